@@ -3,7 +3,6 @@
 import pytest
 
 from course_utils.memory.formulas import trial
-from course_utils.memory.step.model import source_of
 
 _FOUND = {}
 _run_whole = trial.run_whole
@@ -12,8 +11,7 @@ _run_whole = trial.run_whole
 def _run_once_each(source, recipe, machine=None, idle=frozenset()):
     if source.key is None or idle:
         return _run_whole(source, recipe, machine, idle)
-    teacher = source_of(recipe.teacher).key if recipe.teacher else None
-    key = source.key, teacher, recipe, repr(machine)
+    key = *trial.keys_of(source, recipe), recipe, repr(machine)
     if key not in _FOUND:
         _FOUND[key] = _run_whole(source, recipe, machine)
     return _FOUND[key]

@@ -10,7 +10,7 @@ import torch
 from course_utils import hardware
 from course_utils.errors import CourseError
 from course_utils.hardware import Curve, Machine, Work, calibration, kernels
-from course_utils.hardware.exchange import process_bandwidth
+from course_utils.hardware.calibration import process_bandwidth
 from course_utils.units import GiB, MiB
 
 
@@ -171,6 +171,6 @@ def test_two_processes_exchange_bytes():
 
 @pytest.mark.slow
 def test_an_exchange_that_does_not_finish_says_how_to_do_without(monkeypatch):
-    monkeypatch.setattr(import_module("course_utils.hardware.exchange"), "_exchange", partial(time.sleep, 60))
+    monkeypatch.setattr(import_module("course_utils.hardware.calibration"), "_exchange", partial(time.sleep, 60))
     with pytest.raises(CourseError, match=r"not done after 3 s.*calibrate\(exchange=False\)"):
         process_bandwidth(timeout=3)

@@ -32,7 +32,6 @@ _FORMS = {  # by the type of a field what argparse asks for
     tuple[str, ...]: {"type": lambda text: tuple(text.split(",")), "metavar": "NAME,NAME"},
 }
 _CODE = ".py:"
-_OF_SETTINGS = (".yaml", ".yml", ".py", ".bin", ".pt", ".pkl")
 _ANSWERS = Section("plans")
 _WITHOUT_TORCH = """
 Without PyTorch only what shipped formulas know was looked at. For the rest: pip install "course-utils[course]"."""
@@ -64,11 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", type=Path, metavar="FILE", help="lengths, one a line, .jsonl or a data set: plan for the worst batch")
     add("--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not")
     add("--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot")
-    add(
-        "--emit",
-        metavar="KIND",
-        help="the recipe as settings, a command or a file: {course_utils.memory.plan.emit:KINDS}",
-    )
+    add("--emit", metavar="KIND", help="the recipe as settings, command or file: {course_utils.memory.plan.emit:KINDS}")
     add("--nodes", type=int, metavar="N", help="with --emit: machines that share out the ranks evenly (default: 1)")
     add("--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe")
     add("--measure", action="store_true", help="run a few steps here, and set each term beside its measured bytes")
@@ -76,13 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON")
     add("--again", action="store_true", help="work it out anew, whatever is stored")
     recipe = parser.add_argument_group("the recipe (fields of memory.Recipe)")
-    recipe.add_argument("--loop", metavar="NAME", help=_help_of_loops())
+    whose = f"whose loop trains: {', '.join(LOOPS)}, each with its defaults (default: {_DEFAULT_LOOP})"
+    recipe.add_argument("--loop", metavar="NAME", help=whose)
     for one in fields(Recipe):
         recipe.add_argument(flag_of(one.name), default=None, help=_help_of(one), **_FORMS[one.type])
-
-
-def _help_of_loops() -> str:
-    return f"whose loop trains: {', '.join(LOOPS)}, each with its defaults (default: {_DEFAULT_LOOP})"
 
 
 def _help_of(one: Field) -> str:
@@ -96,7 +88,7 @@ def _help_of(one: Field) -> str:
 
 
 def _say(value) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value or "none")
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value or "none")
 
 
 def _usual(loop: str) -> dict:
@@ -116,10 +108,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read(arguments: argparse.Namespace):
     """What files or a launch line say of the model and its training; None where there is a model alone, which takes no time."""
+    from course_utils.models import is_model
+
     word = arguments.model[0] if len(arguments.model) == 1 and arguments.launch is None else ""
-    path = Path(word)
-    is_model = word and ("/" not in word or _CODE in word or path.exists()) and path.suffix not in _OF_SETTINGS
-    if is_model and (path.suffix != ".json" or not path.is_file() or b'"model_type"' in path.read_bytes()):
+    if word and is_model(word) and ("/" not in word or _CODE in word or Path(word).exists()):
         arguments.model = word
         return None
     from course_utils.memory.plan.reading import read
@@ -153,8 +145,7 @@ def _key_of(arguments: argparse.Namespace) -> str:
     from course_utils import hardware, models
 
     words = {n: str(value) for n, value in sorted(vars(arguments).items()) if n not in ("run", "json", "again")}
-    spelled = {"model": models, "teacher": models, "memory": hardware, "machine": hardware}
-    for name, room in spelled.items():
+    for name, room in {"model": models, "teacher": models, "memory": hardware, "machine": hardware}.items():
         if getattr(arguments, name) and not Path(words[name]).exists():
             words[name] = room.known_as(words[name])
     files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
@@ -231,9 +222,8 @@ def _take_longest(data: Path, recipe: Recipe) -> tuple[Recipe, str]:
     lengths = sorted(lengths_of(data))
     half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
     spread = f"{half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most"
-    return replace(
-        recipe, sequence=lengths[-1]
-    ), f"{len(lengths):,} examples of {spread}: planned for a batch of these."
+    text = f"{len(lengths):,} examples of {spread}: planned for a batch of these."
+    return replace(recipe, sequence=lengths[-1]), text
 
 
 def _measure_here(what, recipe: Recipe) -> tuple[str, list[dict], int]:
@@ -242,11 +232,9 @@ def _measure_here(what, recipe: Recipe) -> tuple[str, list[dict], int]:
     from course_utils.memory.plan.guard import check
 
     frame = check(estimate(what, replace(recipe, device="cpu")))
-    shown = frame.assign(**{name: frame[name].map(format_bytes) for name in ("predicted", "measured")})
-    text = (
-        f"Measured here, on the CPU, in the {recipe.optimizer} step; a kind differs if it is off by 1 % of the peak.\n"
-    )
-    return text + shown.to_string(), frame.reset_index().to_dict("records"), 0
+    table = frame.to_string(formatters={"predicted": format_bytes, "measured": format_bytes})
+    text = f"Measured here, on the CPU, in the {recipe.optimizer} step; a kind differs if it is off by 1 % of the peak."
+    return f"{text}\n{table}", frame.reset_index().to_dict("records"), 0
 
 
 def _emit(arguments: argparse.Namespace, what, recipe: Recipe) -> str:
@@ -272,7 +260,7 @@ def _say_sources(reading, text: list[str], values: dict, code: int) -> int:
     from course_utils.memory.plan.reading import AT_LEAST
 
     reasons = sorted(reading.unmodelled.values(), reverse=True)  # what makes it unknown before what it takes at least
-    values |= {"provenance": reading.provenance, "unmodelled": reading.unmodelled, "remarks": list(reading.remarks)}
+    values |= {"provenance": reading.provenance, "unmodelled": reading.unmodelled, "remarks": reading.remarks}
     if reasons:
         first, _, rest = text[-1].partition("\n")
         others = [f"Not counted either: {reason}." for reason in reasons[1:]]
@@ -327,7 +315,7 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
     """The bytes of the card, and the machine whose seconds are asked for."""
     from course_utils.hardware import MACHINES, known_as
 
-    card = known_as(arguments.memory)
+    card, given = known_as(arguments.memory), arguments.memory.strip()
     named = known_as(arguments.machine) if arguments.machine else card if card in MACHINES else None
     if named is not None and named not in MACHINES:
         raise CourseError(
@@ -335,21 +323,18 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
             "its memory bandwidth and its products a second."
         )
     if card in MACHINES:
-        memory = MACHINES[card].memory
-    else:
-        given = arguments.memory.strip()
-        if given.isdigit() and int(given) < _MOST_GB:
-            raise CourseError(f"--memory {given} has no unit; do you mean {given}GB?")
-        match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", given)
-        if not match or match[2].upper() not in _UNITS:
-            within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", given))
-            raise CourseError(
-                f"{arguments.memory!r} is no size of memory, such as 24GB or 16000MiB, and no card that is known here; "
-                f"{instead(next(within, given), MACHINES)} "
-                "Of another card give the memory, and for seconds one like it by --machine."
-            )
-        memory = int(float(match[1]) * _UNITS[match[2].upper()])
-    return memory, named
+        return MACHINES[card].memory, named
+    if given.isdigit() and int(given) < _MOST_GB:
+        raise CourseError(f"--memory {given} has no unit; do you mean {given}GB?")
+    match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", given)
+    if not match or match[2].upper() not in _UNITS:
+        within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", given))
+        raise CourseError(
+            f"{arguments.memory!r} is no size of memory, such as 24GB or 16000MiB, and no card that is known here; "
+            f"{instead(next(within, given), MACHINES)} "
+            "Of another card give the memory, and for seconds one like it by --machine."
+        )
+    return int(float(match[1]) * _UNITS[match[2].upper()]), named
 
 
 def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
@@ -365,23 +350,19 @@ def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
         nonlocal last_line
         passed = time.monotonic() - begun
         if is_terminal and passed > 1:
-            print(f"\r\033[K{passed:.0f} s: {what_now}", end="", file=sys.stderr, flush=True)
+            _note(f"\r\033[K{passed:.0f} s: {what_now}", end="")
         elif passed > _LONG and not last_line:
             last_line = passed
-            print(
-                "Working it out, which takes minutes for some models; the answer is then kept.",
-                file=sys.stderr,
-                flush=True,
-            )
+            _note("Working it out, which takes minutes for some models; the answer is then kept.")
         elif last_line and passed > last_line + _OFTEN:
             last_line = passed
-            print(f"{passed:.0f} s: {what_now}", file=sys.stderr, flush=True)
+            _note(f"{passed:.0f} s: {what_now}")
 
     def show(part) -> None:
         """To somebody who watches: the verdict, and each row that fits, as soon as they are known."""
         line = part.headline if isinstance(part, Plan) else f"Fits: {' + '.join(part.names)}."
         if is_terminal:
-            print(f"\r\033[K{line}", file=sys.stderr, flush=True)
+            _note(f"\r\033[K{line}")
 
     is_named = isinstance(what, str) and not Path(what).exists()
     first = verdict_at_once(known_as(what), memory, recipe) if is_named else None
@@ -397,10 +378,14 @@ def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
     if arguments.sequence is None and not arguments.data and recipe.sequence == Recipe.sequence and source.positions:
         recipe = replace(recipe, sequence=min(recipe.sequence, source.positions))
     if source.whole:
-        print(f"{source.whole}.", file=sys.stderr, flush=True)
+        _note(f"{source.whole}.")
     answer = plan(source, memory, recipe, machine=MACHINES.get(named), say=say, show=show)
-    print("\r\033[K" * is_terminal, end="", file=sys.stderr, flush=True)
+    _note("\r\033[K" * is_terminal, end="")
     return answer, _remark_on_dtype(arguments, recipe)
+
+
+def _note(text: str, end: str = "\n") -> None:
+    print(text, end=end, file=sys.stderr, flush=True)
 
 
 def _remark_on_dtype(arguments: argparse.Namespace, recipe: Recipe) -> list[str]:
@@ -456,7 +441,7 @@ def _flags(arguments: argparse.Namespace) -> dict[str, object]:
 def _recipe(arguments: argparse.Namespace, words: str = ""):
     """From the options, and on top of them from words such as `checkpointing,batch=4`."""
     given = (arguments.read.fields if arguments.read else _flags(arguments)) | read_fields(words)
-    loop = arguments.loop or (arguments.read and arguments.read.loop) or _DEFAULT_LOOP
+    loop = arguments.loop or (arguments.read and arguments.read.tool.loop) or _DEFAULT_LOOP
     chosen = {**_usual(loop), **given}
     if chosen.get("in_backward") and "clipping" not in given:  # which looks at all gradients together
         chosen["clipping"] = False

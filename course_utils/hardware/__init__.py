@@ -5,8 +5,7 @@ from course_utils.hardware.machine import Curve, Machine, Work
 from course_utils.hardware.named import MACHINES, OFFERED, known_as, machine
 
 _LATER = {  # these need torch, which takes a second to import
-    "calibration": ("calibrate",),
-    "exchange": ("process_bandwidth",),
+    "calibration": ("calibrate", "process_bandwidth"),
     "operators": ("Operator", "OperatorWatch", "Prediction", "Watch", "count_flops", "flop_formula"),
 }
 __getattr__, __dir__, _names = import_when_used(__name__, _LATER)

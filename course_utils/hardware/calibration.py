@@ -2,18 +2,20 @@
 
 import platform
 import statistics
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 import psutil
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.benchmark import Timer
 
+from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.hardware import kernels
-from course_utils.hardware.exchange import process_bandwidth
 from course_utils.hardware.machine import BY_ROWS, Curve, Machine
 from course_utils.hardware.operators import OperatorWatch
 from course_utils.settings import settings
@@ -23,6 +25,7 @@ from course_utils.units import MiB
 # widths of real layers seldom do. A GPU is only filled by larger ones.
 _SIDES = {"cpu": (96, 336, 1176), "cuda": (336, 1176, 4116)}
 _MANY_ROWS, _FEW_ROWS = {"cpu": 1024, "cuda": 8192}, 64
+_BYTES, _TIMES = 8 * MiB, 7  # of messages between two processes
 _LAYOUTS = ("NN", "NT", "TN")
 
 
@@ -43,9 +46,7 @@ def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = 
     for name in dtypes:
         dtype = getattr(torch, name.removeprefix("torch."), None)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
-            raise CourseError(
-                f"{name!r} is no floating type that torch multiplies; give names such as float32 or bfloat16."
-            )
+            raise CourseError(f"{name!r} is no floating type that torch multiplies; give names such as bfloat16.")
     names = tuple(name.removeprefix("torch.") for name in dtypes)
     return _calibrate(names, exchange, settings().device, torch.get_num_threads())
 
@@ -153,3 +154,26 @@ def _seconds_per_operator(device: torch.device) -> float:
 def _copy_bandwidth(source: torch.device, target: torch.device) -> float:
     x, y = torch.ones(16 * MiB, device=source), torch.ones(16 * MiB, device=target)
     return x.nbytes / seconds_of(lambda: y.copy_(x))
+
+
+def process_bandwidth(timeout: float = 60.0) -> float:
+    """Bytes a second from one process to another, one way.
+
+    Raises `CourseError` when one of them fails, and when they are not done within `timeout` seconds; none is left behind.
+    """
+    try:
+        return _BYTES / launch(_exchange, 2, seconds=timeout)[0]
+    except CourseError as error:
+        raise CourseError(f"{error} Or leave the exchange out, with calibrate(exchange=False).") from error
+
+
+def _exchange() -> float:
+    message, answer = torch.ones(_BYTES, dtype=torch.uint8), torch.ones(1)
+    first, seconds = dist.get_rank() == 0, []
+    for _ in range(_TIMES + 1):
+        start = time.perf_counter()
+        (dist.send if first else dist.recv)(message, int(first))
+        # Sending alone may return while the bytes still wait in a buffer; the answer says that they have come.
+        (dist.recv if first else dist.send)(answer, int(first))
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])

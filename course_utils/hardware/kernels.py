@@ -61,9 +61,8 @@ def products_on_cpu(dtype: torch.dtype) -> Iterator[Timed]:
             filters = torch.randn(channels, channels, 3, 3).to(dtype).contiguous(memory_format=layout)
             geometry = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
             forward = partial(_aten.convolution, picture, filters, *geometry)
-            backward = partial(
-                _aten.convolution_backward, picture, picture, filters, *geometry, [True, True, False]
-            )  # fmt: skip
+            wanted = [True, True, False]
+            backward = partial(_aten.convolution_backward, picture, picture, filters, *geometry, wanted)
             flops, side = 2 * picture.numel() * channels * 9, sqrt(filters.numel())
             yield f"convolution{ending}{evenness}", side, flops, forward
             yield f"convolution_backward{ending}{evenness}", side, 2 * flops, backward

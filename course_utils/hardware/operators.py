@@ -144,11 +144,16 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+@cache
+def written_places(function) -> tuple[int, ...]:
+    """Places of the arguments that the operator's schema says it writes to."""
+    aliases = [argument.alias_info for argument in function._schema.arguments]
+    return tuple(place for place, alias in enumerate(aliases) if alias is not None and alias.is_write)
+
+
 def _find_changed(function, args: tuple, kwargs: dict) -> list[torch.Tensor]:
-    """Arguments that the operator's schema says it writes to."""
-    schema = function._schema.arguments
-    named = [*zip(schema, args, strict=False), *((a, kwargs[a.name]) for a in schema if a.name in kwargs)]
-    return _tensors([value for argument, value in named if argument.alias_info and argument.alias_info.is_write])
+    names = [argument.name for argument in function._schema.arguments]
+    return _tensors([args[at] if at < len(args) else kwargs.get(names[at]) for at in written_places(function)])
 
 
 def _bytes(short: str, inputs: list, fresh: list, changed: list) -> int:
@@ -158,9 +163,8 @@ def _bytes(short: str, inputs: list, fresh: list, changed: list) -> int:
     if short in _ONLY_WRITTEN:
         unread = {id(t) for t in changed}
         return written + _distinct_bytes(t for t in inputs if id(t) not in unread)
-    if short == "index_put_" and all(
-        t.dtype is not torch.bool for t in inputs[1:-1]
-    ):  # a mask is gone through as a whole
+    # A mask is gone through as a whole.
+    if short == "index_put_" and all(t.dtype is not torch.bool for t in inputs[1:-1]):
         return _distinct_bytes(inputs[1:]) + min(_distinct_bytes(changed), inputs[-1].nbytes)
     if short in _GATHERING:
         rest = _distinct_bytes(inputs[1:])

@@ -20,7 +20,7 @@ _NAMES = {
     "step.recipe": ("Recipe",),
     "trace.saved": ("distinct_bytes", "saved_bytes", "saved_list"),
     "trace.state": ("StateSize", "optimizer_state_size"),
-    "trace.usage": ("Usage",),
+    "trace.log": ("Usage",),
     "step.workload": ("Workload",),
 }
 # By need, since a recipe and a stored answer need no torch, which takes seconds to import.

@@ -12,8 +12,8 @@ _HOMES = {  # those of `building` and `convnet` need torch, which takes a second
         *("parameter_bytes", "parameter_count", "pretrained"),
     ),
     "configurations": (
-        *("FAMILIES", "NAMES", "PUBLISHED", "configuration", "from_json"),
-        *("known_as", "remarks_on", "tokenizer_beside"),
+        *("FAMILIES", "NAMES", "PUBLISHED", "SETTINGS", "configuration", "from_json"),
+        *("is_model", "known_as", "remarks_on", "tokenizer_beside"),
     ),
     "convnet": ("ConvNet", "ConvNetConfig"),
     "public": ("PUBLIC",),

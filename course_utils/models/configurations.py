@@ -48,6 +48,19 @@ def known_as(name: str) -> str:
     return _WRITTEN.get(name.lower(), name)
 
 
+SETTINGS = (".yaml", ".yml", ".json", ".py", ".bin", ".pt", ".pkl")
+"""Endings of files that say how something is trained; a model has `.json` too, and is told from them by what it holds."""
+
+
+def is_model(word: str) -> bool:
+    """Whether a word is a name, a `config.json` or its folder, or FILE.py:FUNCTION, and no file that says how to train."""
+    path = Path(word)
+    if path.suffix.lower() != ".json":
+        return path.suffix.lower() not in SETTINGS
+    # Of one that is not there a model's own door says which is near.
+    return not path.is_file() or any(key in path.read_bytes() for key in (b'"model_type"', b'"architectures"'))
+
+
 def configuration(name: str, *, labels: int | None = None, scale: Scale | None = None, **changes) -> "PretrainedConfig":
     """What `build` builds from, with the model's class in `architectures`; arguments and errors as there.
 

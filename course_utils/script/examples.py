@@ -13,7 +13,7 @@ from course_utils.data import hub
 from course_utils.data.batching import EpochSampler
 from course_utils.errors import CourseError
 from course_utils.files import replacing
-from course_utils.memory.step.chunked import is_causal
+from course_utils.memory.step.losses import is_causal
 from course_utils.memory.step.model import Source, source_of
 from course_utils.script.job import Job
 from course_utils.settings import settings, variables

@@ -17,7 +17,7 @@ from course_utils.files import replacing
 from course_utils.hardware import MACHINES
 from course_utils.memory.plan.effects import FELT, LESS, Effect, contradictions, effects
 from course_utils.memory.step.recipe import Recipe
-from course_utils.memory.trace.usage import KINDS
+from course_utils.memory.trace.log import KINDS
 from course_utils.viz.parts import arrow, box, subplots
 from course_utils.viz.style import COLORS, writing
 

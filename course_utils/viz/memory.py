@@ -6,7 +6,7 @@ from itertools import groupby
 import numpy as np
 from matplotlib.figure import Figure
 
-from course_utils.memory.trace.usage import KINDS, Usage
+from course_utils.memory.trace.log import KINDS, Usage
 from course_utils.units import format_bytes, three_digits
 from course_utils.viz.parts import byte_unit, patches, subplots
 from course_utils.viz.style import COLORS, writing

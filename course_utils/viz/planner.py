@@ -1,9 +1,8 @@
 """What training a model would take, and whether it fits on a card: the planner to play with."""
 
 import textwrap
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
 import torch
@@ -17,7 +16,7 @@ from course_utils.memory.formulas.estimate import Estimate, Term, estimate
 from course_utils.memory.plan.verdict import FITS, needs, verdict_of
 from course_utils.memory.step.optimizers import OPTIMIZERS
 from course_utils.memory.step.recipe import DEVICES, PRECISIONS, STAGES, Recipe
-from course_utils.settings import Scale, settings
+from course_utils.settings import settings
 from course_utils.units import format_bytes, format_count, three_digits
 from course_utils.viz.display import play
 from course_utils.viz.memory import instants_figure
@@ -53,12 +52,9 @@ class LlamaSizes:
 
     def configuration(self) -> "LlamaConfig":
         """Transformers' configuration; raises `CourseError` for sizes that do not go together."""
-        for field in fields(self):
-            if getattr(self, field.name) < 1:
-                name, _ = LLAMA_SIZES[field.name]
-                raise CourseError(
-                    f"The number in the field {name!r} must be 1 or more, not {getattr(self, field.name)}."
-                )
+        for name, value in vars(self).items():
+            if value < 1:
+                raise CourseError(f"The number in the field {LLAMA_SIZES[name][0]!r} must be 1 or more, not {value}.")
         if self.width % (2 * self.heads):
             raise CourseError(
                 f"A width of {self.width:,} does not divide into {self.heads} heads of an even width each, as rotary "
@@ -97,7 +93,7 @@ def planner() -> None:
     from course_utils.viz.picker import ModelPicker
 
     powers = [2**n for n in range(17)]
-    names = [(_name_of(name, settings().scale), name) for name in PLANNER_MODELS]
+    names = [(_name_of(name), name) for name in PLANNER_MODELS]
     stage = ToggleButtons(options=STAGES, description="ZeRO stage (0: none)")
     ranks = SelectionSlider(options=powers[:11], value=8, description="devices (ranks)", disabled=True)
     stage.observe(lambda _: ranks.set_trait("disabled", not stage.value), names="value")
@@ -145,7 +141,7 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
         axes.axis("off")
         axes.text(0, 0.5, textwrap.fill(str(error), 80), va="center", fontsize=11, color=COLORS["ink"])
         return figure, str(error)
-    title = f"{_name_of(model, settings().scale)}: peak {format_bytes(answer.peak)}"
+    title = f"{_name_of(model)}: peak {format_bytes(answer.peak)}"
     if recipe.get("zero_stage"):
         title += f", on each of {recipe['ranks']} devices"
     memory, verdict, in_all = None, "", ""
@@ -178,10 +174,8 @@ def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD,
     terms = answer.peak_instant.terms
     with torch.device("meta"):  # its bytes are shards, some of them gathered, where a stage shares parameters out
         count = models.parameter_count(answer.finder.source.make())
-    words = [
-        f"{three_digits(count / size)} {name}" for name, size in (("billion", 1e9), ("million", 1e6)) if count >= size
-    ]
-    parameters = words[0] if words else format_count(count)
+    units = ((f"{three_digits(count / size)} {name}", size) for name, size in (("billion", 1e9), ("million", 1e6)))
+    parameters = next((words for words, size in units if count >= size), format_count(count))
     size = f"{format_bytes(answer.peak)} for a model of {parameters} parameters"
     head = f"**{answer.peak_instant.name}: {size}**{_with_letters(answer, terms)}. Known from {answer.how}."
     if answer.recipe.zero_stage > 1:
@@ -195,21 +189,13 @@ def _answer(model: Model, card: str, recipe: dict) -> Estimate:
     """Raises `CourseError` where there is none."""
     alone = {} if recipe.get("zero_stage") else {"ranks": 1}
     recipe = recipe if card == NO_CARD else {"device": _DEVICE_OF_CARDS, **recipe}
-    work_out = _work_out if isinstance(model, Hashable) else _work_out.__wrapped__
-    return work_out(model, settings().scale, Recipe(**{**recipe, **alone}))
-
-
-@lru_cache(maxsize=64)  # the picture and the table below it are of the same estimate, and people move back and forth
-def _work_out(model: Model, scale: Scale, recipe: Recipe) -> Estimate:
     if isinstance(model, LlamaSizes):
-        config = model.configuration()
+        model = model.configuration()
     elif model == "convnet":
-        config = models.ConvNetConfig()
+        model = models.ConvNetConfig()
     elif isinstance(model, str):
-        config = models.configuration(model, scale=scale, labels=2 if model.startswith("distilbert") else None)
-    else:
-        config = model
-    return estimate(config, recipe)
+        model = models.configuration(model, labels=2 if model.startswith("distilbert") else None)
+    return estimate(model, Recipe(**{**recipe, **alone}))
 
 
 def _formula(term: Term) -> str:
@@ -220,7 +206,7 @@ def _formula(term: Term) -> str:
     return f"{term.times} × {format_bytes(each)}" if term.times > 1 else ""
 
 
-def _name_of(model: Model, scale: Scale) -> str:
+def _name_of(model: Model) -> str:
     """The model's name; of a toy that it is one, since somebody may look for the real one."""
     if isinstance(model, LlamaSizes):
         return OWN
@@ -228,7 +214,7 @@ def _name_of(model: Model, scale: Scale) -> str:
         return "convnet (toy)"
     if not isinstance(model, str):
         return type(model).__name__
-    return f"{model} (toy, {scale.name} scale)" if model in models.FAMILIES else model
+    return f"{model} (toy, {settings().scale.name} scale)" if model in models.FAMILIES else model
 
 
 def _with_letters(answer: Estimate, terms: Sequence[Term]) -> str:

@@ -20,7 +20,7 @@ from course_utils.memory.plan.changes import CHANGES
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.workload import Workload, call
-from course_utils.memory.trace.dry_run import run_dry
+from course_utils.memory.trace.dry_run import dry_run
 from course_utils.memory.trace.log import Log
 
 SIZES = {"hidden_size": 64, "intermediate_size": 192, "num_attention_heads": 4, "num_key_value_heads": 4}
@@ -64,7 +64,7 @@ def test_a_stage_keeps_what_forward_saved_of_every_micro_batch_in_flight():
         optimizer.step()
         optimizer.zero_grad()
 
-    truth = Log.of(run_dry(work.build, forward_first, "cuda")).peak
+    truth = Log.of(dry_run(work.build, forward_first, "cuda")).peak
     alone = attempt(source, recipe).peak
     found = scenarios.in_flight(attempt(source, recipe), 4).peak
     assert truth > 2 * alone

@@ -142,7 +142,7 @@ def test_trl_is_given_the_folder_of_a_configuration_and_told_to_need_weights(tmp
     file = tmp_path / "config.json"
     file.write_text("{}")
     said = emit("trl", str(file), PLAIN)
-    assert f'model_name_or_path: "{tmp_path}"' in said
+    assert f"model_name_or_path: {tmp_path}\n" in said
     assert said.startswith("# trl sft --config")
     assert "trained weights" in said
     assert ("adapters in bfloat16" in emit("trl", "gpt2", replace(PLAIN, lora=8, quantized="nf4"))) is True

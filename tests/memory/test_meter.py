@@ -7,7 +7,7 @@ from course_utils import models
 from course_utils.memory import Meter
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.workload import Workload
-from course_utils.memory.trace.usage import KINDS
+from course_utils.memory.trace.log import KINDS
 from course_utils.settings import SCALES
 
 

@@ -12,6 +12,7 @@ from itertools import combinations
 import pandas as pd
 import pytest
 import torch
+import yaml
 from datasets import Dataset
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -615,7 +616,7 @@ def test_a_package_that_the_trainer_lacks_for_an_optimizer_is_named(changes, tmp
 
     said = emit("trl", "gpt2", replace(RECIPE, **changes))
     named = re.search(r"^# This optimizer needs one more package: pip install (\w+)$", said, re.MULTILINE)
-    options = {"optim": json.loads(re.search("^optim: (.*)$", said, re.MULTILINE)[1])}
+    options = {"optim": yaml.safe_load(said)["optim"]}
     if named is None:
         Trainer.get_optimizer_cls_and_kwargs(TrainingArguments(str(tmp_path), use_cpu=True, **options))
     elif find_spec(named[1]) is None:

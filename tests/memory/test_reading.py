@@ -101,7 +101,7 @@ def test_a_file_of_trl_is_read_with_its_lines_and_trls_defaults():
     assert found.provenance["sequence"] == "trl.yaml:4"
     assert found.provenance["checkpointing"] == "default of TRL 1.16"
     assert found.effect == ""
-    assert found.loop == "trl"
+    assert found.tool.loop == "trl"
     assert "  batch=2 " in "\n".join(found.table())
     assert Recipe(**found.over({}).fields).batch == 2
 
@@ -297,7 +297,7 @@ Trainer(model=model, args=args, compute_metrics=accuracy).train()
 def test_a_script_is_read_by_its_syntax_tree_and_not_run():
     found = read([write("train.py", SCRIPT)])
     assert found.model == "mistralai/Mistral-7B-v0.1"
-    assert found.loop == "trainer"
+    assert found.tool.loop == "trainer"
     assert values(found, "batch", "accumulation", "sequence", "optimizer", "eval_batch") == [8, 3, 256, "adamw8bit", 8]
     assert values(found, "lora", "lora_targets", "quantized", "double_quantization", "upcast") == [
         *(4, ("q_proj", "o_proj"), "nf4", True, True)

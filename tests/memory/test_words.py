@@ -20,13 +20,10 @@ from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
 from course_utils.memory.formulas.trial import run_whole
 from course_utils.memory.plan.changes import CHANGES
-from course_utils.memory.step import trl_head
+from course_utils.memory.step import losses
 from course_utils.memory.step.model import source_of
-from course_utils.memory.step.optimizers import OPTIMIZERS
 from course_utils.memory.step.recipe import LOOPS
-from course_utils.memory.step.recipe import OPTIMIZERS as NAMES
 from course_utils.memory.trace.allocator import quiet
-from course_utils.memory.trace.dry_run import run_dry
 
 LLAMA = LlamaConfig(
     vocab_size=5000,
@@ -66,10 +63,6 @@ QLORA = Recipe(batch=2, sequence=32, precision="bf16", lora=4, quantized="nf4")
 def test_a_recipe_that_contradicts_itself_says_what_to_change(fields, said):
     with pytest.raises(CourseError, match=said):
         Recipe(**fields)
-
-
-def test_a_recipe_and_the_optimizers_have_the_same_names():
-    assert tuple(OPTIMIZERS) == NAMES
 
 
 def test_a_layer_that_is_not_there_is_refused_with_one_that_is():
@@ -184,7 +177,7 @@ def test_trls_loss_of_many_tokens_is_that_of_few_whose_labels_have_values(monkey
     work = Workload(LLAMA, recipe)
     found = dry_run(work.build, work.step, "cuda").peak
     assert estimate(LLAMA, replace(recipe, batch=200)).peak > found
-    monkeypatch.setattr(trl_head, "_EveryLabel", nullcontext)
+    monkeypatch.setattr(losses, "_EveryLabel", nullcontext)
     assert dry_run(work.build, work.step, "cuda").peak == pytest.approx(found, abs=4096)
 
 
@@ -203,7 +196,7 @@ def test_adapters_on_two_layers_take_less_than_on_all_and_only_where_they_are():
 def test_paged_states_wait_on_the_host(bits, bytes_each):
     recipe = Recipe(f"paged_adamw_{bits}bit", batch=1, sequence=16, device="cuda")
     work = Workload(LLAMA, recipe)
-    usage = run_dry(work.build, work.step, "cuda", warm=work.prime)
+    usage = dry_run(work.build, work.step, "cuda", warm=work.prime)
     sizes = [parameter.numel() for parameter in work.make_model().parameters()]
     large, small = sum(n for n in sizes if n >= 1e5), sum(n for n in sizes if n < 1e5)
     assert usage.host.peak == pytest.approx(2 * large * bytes_each, rel=0.02)

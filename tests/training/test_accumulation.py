@@ -13,7 +13,7 @@ from torch import nn
 
 from course_utils import data, memory, models, optim, training
 from course_utils.errors import CourseError
-from course_utils.memory.step.distilled import learn_from
+from course_utils.memory.step.losses import learn_from
 from course_utils.training import Accumulate, Autocast, ClipGradients, SaveCheckpoints
 
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}

@@ -9,7 +9,7 @@ from colors import READABLE, SEEN_BY, contrast, distance, lab, linear
 
 from course_utils.grading import pages, showing
 from course_utils.lessons import c10_fsdp_and_zero
-from course_utils.memory.trace.usage import KINDS
+from course_utils.memory.trace.log import KINDS
 from course_utils.viz.style import BIT_COLORS, COLORS, writing
 
 APART = 15

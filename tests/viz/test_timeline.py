@@ -7,7 +7,7 @@ from matplotlib.colors import to_hex
 from course_utils import models, viz
 from course_utils.errors import CourseError
 from course_utils.memory import Meter, Recipe, Usage, Workload
-from course_utils.memory.trace.usage import Piece
+from course_utils.memory.trace.log import Piece
 from course_utils.units import MiB
 from course_utils.viz.style import COLORS
 

@@ -1,6 +1,5 @@
 """The memory of a training step, predicted for any model: the first answer by a dry run, the next ones by formulas found."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -11,8 +10,7 @@ from typing import TYPE_CHECKING
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.letters import MEANINGS, Polynomial
 from course_utils.memory.step.recipe import Recipe
-from course_utils.memory.trace.log import Log
-from course_utils.memory.trace.usage import KINDS
+from course_utils.memory.trace.log import KINDS, Log, block_of
 from course_utils.units import format_bytes
 
 if TYPE_CHECKING:
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 """Terms of the printed answer."""
-_NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -99,12 +96,12 @@ class Estimate:
 
     def aside(self) -> dict[str, int]:
         """Bytes at the fullest moment of what is done beside training: evaluation, saving and loading, each by a dry run."""
-        from course_utils.memory.trace.dry_run import run_dry
+        from course_utils.memory.trace.dry_run import dry_run
 
         work, device = self.workload, self.recipe.device
         actions = {"evaluation": work.evaluate, "saving": work.save, "loading": work.load}
         return {
-            name: run_dry(work.build, action, device, self.recipe.ranks, warm=work.prime).peak
+            name: dry_run(work.build, action, device, ranks=self.recipe.ranks, warm=work.prime).peak
             for name, action in actions.items()
         }
 
@@ -163,7 +160,9 @@ class Estimate:
         if smaller:
             rows.append((sum(term.bytes for term in smaller), f"in {len(smaller)} smaller terms; .working() shows all"))
         lines = [f"{format_bytes(size):>10s}  {what}" for size, what in rows]
-        head = f"peak: {format_bytes(self.peak)} on {_where(self.recipe)}, in this phase: {peak.name}"
+        where = {"cpu": "the CPU", "cuda": "a GPU"}[self.recipe.device]
+        where += f", on each of {self.recipe.ranks} ranks" * (self.recipe.ranks > 1)
+        head = f"peak: {format_bytes(self.peak)} on {where}, in this phase: {peak.name}"
         used = set().union(*(term.letters for term in largest))
         with_letters = ", ".join(f"{x}={self.sizes[x]} ({MEANINGS[x]})" for x in MEANINGS if x in used)
         notes = [*([f"with {with_letters}"] if used else []), *self.notes]
@@ -181,9 +180,8 @@ class Estimate:
         if recipe.galore:
             lines.append("counted: a step that finds GaLore's directions anew, as every 200th does")
         if recipe.context_parallel > 1:
-            lines.append(
-                f"each rank has {recipe.sequence // recipe.context_parallel} of each row's {recipe.sequence} tokens"
-            )
+            part = recipe.sequence // recipe.context_parallel
+            lines.append(f"each rank has {part} of each row's {recipe.sequence} tokens")
         if recipe.ranks > 1 and not recipe.zero_stage:
             lines.append("ranks: each keeps everything (DDP); zero_stage=1, 2 or 3 would share it out")
         away = ", CUDA's context, what its allocator reserves beyond this" * (recipe.device == "cuda")
@@ -204,10 +202,9 @@ class Estimate:
 
     def _terms_of(self, kind: str, where: str, counts: Counter, blocks: int) -> Iterator[Term]:
         """What every block has, as many times as there are blocks, and the rest."""
-        for repeated in (blocks, 1) if blocks > 1 else (1,):
-            chosen = {
-                piece: c // blocks if repeated > 1 else c % blocks if blocks > 1 else c for piece, c in counts.items()
-            }
+        whole = {piece: divmod(count, blocks) if blocks > 1 else (0, count) for piece, count in counts.items()}
+        for place, repeated in enumerate((blocks, 1)):
+            chosen = {piece: both[place] for piece, both in whole.items()}
             size = repeated * sum(count * size for (size, _), count in chosen.items())
             if size:
                 total = sum((formula.times(count) for (_, formula), count in chosen.items() if count), Polynomial())
@@ -249,14 +246,8 @@ def answer(finder: "Finder", recipe: Recipe) -> Estimate:
 
 def family(module: str) -> str:
     """A module's part of the model: of a block the list it is in, of all else its own name."""
-    number = _NUMBER.search(module)
-    return module[: number.start()] + ".*" if number else module
+    return block_of(module)[0]
 
 
 def _owner_of(where: str) -> str:
     return where[:-2] if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"
-
-
-def _where(recipe: Recipe) -> str:
-    device = {"cpu": "the CPU", "cuda": "a GPU"}[recipe.device]
-    return device if recipe.ranks == 1 else f"{device}, on each of {recipe.ranks} ranks"

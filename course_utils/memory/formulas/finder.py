@@ -4,7 +4,6 @@ The order of a step's events does not depend on the examples b of a batch and th
 So a few dry runs at small sizes give every event's polynomial, which further dry runs confirm.
 """
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -14,15 +13,14 @@ import numpy as np
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.depth import Depth
 from course_utils.memory.formulas.letters import MONOMIALS, Polynomial, in_letters, siblings, sizes_of
-from course_utils.memory.formulas.trial import Trial, attempt, run_once
-from course_utils.memory.step.model import Source, source_of
+from course_utils.memory.formulas.trial import Trial, attempt, keys_of, run_two_batches
+from course_utils.memory.step.model import Source
 from course_utils.memory.step.recipe import Recipe
-from course_utils.memory.trace.log import Label, Log
+from course_utils.memory.trace.log import Label, Log, block_of
 
 _IN_PRIMES = (23, 32 * 29)
 """Batch and length for reading letters: primes that occur in no other size, and 32, since some kernels round lengths up to it."""
 _POSITIONS = ("max_position_embeddings", "max_target_positions")
-_NUMBER = re.compile(r"(^|\.)(\d+)(?=\.|$)")
 
 
 @dataclass
@@ -154,7 +152,7 @@ class Finder:
 
     def _run_small(self, b: int, s: int, depth: Depth | None) -> Log:
         source = self.source if depth is None else self.source.with_blocks(3)
-        return run_once(source, replace(self.recipe, batch=b, sequence=s)).log
+        return run_two_batches(source, replace(self.recipe, batch=b, sequence=s)).log
 
     def _find(self, regime: int, first: tuple[int, int]) -> Formulas | None:
         """Formulas that give what is known of the `first` sizes too."""
@@ -188,9 +186,9 @@ class Finder:
     def blocks(self, log: Log) -> dict[str, int]:
         """How many blocks each list of them has, by the list's name with `.*`; a log that was deepened names only some."""
         seen: dict[str, set[str]] = {}
-        for _, _, module, _ in log.labels:
-            if number := _NUMBER.search(module):
-                seen.setdefault(module[: number.start()] + ".*", set()).add(number[2])
+        for name, number in (block_of(label[2]) for label in log.labels):
+            if number:
+                seen.setdefault(name, set()).add(number)
         lengths = {} if self.source.blocks is None else self.source.blocks.lengths(3)
         return {
             name: len(numbers) if "teacher" in name.split(".") else lengths.get(len(numbers), len(numbers))
@@ -214,8 +212,7 @@ class Finder:
             formulas.in_letters = self.read(formulas, b)
         read = formulas.in_letters
         order = np.arange(len(read)) if formulas.depth is None else formulas.depth.order(formulas.blocks)
-        plain = (place for place, label in enumerate(log.labels) if not label[3].startswith("inside aten."))
-        for place, event in zip(plain, order.tolist(), strict=True):
+        for place, event in zip(log.plain_places, order.tolist(), strict=True):
             if read[event].value(sizes) == abs(log.changes[place]):
                 numbers[place] = read[event]
         return numbers
@@ -261,7 +258,7 @@ def _read(row: np.ndarray, in_primes: int | None, chosen: dict[str, int], sizes:
     return sum(parts, Polynomial())
 
 
-_known: dict[tuple[str, str | None, Recipe], Finder] = {}
+_known: dict[tuple, Finder] = {}
 
 
 def finder_of(source: Source, recipe: Recipe) -> Finder:
@@ -269,5 +266,4 @@ def finder_of(source: Source, recipe: Recipe) -> Finder:
     whatever = replace(recipe, batch=1, sequence=1)
     if source.key is None:
         return Finder(source, whatever)
-    teacher = source_of(recipe.teacher).key if recipe.teacher else None  # what its file holds today
-    return _known.setdefault((source.key, teacher, whatever), Finder(source, whatever))
+    return _known.setdefault((*keys_of(source, recipe), whatever), Finder(source, whatever))

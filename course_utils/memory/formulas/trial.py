@@ -17,7 +17,7 @@ from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.workload import Workload
 from course_utils.memory.trace.as_cuda import HOST
-from course_utils.memory.trace.dry_run import run_dry
+from course_utils.memory.trace.dry_run import dry_run
 from course_utils.memory.trace.log import Log
 from course_utils.memory.trace.phases import observed_by
 
@@ -61,13 +61,18 @@ class Trial:
         return {phase: self.log.by_kind(place) for phase, place in self.log.fullest().items()}
 
 
+def keys_of(source: Source, recipe: Recipe) -> tuple[str | None, str | None]:
+    """What tells the model and its teacher, as its file is today, from others; None for no teacher and a model without key."""
+    return source.key, source_of(recipe.teacher).key if recipe.teacher else None
+
+
 def attempt(source: Source, recipe: Recipe, machine: Machine | None = None, *, traffic: bool = True) -> Trial:
     """Try `recipe` dry, with seconds where a machine is named. Without `traffic` its bytes on the wire may be too few.
 
     A model of many equal blocks is tried with two and with three of them; where the second log is not the first with more put
     in, with all.
     """
-    trial = _extrapolate(source, recipe, machine, traffic) or run_once(source, recipe, machine, traffic)
+    trial = _extrapolate(source, recipe, machine, traffic) or run_two_batches(source, recipe, machine, traffic)
     of_two = f", of 2 of its {recipe.accumulation} micro-batches" if recipe.accumulation > 2 else ""
     return replace(trial, how=trial.how + of_two)
 
@@ -77,14 +82,14 @@ def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffi
         return None
     blocks = source.blocks.count
     try:
-        two, three = (run_once(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
+        two, three = (run_two_batches(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
     except CourseError:  # it may name blocks by their places; what is wrong with the whole, that says itself
         return None
     depth, below = Depth.between(two.log, three.log), Depth.between(two.host, three.host)
     if depth is None or below is None:
         return None
     if not depth.sure:
-        four = run_once(source.with_blocks(4), recipe, traffic=False).log
+        four = run_two_batches(source.with_blocks(4), recipe, traffic=False).log
         if not np.array_equal(depth.deepen(three.log, 4).totals, four.totals):
             return None
     period = source.blocks.period
@@ -110,7 +115,7 @@ def grown(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:
     return clock, traffic
 
 
-def run_once(source: Source, recipe: Recipe, machine: Machine | None = None, traffic: bool = True) -> Trial:
+def run_two_batches(source: Source, recipe: Recipe, machine: Machine | None = None, traffic: bool = True) -> Trial:
     """The dry run of just this model.
 
     Of many micro-batches one and two are run: each further one takes the seconds and bytes on the wire that the second added,
@@ -118,31 +123,30 @@ def run_once(source: Source, recipe: Recipe, machine: Machine | None = None, tra
     """
     more = recipe.accumulation - 2
     if more <= 0:
-        return _run_kept(source, recipe, machine)
-    second = _run_kept(source, replace(recipe, accumulation=2), machine)
+        return _run_or_recall(source, recipe, machine)
+    second = _run_or_recall(source, replace(recipe, accumulation=2), machine)
     inputs = second.log.by_kind(second.log.before_step - 1)["inputs"] // 2
     log = second.log.with_event(0, inputs * more, ("", "inputs", "", ""))
     if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
         return replace(second, recipe=recipe, log=log)
-    clock, sent = grown(_run_kept(source, replace(recipe, accumulation=1), machine), second, more)
+    clock, sent = grown(_run_or_recall(source, replace(recipe, accumulation=1), machine), second, more)
     return replace(second, recipe=recipe, log=log, clock=clock, traffic=sent)
 
 
-_MOST_KEPT = 128
-_kept: dict[tuple, Trial] = {}
+_MOST_RECALLED = 128
+_recalled: dict[tuple, Trial] = {}
 
 
-def _run_kept(source: Source, recipe: Recipe, machine: Machine | None) -> Trial:
+def _run_or_recall(source: Source, recipe: Recipe, machine: Machine | None) -> Trial:
     """A plan comes to many recipes several times, by one change after the other."""
-    teacher = source_of(recipe.teacher).key if recipe.teacher else None  # what its file holds today
-    key = source.key, teacher, recipe, repr(machine)
     if source.key is None:
         return run_whole(source, recipe, machine)
-    if key not in _kept:
-        if len(_kept) == _MOST_KEPT:
-            del _kept[next(iter(_kept))]
-        _kept[key] = run_whole(source, recipe, machine)
-    return _kept[key]
+    key = *keys_of(source, recipe), recipe, repr(machine)
+    if key not in _recalled:
+        if len(_recalled) == _MOST_RECALLED:
+            del _recalled[next(iter(_recalled))]
+        _recalled[key] = run_whole(source, recipe, machine)
+    return _recalled[key]
 
 
 def run_whole(
@@ -150,8 +154,7 @@ def run_whole(
 ) -> Trial:
     """The dry run of all of this step; the parameters that are `idle` get no gradient in it, and so have no state."""
     work, watch = Workload(source, recipe, idle=idle), OperatorWatch(HOST if recipe.device == "cuda" else None)
-    entries: list = []
-    clock, traffic = Counter(), {}
+    clock, traffic, sent = Counter(), {}, []
 
     @contextmanager
     def timed(phase: str) -> Iterator[None]:
@@ -164,17 +167,17 @@ def run_whole(
     def watched() -> Iterator[None]:
         with ExitStack() as entered:
             if recipe.ranks > 1:
-                entries.append(entered.enter_context(counted()))
+                sent.append(entered.enter_context(counted()))
             if machine is not None:
                 entered.enter_context(watch)
                 entered.enter_context(observed_by(timed))
             yield
 
-    usage = run_dry(work.build, work.step, recipe.device, recipe.ranks, warm=work.prime, watch=watched)
+    usage = dry_run(work.build, work.step, recipe.device, ranks=recipe.ranks, warm=work.prime, watch=watched)
     if work.idle != idle:  # only a step tells
         return run_whole(source, recipe, machine, work.idle)
     host = Log.of(usage.host) if usage.host is not None else Log.nothing()
-    for entry in (entry for one in entries for entry in one.entries):
-        sent, messages = traffic.get(entry.collective, (0, 0))
-        traffic[entry.collective] = sent + entry.sent, messages + entry.messages
+    for entry in (entry for ledger in sent for entry in ledger.entries):
+        size, messages = traffic.get(entry.collective, (0, 0))
+        traffic[entry.collective] = size + entry.sent, messages + entry.messages
     return Trial(recipe, Log.of(usage), host, clock, traffic)

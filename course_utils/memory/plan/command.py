@@ -38,20 +38,10 @@ OWN_LOOP = {
     "context_parallel": "distributed.ring_attention.RingAttention",
     "offload": "torch.distributed.fsdp.CPUOffloadPolicy",
 }
-TRL = (  # of these, what TRL has settings for
-    *("attention", "offload_activations", "quantized", "galore", "label_smoothing", "trl_loss", "eval_batch"),
-    *("lora_targets", "modules_to_save", "lora_dropout"),
-)
 # Parts of tensors are no tensors to Adafactor, and `ZeroRedundancyOptimizer` wraps torch's optimizers alone.
 _REFUSED_STAGES = {"adafactor": (3,), "adafactor-transformers": (1, 3)}
 _STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
-_SWITCHES = {
-    "clipping": "--clipping",
-    "checkpointing": "--checkpointing",
-    "packed": "--packed",
-    "compiled": "--compile",
-}
-_NUMBERS = {"chunked_loss": "--chunked-loss", "lora": "--lora"}
+_SWITCHES, _NUMBERS = ("clipping", "checkpointing", "packed", "compiled"), ("chunked_loss", "lora")
 
 
 def train_command(model: str, recipe: Recipe) -> str:
@@ -65,14 +55,12 @@ def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
     train = shlex.join([*_MODULE, *_what(model), *_how(recipe)])
     if nodes == 1:
         return "\n".join([*remarks(model, recipe), f"torchrun --standalone --nproc-per-node {recipe.ranks} {train}"])
-    return "\n".join(
-        [
-            *remarks(model, recipe),
-            f"# First, on a node that all others reach: python -m course_utils.script.store --host 0.0.0.0 --port {PORT}",
-            "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
-            f"{ANEW} {_torchrun(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
-        ]
-    )
+    lines = [
+        f"# First, on a node that all others reach: python -m course_utils.script.store --host 0.0.0.0 --port {PORT}",
+        "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
+        f"{ANEW} {_torchrun(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
+    ]
+    return "\n".join([*remarks(model, recipe), *lines])
 
 
 def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
@@ -86,9 +74,8 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
     tokenizer = " with its tokenizer" if beside and Path(model).is_file() else ""
     if Path(model).is_absolute() and Path(model).exists():  # it is read where the job runs
         model, copied = Path(model).name, f" (a copy of {model})"
-    templates = Environment(
-        loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    blocks = {"trim_blocks": True, "lstrip_blocks": True}
+    templates = Environment(loader=FileSystemLoader(folder), undefined=StrictUndefined, **blocks)
     return templates.get_template("slurm.sh.j2").render(
         nodes=nodes,
         ranks_per_node=_ranks_per_node(recipe, nodes),
@@ -123,12 +110,10 @@ def remarks(model: str, recipe: Recipe) -> list[str]:
         else "bytes, unless --tokenizer or --weights is given"
     )
     lines.append(f"# Tokens are {tokens}.")
-    lines.append(
-        "# Yours to set: --steps, --lr (default: 0.001), and --save-every, the updates that a restart may have to repeat."
-    )
-    if flags := [
-        flag_of(name).replace("--", "--no-") for name in ("keeps_outputs", "use_cache") if getattr(recipe, name)
-    ]:
+    repeated = "the updates that a restart may have to repeat"
+    lines.append(f"# Yours to set: --steps, --lr (default: 0.001), and --save-every, {repeated}.")
+    names = (name for name in ("keeps_outputs", "use_cache") if getattr(recipe, name))
+    if flags := [flag_of(name).replace("--", "--no-") for name in names]:
         peak = f"its peak is the one that course plan predicts with {' '.join(flags)}"
         lines.append(f"# It keeps only the loss, and no keys and values after a block, so {peak}.")
     if recipe.optimizer == "sgd":
@@ -151,10 +136,10 @@ def _how(recipe: Recipe) -> list[str]:
     words += ["--batch", str(update), "--micro-batch", str(recipe.batch), "--sequence", str(recipe.sequence)]
     # Without checkpoints a restart would begin again.
     words += ["--steps", str(_STEPS), "--save-every", str(_STEPS // 10)]
-    for name, flag in _NUMBERS.items():
+    for name in _NUMBERS:
         if getattr(recipe, name):
-            words += [flag, str(getattr(recipe, name))]
-    return words + [flag for name, flag in _SWITCHES.items() if getattr(recipe, name)]
+            words += [flag_of(name), str(getattr(recipe, name))]
+    return words + ["--compile" if name == "compiled" else flag_of(name) for name in _SWITCHES if getattr(recipe, name)]
 
 
 def _strategy(recipe: Recipe) -> str:
@@ -202,7 +187,5 @@ def _torchrun(recipe: Recipe, nodes: int, count: str, host: str, run: str) -> st
 def _ranks_per_node(recipe: Recipe, nodes: int) -> int:
     require_count("nodes", nodes)
     if recipe.ranks % nodes:
-        raise CourseError(
-            f"ranks={recipe.ranks} do not divide among {nodes} nodes; give a multiple of {nodes} as ranks."
-        )
+        raise CourseError(f"ranks={recipe.ranks} do not divide among {nodes} nodes; give a multiple of {nodes}.")
     return recipe.ranks // nodes

@@ -1,34 +1,20 @@
 """A recipe as what trains by it: the settings of a library, a command, a file for Slurm."""
 
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
-from course_utils.errors import CourseError, instead
-from course_utils.memory.plan.command import OWN_LOOP, TRL, slurm_file, torchrun_command, train_command, weights_of
-from course_utils.memory.step.recipe import Recipe
+import yaml
 
-_OPTIMIZERS = {  # names of Transformers' TrainingArguments
-    "adamw": "adamw_torch",
-    "adamw-foreach": "adamw_torch",
-    "adamw-fused": "adamw_torch_fused",
-    "adamw8bit": "adamw_bnb_8bit",
-    "adamw4bit": "adamw_torch_4bit",
-    "paged_adamw_8bit": "paged_adamw_8bit",
-    "paged_adamw_32bit": "paged_adamw_32bit",
-    "adafactor-transformers": "adafactor",
-    "sgd": "sgd",
-}
+from course_utils.errors import CourseError, instead
+from course_utils.memory.plan.command import OWN_LOOP, slurm_file, torchrun_command, train_command, weights_of
+from course_utils.memory.step.recipe import OPTIMIZERS, Recipe
+
 _ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
-_TOGETHER = {
-    "lora",
-    "lora_targets",
-    "lora_dropout",
-    "quantized",
-    "double_quantization",
-}  # with others that have no fields
+# With others that have no fields.
+_TOGETHER = {"lora", "lora_targets", "lora_dropout", "quantized", "double_quantization"}
+_ELSEWHERE = ("teacher", "galore", "trl_loss")  # said for all kinds, or in settings of other names
 NO_SETTING = "# No setting:"
 _HOW_TO_TRL = (
     "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",
@@ -94,16 +80,17 @@ def _says_all(kind: str, recipe: Recipe) -> bool:
 def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
     if recipe.context_parallel > 1:
         raise CourseError(f"{kind} has no setting for attention on this ring; take no context_parallel.")
+    pieces = f"the loss by {recipe.chunked_loss} tokens at a time"
     remarks = {
-        f"the loss by {recipe.chunked_loss} tokens at a time is techniques.LossWithGradients": (
-            recipe.chunked_loss and kind != "trl"
-        ),
+        f"{pieces} is techniques.LossWithGradients": recipe.chunked_loss and kind != "trl",
         f"the loss beside the teacher {recipe.teacher} is techniques.distillation_loss": recipe.teacher,
         f"GaLore of rank {recipe.galore} is optim.GaLore of the hidden matrices": recipe.galore and kind != "trl",
     }
     if kind == "trl":
-        usual, others = vars(Recipe()), OWN_LOOP.keys() - {*TRL, "teacher", "galore"}
-        remarks |= {f"{name} is {OWN_LOOP[name]}": getattr(recipe, name) != usual[name] for name in sorted(others)}
+        for one in fields(recipe):
+            has_key = one.metadata["keys"].keys() & {"trainer", "trl"}
+            if one.name in OWN_LOOP and not has_key and one.name not in _ELSEWHERE:
+                remarks[f"{one.name} is {OWN_LOOP[one.name]}"] = getattr(recipe, one.name) != one.default
     lines = [f"{NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
     return "\n".join([*lines, _SETTINGS[kind](model, recipe)])
 
@@ -130,7 +117,7 @@ def _accelerate(model: str, recipe: Recipe) -> str:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             **_keys(recipe, ("accelerate",), ("checkpointing", "offload")),
         }
-    return _yaml(settings) + f"\n# {_describe_script(recipe, set(settings))}"
+    return f"{yaml.safe_dump(settings, sort_keys=False)}# {_describe_script(recipe, set(settings))}"
 
 
 def _describe_script(recipe: Recipe, settings: set[str]) -> str:
@@ -141,16 +128,13 @@ def _describe_script(recipe: Recipe, settings: set[str]) -> str:
     held |= {"precision"} if _MIXED[recipe.precision] != "no" else set()
     usual, always = vars(Recipe()), ("optimizer", "batch", "sequence", "accumulation")
     chosen = {name: one for name, one in vars(recipe).items() if name in always or one != usual[name]}
-    return (
-        "For the script to set: " + ", ".join(f"{name}={one}" for name, one in chosen.items() if name not in held) + "."
-    )
+    return f"For the script to set: {', '.join(f'{name}={one}' for name, one in chosen.items() if name not in held)}."
 
 
 def _trl(model: str, recipe: Recipe) -> str:
-    if recipe.optimizer not in _OPTIMIZERS:
-        raise CourseError(
-            f"Transformers' Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(_OPTIMIZERS)}."
-        )
+    names = {name: trainers for name, (_, _, trainers) in OPTIMIZERS.items() if trainers}
+    if recipe.optimizer not in names:
+        raise CourseError(f"Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(names)}.")
     if recipe.quantized and recipe.precision == "fp16":
         raise CourseError(
             "TRL keeps adapters on 4-bit weights in bfloat16, and fp16's scaler takes no gradients of these; take autocast or "
@@ -161,7 +145,7 @@ def _trl(model: str, recipe: Recipe) -> str:
         "model_name_or_path": weights_of(model) or (str(file.parent) if file.suffix == ".json" else model),
         "output_dir": "runs",
         **_keys(recipe, ("trainer", "trl"), _ALWAYS),
-        "optim": _OPTIMIZERS[recipe.optimizer],
+        "optim": names[recipe.optimizer],
         "bf16": recipe.precision == "autocast",
         "fp16": recipe.precision == "fp16",
         "dtype": "bfloat16" if recipe.precision.startswith("bf16") else "float32",
@@ -176,20 +160,14 @@ def _trl(model: str, recipe: Recipe) -> str:
         settings |= {"optim_args": f"rank={recipe.galore}, update_proj_gap=200, scale=0.25"}
     if recipe.lora:
         settings |= {"use_peft": True, "lora_r": recipe.lora, "lora_alpha": 2 * recipe.lora}
-        settings |= {
-            "lora_target_modules": list(recipe.lora_targets) or "all-linear",
-            "lora_dropout": recipe.lora_dropout,
-        }
+        settings["lora_target_modules"] = list(recipe.lora_targets) or "all-linear"
+        settings["lora_dropout"] = recipe.lora_dropout
     if recipe.quantized:
         settings |= {"load_in_4bit": True, **_keys(recipe, ("trl",), ("quantized", "double_quantization"))}
-    pieces = (
-        "other pieces than the plan's"
-        if recipe.chunked_loss
-        else "the plan counts them, so its peak may be too high here"
-    )
     head = [*_HOW_TO_TRL]
     if not (recipe.trl_loss or recipe.label_smoothing):
-        head.append(_TRL_LOSS.format(pieces))
+        counted = "the plan counts them, so its peak may be too high here"
+        head.append(_TRL_LOSS.format("other pieces than the plan's" if recipe.chunked_loss else counted))
     if recipe.quantized and recipe.upcast:
         head.append(_TRL_ADAPTERS)
     if recipe.optimizer in ("adamw8bit", "paged_adamw_8bit") and not recipe.lora:
@@ -197,10 +175,9 @@ def _trl(model: str, recipe: Recipe) -> str:
     if package := _TRL_PACKAGES.get(settings["optim"]):
         head.append(f"# This optimizer needs one more package: pip install {package}")
     if recipe.ranks > 1:
-        head.append(
-            f"# Its {recipe.ranks} ranks are started, and shared out, by accelerate launch with what --emit accelerate writes."
-        )
-    return "\n".join([*head, _yaml(settings)])
+        started = "started, and shared out, by accelerate launch with what --emit accelerate writes"
+        head.append(f"# Its {recipe.ranks} ranks are {started}.")
+    return "\n".join([*head, yaml.safe_dump(settings, sort_keys=False).rstrip()])
 
 
 def _keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
@@ -210,17 +187,6 @@ def _keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
         keys = [one.metadata["keys"][tool] for tool in tools if tool in one.metadata["keys"]]
         settings |= {key: getattr(recipe, one.name) for key in keys if one.name in names}
     return settings
-
-
-def _yaml(settings: dict) -> str:
-    """JSON's scalars are YAML's too."""
-    lines = []
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            lines += [f"{name}:", *(f"  {inner}: {json.dumps(one)}" for inner, one in value.items())]
-        else:
-            lines.append(f"{name}: {json.dumps(value)}")
-    return "\n".join(lines)
 
 
 _SETTINGS = {"accelerate": _accelerate, "trl": _trl}

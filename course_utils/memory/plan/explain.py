@@ -60,9 +60,9 @@ def explain(path: Path, estimate: Estimate | None = None) -> str:
 
     With `estimate` of the same step the piece that was requested is named. Raises `CourseError` where the file says nothing.
     """
-    data = path.read_bytes() if path.is_file() else None
-    if data is None:
+    if not path.is_file():
         raise CourseError(f"There is no file {path}; save the message, or the snapshot, and name its file.")
+    data = path.read_bytes()
     if data[:1] == b"\x80":
         return "\n".join(_explain_snapshot(data))
     return "\n".join(_explain_message(data.decode("utf-8", "replace"), estimate))
@@ -71,17 +71,13 @@ def explain(path: Path, estimate: Estimate | None = None) -> str:
 def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
     ends = [match.start() for match in re.finditer(_SHORTAGE, text)]
     if not ends:
-        raise CourseError(
-            "The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory. Tried to allocate'."
-        )
+        raise CourseError("The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory'.")
     amounts = _amounts_in(" ".join(text[ends[-1] :].split()))
-    if amounts:
-        yield ", ".join(f"{name} {format_bytes(size)}" for name, size in amounts.items())
-    else:
-        yield "CUDA ran out of memory; the message does not say how much was requested."
+    sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in amounts.items())
+    yield sizes or "CUDA ran out of memory; the message does not say how much was requested."
     trace = text[: ends[-1]].rpartition("Traceback (most recent call last)")[2]
     lines = [line for line in trace.splitlines() if "❱" in line] or [trace]  # as rich marks the line that failed
-    places = (one[1:] for one in _WHERE if any(re.search(one[0], line) for line in lines))
+    places = (place for sign, *place in _WHERE if any(re.search(sign, line) for line in lines))
     phase, what = next(places, (None, None))
     if what:
         yield f"It happened in {what}."

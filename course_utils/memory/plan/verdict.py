@@ -89,17 +89,15 @@ class Plan:
             f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
             *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
         ]
-        source = f"known from {self.estimate.how}."
         if self.recipe.device == "cuda":
             reserved, width = format_bytes(self.trial.log.reserved), self.need[1] / self.need[0] - 1
-            lines.append(
-                f"The allocator reserves {reserved} for it, and the most is {width:.0%} above the least; {source}"
-            )
+            how = f"and the most is {width:.0%} above the least; known from {self.estimate.how}"
+            lines.append(f"The allocator reserves {reserved} for it, {how}.")
             on = {verdict: self._name_cards(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
             lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
             lines.append(self._by_the_label())
         else:
-            lines.append(source.replace("known", "Known", 1))
+            lines.append(f"Known from {self.estimate.how}.")
         if self.why_no_seconds:
             lines.append(self.why_no_seconds)
         if not isnan(self.trial.seconds):
@@ -108,13 +106,9 @@ class Plan:
         if self.verdict != FITS and not any_fits:
             lines += ["", "Nothing was found that is sure to fit."]
         if self.rows:
-            head = (
-                "What would make it fit, the least disturbing first:"
-                if any_fits
-                else "Alone these lower the peak most:"
-            )
+            alone, together = "Alone these lower the peak most:", "What would make it fit, the least disturbing first:"
             by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
-            lines += ["", head, *table(self.rows), ""]
+            lines += ["", together if any_fits else alone, *table(self.rows), ""]
             if any(row.verdict != DOES_NOT for row in self.rows):
                 lines += [f"To train by row N: --row N --emit train, or trl.{by_hand}"]
             lines += ["Not every combination was tried: others may fit too."]
@@ -158,11 +152,10 @@ class Plan:
 
     def json(self) -> dict:
         """All of it as plain values; seconds are None without a machine."""
-
         instants = {}
-        for instant in self.estimate.instants:
-            terms = [{"name": term.name, "bytes": term.bytes} for term in instant.parts]
-            instants[instant.name] = {"bytes": instant.bytes, "by_kind": instant.by_kind, "terms": terms}
+        for one in self.estimate.instants:
+            terms = [{"name": term.name, "bytes": term.bytes} for term in one.parts]
+            instants[one.name] = {"bytes": one.bytes, "by_kind": one.by_kind, "terms": terms}
         return {
             "model": self.model,
             "memory": self.memory,
@@ -207,24 +200,23 @@ def table(rows: Sequence[Option]) -> Iterator[str]:
     def signed(size: int) -> str:
         return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
 
+    def longer(seconds: float) -> str:
+        return "" if isnan(seconds) else "+" * (seconds > 0) + format_seconds(seconds) if seconds else "none"
+
     columns = {
         "row": [str(number) for number in range(1, len(rows) + 1)],
         "": [" + ".join(row.names) for row in rows],
         "peak": [format_bytes(row.peak) for row in rows],
         "change": [signed(-row.saves) for row in rows],
-        "seconds": [
-            "" if isnan(s := row.seconds) else "+" * (s > 0) + format_seconds(s) if s else "none" for row in rows
-        ],
+        "seconds": [longer(row.seconds) for row in rows],
         "sent": [signed(row.sent) if row.sent else "" for row in rows],
         "train by": [kind_for(row.recipe) for row in rows],
     }
     shown = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
 
     def line(cells: Iterable[str]) -> str:
-        sides = ("<" if name in ("", "train by") else ">" for name in shown)
-        return "  ".join(
-            f"{cell:{side}{width}s}" for cell, side, width in zip(cells, sides, shown.values(), strict=True)
-        )
+        formats = (f"{'<' if name in ('', 'train by') else '>'}{width}s" for name, width in shown.items())
+        return "  ".join(map(format, cells, formats))
 
     yield f"  {line(shown)}   costs"
     for place, row in enumerate(rows):

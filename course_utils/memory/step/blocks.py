@@ -154,15 +154,9 @@ def make_up(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) 
         )
         hooks = len(module._forward_hooks), len(module._forward_pre_hooks)
         tensors = [
-            (
-                leaf,
-                tensor.shape,
-                tensor.dtype,
-                tensor.requires_grad,
-                id(tensor) if shared.get(id(tensor), 1) > 1 else None,
-            )
+            (leaf, one.shape, one.dtype, one.requires_grad, id(one) if shared.get(id(one), 1) > 1 else None)
             for kind in (module.named_parameters, module.named_buffers)
-            for leaf, tensor in kind(recurse=False)
+            for leaf, one in kind(recurse=False)
         ]
         parts.append((name, type(module), settings, hooks, tuple(tensors)))
     return tuple(parts)

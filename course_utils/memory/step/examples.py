@@ -1,6 +1,7 @@
 """Random examples for a model whose `forward` names its inputs as Transformers does."""
 
 import inspect
+from functools import partial
 
 import torch
 from torch import nn
@@ -25,14 +26,15 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     config = getattr(model, "config", None)
     plain = model.get_base_model() if hasattr(model, "get_base_model") else model
     wanted, name = set(inspect.signature(plain.forward).parameters), type(plain).__name__
-    if not wanted & _MAIN_INPUTS or config is None or "ForMultipleChoice" in name:
-        why = (
-            "has inputs of three dimensions"
-            if "ForMultipleChoice" in name
-            else "has no .config, which says how large its vocabulary is"
-            if wanted & _MAIN_INPUTS
-            else "takes neither token ids nor pictures by Transformers' names"
-        )
+    why_not = {
+        "takes neither token ids nor pictures by Transformers' names": not wanted & _MAIN_INPUTS,
+        "has no .config, which says how large its vocabulary is": config is None,
+        "has inputs of three dimensions": "ForMultipleChoice" in name,
+        "is trained on sound within texts, of which there are no examples here": (
+            "input_ids" in wanted and hasattr(config, "audio_config")
+        ),
+    }
+    for why in (why for why, applies in why_not.items() if applies):
         raise CourseError(
             f"{name} {why}; give batch=lambda b, s: …, what the model is called with (for course plan a function batch(b, s) "
             "beside it)."
@@ -41,11 +43,6 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
         raise CourseError(
             f"{name} matches its boxes with their labels by the values of both, and a dry run has none; give a function that "
             "makes a module whose loss takes them in order."
-        )
-    if "input_ids" in wanted and hasattr(config, "audio_config"):
-        raise CourseError(
-            f"{name} is trained on sound within texts, of which there are no examples here; give batch=lambda b, s: …, what the "
-            "model is called with (for course plan a function batch(b, s) beside it)."
         )
     inputs = _make_pictures(config, recipe, wanted)
     if "input_ids" in wanted:
@@ -57,9 +54,8 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
         labels = torch.randint(config.vocab_size, (recipe.batch, recipe.sequence))
         inputs |= {"input_features": torch.randn(recipe.batch, config.num_mel_bins, frames), "labels": labels}
     elif "input_values" in wanted:
-        inputs["input_values"] = torch.randn(
-            recipe.batch, recipe.sequence * getattr(config, "inputs_to_logits_ratio", 1)
-        )
+        ratio = getattr(config, "inputs_to_logits_ratio", 1)
+        inputs["input_values"] = torch.randn(recipe.batch, recipe.sequence * ratio)
     if "labels" in wanted and "labels" not in inputs:
         inputs["labels"] = _make_labels(config, recipe, name)
     return inputs | ({"return_loss": True} if "return_loss" in wanted else {})
@@ -68,38 +64,35 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
 def _make_pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.Tensor]:
     if "pixel_values" not in wanted or "input_ids" in wanted and not hasattr(config, "vision_config"):
         return {}
+    batch, ones = recipe.batch, partial(torch.ones, dtype=torch.int64)
     vision = getattr(config, "vision_config", config)
     channels = getattr(vision, "num_channels", None) or getattr(vision, "channels", None) or 3
     if "image_grid_thw" in wanted:  # patches in rows, and how many there are in time, height and width
         numbers = vision.temporal_patch_size * vision.patch_size**2 * getattr(vision, "in_channels", channels)
-        return {
-            "pixel_values": torch.randn(recipe.batch * _PATCHES**2, numbers),
-            "image_grid_thw": torch.tensor([[1, _PATCHES, _PATCHES]] * recipe.batch),
-        }
+        grid = torch.tensor([[1, _PATCHES, _PATCHES]] * batch)
+        return {"pixel_values": torch.randn(batch * _PATCHES**2, numbers), "image_grid_thw": grid}
     if "spatial_shapes" in wanted:
         return {
-            "pixel_values": torch.randn(recipe.batch, _PATCHES**2, channels * vision.patch_size**2),
-            "pixel_attention_mask": torch.ones(recipe.batch, _PATCHES**2, dtype=torch.int64),
-            "spatial_shapes": torch.tensor([[_PATCHES, _PATCHES]] * recipe.batch),
+            "pixel_values": torch.randn(batch, _PATCHES**2, channels * vision.patch_size**2),
+            "pixel_attention_mask": ones(batch, _PATCHES**2),
+            "spatial_shapes": torch.tensor([[_PATCHES, _PATCHES]] * batch),
         }
     if "aspect_ratio_ids" in wanted:  # a picture of one tile, padded to as many as there may be
         tiles, side = vision.max_num_tiles, vision.image_size
         return {
-            "pixel_values": torch.randn(recipe.batch, 1, tiles, channels, side, side),
-            "aspect_ratio_ids": torch.ones(recipe.batch, 1, dtype=torch.int64),
-            "aspect_ratio_mask": torch.ones(recipe.batch, 1, tiles, dtype=torch.int64),
-            "cross_attention_mask": torch.ones(recipe.batch, recipe.sequence, 1, tiles, dtype=torch.int64),
+            "pixel_values": torch.randn(batch, 1, tiles, channels, side, side),
+            "aspect_ratio_ids": ones(batch, 1),
+            "aspect_ratio_mask": ones(batch, 1, tiles),
+            "cross_attention_mask": ones(batch, recipe.sequence, 1, tiles),
         }
     if getattr(vision, "model_type", "") == "pixtral":
         side = _PATCHES * vision.patch_size
-        return {
-            "pixel_values": torch.randn(recipe.batch, channels, side, side),
-            "image_sizes": torch.tensor([[side, side]] * recipe.batch),
-        }
+        pictures = torch.randn(batch, channels, side, side)
+        return {"pixel_values": pictures, "image_sizes": torch.tensor([[side, side]] * batch)}
     side = getattr(vision, "image_size", None) or getattr(vision, "image", 224)
     height, width = side if isinstance(side, list | tuple) else (side, side)
     several = (1,) if "pixel_attention_mask" in wanted and "input_ids" in wanted else ()
-    pictures = torch.randn(recipe.batch, *several, channels, height, width)
+    pictures = torch.randn(batch, *several, channels, height, width)
     if isinstance(config, ConvNetConfig):
         pictures = pictures.contiguous(memory_format=torch.channels_last)
     return {"pixel_values": pictures}
@@ -150,9 +143,8 @@ def _make_tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[st
         half = recipe.sequence // 2
         positions = torch.cat([torch.arange(half), torch.arange(recipe.sequence - half)]).expand(size)
         inputs = {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
-        return inputs | (
-            {"use_cache": False} if "use_cache" in wanted else {}
-        )  # with a cache they would see each other
+        # With a cache they would see each other.
+        return inputs | ({"use_cache": False} if "use_cache" in wanted else {})
     if "ForSequenceClassification" in name:
         mask = torch.ones(size, dtype=torch.int64)
         mask[0, recipe.sequence // 2 :] = 0

@@ -83,26 +83,19 @@ class Source:
         return f"{type(self.config).__name__} {settings}"
 
     @property
-    def guessed_class(self) -> str | None:
-        """The class that was taken where the configuration names none; None where nothing was guessed."""
-        named = not hasattr(self.config, "to_dict") or getattr(self.config, "architectures", None)
-        return models.class_of(self.config).__name__ if self.configured and not named else None
-
-    @property
     def remarks(self) -> list[str]:
         """What a reader may take otherwise of the model itself: which was taken, and what of its configuration is not used."""
-        remarks = (
-            [f"by the name {self.name} the course has a small model of its own; {own}"]
-            if (own := _TOYS.get(self.name))
-            else []
-        )
+        remarks = []
+        if own := _TOYS.get(self.name):
+            remarks.append(f"by the name {self.name} the course has a small model of its own; {own}")
         if self._structure.recurrent:
-            remarks.append(
-                "its recurrent layers are planned by the CPU's kernels; those of a GPU keep other workspaces"
-            )
-        if self.guessed_class:
-            remarks.append(f"the model is a {self.guessed_class}: the configuration names no class in architectures")
-        return remarks + (models.remarks_on(self.config) if hasattr(self.config, "to_dict") else [])
+            remarks.append("its recurrent layers are planned by the CPU's kernels; a GPU's keep other workspaces")
+        if not hasattr(self.config, "to_dict"):
+            return remarks
+        if self.configured and not getattr(self.config, "architectures", None):
+            kind = models.class_of(self.config).__name__
+            remarks.append(f"the model is a {kind}: the configuration names no class in architectures")
+        return remarks + models.remarks_on(self.config)
 
     @staticmethod
     def loss(outputs, batch) -> torch.Tensor:
@@ -148,9 +141,8 @@ class Source:
         depth = self._structure.depth
         if self.blocks is not None or depth < FEWEST:
             return ""
-        return (
-            f"None of its {depth} blocks can be left out: all are run, which takes about {0.2 * depth:.0f} s a recipe"
-        )
+        seconds = f"{0.2 * depth:.0f} s a recipe"
+        return f"None of its {depth} blocks can be left out: all are run, which takes about {seconds}"
 
     def with_blocks(self, count: int) -> "Source":
         """The same model with so many repetitions of its blocks."""

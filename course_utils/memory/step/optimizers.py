@@ -1,22 +1,20 @@
 """The optimizers that a `Recipe` may name: how each is made from parameters."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from math import inf
 
 import torch
 
 from course_utils.errors import CourseError, instead
+from course_utils.memory.step import recipe
 from course_utils.memory.trace.as_cuda import GPU, HOST
 from course_utils.memory.trace.fake import fake_tensors, is_fake
 from course_utils.memory.trace.state import StateSize, optimizer_state_size
 from course_utils.optim import GaLore, hidden_matrices
 
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
-
-
-def _make(name: str, module: str = "torch.optim", lr: float = 1e-4, **options) -> Make:
-    return lambda parameters: getattr(import_module(module), name)(parameters, lr=lr, **options)
 
 
 class AdamW4bit(torch.optim.Optimizer):
@@ -27,8 +25,8 @@ class AdamW4bit(torch.optim.Optimizer):
     temporaries.
     """
 
-    def __init__(self, parameters):
-        super().__init__(parameters, {"lr": 1e-4})
+    def __init__(self, parameters, lr: float):
+        super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -54,42 +52,32 @@ def _is_pretended(tensor: torch.Tensor) -> bool:
     return is_fake(tensor) and tensor.device == GPU
 
 
-def _make_paged(name: str) -> Make:
-    def make(parameters):
-        from bitsandbytes import optim
+def _page_on_host(kind: type) -> type:
+    class Paged(kind):
+        """On a GPU that is pretended, states that bitsandbytes pages lie on the host, from which CUDA fetches them."""
 
-        class Paged(getattr(optim, name)):
-            """On a GPU that is pretended, states that bitsandbytes pages lie on the host, from which CUDA fetches them."""
+        def get_state_buffer(self, p: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            if not _is_pretended(p) or p.numel() < 1e5:
+                return super().get_state_buffer(p, dtype)
+            state = torch.zeros_like(p, dtype=dtype, device=HOST)
+            state.is_paged = True
+            return state
 
-            def get_state_buffer(self, p: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-                if not _is_pretended(p) or p.numel() < 1e5:
-                    return super().get_state_buffer(p, dtype)
-                state = torch.zeros_like(p, dtype=dtype, device=HOST)
-                state.is_paged = True
-                return state
+        def prefetch_state(self, p: torch.Tensor) -> None:
+            if not _is_pretended(p):
+                super().prefetch_state(p)
 
-            def prefetch_state(self, p: torch.Tensor) -> None:
-                if not _is_pretended(p):
-                    super().prefetch_state(p)
-
-        return Paged(parameters, lr=1e-4)
-
-    return make
+    return Paged
 
 
-OPTIMIZERS: dict[str, Make] = {
-    "sgd": _make("SGD", foreach=False),
-    "momentum": _make("SGD", momentum=0.9, foreach=False),
-    "adamw": _make("AdamW", foreach=False),
-    "adamw-foreach": _make("AdamW", foreach=True),
-    "adamw-fused": _make("AdamW", fused=True),
-    "adafactor": _make("Adafactor", foreach=False),
-    "adafactor-transformers": _make("Adafactor", "transformers", 1e-3, relative_step=False, scale_parameter=False),
-    "adamw8bit": _make("AdamW8bit", "bitsandbytes.optim"),
-    "adamw4bit": AdamW4bit,
-    "paged_adamw_8bit": _make_paged("PagedAdamW8bit"),
-    "paged_adamw_32bit": _make_paged("PagedAdamW32bit"),
-}
+def _make(name: str, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    path, options, _ = recipe.OPTIMIZERS[name]
+    module, _, kind = path.rpartition(".")
+    chosen = getattr(import_module(module), kind)
+    return (_page_on_host(chosen) if name.startswith("paged") else chosen)(parameters, **{"lr": 1e-4, **options})
+
+
+OPTIMIZERS: dict[str, Make] = {name: partial(_make, name) for name in recipe.OPTIMIZERS}
 
 
 def make_galore(model: torch.nn.Module, rank: int) -> Make:

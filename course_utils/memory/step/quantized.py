@@ -1,5 +1,7 @@
 """Linear layers of bitsandbytes in 4 bits; without numbers its class, its operators, tensors of its shapes."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -68,19 +70,12 @@ def _make_codes(weight: torch.Tensor, double: bool) -> nn.Parameter:
         options = {"requires_grad": False, "quant_type": "nf4", "compress_statistics": double}
         return Params4bit(weight.detach(), **options).to(weight.device)
     blocks, new = -(-weight.numel() // BLOCK), weight.detach().new_empty
-    scales, second = new(blocks, dtype=torch.float32), {}
+    floats, integers, second = partial(new, dtype=torch.float32), partial(new, dtype=torch.uint8), {}
     if double:
-        scales = new(blocks, dtype=torch.uint8)
-        state = QuantState(
-            new(-(-blocks // SECOND_BLOCK), dtype=torch.float32),
-            code=new(256, dtype=torch.float32),
-            blocksize=SECOND_BLOCK,
-            dtype=torch.float32,
-        )
-        second = {"offset": new((), dtype=torch.float32), "state2": state}
-    codes = nn.Parameter(new(((weight.numel() + 1) // 2, 1), dtype=torch.uint8), requires_grad=False)
-    codes.quant_state = QuantState(
-        scales, weight.shape, new(16, dtype=torch.float32), BLOCK, "nf4", weight.dtype, **second
-    )
+        state = QuantState(floats(-(-blocks // SECOND_BLOCK)), None, floats(256), SECOND_BLOCK, dtype=torch.float32)
+        second = {"offset": floats(()), "state2": state}
+    codes = nn.Parameter(integers(((weight.numel() + 1) // 2, 1)), requires_grad=False)
+    scales = integers(blocks) if double else floats(blocks)
+    codes.quant_state = QuantState(scales, weight.shape, floats(16), BLOCK, "nf4", weight.dtype, **second)
     codes.quant_type, codes.compress_statistics = "nf4", double
     return codes

@@ -7,19 +7,25 @@ from typing import Any
 
 from course_utils.errors import CourseError, instead, require_count
 
-OPTIMIZERS = (
-    "sgd",
-    "momentum",
-    "adamw",
-    "adamw-foreach",
-    "adamw-fused",
-    "adafactor",
-    "adafactor-transformers",
-    "adamw8bit",
-    "adamw4bit",
-    "paged_adamw_8bit",
-    "paged_adamw_32bit",
-)
+_ONE_BY_ONE = {"foreach": False}
+OPTIMIZERS = {
+    "sgd": ("torch.optim.SGD", _ONE_BY_ONE, "sgd"),
+    "momentum": ("torch.optim.SGD", {"momentum": 0.9, "foreach": False}, ""),
+    "adamw": ("torch.optim.AdamW", _ONE_BY_ONE, "adamw_torch"),
+    "adamw-foreach": ("torch.optim.AdamW", {"foreach": True}, "adamw_torch"),
+    "adamw-fused": ("torch.optim.AdamW", {"fused": True}, "adamw_torch_fused"),
+    "adafactor": ("torch.optim.Adafactor", _ONE_BY_ONE, ""),
+    "adafactor-transformers": (
+        "transformers.Adafactor",
+        {"lr": 1e-3, "relative_step": False, "scale_parameter": False},
+        "adafactor",
+    ),
+    "adamw8bit": ("bitsandbytes.optim.AdamW8bit", {}, "adamw_bnb_8bit"),
+    "adamw4bit": ("course_utils.memory.step.optimizers.AdamW4bit", {}, "adamw_torch_4bit"),
+    "paged_adamw_8bit": ("bitsandbytes.optim.PagedAdamW8bit", {}, "paged_adamw_8bit"),
+    "paged_adamw_32bit": ("bitsandbytes.optim.PagedAdamW32bit", {}, "paged_adamw_32bit"),
+}
+"""By name: the library's class, its options, and what Transformers' `TrainingArguments` calls it, if it has it."""
 PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
@@ -47,9 +53,8 @@ def _asks(default: Any, what: str, choices: tuple = (), least: int = 0, unit: st
 
     The tools are `trainer` (TrainingArguments), `trl` (SFTConfig and ModelConfig beside these) and `accelerate`.
     """
-    return field(
-        default=default, metadata={"help": what, "choices": choices, "least": least, "unit": unit, "keys": keys}
-    )
+    about = {"help": what, "choices": choices, "least": least, "unit": unit, "keys": keys}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Recipe:
     Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
 
-    optimizer: str | Callable = _asks("adamw", "by name", OPTIMIZERS)
+    optimizer: str | Callable = _asks("adamw", "by name", tuple(OPTIMIZERS))
     precision: str = _asks("fp32", "autocast is Trainer's bf16=True, bf16 all of it", PRECISIONS)
     batch: int = _asks(8, "examples of a micro-batch", least=1, trainer="per_device_train_batch_size")
     sequence: int = _asks(128, "tokens of an example", least=1, trl="max_length")
@@ -119,9 +124,7 @@ class Recipe:
         0, "evaluate on batches of so many examples", unit="number of examples", trainer="per_device_eval_batch_size"
     )
     eval_logits: int = _asks(0, "examples whose logits an evaluation keeps on the device", unit="number of examples")
-    compiled: bool = _asks(
-        False, "the step is torch.compile's, whose bytes nothing here predicts", trainer="torch_compile"
-    )
+    compiled: bool = _asks(False, "torch.compile's step, whose bytes nothing here predicts", trainer="torch_compile")
     checkpointing: bool = _asks(
         False,
         "recompute blocks in backward",
@@ -152,25 +155,21 @@ class Recipe:
 
     def __post_init__(self):
         if not (isinstance(self.optimizer, str) or callable(self.optimizer)):
-            raise CourseError(
-                f"optimizer={self.optimizer!r} is no optimizer; give a name, or a function of parameters."
-            )
+            raise CourseError(f"optimizer={self.optimizer!r} is no optimizer; give a name, or a function.")
         if self.lora_targets == ("all-linear",):
             object.__setattr__(self, "lora_targets", ())
-        for name, what in _NAMES.items():
-            value = getattr(self, name)
-            if not (isinstance(value, tuple) and all(isinstance(one, str) and one for one in value)):
-                raise CourseError(f"{name}={value!r} are no names; give a tuple of {what}.")
         for one in fields(self):
             name, value, least = one.name, getattr(self, one.name), one.metadata["least"]
+            is_of_names = isinstance(value, tuple) and all(isinstance(word, str) and word for word in value)
+            if one.type == tuple[str, ...] and not is_of_names:
+                raise CourseError(f"{name}={value!r} are no names; give a tuple of {one.metadata['help']}.")
             if one.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
                 raise CourseError(f"{name}={value!r} is no share; give a number from 0 to below 1.")
             choices = one.metadata["choices"] if not callable(value) else ()
             # True is no stage, though it equals 1
             if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
-                raise CourseError(
-                    f"No {name} is called {value!r}; {instead(value, (choice or repr(choice) for choice in choices))}"
-                )
+                names = (choice or repr(choice) for choice in choices)
+                raise CourseError(f"No {name} is called {value!r}; {instead(value, names)}")
             if one.type is bool and not isinstance(value, bool):
                 raise CourseError(f"{name} must be True or False, not {value!r}.")
             if least and value is not None:
@@ -195,7 +194,7 @@ class Recipe:
             yield "Offloading moves what lies on the device to the host, where device='cpu' has it; take device='cuda'."
         if self.in_backward and self.offload:
             yield "The host updates once all gradients are there, not within backward; leave in_backward or offload out."
-        if self.optimizer in _BITSANDBYTES and self.zero_stage:
+        if self.zero_stage and OPTIMIZERS.get(self.optimizer, ("",))[0].startswith("bitsandbytes"):
             yield "bitsandbytes' AdamW takes no shards; with a zero_stage take one of torch's optimizers."
         if self.in_backward and (self.clipping or self.accumulation > 1 or self.precision == "fp16" or self.ranks > 1):
             yield (
@@ -306,10 +305,4 @@ def read_fields(words: str) -> dict[str, Any]:
 
 
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
-_BITSANDBYTES = ("adamw8bit", "paged_adamw_8bit", "paged_adamw_32bit")
 ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
-_NAMES = {
-    "frozen": "what names of parameters begin with",
-    "lora_targets": "names of layers, as peft's target_modules",
-    "modules_to_save": "names of modules, as peft's modules_to_save",
-}

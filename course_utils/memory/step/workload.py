@@ -13,15 +13,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from course_utils.errors import CourseError, instead
-from course_utils.memory.step.chunked import chunk_loss, is_causal
-from course_utils.memory.step.context import attend_on_ring, part_of
-from course_utils.memory.step.distilled import learn_from, own_state
+from course_utils.memory.step.losses import chunk_loss, fuse_head, is_causal, kernels_of_cuda, learn_from, own_state
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.optimizers import make_galore, maker
 from course_utils.memory.step.quantized import quantize_linears
 from course_utils.memory.step.recipe import Recipe
-from course_utils.memory.step.sharded import Buckets, HostUpdate, shard, share_state
-from course_utils.memory.step.trl_head import fuse_head, kernels_of_cuda
+from course_utils.memory.step.sharded import Buckets, HostUpdate, attend_on_ring, part_of, shard, share_state
 from course_utils.memory.trace.fake import is_fake
 from course_utils.memory.trace.phases import phase
 from course_utils.precision import MasterWeights
@@ -52,8 +49,8 @@ class Workload:
         with _default_dtype(self._dtype):
             batches = [self._batch(model, recipe.batch) for _ in range(recipe.accumulation)]
             teacher = None if self.teacher is None else self.teacher.make()
-        if teacher is not None and recipe.attention == "eager":
-            _attend_eagerly(teacher)
+        if teacher is not None:
+            self._choose_attention(teacher)
         if recipe.zero_stage > 1:
             shard(model, recipe)
         optimizer = self._make_optimizer(model)
@@ -71,8 +68,7 @@ class Workload:
             model = self._adapt(made.train())
         if not recipe.use_cache and hasattr(model, "config"):
             model.config.use_cache = False
-        if recipe.attention == "eager":
-            _attend_eagerly(model)
+        self._choose_attention(model)
         if recipe.chunked_loss:
             chunk_loss(model, recipe.chunked_loss)
         if recipe.trl_loss:
@@ -123,8 +119,8 @@ class Workload:
         if self.recipe.zero_stage > 1 or self.recipe.in_backward:
             self.step(model, optimizer, batches)
             return
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad and name not in self.idle:
+        for name, parameter in _list_trained(model):
+            if name not in self.idle:
                 parameter.grad = torch.empty_like(parameter)
         one_by_one = [group for group in optimizer.param_groups if group.get("foreach") is False]
         for group in one_by_one:  # all at once leaves the same state, and asks a tenth of the operators
@@ -148,7 +144,11 @@ class Workload:
                 with self._autocast():
                     outputs, loss = self._apply(model, batch, recipe.eval_logits > 0)
                 if recipe.eval_logits:
-                    of_batch = self._logits_and_labels(outputs, batch)
+                    if not (isinstance(batch, dict) and "labels" in batch and "logits" in outputs):
+                        raise CourseError(
+                            "eval_logits needs logits and labels by Transformers' names; leave it out for this model."
+                        )
+                    of_batch = [outputs["logits"], batch["labels"]]
                     del outputs
                     if gathered:
                         gathered = [torch.cat(both) for both in zip(gathered, of_batch, strict=True)]
@@ -202,12 +202,6 @@ class Workload:
             outputs = self._widen(model(**without)) if wants_logits else outputs
         return outputs, loss
 
-    @staticmethod
-    def _logits_and_labels(outputs, batch) -> list[torch.Tensor]:
-        if isinstance(batch, dict) and "labels" in batch and "logits" in outputs:
-            return [outputs["logits"], batch["labels"]]
-        raise CourseError("eval_logits needs logits and labels by Transformers' names; leave it out for this model.")
-
     def _widen(self, outputs):
         """Logits in float32, as Accelerate returns what a model has made under autocast."""
         if self.recipe.precision in ("autocast", "fp16") and "logits" in outputs:
@@ -256,13 +250,19 @@ class Workload:
             adapted = peft.get_peft_model(model, adapters)
         if recipe.quantized and not recipe.upcast:  # PEFT has made them float32, and TRL makes them bfloat16 again
             for _, parameter in _list_trained(adapted):
-                parameter.data = parameter.data.to(torch.bfloat16)
+                parameter.data = parameter.data.bfloat16()
         return adapted
+
+    def _choose_attention(self, model: nn.Module) -> None:
+        if self.recipe.attention == "eager":
+            if not hasattr(model, "set_attn_implementation"):
+                raise CourseError("attention='eager' is a choice of Transformers' models; leave it out for others.")
+            model.set_attn_implementation("eager")
 
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         recipe = self.recipe
         make = make_galore(model, recipe.galore) if recipe.galore else maker(recipe.optimizer)
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        trained = [parameter for _, parameter in _list_trained(model)]
         if not trained:
             raise CourseError("No parameter of the model is trained: requires_grad is False for all; set it for some.")
         if recipe.ranks > 1 and recipe.zero_stage < 2:
@@ -339,14 +339,8 @@ def _checkpoint(model: nn.Module, segments: int | None) -> None:
     enable = getattr(model, "activation_checkpointing_enable", older)
     if segments is not None or enable is None:
         checkpoint_blocks(model, segments, using=partial(checkpoint, use_reentrant=False))
-        return
-    enable({"use_reentrant": False})
-
-
-def _attend_eagerly(model: nn.Module) -> None:
-    if not hasattr(model, "set_attn_implementation"):
-        raise CourseError("attention='eager' is a choice of Transformers' models; leave it out for others.")
-    model.set_attn_implementation("eager")
+    else:
+        enable({"use_reentrant": False})
 
 
 @contextmanager

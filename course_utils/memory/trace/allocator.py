@@ -4,7 +4,7 @@ import os
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -79,7 +79,7 @@ class CpuAllocator:
     witness = "the CPU allocator's events"
 
     def __init__(self):
-        self._span: record_function | None = None
+        self._span = ExitStack()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -114,11 +114,9 @@ class CpuAllocator:
 
     def begin_phase(self, name: str | None) -> None:
         """A phase begins, and so the one before it ends."""
-        if self._span is not None:
-            self._span.__exit__(None, None, None)
-        self._span = None if name is None else record_function(_MARK + name)
-        if self._span is not None:
-            self._span.__enter__()
+        self._span.close()
+        if name is not None:
+            self._span.enter_context(record_function(_MARK + name))
 
     def account(self) -> Account:
         """The account, after the recording."""

@@ -13,6 +13,7 @@ from textwrap import shorten
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
@@ -27,15 +28,12 @@ from course_utils.memory.trace.fake import (
     is_of_a_library,
     let_masks_have_values,
 )
+from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter
 from course_utils.memory.trace.phases import bound, updates
-from course_utils.memory.trace.ranks import pretend_ranks
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrapped
-from course_utils.memory.trace.usage import Usage
 
-COMPILED_INSIDE = (
-    "A dry run follows PyTorch's own operators, not those of torch.compile; leave it out of build and step."
-)
+COMPILED_INSIDE = "A dry run follows PyTorch's own operators, not torch.compile's; leave it out of build and step."
 _READ_AS_ONE = (
     "a dry run answers every number that is read with 1, so a question such as loss > 0.5 is answered with yes; "
     "leave the question out, or the optimizer out of what build() returns."
@@ -65,6 +63,8 @@ def dry_run(
     ranks: int = 1,
     rank: int = 0,
     seconds: float = 600.0,
+    warm: Callable[..., object] | None = None,
+    watch: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Usage:
     """Memory of the second `step(*build())`, without taking the step: in seconds and megabytes, whatever the model's size.
 
@@ -72,40 +72,23 @@ def dry_run(
     With `like="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
     are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
     `ranks` the step is that of one `rank` of so many, in a process group whose other ranks are pretended. Where a step reads a
-    number that depends on values of floating tensors (`loss.item()`) it gets 1. Raises `CourseError`, naming the line,
-    where a step needs more of its values than that, where it never updates, where the model was not built inside, and
-    where it is not done after `seconds`.
+    number that depends on values of floating tensors (`loss.item()`) it gets 1. `warm` bears the optimizer's state in place of a
+    first step, and `watch()` is entered around the second. Raises `CourseError`, naming the line, where a step needs more of its
+    values than that, where it never updates, where the model was not built inside, and where it is not done after `seconds`.
     """
-    return run_dry(build, step, like, ranks, seconds, rank=rank)
-
-
-def run_dry(
-    build: Callable[[], tuple],
-    step: Callable[..., object],
-    like: str = "cpu",
-    ranks: int = 1,
-    seconds: float = 600.0,
-    *,
-    rank: int = 0,
-    warm: Callable[..., object] | None = None,
-    watch: Callable[[], AbstractContextManager] = nullcontext,
-) -> Usage:
-    """`dry_run`; `warm` bears the optimizer's state in place of a first step, `watch()` is entered around the second."""
     if like not in ("cpu", "cuda"):
         raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
     with ExitStack() as entered:
         entered.enter_context(_collect_rarely())
-        entered.enter_context(pretend_ranks(ranks, like, rank))
+        entered.enter_context(_pretend_ranks(ranks, like, rank))
         entered.enter_context(fake_tensors(seconds))
         entered.enter_context(patch("torch.compile", _refuse_to_compile(torch.compile)))
         if like == "cuda":
             entered.enter_context(as_on_cuda())
-        entered.enter_context(explain_refusals())
+        entered.enter_context(_explain_refusals())
         built = build()
         models, optimizers = parts_of(built)
-        check_parts(models, optimizers)
-        if like == "cuda" and warm is None:
-            _refuse_a_model_on_the_host(models)
+        _check_parts(models, optimizers, on_gpu=like == "cuda" and warm is None)
         entered.enter_context(let_masks_have_values())  # build may have been the first to import Transformers
         if like == "cuda":
             for optimizer in optimizers:
@@ -128,7 +111,7 @@ def run_dry(
 def count_operators(build: Callable[[], tuple], step: Callable[..., object], like: str = "cpu") -> tuple[Operator, ...]:
     """Every operator call of the second `step(*build())`, in order, as `dry_run` makes them."""
     watch = OperatorWatch(HOST if like == "cuda" else None)
-    run_dry(build, step, like, watch=lambda: watch)
+    dry_run(build, step, like, watch=lambda: watch)
     return tuple(watch.operators)
 
 
@@ -143,11 +126,39 @@ def predict_seconds(
     no rate for a dtype.
     """
     if not isinstance(machine, Machine):
-        raise CourseError(
-            f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate() for this one."
-        )
+        raise CourseError(f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate().")
     is_gpu = machine.asynchronous or machine.name in MACHINES
     return Prediction(machine, count_operators(build, step, like or ("cuda" if is_gpu else "cpu")))
+
+
+@contextmanager
+def _pretend_ranks(ranks: int, like: str, rank: int) -> Iterator[None]:
+    """Inside, this process is one rank of `ranks`; collectives return at once, with tensors of the right shape.
+
+    Raises `CourseError` inside a real group.
+    """
+    if ranks == 1:
+        yield
+        return
+    if dist.is_initialized():
+        raise CourseError("This process is a rank already; pretend others in a process that is none.")
+    from torch.distributed.fsdp._fully_shard import _fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+    # FSDP2 asks the mesh for a device, which knows no second CPU.
+    device = GPU if like == "cuda" else HOST
+    here = patch.object(_fully_shard, "_get_device_from_mesh", lambda mesh: device)
+    gathers = patch.object(dist, "all_gather_object", _gather_same)
+    try:
+        with here, gathers:
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _gather_same(gathered: list, one, group=None) -> None:
+    gathered[:] = [one] * len(gathered)
 
 
 @contextmanager
@@ -172,19 +183,7 @@ def _refuse_to_compile(compile_really: Callable) -> Callable:
     return compile_or_refuse
 
 
-def _refuse_a_model_on_the_host(models: list[nn.Module]) -> None:
-    parameters = [parameter for model in models for parameter in model.parameters()]
-    is_offloaded = any(
-        hasattr(parameter, "_local_tensor") for parameter in parameters
-    )  # FSDP2 leaves shards on the host
-    if parameters and not is_offloaded and all(device_of(parameter) == HOST for parameter in parameters):
-        raise CourseError(
-            "The model lies on the host, since build says device 'cpu' (torch.cuda.is_available() is False here): "
-            "write device='cuda' in build, or leave the device out, or ask with like='cpu'."
-        )
-
-
-def check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], on_gpu: bool) -> None:
     """Raise `CourseError` for a model whose tensors are real, since a step would spoil them, and for what cannot be followed."""
     for model in models:
         if isinstance(model, torch._dynamo.OptimizedModule) or model._compiled_call_impl is not None:
@@ -195,13 +194,18 @@ def check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]
                 "(of Transformers: AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(…)), not from_pretrained)."
             )
     if any(isinstance(unwrapped(one), torch.optim.LBFGS) for one in optimizers):
+        raise CourseError("How often LBFGS calls its closure depends on the loss, whose value a dry run has not.")
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    # FSDP2 leaves shards on the host.
+    if on_gpu and parameters and all(device_of(p) == HOST and not hasattr(p, "_local_tensor") for p in parameters):
         raise CourseError(
-            "How often LBFGS calls its closure depends on the values of the loss, which a dry run has not."
+            "The model lies on the host, since build says device 'cpu' (torch.cuda.is_available() is False here): "
+            "write device='cuda' in build, or leave the device out, or ask with like='cpu'."
         )
 
 
 @contextmanager
-def explain_refusals() -> Iterator[None]:
+def _explain_refusals() -> Iterator[None]:
     """Turn what fake tensors refuse into a `CourseError` that names the caller's line."""
     try:
         yield

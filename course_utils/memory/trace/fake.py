@@ -8,7 +8,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from pathlib import Path
 from traceback import walk_stack
 from types import FrameType
@@ -29,6 +28,7 @@ from torch.utils._pytree import tree_iter, tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.errors import CourseError
+from course_utils.hardware.operators import written_places
 from course_utils.memory.trace.scratch import try_out
 from course_utils.optim.codebook import dynamic_codebook
 from course_utils.optim.quantization import lookup_table
@@ -63,9 +63,8 @@ def fake_tensors(seconds: float = 600.0) -> Iterator[FakeTensorMode]:
 @contextmanager
 def _silence_libraries() -> Iterator[None]:
     """Keep back what libraries remark on weights, caches and kernels that are not there; an exception says what matters."""
-    loggers = [
-        logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "transformers", "peft", "bitsandbytes")
-    ]
+    names = ("torch._subclasses.fake_tensor", "transformers", "peft", "bitsandbytes")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -160,7 +159,7 @@ class Answers(TorchDispatchMode):
                 with unset_fake_temporarily():
                     self._values[answer] = torch.zeros(answer.shape, dtype=torch.bool)
             return answer
-        for index in _find_mutated(func):
+        for index in written_places(func):
             for tensor in tree_leaves(args[index : index + 1]):
                 is_small = isinstance(tensor, torch.Tensor) and _is_small(tensor)
                 if is_small and (value := self._value(tensor)) is not None:
@@ -244,7 +243,7 @@ class Answers(TorchDispatchMode):
         try:
             answer = func(*args, **kwargs)
             tensors = (one for one in tree_leaves(answer) if isinstance(one, torch.Tensor))
-            wanted = _find_mutated(func) or any(_is_small(one) for one in tensors)
+            wanted = written_places(func) or any(_is_small(one) for one in tensors)
         except (DynamicOutputShapeException, DataDependentOutputException):
             answer, wanted = None, True  # a shape that depends on values, which are known
         if not wanted:
@@ -270,12 +269,6 @@ def device_of(tensor: torch.Tensor) -> torch.device:
 def _is_small(tensor: torch.Tensor) -> bool:
     most = _FLOATING if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _WHOLE
     return tensor.numel() <= most and device_of(tensor).type != "meta"
-
-
-@cache
-def _find_mutated(func) -> tuple[int, ...]:
-    """Places of the arguments that the operator's schema says it writes to."""
-    return tuple(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
 
 
 def _multiply_groups(func, args: tuple, kwargs: dict) -> torch.Tensor:

@@ -1,17 +1,165 @@
-"""A step's memory as a list of events in order, each with its bytes and a label."""
+"""A step's memory as a meter saw it (`Usage`: peak, split, timeline), and as a list of events in order (`Log`), each with its
+bytes and a label."""
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from course_utils.errors import CourseError
 from course_utils.memory.trace.caching_allocator import reserved
-from course_utils.memory.trace.usage import Usage
+from course_utils.units import format_bytes
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+KINDS = (
+    "parameters",
+    "buffers",
+    "optimizer state",
+    "gradients",
+    "inputs",
+    "activations",
+    "recomputed",
+    "communication",
+    "backward temporaries",
+    "optimizer temporaries",
+)
 Label = tuple[str, str, str, str]
 """Phase, kind, module and operator of an event; the phase of what was there before the step is empty."""
 _NUMBERS = re.compile(r"\d+")
+_BLOCK = re.compile(r"(^|\.)(\d+)(?=\.|$)")
+
+
+@dataclass
+class Piece:
+    """One storage: its `bytes`, what it is (`kind`, of `KINDS`), and where it was born (`module`, `operator`).
+
+    `was_there` is true of what was born before the log began; its `operator` is the parameter's own name.
+    """
+
+    bytes: int
+    kind: str
+    module: str
+    operator: str
+    shape: tuple[int, ...]
+    dtype: "torch.dtype"
+    was_there: bool = False
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a `Meter` saw on one device. All figures are bytes; printed, it says the peak and its split.
+
+    `events` are (change, index of the piece or -1, phase), in order; a change of 0 marks the beginning of a phase. Each
+    piece is rounded up to `grain` bytes, as the device's allocator does. `host` is what was used meanwhile in the memory of
+    the host, where that is not the device's own.
+    """
+
+    pieces: tuple[Piece, ...] = field(repr=False)
+    events: tuple[tuple[int, int, str], ...] = field(repr=False)
+    grain: int = 1
+    host: "Usage | None" = field(default=None, repr=False)
+
+    def __str__(self):
+        lines = [f"{kind:>22s}  {format_bytes(size)}" for kind, size in self.split.items()]
+        lines.append(f"{'peak':>22s}  {format_bytes(self.peak)}, in {self.peak_phase}")
+        if self.host is not None and self.host.peak > 1e-3 * self.peak:
+            lines.append(f"{'on the host':>22s}  {format_bytes(self.host.peak)} at its own peak")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    @property
+    def resident(self) -> int:
+        """What was there before the log began."""
+        return sum(self._round(piece.bytes) for piece in self.pieces if piece.was_there)
+
+    @property
+    def peak(self) -> int:
+        """The largest sum of all pieces alive at one time."""
+        return int(self._totals[self._top])
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that CUDA's caching allocator takes from the device for steps like this one; no less than the peak.
+
+        Raises `CourseError` for a step on the CPU, which has no such allocator.
+        """
+        if self.grain == 1:
+            raise CourseError('Only CUDA\'s allocator reserves bytes; ask dry_run(…, like="cuda").')
+        return Log.of(self).reserved
+
+    @cached_property
+    def by_phase(self) -> dict[str, int]:
+        """The peak inside each phase, in the order of the phases; what was in use when it began counts."""
+        phases: dict[str, int] = {}
+        for (_, _, phase), total in zip(self.events, self._totals, strict=True):
+            phases[phase] = max(phases.get(phase, 0), int(total))
+        return phases
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase in which the peak was."""
+        return self.events[self._top][2]
+
+    @property
+    def split(self) -> dict[str, int]:
+        """Bytes of each kind at the peak; the kinds add up to it."""
+        return {kind: int(size) for kind, size in zip(KINDS, self._in_use[self._top], strict=True) if size}
+
+    @property
+    def timeline(self) -> "pd.DataFrame":
+        """A row per event: its `phase`, and the bytes of each of `KINDS` from then on."""
+        import pandas as pd
+
+        return pd.DataFrame(self._in_use, columns=list(KINDS)).assign(phase=[phase for _, _, phase in self.events])
+
+    def top(self, count: int = 10) -> "pd.DataFrame":
+        """The `count` largest pieces alive at the peak: bytes, kind, module, operator, shape, dtype."""
+        import pandas as pd
+
+        sizes = Counter({i: piece.bytes for i, piece in enumerate(self.pieces) if piece.was_there})
+        for change, index, _ in self.events[: self._top + 1]:
+            sizes[index] += change
+        sizes = {i: self._round(size) for i, size in sizes.items()}
+        largest = sorted((i for i in sizes if sizes[i]), key=lambda i: -sizes[i])[:count]
+        rows = [
+            {**vars(self.pieces[i]), "bytes": sizes[i], "dtype": str(self.pieces[i].dtype).removeprefix("torch.")}
+            for i in largest
+        ]
+        return pd.DataFrame(rows, columns=["bytes", "kind", "module", "operator", "shape", "dtype"])
+
+    def _round(self, size):
+        return -(-size // self.grain) * self.grain
+
+    @cached_property
+    def _in_use(self) -> np.ndarray:
+        """Bytes in whole grains, by event (rows) and kind (columns)."""
+        kinds = [KINDS.index(piece.kind) for piece in self.pieces]
+        sizes = [piece.bytes * piece.was_there for piece in self.pieces]
+        changes = np.zeros((1 + len(self.events), len(KINDS)), dtype=np.int64)
+        for kind, size in zip(kinds, sizes, strict=True):
+            changes[0, kind] += self._round(size)
+        for row, (change, index, _) in enumerate(self.events, 1):
+            if change:
+                changes[row, kinds[index]] = self._round(sizes[index] + change) - self._round(sizes[index])
+                sizes[index] += change
+        return changes.cumsum(axis=0)[1:]
+
+    @cached_property
+    def _totals(self) -> np.ndarray:
+        return self._in_use.sum(axis=1)
+
+    @cached_property
+    def _top(self) -> int:
+        if not self.events:
+            raise CourseError("The meter saw no tensors; run a training step inside it, then ask for its usage.")
+        return int(self._totals.argmax())
 
 
 @dataclass(frozen=True)
@@ -26,7 +174,7 @@ class Log:
     grain: int = 1
 
     @classmethod
-    def of(cls, usage: Usage) -> "Log":
+    def of(cls, usage: "Usage") -> "Log":
         """What a meter saw. Deaths that follow one another are put in the order of the births, which nobody can tell apart."""
         rows = [(p.bytes, ("", p.kind, p.module, p.operator)) for p in usage.pieces if p.was_there]
         dying: list[tuple[int, int, Label]] = []
@@ -49,10 +197,15 @@ class Log:
     @cached_property
     def plain(self) -> "Log":
         """Without the scratch space of libraries (oneDNN, LAPACK), which comes and goes by rules of its own."""
-        plain = [place for place, label in enumerate(self.labels) if not label[3].startswith("inside aten.")]
-        if len(plain) == len(self.labels):
+        places = self.plain_places
+        if len(places) == len(self.labels):
             return self
-        return Log(self.changes[plain], tuple(self.labels[place] for place in plain), self.grain)
+        return Log(self.changes[places], tuple(self.labels[place] for place in places), self.grain)
+
+    @property
+    def plain_places(self) -> list[int]:
+        """Which of the events those are."""
+        return [place for place, label in enumerate(self.labels) if not label[3].startswith("inside aten.")]
 
     def with_event(self, place: int, size: int, label: Label) -> "Log":
         """With one event more, before the one at `place`."""
@@ -116,3 +269,9 @@ def sign(label: Label) -> Label:
     """A label without the numbers of blocks."""
     phase, kind, module, operator = label
     return phase, kind, _NUMBERS.sub("*", module), operator
+
+
+def block_of(module: str) -> tuple[str, str]:
+    """Of a module within a block the list of blocks, such as `layers.*`, and the block's number; else itself, and no number."""
+    number = _BLOCK.search(module)
+    return (f"{module[: number.start()]}.*", number[2]) if number else (module, "")

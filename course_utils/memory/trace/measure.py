@@ -11,15 +11,14 @@ from statistics import median
 
 import pandas as pd
 import torch
-from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
 from course_utils.memory.trace.allocator import allocator_of
+from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter, device_of_models
 from course_utils.memory.trace.phases import announced_to, bound, updates
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, trains, unwrapped
-from course_utils.memory.trace.usage import Usage
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
 
@@ -93,7 +92,10 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
             recording.enter_context(allocator.recording())
         built = build() if callable(build) else build
         models, optimizers = parts_of(built)
-        _check_parts(models, optimizers)
+        if not any(True for model in models for _ in model.parameters()):
+            raise CourseError("measure(build, step) needs a model with parameters among what build() returns.")
+        if not all(any(trains(unwrapped(one), model) for model in models) for one in optimizers):
+            raise CourseError("The optimizer trains no parameter of this model; build it from this model's parameters.")
         device = device_of_models(models)
         for model in models:  # before anything is recorded: what was allocated earlier is no part of the record
             model.zero_grad(set_to_none=True)
@@ -123,14 +125,6 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
         usage,
         median(_time(step_again, device) for _ in range(timed)) if timed else nan,
     )
-
-
-def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
-    if not any(True for model in models for _ in model.parameters()):
-        raise CourseError("measure(build, step) needs a model with parameters among what build() returns.")
-    for optimizer in optimizers:
-        if not any(trains(unwrapped(optimizer), model) for model in models):
-            raise CourseError("The optimizer trains no parameter of this model; build it from this model's parameters.")
 
 
 def _time(step: Callable[[], object], device: torch.device) -> float:

@@ -23,10 +23,10 @@ from torch.utils._pytree import tree_iter, tree_leaves
 
 from course_utils.errors import CourseError
 from course_utils.memory.trace.fake import device_of
+from course_utils.memory.trace.log import Piece, Usage
 from course_utils.memory.trace.phases import observed_by
 from course_utils.memory.trace.scratch import may_hide, peak_inside
 from course_utils.memory.trace.state import unwrapped
-from course_utils.memory.trace.usage import Piece, Usage
 
 _BORN_FOR = {"forward": "activations", "backward": "backward temporaries", "update": "optimizer temporaries"}
 _HOST = torch.device("cpu")
@@ -144,9 +144,8 @@ class Meter(TorchDispatchMode):
 
     def _come_and_go(self, size: int, kind: str, func) -> None:
         """Memory that is born and dies inside one operator."""
-        place = self._log_birth(
-            _Piece(size, kind, self._place_now(), f"inside {func}", (size,), torch.uint8, self.device)
-        )
+        about = self._place_now(), f"inside {func}", (size,), torch.uint8, self.device
+        place = self._log_birth(_Piece(size, kind, *about))
         self._events.append((-size, place, self._phase))
 
     def _note_communication(self, func, args: tuple, kwargs: dict) -> None:
@@ -314,9 +313,8 @@ class Meter(TorchDispatchMode):
         """Give the pieces of `tensors` this kind; those unseen so far were there before the log began."""
         for tensor in (inner for whole in tensors for inner in _inner_tensors(whole)):
             device = device_of(tensor)
-            wrapped = torch._C._functorch.is_functorch_wrapped_tensor(
-                tensor
-            )  # torch.func's, whose memory is seen within
+            # torch.func's, whose memory is seen within.
+            wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
             if wrapped or device not in (self.device, _HOST) or tensor.layout is not torch.strided:
                 continue
             storage = tensor.untyped_storage()

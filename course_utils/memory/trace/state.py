@@ -83,9 +83,7 @@ def parts_of(built) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
     Raises `CourseError` for no tuple, for no model, and for a scripted one.
     """
     if not isinstance(built, tuple):
-        raise CourseError(
-            f"build() returned a {type(built).__name__}; let it return a tuple, the arguments of the step."
-        )
+        raise CourseError(f"build() returned a {type(built).__name__}; let it return a tuple, the step's arguments.")
     models = [thing for thing in built if isinstance(thing, nn.Module)]
     if not models:
         raise CourseError("build() returned no model; let it return a tuple with one, which the step then takes.")

@@ -21,8 +21,8 @@ from course_utils.grading.judge import Result, grade
 from course_utils.grading.released import run_question
 from course_utils.grading.run import run_cases
 from course_utils.memory import Meter
+from course_utils.memory.trace.log import KINDS
 from course_utils.memory.trace.phases import announced_to
-from course_utils.memory.trace.usage import KINDS
 
 SOLUTIONS = Path(__file__).parents[3] / "solutions"
 MIB = 2**20

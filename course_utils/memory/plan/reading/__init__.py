@@ -4,13 +4,12 @@ A model's own `config.json` does not come here: `memory/step/model.py` takes it.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from textwrap import fill
 
 from course_utils.errors import CourseError
-from course_utils.memory.plan.reading.fields import AT_LEAST, UNKNOWN, Found
+from course_utils.memory.plan.reading.fields import AT_LEAST, UNKNOWN, Reading
 from course_utils.memory.plan.reading.hub import describe, find_model
 from course_utils.memory.plan.reading.settings import (
     LAUNCH,
@@ -25,78 +24,14 @@ from course_utils.memory.plan.reading.settings import (
 )
 from course_utils.memory.plan.reading.tools import Tool, kind_of, tables
 from course_utils.memory.step.recipe import flag_of
+from course_utils.models import SETTINGS, is_model
 
-_FILES = (".yaml", ".yml", ".json", ".py", ".bin", ".pt", ".pkl")
 _ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
 _TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
 _OF_TRAINERS = ("compute_metrics", "optimizers", "max_seq_length", "packing")
 """What a script hands over to its trainer; the last two by an older TRL's words."""
+_IN_BITS = ("load_in_4bit", "load_in_8bit")
 _NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
-_OF_ADAPTERS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What was read: the `model` as `memory.estimate` takes it, fields of a recipe, and where each stands.
-
-    `unmodelled` has, by the key that says it, what the plan does not count: `at least: …` or `unknown: …`, with the reason.
-    `loop` is the one that runs; it is empty where no file says. `head` is the class of Transformers, or the one that chooses it
-    (`AutoModelForTokenClassification`), and the number of labels, where a script takes another than the model's own.
-    """
-
-    model: str
-    fields: dict[str, object] = field(default_factory=dict)
-    provenance: dict[str, str] = field(default_factory=dict)
-    unmodelled: dict[str, str] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
-    loop: str = ""
-    head: tuple[str, int | None] | None = None
-
-    @property
-    def effect(self) -> str:
-        """How the verdict must be read: `unknown`, `at least`, or empty where all is counted."""
-        effects = {reason.partition(":")[0] for reason in self.unmodelled.values()}
-        return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
-
-    def over(self, flags: dict[str, object]) -> "Reading":
-        """The same with the fields that a command's flags say, which win; what was unknown of such a field is then known."""
-        fields, provenance, remarks = {**self.fields, **flags}, dict(self.provenance), list(self.remarks)
-        provenance |= {name: flag_of(name) for name in flags if self.provenance}
-        if fields.get("zero_stage") and fields.get("ranks") == 1 and "zero_stage" not in flags:
-            where = provenance["zero_stage"]
-            remarks.append(f"One rank has nothing to share: stage {fields.pop('zero_stage')} ({where}) is left out.")
-        if fields.get("zero_stage") and "ranks" not in fields:
-            where = provenance["zero_stage"]
-            raise CourseError(f"{where} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
-        if not fields.get("lora"):
-            fields = {name: value for name, value in fields.items() if name not in _OF_ADAPTERS or name in flags}
-        unmodelled = {key: why for key, why in self.unmodelled.items() if key not in flags}
-        return replace(self, fields=fields, provenance=provenance, unmodelled=unmodelled, remarks=tuple(remarks))
-
-    def table(self) -> list[str]:
-        """A line for each value that is written down, with its place; then what each tool takes where nothing is."""
-        values = {"model": self.model, **self.fields}
-        rows = [(f"{name}={_write(values[name])}", where) for name, where in self.provenance.items() if name in values]
-        usual: dict[str, list[str]] = {}
-        for value, where in rows:
-            if where.startswith(("default of ", "loop of ")):
-                usual.setdefault(where, []).append(value)
-        width = max((len(value) for value, where in rows if where not in usual), default=0)
-        written = [f"  {value:<{width}}  {where}" for value, where in rows if where not in usual]
-        return written + [
-            fill(
-                f"{where}: {', '.join(of_tool)}",
-                120,
-                initial_indent="  ",
-                subsequent_indent="    ",
-                break_on_hyphens=False,
-            )
-            for where, of_tool in usual.items()
-        ]
-
-
-def _write(value: object) -> str:
-    return ",".join(value) or "all-linear" if isinstance(value, tuple) else str(value)
 
 
 def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int | None = None) -> Reading:
@@ -107,8 +42,8 @@ def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int |
     that says it leaves something out.
     """
     words, settings, problems = list(words), {}, {}
-    files = [word for word in words if _is_file(word)]
-    models = [word for word in words if word not in files]
+    models = [word for word in words if is_model(word)]
+    files = [word for word in words if word not in models]
     if len(models) > 1:
         raise CourseError(f"{models[0]!r} and {models[1]!r} are no files here, so both must be models; give one model.")
     parts = [_read_file(Path(word), problems) for word in files]
@@ -133,17 +68,9 @@ def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int |
     tool = next((one for one in tools if one.loop), tools[0] if tools else None)
     if tool is None:
         return Reading(model)
-    result = Found(settings, tool, describe(model))
-    sources = {"model": "the command" if models else named.where}
-    return Reading(
-        model,
-        result.fields,
-        sources | result.provenance,
-        result.unmodelled | problems,
-        tuple(result.remarks),
-        tool.loop,
-        result.head,
-    )
+    result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else named.where})
+    result.unmodelled |= problems
+    return result
 
 
 def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
@@ -155,25 +82,15 @@ def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
     return {key: value for tool, settings in merged.values() for key, value in tool.translate(settings).items()}
 
 
-def _is_file(word: str) -> bool:
-    """Whether a word is a file of settings; a model's config.json and FILE.py:FUNCTION are models."""
-    path = Path(word)
-    if path.suffix.lower() not in _FILES or (path.suffix.lower() == ".json" and not path.is_file()):
-        return False  # a model's own door says which config.json is near
-    _require(path)
-    return path.suffix.lower() != ".json" or not {"model_type", "architectures"} & read_keys(path).keys()
-
-
 def _require(path: Path) -> None:
     if not path.is_file():
-        raise CourseError(
-            f"There is no file {path} in {Path.cwd().name}/; start course plan in the folder where you train."
-        )
+        raise CourseError(f"There is no file {path} in {Path.cwd().name}/; start course plan where you train.")
 
 
-def _read_file(path: Path, problems: dict[str, str]) -> tuple[Tool, Settings]:
+def _read_file(path: Path, problems: dict[str, str], given: Settings | None = None) -> tuple[Tool, Settings]:
+    _require(path)
     if path.suffix.lower() == ".py":
-        return _read_script(path, problems)
+        return _read_script(path, problems, given or {})
     for number, line in enumerate(text_of(path).splitlines(), 1):
         if line.lower().startswith("# no setting:"):
             left_out = line.partition(":")[2].strip()
@@ -209,9 +126,9 @@ def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
             raise CourseError(f"{value.where}: {tool.name} has no key {key!r}; do you mean {near[0]}?")
 
 
-def _read_script(path: Path, problems: dict[str, str], given: Settings | None = None) -> tuple[Tool, Settings]:
+def _read_script(path: Path, problems: dict[str, str], given: Settings) -> tuple[Tool, Settings]:
     """What a script says; `given` is what its launch line hands over, of which its own parser takes what it knows."""
-    script = read_script(path, given or {})
+    script = read_script(path, given)
     is_trl = any(name.startswith("SFT") for name in script.names)
     takes_flags = bool(script.names & {"HfArgumentParser", "TrlParser"})
     if not (takes_flags or script.names & {*_ARGUMENTS, *_TRAINERS}):
@@ -244,7 +161,7 @@ def _read_script(path: Path, problems: dict[str, str], given: Settings | None = 
     if is_trl and any(function.endswith("from_pretrained") for function in _loads(script)):
         tool = replace(tool, defaults={**tool.defaults, "dtype": "auto"})  # Transformers' own, not TRL's
     if takes_flags or not script.options:
-        return tool, settings | (given or {})
+        return tool, settings | given
     return tool, settings
 
 
@@ -271,23 +188,16 @@ def _model_of(script: Script, problems: dict[str, str]) -> Settings:
             settings["class"] = Value(function.rpartition(".")[0], call["()"].where)
             take(call, **{"0": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path"})
             take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype", num_labels="num_labels")
-            take(call, **{key: key for key in ("attn_implementation", "load_in_8bit", "load_in_4bit")})
+            take(call, **{key: key for key in ("attn_implementation", *_IN_BITS)})
     for call in script.calls.get("BitsAndBytesConfig", []):
         _say_computed(call, problems)
-        take(call, load_in_4bit="load_in_4bit", load_in_8bit="load_in_8bit")
-        take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant")
+        take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant", **{key: key for key in _IN_BITS})
     for call in script.calls.get("LoraConfig", []):
         _say_computed(call, problems)
         settings |= {"use_peft": Value(True, call["()"].where), "lora_r": Value(8, "default of peft 0.21")}
         settings["lora_dropout"] = Value(0.0, "default of peft 0.21")
-        take(call, r="lora_r", target_modules="lora_target_modules", modules_to_save="lora_modules_to_save")
-        take(
-            call,
-            task_type="task_type",
-            lora_dropout="lora_dropout",
-            use_dora="use_dora",
-            target_parameters="lora_target_parameters",
-        )
+        take(call, r="lora_r", **{key: key for key in ("task_type", "lora_dropout", "use_dora")})
+        take(call, **{key: f"lora_{key}" for key in ("target_modules", "target_parameters", "modules_to_save")})
     for call in script.calls.get("prepare_model_for_kbit_training", []):
         settings["upcast"] = Value(True, call["()"].where)
     return settings
@@ -295,29 +205,23 @@ def _model_of(script: Script, problems: dict[str, str]) -> Settings:
 
 def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple[Tool, Settings]], Settings]:
     """The files that a launch line names and its own arguments, each with its tool; and what its launcher says."""
-    line = read_launch(words)
-    files = [word for word in (line.target, *line.files) if word.lower().endswith(_FILES)]
-    config = line.arguments.get("config")
+    launcher, flags, target, arguments, files = read_launch(words)
+    files = [word for word in (target, *files) if word.lower().endswith(SETTINGS)]
+    config = arguments.get("config")
     parts = []
     for word in [*files, *([str(config.value)] if config else [])]:
-        path = Path(word)
-        _require(path)
-        parts.append(
-            _read_script(path, problems, line.arguments) if path.suffix == ".py" else _read_file(path, problems)
-        )
+        parts.append(_read_file(Path(word), problems, arguments))
     tool = parts[0][0] if parts else None
-    if line.launcher == "trl":
+    if launcher == "trl":
         tool = tables().tools["trl"]
-        if line.target != "sft":
-            problems["rl"] = f"{AT_LEAST}: trl {line.target}: {tables().unmodelled['rl'].partition(': ')[2]}"
+        if target != "sft":
+            problems["rl"] = f"{AT_LEAST}: trl {target}: {tables().unmodelled['rl'].partition(': ')[2]}"
     if tool is None:
-        raise CourseError(
-            f"{line.target} is a module that is not read; give its script or its file of settings in place of it."
-        )
-    if not line.target.endswith(".py"):
-        _refuse_misspelled(line.arguments, tool)
-        parts.append((tool, line.arguments))
-    return parts, _launcher_of(line.launcher, line.flags, problems)
+        raise CourseError(f"{target} is a module that is not read; give its script or file of settings instead.")
+    if not target.endswith(".py"):
+        _refuse_misspelled(arguments, tool)
+        parts.append((tool, arguments))
+    return parts, _launcher_of(launcher, flags, problems)
 
 
 def _launcher_of(launcher: str, flags: Settings, problems: dict[str, str]) -> Settings:
@@ -336,9 +240,7 @@ def _launcher_of(launcher: str, flags: Settings, problems: dict[str, str]) -> Se
     elif launcher in ("python", "torchrun"):
         settings["ranks"] = Value(1, LAUNCH if launcher == "python" else "default of torchrun")
     elif "ranks" not in settings:
-        problems["ranks"] = (
-            f"{AT_LEAST}: {launcher} starts a rank on each device that it finds; say how many with --ranks"
-        )
+        problems["ranks"] = f"{AT_LEAST}: {launcher} starts a rank on each device; say how many with --ranks"
     return settings
 
 

@@ -1,7 +1,10 @@
 """From a tool's settings to the fields of a recipe."""
 
 import re
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, fields
+from textwrap import fill
 
 from course_utils.errors import CourseError
 from course_utils.memory.plan.reading.settings import Computed, Settings, Value
@@ -10,15 +13,8 @@ from course_utils.memory.step.recipe import Recipe, flag_of
 
 AT_LEAST, UNKNOWN = "at least", "unknown"
 _NO_FILE = f"{UNKNOWN}: no file says"
-_TAKEN_APART = (
-    "attention",
-    "eval_batch",
-    "lora",
-    "lora_targets",
-    "modules_to_save",
-    "quantized",
-    "double_quantization",
-)
+_OF_ADAPTERS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
+_TAKEN_APART = ("attention", "eval_batch", "lora", *_OF_ADAPTERS)
 _HERE = ("zero_stage", "offload", "ranks")  # keys of several files come to these
 _SAID = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
 
@@ -34,22 +30,28 @@ class Model:
 
 
 @dataclass
-class Found:
-    """Fields of a recipe with their sources, what the plan does not count by the key that says it, and remarks.
+class Reading:
+    """What was read: the `model` as `memory.estimate` takes it, fields of a recipe, and where each stands.
 
-    Raises `CourseError` for a value that its key cannot have.
+    They come from `settings` in TRL's words, and where these are silent from the defaults of `tool`. `unmodelled` has, by the
+    key that says it, what the plan does not count: `at least: …` or `unknown: …`, with the reason. `head` is the class of
+    Transformers, or the one that chooses it (`AutoModelForTokenClassification`), and the number of labels, where a script takes
+    another than the model's own. Raises `CourseError` for a value that its key cannot have.
     """
 
-    settings: Settings
-    tool: Tool
-    model: Model
-    fields: dict[str, object] = field(default_factory=dict)
+    model: str
+    settings: Settings = field(default_factory=dict, repr=False)
+    tool: Tool | None = None
+    about: Model = Model()
     provenance: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, object] = field(default_factory=dict)
     unmodelled: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     head: tuple[str, int | None] | None = None
 
     def __post_init__(self):
+        if self.tool is None:
+            return
         for name, key in _plain_keys().items():
             value = self._get(key, name)
             if value is not None and value.value is None:  # max_length: null
@@ -64,21 +66,59 @@ class Found:
             self._put("zero_grad", "after-update", where)
             if self.tool.loop == "trl":
                 self._put("trl_loss", True, where)
-        if value := self._get("use_cpu", "device"):
-            self._put("device", "cpu" if _switch("use_cpu", value) else "cuda", value.where)
-        if value := self._get("max_grad_norm", "clipping"):
-            self._put("clipping", _number("max_grad_norm", value) > 0, value.where)
-        if value := self._get("optim", "optimizer"):
-            self._read_optimizer(value)
-        if value := self._get("attn_implementation", "attention"):
-            self._read_attention(value)
+        self._take("device", "use_cpu", lambda key, value: "cpu" if _switch(key, value) else "cuda")
+        self._take("clipping", "max_grad_norm", lambda key, value: _number(key, value) > 0)
+        self._read_optimizer()
+        self._read_attention()
         self._read_adapters()
         self._read_precision()
         self._read_evaluation()
         self._read_unmodelled()
 
+    @property
+    def effect(self) -> str:
+        """How the verdict must be read: `unknown`, `at least`, or empty where all is counted."""
+        effects = {reason.partition(":")[0] for reason in self.unmodelled.values()}
+        return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
+
+    def over(self, flags: dict[str, object]) -> "Reading":
+        """The same with the fields that a command's flags say, which win; what was unknown of such a field is then known."""
+        changed, fields = copy(self), {**self.fields, **flags}
+        changed.provenance = self.provenance | {name: flag_of(name) for name in flags if self.provenance}
+        where = changed.provenance.get("zero_stage")
+        if fields.get("zero_stage") and fields.get("ranks") == 1 and "zero_stage" not in flags:
+            left_out = f"One rank has nothing to share: stage {fields.pop('zero_stage')} ({where}) is left out."
+            changed.remarks = [*self.remarks, left_out]
+        if fields.get("zero_stage") and "ranks" not in fields:
+            raise CourseError(f"{where} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
+        if not fields.get("lora"):
+            fields = {name: value for name, value in fields.items() if name not in _OF_ADAPTERS or name in flags}
+        changed.fields, changed.unmodelled = fields, {k: why for k, why in self.unmodelled.items() if k not in flags}
+        return changed
+
+    def table(self) -> list[str]:
+        """A line for each value that is written down, with its place; then what each tool takes where nothing is."""
+        values = {"model": self.model, **self.fields}
+        rows = [(f"{name}={_write(values[name])}", where) for name, where in self.provenance.items() if name in values]
+        usual: dict[str, list[str]] = {}
+        for value, where in rows:
+            if where.startswith(("default of ", "loop of ")):
+                usual.setdefault(where, []).append(value)
+        width = max((len(value) for value, where in rows if where not in usual), default=0)
+        written = [f"  {value:<{width}}  {where}" for value, where in rows if where not in usual]
+        lines = (f"  {where}: {', '.join(of_tool)}" for where, of_tool in usual.items())
+        return written + [fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines]
+
     def _put(self, name: str, value: object, where: str) -> None:
         self.fields[name], self.provenance[name] = value, where
+
+    def _take(self, name: str, key: str, convert: Callable[[str, Value], object]) -> None:
+        if (value := self._get(key, name)) is not None:
+            self._put(name, convert(key, value), value.where)
+
+    def _is_on(self, key: str, name: str) -> bool:
+        value = self._get(key, name)
+        return value is not None and _switch(key, value)
 
     def _get(self, key: str, name: str) -> Value | None:
         """A setting, else the tool's default; what a script computes is unknown until a flag says the field `name`."""
@@ -93,17 +133,18 @@ class Found:
         effect, _, why = tables().unmodelled[key].partition(": ")
         self.unmodelled[key] = f"{effect}: {key.replace('_', ' ')} ({value.where}): {why}"
 
-    def _read_optimizer(self, value: Value) -> None:
+    def _read_optimizer(self) -> None:
+        value = self._get("optim", "optimizer")
+        if value is None:
+            return
         name = str(value.value)
-        if name not in tables().optimizers:
+        planned = tables().optimizers.get(name)
+        if planned is None:
             self.unmodelled["optimizer"] = f"{UNKNOWN}: optim={name} ({value.where}) is none of the plan's optimizers"
             return
-        planned = tables().optimizers[name]
-        self._put(
-            "optimizer",
-            "adamw" if planned.startswith("adamw-fo") and self.fields.get("device") == "cpu" else planned,
-            value.where,
-        )
+        if planned == "adamw-foreach" and self.fields.get("device") == "cpu":
+            planned = "adamw"
+        self._put("optimizer", planned, value.where)
         if name.startswith("paged"):
             self.remarks.append(f"Pages of {name} ({value.where}) may move to the host; all are counted on the device.")
         if name == "galore_adamw":
@@ -111,36 +152,33 @@ class Found:
             rank = re.search(r"rank=(\d+)", str(words.value)) if words else None
             self._put("galore", int(rank[1]) if rank else 128, words.where if rank else "default of Trainer 5.23")
 
-    def _read_attention(self, value: Value) -> None:
-        kind = str(value.value)
+    def _read_attention(self) -> None:
+        value = self._get("attn_implementation", "attention")
+        if value is None:
+            return
+        kind, where = str(value.value), value.where
         if kind in ("eager", "sdpa", "None"):
-            self._put("attention", kind.replace("None", "sdpa"), value.where)
+            self._put("attention", kind.replace("None", "sdpa"), where)
         elif re.search(r"flash|fa[234]", kind):
-            self._put("attention", "sdpa", value.where)
-            self.remarks.append(f"{kind} ({value.where}) is planned as sdpa, whose flash kernel keeps the same.")
+            self._put("attention", "sdpa", where)
+            self.remarks.append(f"{kind} ({where}) is planned as sdpa, whose flash kernel keeps the same.")
         else:
-            self.unmodelled["attention"] = (
-                f"{UNKNOWN}: attn_implementation={kind} ({value.where}) may keep other tensors"
-            )
+            self.unmodelled["attention"] = f"{UNKNOWN}: attn_implementation={kind} ({where}) may keep other tensors"
 
     def _read_adapters(self) -> None:
-        use = self._get("use_peft", "lora")
-        if use is None or not _switch("use_peft", use):
+        if not self._is_on("use_peft", "lora"):
             four, rank = self.settings.get("load_in_4bit"), self.settings.get("lora_r")
             if four is not None and not isinstance(four.value, Computed) and _switch("load_in_4bit", four):
-                why = (
-                    "quantizes weights, and nothing says that adapters are trained beside them, as use_peft: true does"
-                )
+                why = "quantizes weights, and nothing says that adapters are trained too, as use_peft: true does"
                 self.unmodelled["quantized"] = f"{UNKNOWN}: load_in_4bit ({four.where}) {why}"
             elif rank is not None:
-                self.remarks.append(
-                    f"Without use_peft: true there are no adapters, whatever lora_r says ({rank.where})."
-                )
+                why = f"whatever lora_r says ({rank.where})"
+                self.remarks.append(f"Without use_peft: true there are no adapters, {why}.")
             return
-        rank = self._get("lora_r", "lora") or Value(8, "default of peft 0.21")
-        self._put("lora", _count("lora_r", rank), rank.where)
+        self._take("lora", "lora_r", _count)
+        self._take("lora_dropout", "lora_dropout", _number)
         targets = self._get("lora_target_modules", "lora_targets")
-        family = self.model.family
+        family = self.about.family
         if targets is not None and targets.value is not None:
             names = _names("lora_target_modules", targets)
             self._put("lora_targets", () if names in (("all-linear",), ("all",)) else names, targets.where)
@@ -151,11 +189,9 @@ class Found:
         saved = self._get("lora_modules_to_save", "modules_to_save")
         if saved is not None and saved.value:
             self._put("modules_to_save", _names("lora_modules_to_save", saved), saved.where)
-        four = self._get("load_in_4bit", "quantized")
-        if four is not None and _switch("load_in_4bit", four):
-            self._put("quantized", "nf4", four.where)
-            nested = self._get("use_bnb_nested_quant", "double_quantization")
-            self._put("double_quantization", _switch("use_bnb_nested_quant", nested), nested.where)
+        if self._is_on("load_in_4bit", "quantized"):
+            self._take("quantized", "load_in_4bit", lambda *_: "nf4")
+            self._take("double_quantization", "use_bnb_nested_quant", _switch)
             upcast = self.settings.get("upcast", Value(False, f"as {self.tool.name} trains"))
             self._put("upcast", bool(upcast.value), upcast.where)
             dtype = self._get("dtype", "upcast")
@@ -170,7 +206,7 @@ class Found:
             if mixed is not None and mixed.value in ("bf16", "fp16"):
                 self._put("precision", "autocast" if mixed.value == "bf16" else "fp16", mixed.where)
             return
-        is_bf16, is_fp16 = (one is not None and _switch(key, one) for key, one in (("bf16", bf16), ("fp16", fp16)))
+        is_bf16, is_fp16 = (self._is_on(key, "precision") for key in ("bf16", "fp16"))
         if is_bf16 and is_fp16:
             if {"bf16", "fp16"} <= self.settings.keys():
                 raise CourseError(f"bf16 ({bf16.where}) and fp16 ({fp16.where}) exclude each other; leave one out.")
@@ -183,12 +219,10 @@ class Found:
         dtype = self._get("dtype", "precision") or Value("float32", half.where)
         width, where = str(dtype.value).removeprefix("torch."), dtype.where
         if width in ("auto", "None"):
-            width = self.model.dtype or "float32"
+            width = self.about.dtype or "float32"
             where = f"{where}, the weights' {width}"
-            if self.model.dtype is None:
-                self.unmodelled["precision"] = (
-                    f"{_NO_FILE} in which dtype the weights are loaded; say it with --precision"
-                )
+            if self.about.dtype is None:
+                self.unmodelled["precision"] = f"{_NO_FILE} in which dtype weights are loaded; say it with --precision"
         if width == "float32":
             self._put("precision", "autocast" if is_bf16 else "fp16" if is_fp16 else "fp32", half.where)
         elif width in ("bfloat16", "float16"):
@@ -207,10 +241,9 @@ class Found:
 
     def _read_evaluation(self) -> None:
         strategy = self._get("eval_strategy", "eval_batch")
-        batch = self._get("per_device_eval_batch_size", "eval_batch")
         if strategy is None or strategy.value in ("no", False, None):
             return
-        self._put("eval_batch", _count("per_device_eval_batch_size", batch), batch.where)
+        self._take("eval_batch", "per_device_eval_batch_size", _count)
         if metrics := self.settings.get("compute_metrics"):
             self.unmodelled["eval_logits"] = (
                 f"{AT_LEAST}: compute_metrics ({metrics.where}) keeps the logits of all examples that are evaluated; say how "
@@ -219,18 +252,14 @@ class Found:
 
     def _read_unmodelled(self) -> None:
         for key, value in self.settings.items():
-            is_off = value.value in (None, False, "", "no", [], {}) or (
-                key.endswith(("size", "degree")) and value.value == 1
-            )
-            if key in tables().unmodelled and not is_off:
+            alone = 1 if key.endswith(("size", "degree")) else None
+            if key in tables().unmodelled and value.value not in (None, False, "", "no", [], {}, alone):
                 self._say_unmodelled(key, value)
         kind = self.settings.get("class")
-        if kind is not None and _head(kind.value) != _head(self.model.architecture or "ForCausalLM"):
+        if kind is not None and _head(kind.value) != _head(self.about.architecture or "ForCausalLM"):
             self._read_head(kind)
-        if self.model.quantized:
-            self._say_unmodelled(
-                "other_quantization", Value(True, f"{self.model.quantized} in the model's config.json")
-            )
+        if self.about.quantized:
+            self._say_unmodelled("other_quantization", Value(True, f"{self.about.quantized} in its config.json"))
         if self.fields.get("zero_stage") and "ranks" not in self.fields:
             self.unmodelled["ranks"] = f"{_NO_FILE} how many ranks share the work; say it with --ranks"
         loss = self.settings.get("loss_type")
@@ -239,7 +268,7 @@ class Found:
 
     def _read_head(self, kind: Value) -> None:
         if not _head(kind.value):  # it has no loss of its own, so the script makes one
-            planned = self.model.architecture or "language model"
+            planned = self.about.architecture or "language model"
             self.unmodelled["class"] = (
                 f"{UNKNOWN}: {kind.value} ({kind.where}) has no head, and a {planned} is planned; for a module of your own "
                 "write FILE.py:FUNCTION"
@@ -249,15 +278,18 @@ class Found:
         count = None if labels is None or isinstance(labels.value, Computed) else _count("num_labels", labels)
         self.head = kind.value.rpartition(".")[2], count
         if labels is not None and count is None:
-            self.remarks.append(
-                f"The labels are counted when the script runs ({labels.where}); planned with as many as the model has."
-            )
+            counted = f"counted when the script runs ({labels.where})"
+            self.remarks.append(f"The labels are {counted}; planned with as many as the model has.")
         task = self.settings.get("task_type")
         if self.fields.get("lora") and task is not None and "modules_to_save" not in self.fields:
             self.unmodelled["modules_to_save"] = (
                 f"{AT_LEAST}: by task_type ({task.where}) peft trains the head whole beside the adapters; say its name with "
                 "--modules-to-save"
             )
+
+
+def _write(value: object) -> str:
+    return ",".join(value) or "all-linear" if isinstance(value, tuple) else str(value)
 
 
 def _plain_keys() -> dict[str, str]:

@@ -17,11 +17,8 @@ SECONDS = 3.0
 _ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 _LARGEST = 2**20  # bytes of a config.json
 _LEAST_ALIKE = 0.85  # SmolLM2-135M is no misspelled llama-2-13b
-_OLD_DTYPES = {
-    "llama-2-": "float16",
-    "gpt2-": "float32",
-    "bert-": "float32",
-}  # of named models; the others are in bfloat16
+_OLD_DTYPES = {"llama-2-": "float16", "gpt2-": "float32", "bert-": "float32"}
+"""Of named models; the others are in bfloat16."""
 
 
 def find_model(name: str) -> str:
@@ -110,9 +107,8 @@ def describe(name: str) -> Model:
             architecture = next(iter(config.get("architectures") or []), None)
             method = (config.get("quantization_config") or {}).get("quant_method")
             dtypes = [one.get(key) for one in (config, inner) for key in ("dtype", "torch_dtype")]
-            return Model(
-                config.get("model_type"), next((str(one) for one in dtypes if one), "float32"), method, architecture
-            )
+            dtype = next((str(one) for one in dtypes if one), "float32")
+            return Model(config.get("model_type"), dtype, method, architecture)
         except (OSError, ValueError, AttributeError):
             return Model()  # its own reader says what is wrong
     public = known_as(name)

@@ -106,28 +106,22 @@ def read_script(path: Path, given: Settings | None = None) -> Script:
     nodes = list(ast.walk(tree))
     stores = [node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
     stores += [node.arg for node in nodes if isinstance(node, ast.arg)]
-    constants = {
-        target.id: node.value
+    assigned = [
+        (target.id, node.value)
         for node in nodes
         if isinstance(node, ast.Assign)
         for target in node.targets
-        if isinstance(target, ast.Name) and stores.count(target.id) == 1
-    }
-
+        if isinstance(target, ast.Name)
+    ]
+    constants = {name: value for name, value in assigned if stores.count(name) == 1}
     options = _options_in(nodes)
-    parsed = {
-        target.id
-        for node in nodes
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        for target in node.targets
-        if isinstance(target, ast.Name) and ast.unparse(node.value.func).endswith(".parse_args")
-    }
+    parsers = {name for name, value in assigned if ast.unparse(getattr(value, "func", value)).endswith(".parse_args")}
 
     def value_of(node: ast.expr, depth: int = 0) -> object:
         """What an expression says; raises `ValueError` where it is computed."""
         if isinstance(node, ast.Constant):
             return node.value
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in parsed:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in parsers:
             if given and node.attr in given and node.attr in options:
                 return given[node.attr].value
             if options.get(node.attr) is not None:
@@ -165,9 +159,7 @@ def read_script(path: Path, given: Settings | None = None) -> Script:
                 arguments[keyword.arg or "**"] = value
         arguments["()"] = Value(None, f"{path.name}:{node.lineno}")
         calls.setdefault(ast.unparse(node.func), []).append(arguments)
-    names = {
-        getattr(node, "id", getattr(node, "attr", None)) for node in nodes if isinstance(node, ast.Name | ast.Attribute)
-    }
+    names = {getattr(node, "id", getattr(node, "attr", "")) for node in nodes}
     return Script(calls, frozenset(names), frozenset(options))
 
 
@@ -184,17 +176,6 @@ def _options_in(nodes: list[ast.AST]) -> dict[str, ast.expr | None]:
     return options
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A launch line taken apart: the `launcher`, its `flags`, the `target` that it runs, the target's `arguments` and `files`."""
-
-    launcher: str
-    flags: Settings
-    target: str
-    arguments: Settings
-    files: tuple[str, ...]
-
-
 _LAUNCHERS = {
     "accelerate": "launch",
     "llamafactory-cli": "train",
@@ -207,15 +188,17 @@ _LAUNCHERS = {
 _AS_MODULE = {"torch.distributed.run": ["torchrun"], "accelerate.commands.launch": ["accelerate", "launch"]}
 
 
-def read_launch(words: list[str]) -> Launch:
-    """A launch line such as `accelerate launch --num_processes 2 sft.py --bf16 true`; raises `CourseError` for another."""
+def read_launch(words: list[str]) -> tuple[str, Settings, str, Settings, list[str]]:
+    """Of a launch line the launcher, its flags, the target that it runs, and the target's arguments and files.
+
+    Such a line is `accelerate launch --num_processes 2 sft.py --bf16 true`; raises `CourseError` for another.
+    """
     try:
         words = shlex.split(words[0]) if len(words) == 1 else [word for word in words if word.strip("\\ \n")]
     except ValueError as error:
         raise CourseError(f"The launch line cannot be taken apart: {error}.") from None
-    while words and (
-        re.match(r"[A-Za-z_]\w*=", words[0]) or words[0] in ("uv", "run", "srun")
-    ):  # what stands before a command
+    # What stands before a command.
+    while words and (re.match(r"[A-Za-z_]\w*=", words[0]) or words[0] in ("uv", "run", "srun")):
         words = words[1:]
     if words and words[0].endswith(".py"):  # as `uv run` starts a script
         words = ["python", *words]
@@ -231,20 +214,16 @@ def read_launch(words: list[str]) -> Launch:
         )
     words = words[2:] if order else words[1:]
     ends = (".py", ".yaml", ".yml", ".json")
-    place = next(
-        (
-            at
-            for at, word in enumerate(words)
-            if words[at - 1 : at] in (["-m"], ["--module"])
-            or (launcher == "trl" and not at)
-            or word.endswith(ends[0] if words[at - 1 : at] and words[at - 1].startswith("-") else ends)
-        ),
-        None,
-    )
+
+    def is_target(at: int) -> bool:
+        before = words[at - 1] if at else ""
+        is_named = before in ("-m", "--module") or (launcher == "trl" and not at)
+        return is_named or words[at].endswith(ends[0] if before.startswith("-") else ends)
+
+    place = next(filter(is_target, range(len(words))), None)
     if place is None or words[place].startswith("-"):
         raise CourseError(f"The launch line of {launcher} names nothing to run; give it whole, as you type it.")
-    arguments, files = _flags(words[place + 1 :])
-    return Launch(launcher, _flags(words[:place])[0], words[place], arguments, tuple(files))
+    return launcher, _flags(words[:place])[0], words[place], *_flags(words[place + 1 :])
 
 
 def _flags(words: list[str]) -> tuple[Settings, list[str]]:
@@ -260,7 +239,7 @@ def _flags(words: list[str]) -> tuple[Settings, list[str]]:
             alone.append(word)
         else:
             by_flag[name].append(_read_word(word))
-    values = {key: (True if not many else many[0] if len(many) == 1 else many) for key, many in by_flag.items()}
+    values = {key: many if len(many) > 1 else many[0] if many else True for key, many in by_flag.items()}
     return {key: Value(value, LAUNCH) for key, value in values.items()}, alone
 
 

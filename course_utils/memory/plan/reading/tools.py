@@ -109,23 +109,14 @@ def _from_deepspeed(settings: Settings, tool: Tool) -> Settings:
         settings["optim"] = Value(str(settings["optim"].value).lower(), settings["optim"].where)
     if settings.get("zero_stage"):
         settings["deepspeed_shards"] = settings["zero_stage"]
-    words = (
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "max_grad_norm",
-        "bf16",
-        "fp16",
-        "optim",
-        "zero_stage",
-    )
-    words += ("offload", "deepspeed_shards", "tensor_parallel", "sequence_parallel_size", "pipeline")
+    words = {*tables().tools["deepspeed"].rename.values(), "gradient_accumulation_steps", "offload", "deepspeed_shards"}
+    words |= {"tensor_parallel", "sequence_parallel_size", "pipeline"}
     return {key: value for key, value in settings.items() if key in words}
 
 
 def _from_accelerate(settings: Settings, tool: Tool) -> Settings:
-    for key in list(
-        settings
-    ):  # what stands in fsdp_config or deepspeed_config is a flag of `accelerate launch` by itself
+    # What stands in fsdp_config or deepspeed_config is a flag of `accelerate launch` by itself.
+    for key in list(settings):
         outer, _, inner = key.partition(".")
         if outer in ("fsdp_config", "deepspeed_config") and inner:
             settings.setdefault(tool.rename.get(inner, inner), settings[key])
@@ -139,21 +130,13 @@ def _from_accelerate(settings: Settings, tool: Tool) -> Settings:
         settings["torch_compile"] = Value(True, dynamo.where)
     if _is(settings, "mixed_precision", "fp8"):
         settings["fp8"] = settings["mixed_precision"]
-    words = {
-        "ranks",
-        "use_cpu",
-        "torch_compile",
-        "mixed_precision",
-        "fp8",
-        "gradient_accumulation_steps",
-        "parallelism_config",
-    }
+    words = {"ranks", "use_cpu", "torch_compile", "mixed_precision", "fp8"}
+    words |= {"gradient_accumulation_steps", "parallelism_config"}
     if kind.value == "FSDP" or _is(settings, "use_fsdp"):
         words |= {"zero_stage", "offload", "gradient_checkpointing", "fsdp1", "hybrid_shard"}
-        version, reshard = (
-            settings.get(key) or tool.default(key) for key in ("fsdp_version", "fsdp_reshard_after_forward")
-        )
-        how = settings.get("fsdp_sharding_strategy") or reshard
+        version = settings.get("fsdp_version") or tool.default("fsdp_version")
+        how = settings.get("fsdp_sharding_strategy") or settings.get("fsdp_reshard_after_forward")
+        how = how or tool.default("fsdp_reshard_after_forward")
         stage = 2 if how.value in (False, "SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") or how.value == 2 else 3
         settings["zero_stage"] = Value(0 if how.value == "NO_SHARD" else stage, how.where)
         settings |= {"fsdp1": version} if str(version.value) != "2" else {}
@@ -182,18 +165,15 @@ def _from_llama_factory(settings: Settings, tool: Tool) -> Settings:
         settings["attn_implementation"] = Value(named.get(str(flash.value), flash.value), flash.where)
     settings["dtype"] = Value("float32", f"as {tool.name} trains")
     for key, dtype in (("fp16", "float16"), ("bf16", "bfloat16"), ("pure_bf16", "bfloat16")):
-        if _is(settings, key) and (
-            kind.value == "lora" or key == "pure_bf16"
-        ):  # frozen weights lie in the products' dtype
+        # Frozen weights lie in the products' dtype.
+        if _is(settings, key) and (kind.value == "lora" or key == "pure_bf16"):
             settings["dtype"] = Value(dtype, settings[key].where)
     if values["stage"].value not in ("sft", "pt"):
         settings["rl"] = values["stage"]
     if _is(settings, "use_galore"):
         rank = values["galore_rank"]
-        settings |= {
-            "optim": Value("galore_adamw", settings["use_galore"].where),
-            "optim_args": Value(f"rank={rank.value}", rank.where),
-        }
+        settings["optim"] = Value("galore_adamw", settings["use_galore"].where)
+        settings["optim_args"] = Value(f"rank={rank.value}", rank.where)
     return settings
 
 

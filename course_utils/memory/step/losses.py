@@ -1,0 +1,162 @@
+"""Other losses than a model's own, in place: by pieces of tokens, so that whole logits are never there; beside a larger model's
+logits; and TRL's, by its own code, whose Triton kernels on a GPU write into what is there, and allocate nothing."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partialmethod, wraps
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from course_utils.errors import CourseError
+from course_utils.techniques import distillation_loss
+from course_utils.techniques.chunked_loss import IGNORED, LossWithGradients
+
+_SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""What some configurations do to logits before the loss, which the loss by pieces does not."""
+
+
+def chunk_loss(model: nn.Module, tokens: int) -> None:
+    """Let `model(**batch)` return hidden states and the loss, `LossWithGradients` of so many tokens at a time; in place."""
+    plain = causal_model(model, "chunked_loss")
+    more = ["a bias"] * (getattr(plain.get_output_embeddings(), "bias", None) is not None)
+    more += [name for name in _SCALES if getattr(plain.config, name, None)]
+    if more:
+        raise CourseError(
+            f"{type(plain).__name__} has {more[0]} between hidden states and loss; leave chunked_loss out."
+        )
+    kind = type(plain)
+
+    @wraps(kind.forward)  # it has the same inputs
+    def forward(self, **inputs):
+        return _forward_by_pieces(self, tokens, **inputs)
+
+    # Of a class of its own, so that hooks, adapters and FSDP2 find a forward like any other.
+    plain.__class__ = type(kind.__name__, (kind,), {"forward": forward})
+
+
+def causal_model(model: nn.Module, field: str) -> nn.Module:
+    """The causal language model within adapters; raises `CourseError`, for the `field` that wants one, where it is none."""
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if not is_causal(type(plain)):
+        raise CourseError(
+            f"{field} is for causal language models of Transformers, such as GPT-2 and Llama; "
+            f"leave it out for {type(plain).__name__}."
+        )
+    return plain
+
+
+def is_causal(kind: type) -> bool:
+    """Whether this is the class of one of Transformers' causal language models."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    return kind.__name__ in CAUSAL.values()
+
+
+def _forward_by_pieces(
+    self, tokens: int, *, labels: torch.Tensor, shift_labels: torch.Tensor | None = None, **inputs
+) -> dict:
+    hidden = self.base_model(**inputs).last_hidden_state
+    if shift_labels is None:
+        shift_labels = _shift(labels)
+    weight = self.get_output_embeddings().weight
+    loss = LossWithGradients.apply(hidden.flatten(0, 1), weight, shift_labels.flatten(), tokens)
+    return {"loss": loss, "last_hidden_state": hidden}
+
+
+def _shift(labels: torch.Tensor) -> torch.Tensor:
+    """Each token is to be told from those before it, as Transformers' own loss has it."""
+    return F.pad(labels, (0, 1), value=IGNORED)[..., 1:]
+
+
+def learn_from(model: nn.Module, teacher: nn.Module) -> None:
+    """Let `model(**batch)` return the `distillation_loss` of its logits, the teacher's and the labels; in place.
+
+    The teacher becomes its module `teacher`: frozen, without dropout, in no saved state. In evaluation the model is as before.
+    """
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain.teacher = teacher.requires_grad_(False)
+    kind = type(plain)  # of a class of its own, so that hooks and adapters find a forward like any other
+    plain.__class__ = type(kind.__name__, (kind,), {"forward": partialmethod(_forward_beside_teacher, kind)})
+
+
+def own_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The model's `state_dict` without the teacher's."""
+    return {name: tensor for name, tensor in model.state_dict().items() if "teacher" not in name.split(".")}
+
+
+def _forward_beside_teacher(self, kind: type, *others, labels: torch.Tensor | None = None, **inputs):
+    if not self.training:
+        return kind.forward(self, *others, labels=labels, **inputs)
+    if others or labels is None:
+        raise CourseError(f"A teacher needs labels by Transformers' names; leave teacher out for {kind.__name__}.")
+    outputs = kind.forward(self, **inputs)
+    with torch.no_grad():
+        wanted = self.teacher.eval()(**inputs).logits
+    student = outputs.logits
+    if student.shape[-1] != wanted.shape[-1]:
+        raise CourseError(
+            f"The student says {student.shape[-1]:,} numbers for each label and the teacher {wanted.shape[-1]:,}; "
+            "choose a teacher with the same vocabulary, or the same classes."
+        )
+    outputs["loss"] = distillation_loss(student, wanted, _shift(labels) if is_causal(kind) else labels)
+    return outputs
+
+
+def fuse_head(model: nn.Module) -> None:
+    """Let the causal language model within adapters take `fused_lm_head=True`, as SFTTrainer does; in place.
+
+    Raises `CourseError` for another model, and where TRL has no such head.
+    """
+    plain = causal_model(model, "trl_loss")
+    try:
+        from trl.trainer.utils import add_fused_lm_head
+    except ImportError:
+        raise CourseError("trl_loss is TRL 1.16's loss; pip install 'trl>=1.16', or leave it out.") from None
+    add_fused_lm_head(plain, outputs=("log_probs", "entropy", "is_top1"))
+
+
+@contextmanager
+def kernels_of_cuda() -> Iterator[None]:
+    """Inside, TRL takes the way that it takes on CUDA, without its kernels."""
+    from trl.kernels import chunked_logprob
+    from trl.trainer import utils
+
+    with ExitStack() as entered:
+        for module in (chunked_logprob, utils):
+            entered.enter_context(patch.object(module, "_use_triton", lambda device: True))
+        for name in ("_forward_kernel", "_backward_kernel"):
+            entered.enter_context(patch.object(chunked_logprob, name, _Kernel()))
+        triton = SimpleNamespace(cdiv=lambda size, block: -(-size // block))
+        entered.enter_context(patch.object(chunked_logprob, "triton", triton, create=True))
+        entered.enter_context(patch.object(chunked_logprob, "_addmm_fp32", _add_product))
+        entered.enter_context(_EveryLabel())
+        yield
+
+
+class _EveryLabel(TorchFunctionMode):
+    """A mask that chooses the tokens with a label chooses all of them, since a fake one of many tokens has no values."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        mask = args[1] if func is torch.Tensor.__getitem__ else None
+        if isinstance(mask, torch.Tensor) and mask.dtype is torch.bool:
+            places = mask.new_zeros(mask.numel(), mask.ndim, dtype=torch.int64).unbind(1)
+            return func(args[0], places)
+        return func(*args, **(kwargs or {}))
+
+
+class _Kernel:
+    """Launched as `kernel[grid](…)`, it does nothing."""
+
+    def __getitem__(self, grid):
+        return lambda *tensors, **options: None
+
+
+def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """What CUDA's product of halves with a sum in float32 costs, written into that sum's own bytes: the CPU has no such thing."""
+    columns = total.shape[-1]
+    torch.mm(a, b, out=total if total.dtype == a.dtype else total.view(a.dtype)[..., :columns])
