@@ -28,7 +28,8 @@ class Formulas:
     """Polynomials of one regime: `coefficients`, a row an event, a column for each of `MONOMIALS`.
 
     With a `depth` they are those of a model of three blocks. They hold between the sizes at which they were `confirmed`.
-    They know nothing of libraries' scratch space, so a dry run in which that counts at the peak confirms nothing.
+    They know nothing of libraries' scratch space, so a dry run in which that counts at the peak confirms nothing. They are not
+    `exact` where a dry run that was there before them is another: kernels round lengths up, each in its own way.
     """
 
     coefficients: np.ndarray
@@ -39,6 +40,7 @@ class Formulas:
     confirmed: list[tuple[int, int]] = field(default_factory=list)
     runs: int = 0
     scratch: bool = False
+    exact: bool = True
     in_letters: list[Polynomial] | None = None
 
     def holds(self, b: int, s: int) -> bool:
@@ -93,7 +95,8 @@ class Finder:
     source: Source
     recipe: Recipe
     trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
-    by_regime: dict[int, Formulas | None] = field(default_factory=dict)
+    by_regime: dict[tuple[int, int | None], Formulas | None] = field(default_factory=dict)
+    """By one example or more, and by the only length that they hold for, or None where they hold for all."""
     _letters: dict[tuple[int, int], list[Polynomial]] = field(default_factory=dict)
 
     def with_recipe(self, recipe: Recipe) -> "Finder":
@@ -121,7 +124,7 @@ class Finder:
 
     def guess(self, b: int, s: int) -> Log:
         """As `log`, by formulas wherever some are known, confirmed at these sizes or not."""
-        formulas = self.by_regime.get(min(b, 2))
+        formulas = self.by_regime.get((min(b, 2), s)) or self.by_regime.get((min(b, 2), None))
         return formulas.log(b, s) if formulas else self.log(b, s)[0]
 
     def formulas_for(self, b: int, s: int) -> Formulas | None:
@@ -133,16 +136,12 @@ class Finder:
         if self.recipe.chunked_loss:
             return None
         regime = min(b, 2)  # with one example PyTorch leaves some copies out
-        if regime not in self.by_regime:
-            first = next((at for at in self.trials if min(at[0], 2) == regime), None)
-            if first is None:
-                return None
-            try:
-                self.by_regime[regime] = self._find(regime, first)
-            except CourseError:  # the small sizes do not suit this model
-                self.by_regime[regime] = None
-        formulas = self.by_regime[regime]
-        if formulas is None or formulas.holds(b, s):
+        formulas = self._formulas_of(regime)
+        if regime == 2 and formulas is not None and not formulas.exact:
+            formulas = self._formulas_of(regime, s)
+        if formulas is None or not formulas.exact:
+            return None
+        if formulas.holds(b, s):
             return formulas
         small = self._run_small(b, s, formulas.depth)
         if not np.array_equal(small.plain.totals, formulas.small_log(b, s).totals):
@@ -150,12 +149,24 @@ class Finder:
         formulas.confirmed += [(b, s)] * (small.peak == small.plain.peak)
         return formulas
 
+    def _formulas_of(self, regime: int, length: int | None = None) -> Formulas | None:
+        """Those for this length alone, or for all; found from the first dry run of such sizes, None as long as there is none."""
+        if (regime, length) not in self.by_regime:
+            first = next((at for at in self.trials if min(at[0], 2) == regime and length in (None, at[1])), None)
+            if first is None:
+                return None
+            try:
+                self.by_regime[regime, length] = self._find(regime, first, length)
+            except CourseError:  # the small sizes do not suit this model
+                self.by_regime[regime, length] = None
+        return self.by_regime[regime, length]
+
     def _run_small(self, b: int, s: int, depth: Depth | None) -> Log:
         source = self.source if depth is None else self.source.with_blocks(3)
         return run_two_batches(source, replace(self.recipe, batch=b, sequence=s)).log
 
-    def _find(self, regime: int, first: tuple[int, int]) -> Formulas | None:
-        """Formulas that give what is known of the `first` sizes too."""
+    def _find(self, regime: int, first: tuple[int, int], length: int | None) -> Formulas | None:
+        """Formulas for all lengths, or for the `length` alone; `exact` where they give what is known of the `first` sizes too."""
         trial = self.trials[first]
         parts = (self.source.config, getattr(self.source.config, "text_config", None))
         positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
@@ -167,10 +178,10 @@ class Finder:
             sizes = [(2, unit), (2, 2 * unit), (3, unit), (4, 2 * unit), (2, 4 * unit), (3, 4 * unit), (5, 3 * unit)]
             used = range(6)
         depth = Depth.between(*(log.plain for log in trial.smaller)) if trial.smaller else None
-        logs = {at: self._run_small(*at, depth) for at in sizes[:2]}
-        if regime == 2 and np.array_equal(*(log.plain.changes for log in logs.values())):  # the length does not matter
-            sizes, used = [(b, unit) for b in (2, 3, 4, 5)], (0, 1, 6)
-            logs = {sizes[0]: logs[2, unit]}
+        logs = {} if length else {at: self._run_small(*at, depth) for at in sizes[:2]}
+        if length or (regime == 2 and np.array_equal(*(log.plain.changes for log in logs.values()))):  # it does not matter
+            sizes, used = [(b, length or unit) for b in (2, 3, 4, 5)], (0, 1, 6)
+            logs = {at: log for at, log in logs.items() if at in sizes}
         logs |= {at: self._run_small(*at, depth) for at in sizes if at not in logs}
         coefficients = fit({at: log.plain for at, log in logs.items()}, used)
         if coefficients is None:
@@ -181,7 +192,8 @@ class Finder:
         formulas = Formulas(coefficients, a_log.labels, a_log.grain, depth, trial.blocks)
         formulas.confirmed = [at for at, log in {**logs, first: trial.log}.items() if log.peak == log.plain.peak]
         formulas.runs, formulas.scratch = runs, plain is not trial.log
-        return formulas if np.array_equal(formulas.log(*first).totals, plain.totals) else None
+        formulas.exact = np.array_equal(formulas.log(*first).totals, plain.totals)
+        return formulas
 
     def blocks(self, log: Log) -> dict[str, int]:
         """How many blocks each list of them has, by the list's name with `.*`; a log that was deepened names only some."""

@@ -13,6 +13,7 @@ from course_utils.hardware import Machine
 from course_utils.hardware.machine import NoRateError
 from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.finder import Finder, finder_of
+from course_utils.memory.formulas.named import STEP
 from course_utils.memory.formulas.trial import Trial, attempt
 from course_utils.memory.plan.changes import CHANGES, Change
 from course_utils.memory.plan.verdict import CARDS, FITS, TIGHT, Option, Plan, needs, verdict_of
@@ -345,7 +346,11 @@ def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, fits: C
             return False
 
     guessed = most(guess, start, limit)
-    return guessed if guessed is None or confirm(guessed) else most(confirm, start, limit)
+    if guessed is None or confirm(guessed):
+        return guessed
+    if (rounded := guessed // STEP * STEP) and confirm(rounded):  # to which formulas are the surest
+        return rounded
+    return most(confirm, start, limit)
 
 
 def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
