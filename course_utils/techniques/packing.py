@@ -23,7 +23,7 @@ def first_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
     return rows
 
 
-def pack(documents: Sequence[Int[Tensor, " tokens"]], rows: Sequence[Sequence[int]], room: int) -> dict[str, Tensor]:
+def pack(documents: Sequence[Int[Tensor, " _"]], rows: Sequence[Sequence[int]], room: int) -> dict[str, Tensor]:
     """A batch for a language model: in each row these documents, one behind the other, and padding up to `room`.
 
     A label is the token at its own place, as Transformers shifts them; a document's first token is nobody's next.
