@@ -179,7 +179,7 @@ def _ask(name: str, now: Bet, question: str) -> None:
     box = Text(start, description=what, disabled=now.truth is not None)
     message = HTML(html.escape(_say_what_counts(name, now)))
 
-    def take(change) -> None:
+    def take(change: dict) -> None:
         before = _look(name) or now
         if before.truth is not None:
             box.value, message.value = f"{before.guess:.15g}", html.escape(_say_what_counts(name, before))
@@ -221,7 +221,7 @@ def _number(value: float) -> str:
     return three_digits(value) if 1e-4 <= abs(value) < 1e15 else f"{value:.3g}"
 
 
-def _finite(value, name: str) -> float:
+def _finite(value: object, name: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

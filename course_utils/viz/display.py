@@ -79,7 +79,7 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
     places = [display(shown, display_id=True, **how) for shown, how in outputs()]
     drawing = Lock()  # JupyterLab may deliver the events of two controls in two threads
 
-    def redraw(_):
+    def redraw(_: dict) -> None:
         with drawing, drawn_anew(box):
             for place, (shown, how) in zip(places, outputs(), strict=True):
                 place.update(shown, **how)
