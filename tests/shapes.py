@@ -6,7 +6,18 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_ON_RANKS = "ddp fsdp local_sgd pipeline qsgd ring ring_attention schedules sharded_optimizer tensor_parallel".split()
+_ON_RANKS = [
+    "ddp",
+    "fsdp",
+    "local_sgd",
+    "pipeline",
+    "qsgd",
+    "ring",
+    "ring_attention",
+    "schedules",
+    "sharded_optimizer",
+    "tensor_parallel",
+]
 BY_HAND = ["optim", "precision", "techniques", *(f"distributed.{name}" for name in _ON_RANKS)]
 _CHECKER = """
 from beartype import BeartypeConf, beartype
