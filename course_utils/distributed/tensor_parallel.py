@@ -88,6 +88,6 @@ class Split(nn.Module):
 
 
 def part_of(whole: Tensor, dim: int, group: dist.ProcessGroup | None) -> nn.Parameter:
-    """This rank's N-th of a parameter, cut along `dim`, in memory of its own."""
+    """This rank's N-th of a parameter, cut along `dim`, whose size N divides, in memory of its own."""
     part = whole.detach().chunk(dist.get_world_size(group), dim)[dist.get_rank(group)].clone()
     return nn.Parameter(part, whole.requires_grad)

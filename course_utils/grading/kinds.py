@@ -33,6 +33,12 @@ def function(oracle: Callable, **fields) -> Question:
     """A function against `oracle`; both are called with a case's inputs by name.
 
     Values: `result` (a tuple as a list), or the names of a dict that is returned.
+
+    >>> about = {"title": "Twice", "points": 1, "difficulty": 1, "minutes": 2, "hints": ("add", "x + x", "return x + x")}
+    >>> case = Case("three", {"x": 3})
+    >>> question = function(lambda x: 2 * x, id="twice", answer="twice", public=lambda random: [case], **about)
+    >>> question.run(lambda x: x**2, case.inputs), question.expected(case.inputs)
+    ({'result': 9}, {'result': 6})
     """
 
     def call(answer: Callable, inputs: dict) -> dict:
@@ -204,6 +210,14 @@ def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collec
     A rule gets the answer as plain values (numbers, strings, lists, dicts; a tensor of one number is that number, 7.0 is 7) and
     runs at the judge's. The sentence reads on after the answer's name: "`my_design` …". `words` are the names and strings that
     the rules know; the answer may have them in other letter case.
+
+    >>> about = {"title": "A batch", "points": 2, "difficulty": 1, "minutes": 2, "hints": ("halve", "try 4", "batch = 4")}
+    >>> rules = {"fits": lambda batch: None if batch <= 8 else "is too large", "even": lambda batch: None}
+    >>> question = design(rules, id="batch", answer="batch", **about)
+    >>> [case.name for case in question.cases()]
+    ['fits', 'even']
+    >>> question.expected({"rule": "fits"})["batch"].broken(question.run(16.0, {})["batch"])
+    'is too large'
     """
     called, words = fields["answer"], tuple(words)
 

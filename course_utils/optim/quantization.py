@@ -36,7 +36,10 @@ def dequantize(
     block_size: int = PAPER_BLOCK,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "*shape"]:
-    """The values that `codes` stand for, in `dtype`: codebook[code] times the scale of its block."""
+    """The values that `codes` stand for, in `dtype`: codebook[code] times the scale of its block.
+
+    `block_size` is that of `quantize`; raises `RuntimeError` where there are fewer scales than blocks.
+    """
     values = codebook.index_select(0, codes.reshape(-1).int()).to(dtype)
     return values.mul_(absmax.repeat_interleave(block_size)[: codes.numel()]).view(codes.shape)
 

@@ -38,7 +38,7 @@ def fake_quantize_blocks(
     """The same with a scale for each `size` neighbors in a row, which makes their largest the format's largest.
 
     A scale is stored in eight bits. MXFP8 rounds it to a power of two, so that nothing is clamped. NVFP4 rounds it to a number of
-    `steps`, which is E4M3, in units of one scale of the whole tensor.
+    `steps`, which is E4M3, in units of one scale of the whole tensor. Raises `RuntimeError` unless `size` divides a row.
     """
     blocks = values.double().unflatten(-1, (-1, size))
     unit = blocks.abs().amax(-1, keepdim=True) / number.largest  # what a 1 of the format stands for

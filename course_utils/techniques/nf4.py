@@ -43,7 +43,7 @@ class NF4:
 
     @classmethod
     def of(cls, weight: Float[Tensor, "..."]) -> "NF4":
-        """`weight`, whose elements `BLOCK` divides, quantized."""
+        """`weight`, quantized; raises `RuntimeError` unless `BLOCK` divides the number of its elements."""
         blocks = weight.detach().float().reshape(-1, BLOCK)
         scales = blocks.abs().amax(1)
         codes = nearest(blocks * (1 / scales.clamp(min=1e-38))[:, None], normal_codebook()).view(-1, 2)
