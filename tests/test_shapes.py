@@ -18,7 +18,7 @@ def test_a_wrong_shape_fails_and_right_ones_pass(tmp_path):
         "q, k, v = (torch.ones(2, n, 8) for n in (5, 3, 3))\n"
         "print(attention(q, k, v).shape)\n"
         "try: attention(q, k, torch.ones(2, 2, 8))\n"
-        "except TypeError as error: print(type(error).__name__, 'keys v' in str(error))\n"
+        "except TypeError as error: print(type(error).__name__, 'keys d_v' in str(error))\n"
         "sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', 'tests/precision/test_fp8.py']))"
     )
     done = run_checked(tmp_path, "-c", program, seconds=120)

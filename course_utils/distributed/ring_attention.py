@@ -24,10 +24,10 @@ class RingAttention(torch.autograd.Function):
         ctx: FunctionCtx,
         q: Float[Tensor, "... queries d"],
         k: Float[Tensor, "... keys d"],
-        v: Float[Tensor, "... keys v"],
+        v: Float[Tensor, "... keys d_v"],
         places: Sequence[Int[Tensor, " _"]],
         is_causal: bool = False,
-    ) -> Float[Tensor, "... queries v"]:
+    ) -> Float[Tensor, "... queries d_v"]:
         rank, ranks = dist.get_rank(), dist.get_world_size()
         out, lse, keys, values = 0.0, wide(q.new_full((*q.shape[:-1], 1), -inf)), k, v
         for step in range(ranks):

@@ -14,10 +14,10 @@ TILE = 64
 def attention(
     q: Float[Tensor, "... queries d"],
     k: Float[Tensor, "... keys d"],
-    v: Float[Tensor, "... keys v"],
+    v: Float[Tensor, "... keys d_v"],
     is_causal: bool = False,
-) -> Float[Tensor, "... queries v"]:
-    """softmax(qkᵀ/√d) v, d the width of a head; causal, a query sees the keys at its own place and before."""
+) -> Float[Tensor, "... queries d_v"]:
+    """softmax(qkᵀ/√d) v, d and d_v the widths of a head; causal, a query sees the keys at its own place and before."""
     scores = q @ k.mT / sqrt(q.shape[-1])
     if is_causal:
         scores = scores.masked_fill(above_diagonal(slice(0, q.shape[-2]), slice(0, k.shape[-2]), q.device), -inf)
@@ -32,9 +32,9 @@ class TiledAttention(torch.autograd.Function):
         ctx: FunctionCtx,
         q: Float[Tensor, "... queries d"],
         k: Float[Tensor, "... keys d"],
-        v: Float[Tensor, "... keys v"],
+        v: Float[Tensor, "... keys d_v"],
         is_causal: bool = False,
-    ) -> Float[Tensor, "... queries v"]:
+    ) -> Float[Tensor, "... queries d_v"]:
         out, lse = q.new_empty(*q.shape[:-1], v.shape[-1]), wide(q.new_empty(q.shape[:-1]))
         for rows, tiles in visible(q.shape[-2], k.shape[-2], is_causal):
             top, total, part = wide(q.new_full((*q.shape[:-2], 1, 1), -inf)), 0.0, 0.0
