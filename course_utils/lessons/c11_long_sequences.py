@@ -228,7 +228,9 @@ def loss_gradients_on_rank() -> dict[str, float]:
 # Activations on the host, in seconds from stated rates.
 
 
-def host_or_again(width: float, length: int, machine: Machine, per_number: float, share: float = 0.5) -> tuple:
+def host_or_again(
+    width: np.ndarray | float, length: int, machine: Machine, per_number: float, share: float = 0.5
+) -> tuple:
     """Seconds for one token of one block: its saved bytes to the host and back; its forward pass again.
 
     `per_number` bytes are saved for each number of the width; a forward pass takes 24h² + 4sh operations a token (Korthikanti
