@@ -9,7 +9,7 @@ class CourseError(Exception):
     """Something the reader can put right; the message is one sentence that says what and how."""
 
 
-def require_count(name: str, value) -> None:
+def require_count(name: str, value: object) -> None:
     """Raise `CourseError` unless `value` is a whole number from 1 on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise CourseError(f"{name} must be a whole number from 1 on, not {value!r}.")

@@ -67,7 +67,7 @@ def read_json(path: Path, build: Callable = lambda value: value):
         return None
 
 
-def write_json(path: Path, value) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write `value` whole or not at all; where nothing can be written, a line says that it will be forgotten."""
     text = json.dumps(value, indent=1)
     try:

@@ -7,7 +7,11 @@ SECOND_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def format_bytes(count: float) -> str:
-    """`count` bytes in the largest binary unit that keeps the figure at or above 1: `'502 MiB'`, `'1.25 GiB'`."""
+    """`count` bytes in the largest binary unit that keeps the figure at or above 1: `'502 MiB'`, `'1.25 GiB'`.
+
+    >>> format_bytes(124_439_808 * 4)
+    '475 MiB'
+    """
     for name, size in BYTE_UNITS:
         if abs(count) >= size:
             return f"{three_digits(count / size)} {name}"

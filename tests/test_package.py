@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -109,6 +111,21 @@ def test_nothing_that_a_learner_imports_needs_the_staffs_package():
     assert [
         path for path in MODULES if re.search(r"(import|from) course_staff", path.read_text(encoding="utf-8"))
     ] == []
+
+
+def test_shapes_stand_only_where_torch_is_needed_anyway():
+    """What imports jaxtyping imports torch at its top too, and what a command or `autodiff` starts with imports neither."""
+    shaped = {
+        path for path in [*MODULES, *STAFFS] if re.search(r"^\s*(import|from) jaxtyping", path.read_text("utf-8"), re.M)
+    }
+    assert {room_of(path) for path in shaped} == {"distributed", "optim", "precision", "techniques"}
+    assert all(re.search(r"^(import|from) torch\b", path.read_text("utf-8"), re.M) for path in shaped)
+    program = (
+        "import sys; from course_utils import autodiff, chapters, desk, errors, files, grading, memory, models, units; "
+    )
+    program += "print({'torch', 'jaxtyping'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_only_settings_reads_the_environment():

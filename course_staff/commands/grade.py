@@ -4,10 +4,16 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course_staff.commands import cores, seconds
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
+
+if TYPE_CHECKING:
+    from course_staff.grading.earlier import Worklist
+    from course_staff.grading.grade import Papers
+    from course_staff.grading.report import Results
 
 PUBLIC_ONLY = "Without --seed only the public cases are run, which learners know; give a number of your own."
 HELP = "grade a folder of notebooks, safely, and write a table, a page per student and a summary of the class"
@@ -126,7 +132,7 @@ def _title(name: str, solutions: Path | None) -> str:
     return first.removeprefix("# ") if first.startswith("# ") else name
 
 
-def _describe(plan, submitted: Mapping, folder: Path, name: str) -> None:
+def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> None:
     """A line on stderr for whatever of the submissions or of the results is left as it is, or graded anew unasked."""
     saved = [record["student"] for record in plan.saved]
     before = [student for student in saved if student in submitted and student not in plan.waiting]
@@ -148,7 +154,9 @@ def _describe(plan, submitted: Mapping, folder: Path, name: str) -> None:
         )
 
 
-def _grade(planned, papers, kind: str, results, jobs: int, private: list[Path]) -> list[dict]:
+def _grade(
+    planned: "Worklist", papers: "Papers", kind: str, results: "Results", jobs: int, private: list[Path]
+) -> list[dict]:
     """The records of what is to be graded, each written as soon as it is there."""
     from tqdm import tqdm
 

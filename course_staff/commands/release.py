@@ -5,10 +5,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course_staff.commands import cores
 from course_utils.files import chapters_in, find_place
 from course_utils.units import format_counted
+
+if TYPE_CHECKING:
+    from course_staff.grading.releasing import Part, Stamps
 
 HELP = "generate the exercises and their checks from the solutions"
 _SECONDS = 5.0  # of one core for a question, its known mistakes and variants included
@@ -65,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if arguments.check and changed else 0
 
 
-def _release(paths: list[Path], exercises: Path, sets: Path, stamps) -> Iterator[dict[Path, str]]:
+def _release(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamps") -> Iterator[dict[Path, str]]:
     """The files of each set; on stderr what is run and why, and a bar while it is."""
     from tqdm import tqdm
 
@@ -78,7 +82,7 @@ def _release(paths: list[Path], exercises: Path, sets: Path, stamps) -> Iterator
         print(_announce(len(parts), cores(), why), file=sys.stderr)
     with tqdm(total=len(parts), desc="questions", file=sys.stderr, delay=1) as bar:
 
-        def done(part) -> None:
+        def done(part: "Part") -> None:
             bar.set_postfix_str(f"{part[0].stem} {part[1] or ''}".rstrip(), refresh=False)
             bar.update(bool(part[1]))
 

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from functools import reduce
 from math import isclose, log
+from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
 from course_utils.viz import display
+
+if TYPE_CHECKING:
+    from ipywidgets import Widget
 
 
 def press(values: Mapping[str, object], controls: Mapping | None = None) -> None:
@@ -39,7 +43,7 @@ def instructions(values: Mapping[str, object]) -> str:
     return ", ".join(describe(*each) for each in values.items())
 
 
-def _is_on_a_step(control) -> bool:
+def _is_on_a_step(control: "Widget") -> bool:
     """Whether a slider can be moved to where it stands; widgets hold back what is past an end, and nothing between steps."""
     if not (getattr(control, "step", None) and hasattr(control, "min")):
         return True

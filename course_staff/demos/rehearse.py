@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import matplotlib
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from nbformat import NotebookNode
 from traitlets.config import Config
 
 from course_staff.demos import SETTINGS
@@ -59,7 +60,7 @@ class _Stage:
         self.shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
         self.text, self.pictures = "", []
 
-    def run(self, cell) -> str | None:
+    def run(self, cell: NotebookNode) -> str | None:
         """Run a cell of the chapter; what it failed with, or None."""
         with capture_output() as captured:
             result = self.shell.run_cell(cell.source)

@@ -32,7 +32,7 @@ def live(scale: str) -> None:
     publisher.publish = _make_pictures_live(publisher.publish)
     save = Figure.savefig
 
-    def save_for_a_room(figure, *arguments, **options):
+    def save_for_a_room(figure: Figure, *arguments: object, **options: object) -> None:
         enlarge(figure)
         return save(figure, *arguments, **{**options, "dpi": _DOTS_PER_INCH})
 
@@ -59,7 +59,7 @@ def offer(values: Mapping[str, object]) -> None:
     begun = {name: control.value for name, control in figure.items()}
     button = ToggleButton(description=instructions(values))
 
-    def move(change) -> None:
+    def move(change: dict) -> None:
         for name, control in figure.items():
             control.value = begun[name]
         if change["new"]:
@@ -94,7 +94,9 @@ def _make_pictures_live(publish: Callable) -> Callable:
     """`publish`, with a widget for a picture that will be updated; what else would be, such as a table below it, is left out."""
     pictures = {}
 
-    def publish_live(data: dict, metadata: dict | None = None, *, transient=None, update=False, **rest) -> None:
+    def publish_live(
+        data: dict, metadata: dict | None = None, *, transient: dict | None = None, update: bool = False, **rest
+    ) -> None:
         place = (transient or {}).get("display_id")
         if place is None:
             publish(data, metadata, transient=transient, update=update, **rest)

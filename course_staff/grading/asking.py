@@ -62,7 +62,9 @@ def ask(
         return Heard([Outcome("died", text=str(error))] * len(inputs), [])
 
 
-def _converse(cells, question: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane) -> Heard:
+def _converse(
+    cells: Sequence[tuple[Cell, bool]], question: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane
+) -> Heard:
     job = {
         "cells": [[cell.number, cell.source, is_answer] for cell, is_answer in cells],
         "seconds": seconds,
@@ -110,7 +112,7 @@ def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:
     return _FORGED, []
 
 
-def _note(note) -> str:
+def _note(note: object) -> str:
     match note:
         case [int(number), ""]:
             return f"Cell {number} was not run: the cells above it took all their {CELLS_SECONDS:g} s."
@@ -126,7 +128,7 @@ def _read_outcome(message: bytes) -> Outcome:
         return Outcome("unsafe", text=f"What came back cannot be judged: {error}")
 
 
-def _outcome(plain) -> Outcome:
+def _outcome(plain: object) -> Outcome:
     """An outcome from plain values."""
     match plain:
         case {"kind": str(kind), "values": dict(values), "text": str(text), "line": str(line), "mutated": list(names)}:

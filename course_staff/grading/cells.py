@@ -55,7 +55,7 @@ def csv_text(rows: Sequence[Sequence], delimiter: str = ",") -> str:
     return out.getvalue()
 
 
-def no_formula(value):
+def no_formula(value: object) -> object:
     """The value of a cell; a text that begins like a formula, which a spreadsheet would run, behind an apostrophe."""
     if isinstance(value, str):
         value = printable(value)

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from multiprocessing import resource_tracker
 
@@ -34,6 +34,7 @@ from course_staff.grading.submission import parsed
 from course_utils.distributed.launch import fork_server
 from course_utils.grading.foreign import forbid, list_modules
 from course_utils.grading.judge import Outcome
+from course_utils.grading.question import Question
 
 LONGEST_TEXT = 400
 _LONGEST_JOB = 2**40
@@ -155,7 +156,7 @@ def _watch(first: int, lifeline: int, kind: str) -> int:
         os.close(process)
 
 
-def _and_exit(work, *arguments) -> None:
+def _and_exit(work: Callable[..., int], *arguments) -> None:
     """End this forked process with what `work` returns, past everything that the process it came from had opened."""
     code = 1
     try:
@@ -217,7 +218,7 @@ class Notebook:
     `notes` are pairs of a cell's number and what stopped it, empty where it was not run.
     """
 
-    def __init__(self, job: dict, question):
+    def __init__(self, job: dict, question: Question | None):
         self.job, self.question = job, question
         self.notes: list[list] = []
         self.outcome: Outcome | None = Outcome("missing")

@@ -38,7 +38,7 @@ class TornError(Exception):
     """The other side closed the pipe, or sent what is no message."""
 
 
-def dump(values) -> bytes:
+def dump(values: object) -> bytes:
     """`values` (numbers, strings, truth values, None, CPU tensors, and lists and dicts of these) as bytes.
 
     Raises `EncodingError` for anything else, for what is nested deeper than `DEEPEST`, and for more than `LONGEST` bytes.
@@ -56,7 +56,7 @@ def dump(values) -> bytes:
     return b"".join([_LENGTH.pack(len(tree)), tree, *elements])
 
 
-def _pack(value, tensors: list, depth: int = 0):
+def _pack(value: object, tensors: list, depth: int = 0) -> object:
     if depth > DEEPEST:
         raise EncodingError(f"The values are nested more than {DEEPEST} deep; give flatter ones.")
     if type(value) is int and abs(value) >= _BIGGEST:
@@ -79,7 +79,7 @@ def _pack(value, tensors: list, depth: int = 0):
     return {"tensor": [dtype, list(value.shape)]}
 
 
-def load(message: bytes):
+def load(message: bytes) -> object:
     """The values of a message of `dump`; raises `EncodingError` for anything that is none."""
     end = _LENGTH.size + int.from_bytes(message[: _LENGTH.size])
     if not _LENGTH.size <= end <= len(message) <= LONGEST + _LENGTH.size or end > LONGEST_TREE + _LENGTH.size:
@@ -101,7 +101,7 @@ class _Reader:
         self.message, self.position = message, position
         self.values = self.tensors = 0
 
-    def unpack(self, tree, depth: int = 0):
+    def unpack(self, tree: object, depth: int = 0) -> object:
         self.values += 1
         self.tensors += type(tree) is dict and "tensor" in tree
         if depth > DEEPEST or self.values > MOST_VALUES or self.tensors > MOST_TENSORS:

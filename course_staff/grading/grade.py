@@ -115,7 +115,7 @@ def _pickle(inputs: dict) -> bytes:
     import torch
 
     class Pickler(cloudpickle.Pickler):
-        def reducer_override(self, value):
+        def reducer_override(self, value: object):
             if type(value) is torch.Tensor and value.is_contiguous() and not value.requires_grad:
                 with suppress(encoding.EncodingError):
                     return encoding.load, (encoding.dump(value),)

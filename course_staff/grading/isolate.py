@@ -117,7 +117,7 @@ def refuse_uncounted_memory() -> None:
     _prctl(_SECCOMP, 2, ctypes.c_char_p(struct.pack("HP", len(rows), ctypes.addressof(code))))
 
 
-def _prctl(option: int, value: int, more=ctypes.c_ulong(0)) -> None:  # noqa: B008 - a number
+def _prctl(option: int, value: int, more: ctypes.c_ulong | ctypes.c_char_p = ctypes.c_ulong(0)) -> None:  # noqa: B008 - a number
     """`prctl(2)`, where there is one; raises `OSError`."""
     if sys.platform == "linux":
         libc, nothing = ctypes.CDLL(None, use_errno=True), ctypes.c_ulong(0)

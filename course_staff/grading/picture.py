@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -29,7 +30,7 @@ def class_figure(points: Sequence[float], of: float, questions: Sequence[Fates])
     return figure, f"Students by points of {of:g}: {by_bin}; the median is {middle:g}. Passed: {passed}."
 
 
-def _draw_points(axes, points: Sequence[float], of: float) -> list[tuple[float, float, int]]:
+def _draw_points(axes: Axes, points: Sequence[float], of: float) -> list[tuple[float, float, int]]:
     """The histogram; returns each bin's lower and upper edge and how many students it holds."""
     edges = [of * step / _BINS for step in range(_BINS + 1)]
     within = [min(one, of) for one in points]  # extra points may lead beyond
@@ -52,7 +53,7 @@ def _draw_points(axes, points: Sequence[float], of: float) -> list[tuple[float, 
     return [(low, high, int(count)) for low, high, count in zip(edges, edges[1:], counts, strict=False)]
 
 
-def _draw_questions(axes, questions: Sequence[Fates]) -> None:
+def _draw_questions(axes: Axes, questions: Sequence[Fates]) -> None:
     """A bar each, in the set's order, in the color of its level."""
     places, shares = range(len(questions)), [one.passed / one.all for one in questions]
     colors = [COLORS[_OF_LEVEL[one.level]] for one in questions]

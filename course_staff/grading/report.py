@@ -332,7 +332,7 @@ def _count_hidden_failures(question: Mapping) -> list[tuple[str, int]]:
     return sorted(failed.items())
 
 
-def _json(value) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -91,7 +91,9 @@ class Talk:
     `number` is that of the process itself, or of one that it descends from.
     """
 
-    def __init__(self, read: int, write: int, end, number: int, last_words: Callable[[], str] = str):
+    def __init__(
+        self, read: int, write: int, end: Callable[[], None], number: int, last_words: Callable[[], str] = str
+    ):
         self.read, self.write, self.end, self.number, self.last_words = read, write, end, number, last_words
         self.timed_out = self.starved = False
         self.start = isolate.now()

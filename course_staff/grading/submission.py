@@ -213,7 +213,7 @@ def _cells(raw: list):
             yield Cell(number, source, tuple(dict.fromkeys(_ANSWER.findall(source))))
 
 
-def _is_text(cell) -> bool:
+def _is_text(cell: object) -> bool:
     return isinstance(cell, dict) and cell.get("cell_type") in ("markdown", "raw")
 
 

@@ -7,9 +7,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course_staff.notebooks.files import edit_notebook
 from course_utils.errors import CourseError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 GLOSSARY = "docs/glossary.md"
 _TERM = re.compile(
@@ -88,7 +92,7 @@ def with_links(notebook: Mapping, stem: str, terms: Sequence[Term]) -> list[str]
 def stamp_links(path: Path, terms: Sequence[Term]) -> bool:
     """Write today's links into the notebook at `path`; True where that changed the file."""
 
-    def edit(notebook) -> None:
+    def edit(notebook: "NotebookNode") -> None:
         cells = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
         for cell, source in zip(cells, with_links(notebook, path.stem, terms), strict=True):
             cell.source = source

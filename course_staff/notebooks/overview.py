@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -48,7 +49,7 @@ def _choose_peaks(rows: Sequence[Row]) -> list[Row]:
     return list(chosen.values())
 
 
-def _draw(axes, rows: Sequence[Row], tall: int, colors: dict[str, str]) -> None:
+def _draw(axes: Axes, rows: Sequence[Row], tall: int, colors: dict[str, str]) -> None:
     for place, row in enumerate(rows):
         axes.plot(row.predicted, place, "o", markersize=9, fillstyle="none", markeredgewidth=1.6, color=_RING)
         axes.plot(row.measured, place, "o", markersize=4, color=colors["dot"])
@@ -65,7 +66,7 @@ def _label(row: Row) -> str:
     return f"{row.chapter.partition('_')[0]}  {row.technique}{what}"
 
 
-def _set_limits(axes, rows: Sequence[Row]) -> None:
+def _set_limits(axes: Axes, rows: Sequence[Row]) -> None:
     figures = [figure for row in rows for figure in (row.predicted, row.measured)]
     axes.set_xscale("log")
     axes.set_xlim(min(figures) / 1.8, max(figures) * 1.8)

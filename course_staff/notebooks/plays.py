@@ -81,7 +81,7 @@ def _catching() -> Iterator[list[Play]]:
     rooms = [import_module(name) for name in ("course_utils.viz", "course_utils.viz.planner")]
     play, given = rooms[0].play, []
 
-    def keep(draw, also=None, /, **controls):
+    def keep(draw: Callable, also: Callable | None = None, /, **controls) -> None:
         given.append(Play(draw, also, controls))
 
     try:

@@ -6,10 +6,14 @@ the `assert` then says in one sentence what to do.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course_staff.notebooks.address import repository_address
 from course_staff.notebooks.files import edit_notebook
 from course_utils.errors import CourseError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 _FETCH = """\
 from importlib.util import find_spec
@@ -53,7 +57,7 @@ def stamp(path: Path, address: str | None = None) -> bool:
     Raises `CourseError` when the notebook has not exactly one cell tagged `setup`.
     """
 
-    def edit(notebook) -> None:
+    def edit(notebook: "NotebookNode") -> None:
         cells = [cell for cell in notebook.cells if is_setup(cell)]
         if len(cells) != 1:
             raise CourseError(

@@ -2,9 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course_staff.notebooks.files import edit_notebook, read_notebook
 from course_utils.files import chapters_in
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 _LINE = re.compile(r"\s*^\*\*Next:\*\* [^\n]*\s*\Z", re.MULTILINE)
 
@@ -31,7 +35,7 @@ def without_successor(text: str) -> str:
 def stamp_successor(path: Path) -> bool:
     """Write today's line into the notebook at `path`; True where that changed the file."""
 
-    def edit(notebook) -> None:
+    def edit(notebook: "NotebookNode") -> None:
         for cell in [cell for cell in notebook.cells if cell.cell_type == "markdown"][-1:]:
             cell.source = with_successor(path, cell.source)
 

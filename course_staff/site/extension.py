@@ -7,6 +7,8 @@ from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
 
 from course_staff.site.bets import cover
 from course_staff.site.links import Links
@@ -14,7 +16,7 @@ from course_staff.site.links import Links
 _SHORTEST, _LONGEST = 40, 160  # letters of a description that search pages show
 
 
-def setup(app) -> dict:
+def setup(app: Sphinx) -> dict:
     """Called by Sphinx."""
     app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_block, None))
     app.add_config_value("course_links", {}, "env")
@@ -24,17 +26,17 @@ def setup(app) -> dict:
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _inline(translator, node: nodes.math) -> None:
+def _inline(translator: HTML5Translator, node: nodes.math) -> None:
     translator.body.append(convert(node.astext()))
     raise nodes.SkipNode
 
 
-def _block(translator, node: nodes.math_block) -> None:
+def _block(translator: HTML5Translator, node: nodes.math_block) -> None:
     translator.body.append(f'<div class="formula" tabindex="0">{convert(node.astext(), display="block")}</div>')
     raise nodes.SkipNode
 
 
-def _lead(app, doctree: nodes.document) -> None:
+def _lead(app: Sphinx, doctree: nodes.document) -> None:
     """Let every link lead to a page; one that would lead nowhere becomes its text."""
     given = app.config.course_links
     links = Links(Path(given["root"]), given["pages"], given["files"], given["source"])
@@ -48,7 +50,7 @@ def _lead(app, doctree: nodes.document) -> None:
         raw.children = [nodes.Text(links.in_html(raw.astext(), page))]
 
 
-def _finish(app, page: str, template: str, context: dict, doctree) -> None:
+def _finish(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None) -> None:
     from bs4 import BeautifulSoup
 
     if doctree is None:

@@ -1,6 +1,8 @@
 """The signs of arithmetic. Each saves what its derivatives mention, for the inputs whose gradient is wanted."""
 
-from course_utils.autodiff.engine import Function, Variable
+import numpy as np
+
+from course_utils.autodiff.engine import Context, Function, Gradients, Variable
 
 
 class Add(Function):
@@ -9,11 +11,11 @@ class Add(Function):
     symbol = "+"
 
     @staticmethod
-    def forward(ctx, a, b):
+    def forward(ctx: Context, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return a + b
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Context, gradient: np.ndarray) -> Gradients:
         return gradient, gradient
 
 
@@ -23,11 +25,11 @@ class Subtract(Function):
     symbol = "−"
 
     @staticmethod
-    def forward(ctx, a, b):
+    def forward(ctx: Context, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return a - b
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Context, gradient: np.ndarray) -> Gradients:
         return gradient, -gradient
 
 
@@ -37,13 +39,13 @@ class Multiply(Function):
     symbol = "×"
 
     @staticmethod
-    def forward(ctx, a, b):
+    def forward(ctx: Context, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         needs_a, needs_b = ctx.needs_input_grad
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
         return a * b
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Context, gradient: np.ndarray) -> Gradients:
         a, b = ctx.saved_values
         return None if b is None else gradient * b, None if a is None else gradient * a
 
@@ -54,12 +56,12 @@ class Divide(Function):
     symbol = "÷"
 
     @staticmethod
-    def forward(ctx, a, b):
+    def forward(ctx: Context, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         ctx.save_for_backward(a if ctx.needs_input_grad[1] else None, b)
         return a / b
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Context, gradient: np.ndarray) -> Gradients:
         a, b = ctx.saved_values
         return gradient / b, None if a is None else -gradient * a / b**2
 
@@ -70,12 +72,12 @@ class Power(Function):
     symbol = "power"
 
     @staticmethod
-    def forward(ctx, a, n):
+    def forward(ctx: Context, a: np.ndarray, n: float) -> np.ndarray:
         ctx.save_for_backward(a, n)
         return a**n
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Context, gradient: np.ndarray) -> Gradients:
         a, n = ctx.saved_values
         return gradient * (n * a ** (n - 1) if n else 0), None
 

@@ -1,12 +1,16 @@
 """Variables that remember how they were made, and the walk back that gives their gradients. Names are torch's."""
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+Gradients = tuple[np.ndarray | None, ...]
+"""One for each input, in its shape; None where none is wanted."""
 
 
 class Variable:
     """A number or an array, and how it came about. `requires_grad=False` is for data, of which no gradient is wanted."""
 
-    def __init__(self, value, name: str = "", *, requires_grad: bool = True):
+    def __init__(self, value: ArrayLike, name: str = "", *, requires_grad: bool = True):
         value = np.asarray(value)
         self.value = value if value.dtype.kind == "f" else value.astype(np.float64)
         self.name, self.requires_grad = name, requires_grad
@@ -14,7 +18,7 @@ class Variable:
         self.grad_fn: Context | None = None  # None for a leaf
         self.version = [0]  # how often the value was changed in place, shared with what was saved of it
 
-    def backward(self, gradient=None, *, retain_graph: bool = False) -> None:
+    def backward(self, gradient: ArrayLike | None = None, *, retain_graph: bool = False) -> None:
         """Add ∂self/∂leaf to the `grad` of every leaf that requires it, and free what forward saved.
 
         With `retain_graph` it stays, and the variables in between get their `grad` too. `gradient` is that of `self`.
@@ -36,7 +40,7 @@ class Variable:
             else:
                 ctx.saved = None
 
-    def assign_(self, value) -> None:
+    def assign_(self, value: ArrayLike) -> None:
         """Change the value in place: the array stays where it is, its numbers are new."""
         self.value[...] = value
         self.version[0] += 1
@@ -58,7 +62,7 @@ class Context:
         """The inputs that are variables."""
         return [x for x in self.inputs if isinstance(x, Variable)]
 
-    def save_for_backward(self, *values) -> None:
+    def save_for_backward(self, *values: np.ndarray | float | None) -> None:
         """Keep arrays or numbers; None holds a place where nothing is needed."""
         symbol = self.function.symbol
         names = {id(x.value): (x.name or "an unnamed variable", x.version) for x in self.parents}
@@ -86,7 +90,7 @@ class Function:
     symbol = "?"
 
     @classmethod
-    def apply(cls, *inputs) -> Variable:
+    def apply(cls, *inputs: "Variable | ArrayLike") -> Variable:
         """The output for variables or plain numbers; recorded only where a gradient will be wanted."""
         ctx = Context(cls, inputs)
         result = cls.forward(ctx, *(x.value if isinstance(x, Variable) else x for x in inputs))

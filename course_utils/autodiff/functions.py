@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from course_utils.autodiff.engine import Function, Variable
+from course_utils.autodiff.engine import Context, Function, Gradients, Variable
 
 
 class MatMul(Function):
@@ -11,13 +11,13 @@ class MatMul(Function):
     symbol = "@"
 
     @staticmethod
-    def forward(ctx, a, b):
+    def forward(ctx: Context, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         needs_a, needs_b = ctx.needs_input_grad
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
         return a @ b
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Context, gradient: np.ndarray) -> Gradients:
         """g @ bᵀ and aᵀ @ g; a vector counts as a matrix of one row (left) or one column (right)."""
         a, b = ctx.saved_values
         rows, columns = (x.value.shape for x in ctx.inputs)
@@ -33,12 +33,12 @@ class Sum(Function):
     symbol = "sum"
 
     @staticmethod
-    def forward(ctx, a):
+    def forward(ctx: Context, a: np.ndarray) -> np.ndarray:
         ctx.shape = a.shape
         return a.sum()
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Context, gradient: np.ndarray) -> Gradients:
         return (np.broadcast_to(gradient, ctx.shape),)
 
 
@@ -48,13 +48,13 @@ class Relu(Function):
     symbol = "max(0, ·)"
 
     @staticmethod
-    def forward(ctx, a):
+    def forward(ctx: Context, a: np.ndarray) -> np.ndarray:
         output = np.maximum(a, 0)
         ctx.save_for_backward(output)
         return output
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Context, gradient: np.ndarray) -> Gradients:
         (output,) = ctx.saved_values
         return (gradient * (output > 0),)
 
@@ -65,13 +65,13 @@ class Exp(Function):
     symbol = "exp"
 
     @staticmethod
-    def forward(ctx, a):
+    def forward(ctx: Context, a: np.ndarray) -> np.ndarray:
         output = np.exp(a)
         ctx.save_for_backward(output)
         return output
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Context, gradient: np.ndarray) -> Gradients:
         (output,) = ctx.saved_values
         return (gradient * output,)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from course_utils.autodiff.engine import Variable, backward_order
 
@@ -37,12 +38,12 @@ def owner(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def numerical_gradients(function: Callable[..., Variable], *values, step: float = 1e-6) -> list[np.ndarray]:
+def numerical_gradients(function: Callable[..., Variable], *values: ArrayLike, step: float = 1e-6) -> list[np.ndarray]:
     """Gradients of a scalar `function` of variables at `values`, by central differences (f(v + h) − f(v − h)) / 2h."""
     arrays = [np.array(value, dtype=np.float64) for value in values]
     gradients = [np.zeros_like(array) for array in arrays]
 
-    def moved(array, place, distance):
+    def moved(array: np.ndarray, place: tuple[int, ...], distance: float) -> float:
         before = array[place]
         array[place] = before + distance
         result = function(*(Variable(array.copy()) for array in arrays)).value

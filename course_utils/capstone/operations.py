@@ -4,10 +4,12 @@ what `a @ b` costs.
 """
 
 from collections import Counter
+from collections.abc import Callable, Collection
 from functools import cache
 from math import inf
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.errors import CourseError
@@ -39,7 +41,9 @@ class Operations(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         kwargs, count = kwargs or {}, _formula(func)
         if count is None:  # made of other operators, as `linear` is without autograd
             with self:
@@ -56,7 +60,7 @@ class Operations(TorchDispatchMode):
 
 
 @cache
-def _formula(func):
+def _formula(func: OpOverload) -> Callable[..., int] | None:
     """How to count an operator from what it takes and gives; None where there is no way."""
     packet, name = func.overloadpacket, func.overloadpacket.__name__
     if formula := flop_formula(packet):
@@ -71,7 +75,7 @@ def _formula(func):
     return (lambda args, kwargs, answer: max(map(_elements, (answer, *args, *kwargs.values())))) if simple else None
 
 
-def _elements(value) -> int:
+def _elements(value: object) -> int:
     if isinstance(value, list | tuple):
         return sum(map(_elements, value))
     return value.numel() if isinstance(value, torch.Tensor) else 0

@@ -197,7 +197,7 @@ def levels_of(recipe: Recipe) -> dict[str, int]:
     return {name: _level(name, value) for name, value in plain_recipe(recipe).items()}
 
 
-def _level(name: str, value) -> int:
+def _level(name: str, value: object) -> int:
     sets = [change for change in CHANGES if isinstance(change.fields, dict) and name in change.fields]
     exact = [change.level for change in sets if change.fields[name] == value]
     if exact:

@@ -55,7 +55,9 @@ class Parser(argparse.ArgumentParser):
             action.help = action.help and _NAMES.sub(_names, action.help)
         return super().format_help()
 
-    def parse_known_args(self, args=None, namespace=None):
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
         arguments, unknown = super().parse_known_args(args, namespace)
         several = next((one.dest for one in self._actions if one.nargs == "*" and not one.option_strings), None)
         if several and not any(word.startswith("-") for word in unknown):  # more of them stand behind an option

@@ -70,6 +70,10 @@ def batches(split: Dataset, batch_size: int, seed: int | None = None) -> DataLoa
     With a `seed` the order is that of `EpochSampler(len(split), seed)`, reachable as `loader.sampler` for `set_epoch`;
     without one, as for evaluation, it is the split's own. The last batch may be smaller and is kept.
     Raises `CourseError` on a batch size below 1 or a split that is not tokenized.
+
+    >>> row = {"input_ids": [5, 7, 2], "attention_mask": [1, 1, 1], "labels": [5, 7, 2]}
+    >>> [len(batch["labels"]) for batch in batches(Dataset.from_list([row] * 5), 2)]
+    [2, 2, 1]
     """
     missing = [name for name in _BATCH_COLUMNS if name not in split.column_names]
     if missing:

@@ -79,6 +79,10 @@ def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
     on; if the number in the cell changes, a new bet begins.
 
     Raises `CourseError` on a name that does not begin with a chapter's number, and on a bet that is no finite number.
+
+    >>> bet("07-example", 40, "MiB", "What is the peak?")
+    What is the peak? Your bet: 40 MiB.
+    40.0
     """
     number, before = _finite(default, name), _look(name)
     same = before is not None and before.cell == number
@@ -92,7 +96,13 @@ def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
 
 
 def settle(name: str, truth: float) -> None:
-    """Show the bet called `name` beside the truth, and keep both; raises `CourseError` where nothing was bet so."""
+    """Show the bet called `name` beside the truth, and keep both; raises `CourseError` where nothing was bet so.
+
+    >>> guess = bet("07-example", 40, "MiB")
+    Your bet: 40 MiB.
+    >>> settle("07-example", 50)
+    You bet 40 MiB; it is 50 MiB: you were 1.25 times too low.
+    """
     from IPython.display import display
 
     before = _look(name)
@@ -179,7 +189,7 @@ def _ask(name: str, now: Bet, question: str) -> None:
     box = Text(start, description=what, disabled=now.truth is not None)
     message = HTML(html.escape(_say_what_counts(name, now)))
 
-    def take(change) -> None:
+    def take(change: dict) -> None:
         before = _look(name) or now
         if before.truth is not None:
             box.value, message.value = f"{before.guess:.15g}", html.escape(_say_what_counts(name, before))
@@ -221,7 +231,7 @@ def _number(value: float) -> str:
     return three_digits(value) if 1e-4 <= abs(value) < 1e15 else f"{value:.3g}"
 
 
-def _finite(value, name: str) -> float:
+def _finite(value: object, name: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -4,11 +4,15 @@ import json
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jupyter_server.services.contents.manager import ContentsManager
 
 _STATE, _VIEW = "application/vnd.jupyter.widget-state+json", "application/vnd.jupyter.widget-view+json"
 
 
-def keep(model: dict, path: str, contents_manager, **_) -> None:
+def keep(model: dict, path: str, contents_manager: "ContentsManager", **_) -> None:
     """Before the server saves: the state of each box that the notebook still shows and JupyterLab no longer knows, as the file
     has it. In place.
 

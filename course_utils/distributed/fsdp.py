@@ -1,11 +1,14 @@
 """FSDP: ZeRO-2 and ZeRO-3 (Rajbhandari et al. 2020), one unit of the module after the other (Zhao et al. 2023)."""
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import FunctionCtx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 # Their names since torch 2.13, and before.
@@ -33,12 +36,12 @@ class FlatParameter:
                 self.places.append((number, root.get_submodule(path), attribute))
         self.reshard()
 
-    def flatten(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+    def flatten(self, tensors: Sequence[Tensor]) -> Float[Tensor, " row"]:
         """The tensors end to end, with zeros up to the next multiple of N."""
         size = sum(tensor.numel() for tensor in tensors)
         return torch.cat([*(tensor.reshape(-1) for tensor in tensors), tensors[0].new_zeros(-size % self.ranks)])
 
-    def split(self, row: torch.Tensor) -> list[torch.Tensor]:
+    def split(self, row: Float[Tensor, " row"]) -> list[Tensor]:
         """The parameters in a row, in their shapes; `.data`, so that gathering again is no change of what autograd has saved."""
         sizes = [shape.numel() for shape in self.shapes]
         pieces = row[: sum(sizes)].split(sizes)
@@ -65,12 +68,12 @@ class Unshard(Function):
     """Forward: from the shard to the unit's parameters. Backward, once all have gradients: to this rank's shard of the mean."""
 
     @staticmethod
-    def forward(ctx, shard, unit):
+    def forward(ctx: FunctionCtx, shard: Float[Tensor, " shard"], unit: FlatParameter) -> tuple[Tensor, ...]:
         ctx.unit = unit
         return tuple(unit.split(unit.full_param))
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Float[Tensor, " shard"], None]:
         ctx.unit.reshard()  # first, because the gradients are done
         row = ctx.unit.flatten(gradients)
         gradient = row.new_empty(len(row) // ctx.unit.ranks)
@@ -89,7 +92,13 @@ class FSDP(nn.Module):
     unit. Make the optimizer afterwards, from the shards: it sees rows of numbers, so it must treat all alike, as Adam does.
     """
 
-    def __init__(self, module: nn.Module, units=(), compute_dtype=None, reshard_after_forward=True):
+    def __init__(
+        self,
+        module: nn.Module,
+        units: Iterable[nn.Module] = (),
+        compute_dtype: torch.dtype | None = None,
+        reshard_after_forward: bool = True,
+    ):
         super().__init__()
         self.module, self.compute_dtype, self.reshard_after_forward = module, compute_dtype, reshard_after_forward
         self.state_names, self.units, names = list(module.state_dict()), [], {}
@@ -108,7 +117,7 @@ class FSDP(nn.Module):
     def forward(self, *args, **kwargs):
         return self.module(*args, **kwargs)
 
-    def _before_forward(self, unit: FlatParameter, module, args, kwargs):
+    def _before_forward(self, unit: FlatParameter, module: nn.Module, args: tuple, kwargs: dict) -> tuple:
         if not in_backward():
             unit.reshard()  # what an earlier forward pass left may be older than the last update
         unit.unshard()
@@ -117,19 +126,19 @@ class FSDP(nn.Module):
         cast = lambda value: value.to(dtype) if dtype and value.is_floating_point() else value  # noqa: E731
         return tree_map_only(torch.Tensor, cast, (args, kwargs))
 
-    def _after_forward(self, unit: FlatParameter, module, args, output):
+    def _after_forward(self, unit: FlatParameter, module: nn.Module, args: tuple, output: object) -> None:
         for tensor in tree_leaves(output):
             if torch.is_tensor(tensor) and tensor.requires_grad:
                 tensor.register_hook(lambda gradient: unit.unshard())  # backward comes to this unit
         if not in_backward() and (self.reshard_after_forward or not torch.is_grad_enabled()):
             unit.reshard()
 
-    def full_state_dict(self) -> dict[str, torch.Tensor]:
+    def full_state_dict(self) -> dict[str, Tensor]:
         """What the plain module's `state_dict()` would be, on every rank."""
         state = {**self.module.state_dict(), **self.gather_by_name(self.shards)}
         return {name: state[name] for name in self.state_names}
 
-    def gather_by_name(self, shards: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def gather_by_name(self, shards: Iterable[Float[Tensor, " _"]]) -> dict[str, Tensor]:
         """From a shard of each unit, such as one kind of an optimizer's state: the parameters' tensors, on every rank."""
         tensors = {}
         for unit, shard in zip(self.units, shards, strict=True):

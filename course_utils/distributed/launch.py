@@ -75,6 +75,10 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
     first launched any. Raises `RankError` with the first failure of a rank, and
     `CourseError` where they are not done within `seconds`, with where each of them was; no rank is left behind in any event.
     In a notebook a line says that they are at work.
+
+    >>> import torch.distributed as dist
+    >>> launch(lambda base: base + dist.get_rank(), 2, 10)
+    [10, 11]
     """
     _check(world_size, seconds)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, sign_of_life(world_size):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor
 
 from course_utils.distributed.ddp import in_buckets
 from course_utils.distributed.traffic import uncounted
@@ -21,7 +23,9 @@ class OuterNesterov:
     lr: float = 0.7
     momentum: float = 0.9
 
-    def step(self, start: torch.Tensor, mean: torch.Tensor, velocity: torch.Tensor) -> None:
+    def step(
+        self, start: Float[Tensor, "*shape"], mean: Float[Tensor, "*shape"], velocity: Float[Tensor, "*shape"]
+    ) -> None:
         """Move `start`, the parameters at the last average, by one round that ended on average at `mean`.
 
         The gradient is Δ = start − mean: u ← μ u + Δ, θ ← θ − η (Δ + μ u).
@@ -48,7 +52,7 @@ class LocalSGD:
         sync_every: int,
         *,
         state: str = "keep",
-        extra_tensors: Iterable[torch.Tensor] = (),
+        extra_tensors: Iterable[Tensor] = (),
         outer_optimizer: OuterNesterov | None = None,
     ):
         self.optimizer, self.sync_every, self.steps = optimizer, sync_every, 0
@@ -89,7 +93,7 @@ class LocalSGD:
 
 
 @torch.no_grad()
-def average_over_ranks(tensors: Sequence[torch.Tensor], bucket_bytes: int = 25 * 2**20) -> None:
+def average_over_ranks(tensors: Sequence[Tensor], bucket_bytes: int = 25 * 2**20) -> None:
     """Replace the tensors by their means over all ranks. A rank sends 2(N − 1)/N of their bytes."""
     for bucket in in_buckets(tensors, bucket_bytes):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
@@ -100,7 +104,7 @@ def average_over_ranks(tensors: Sequence[torch.Tensor], bucket_bytes: int = 25 *
 
 
 @torch.no_grad()
-def drift(parameters: Iterable[torch.Tensor]) -> float:
+def drift(parameters: Iterable[Tensor]) -> float:
     """How far this rank is from the mean of all ranks: ‖θ − mean θ‖. What it sends is not counted."""
     own = torch.cat([p.reshape(-1) for p in parameters])
     mean = own.clone()

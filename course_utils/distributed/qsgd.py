@@ -8,17 +8,19 @@ from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float, Float32, Int8, Shaped
+from torch import Tensor
 
 BLOCK = 2048
 """Elements that share one scale."""
 
 
 def quantize(
-    tensor: torch.Tensor, levels: int = 127, stochastic: bool = True, generator: torch.Generator | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    tensor: Float[Tensor, "..."], levels: int = 127, stochastic: bool = True, generator: torch.Generator | None = None
+) -> tuple[Int8[Tensor, "blocks 2048"], Float32[Tensor, "blocks 1"]]:
     """The tensor as whole numbers from −`levels` to `levels`, times a scale for each block: the block's largest magnitude.
 
-    Returns int8 codes, [blocks, BLOCK], the last block filled up with zeros, and float32 scales, [blocks, 1]. `stochastic`
+    Returns the codes, the last block filled up with zeros, and the scales. `stochastic`
     rounds x up with probability x − ⌊x⌋, so that the mean is x; otherwise x goes to the nearest code.
     """
     flat = tensor.reshape(-1).float()
@@ -30,7 +32,12 @@ def quantize(
     return exact.round().clamp(-levels, levels).to(torch.int8), scales
 
 
-def dequantize(codes: torch.Tensor, scales: torch.Tensor, like: torch.Tensor, levels: int = 127) -> torch.Tensor:
+def dequantize(
+    codes: Int8[Tensor, "blocks 2048"],
+    scales: Float32[Tensor, "blocks 1"],
+    like: Float[Tensor, "*shape"],
+    levels: int = 127,
+) -> Float[Tensor, "*shape"]:
     """What `quantize` meant, in the shape and type of `like`."""
     return (codes * (scales / levels)).view(-1)[: like.numel()].view_as(like).to(like.dtype)
 
@@ -44,7 +51,7 @@ class QSGD:
 
     def __init__(
         self,
-        parameters: Iterable[torch.Tensor],
+        parameters: Iterable[Tensor],
         levels: int = 127,
         stochastic: bool = True,
         error_feedback: bool = False,
@@ -73,7 +80,7 @@ class QSGD:
             parameter.grad.copy_(piece.view_as(parameter))
 
 
-def all_gather(tensor: torch.Tensor) -> list[torch.Tensor]:
+def all_gather(tensor: Shaped[Tensor, "*shape"]) -> list[Shaped[Tensor, "*shape"]]:
     """The tensors of all ranks, in their order."""
     tensors = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
     dist.all_gather(tensors, tensor)

@@ -4,11 +4,14 @@
 them, one from each end, with which every rank has as much to do.
 """
 
+from collections.abc import Sequence
 from math import inf, sqrt
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from course_utils.techniques.attention import wide
 
@@ -17,7 +20,14 @@ class RingAttention(torch.autograd.Function):
     """`apply(q, k, v, places, is_causal)` on every rank, with its own parts: the part of the output for its own queries."""
 
     @staticmethod
-    def forward(ctx, q, k, v, places, is_causal=False):
+    def forward(
+        ctx: FunctionCtx,
+        q: Float[Tensor, "... queries d"],
+        k: Float[Tensor, "... keys d"],
+        v: Float[Tensor, "... keys d_v"],
+        places: Sequence[Int[Tensor, " _"]],
+        is_causal: bool = False,
+    ) -> Float[Tensor, "... queries d_v"]:
         rank, ranks = dist.get_rank(), dist.get_world_size()
         out, lse, keys, values = 0.0, wide(q.new_full((*q.shape[:-1], 1), -inf)), k, v
         for step in range(ranks):
@@ -32,7 +42,7 @@ class RingAttention(torch.autograd.Function):
         return out.to(q.dtype)
 
     @staticmethod
-    def backward(ctx, grad_out):
+    def backward(ctx: FunctionCtx, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         rank, ranks, places = dist.get_rank(), dist.get_world_size(), ctx.places
         dot = (wide(grad_out) * wide(out)).sum(-1, keepdim=True)
@@ -62,18 +72,24 @@ def pass_on(*tensors: Tensor) -> list[Tensor]:
     return come
 
 
-def scores_of(q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, is_causal: bool) -> Tensor:
+def scores_of(
+    q: Float[Tensor, "... queries d"],
+    k: Float[Tensor, "... keys d"],
+    queries: Int[Tensor, " queries"],
+    keys: Int[Tensor, " keys"],
+    is_causal: bool,
+) -> Float[Tensor, "... queries keys"]:
     """qkᵀ/√d; causal, a query sees the keys at its place and before, by their places in the whole sequence."""
     scores = wide(q) @ wide(k).mT / sqrt(q.shape[-1])
     return scores.masked_fill(keys > queries[:, None], -inf) if is_causal else scores
 
 
-def stretches(length: int, ranks: int) -> list[Tensor]:
+def stretches(length: int, ranks: int) -> list[Int[Tensor, " _"]]:
     """The places of each rank's tokens: one stretch after the other."""
     return list(torch.arange(length).chunk(ranks))
 
 
-def two_ends(length: int, ranks: int) -> list[Tensor]:
+def two_ends(length: int, ranks: int) -> list[Int[Tensor, " _"]]:
     """A stretch from the beginning and one from the end for each rank: a causal mask then leaves all of them as much."""
     parts = torch.arange(length).chunk(2 * ranks)
     return [torch.cat([parts[rank], parts[2 * ranks - 1 - rank]]) for rank in range(ranks)]

@@ -1,6 +1,6 @@
 """ZeRO-1: every rank keeps the optimizer's state of its share of the parameters only (Rajbhandari et al. 2020, section 5.1)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ class ShardedOptimizer:
     parameter to all. A parameter without a gradient counts as zero. A learning-rate schedule takes `optimizer`.
     """
 
-    def __init__(self, params: Iterable, optimizer_cls: type, **options):
+    def __init__(self, params: Iterable, optimizer_cls: Callable[..., torch.optim.Optimizer], **options):
         params = list(params)
         groups = params if isinstance(params[0], dict) else [{"params": params}]
         groups = [{**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups]

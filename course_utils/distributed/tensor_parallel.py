@@ -8,19 +8,23 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 
 
 class CopyToAll(torch.autograd.Function):
     """Forward: nothing, as all ranks have `x`. Backward: each rank's gradient is a part of the sum."""
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(
+        ctx: FunctionCtx, x: Float[Tensor, "*shape"], group: dist.ProcessGroup | None
+    ) -> Float[Tensor, "*shape"]:
         ctx.group = group
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         return summed(grad, ctx.group), None
 
 
@@ -28,15 +32,17 @@ class SumOfAll(torch.autograd.Function):
     """Forward: the sum over the ranks. Backward: nothing, as all ranks have the sum's gradient."""
 
     @staticmethod
-    def forward(ctx, part, group):
+    def forward(
+        ctx: FunctionCtx, part: Float[Tensor, "*shape"], group: dist.ProcessGroup | None
+    ) -> Float[Tensor, "*shape"]:
         return summed(part, group)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         return grad, None
 
 
-def summed(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def summed(tensor: Float[Tensor, "*shape"], group: dist.ProcessGroup | None) -> Float[Tensor, "*shape"]:
     """The sum over the ranks of `group`, in new memory."""
     total = tensor.contiguous().clone()
     dist.all_reduce(total, group=group)
@@ -50,8 +56,8 @@ class RowLinear(nn.Module):
         super().__init__()
         self.weight, self.bias, self.group = part_of(linear.weight, 1, group), linear.bias, group
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The whole output: x has a part of the inputs, shape (…, inputs / N)."""
+    def forward(self, x: Float[Tensor, "*tokens part"]) -> Float[Tensor, "*tokens outputs"]:
+        """The whole output: x has a part of the inputs."""
         whole = SumOfAll.apply(x @ self.weight.T, self.group)
         return whole if self.bias is None else whole + self.bias
 
@@ -76,12 +82,12 @@ class Split(nn.Module):
         for name in rows:
             setattr(module, name, RowLinear(module.get_submodule(name), group))
 
-    def forward(self, hidden_states: Tensor, *args, **kwargs):
+    def forward(self, hidden_states: Tensor, *args, **kwargs) -> object:
         """The module's own output."""
         return self.module(CopyToAll.apply(hidden_states, self.group), *args, **kwargs)
 
 
 def part_of(whole: Tensor, dim: int, group: dist.ProcessGroup | None) -> nn.Parameter:
-    """This rank's N-th of a parameter, cut along `dim`, in memory of its own."""
+    """This rank's N-th of a parameter, cut along `dim`, whose size N divides, in memory of its own."""
     part = whole.detach().chunk(dist.get_world_size(group), dim)[dist.get_rank(group)].clone()
     return nn.Parameter(part, whole.requires_grad)

@@ -8,7 +8,7 @@ reduce. N is the number of ranks.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import prod
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _uncounted: list[None] = []
+Load = tuple[int, int, int]
+"""Bytes out, bytes in, and messages."""
 
 
 class UnknownCollectiveError(CourseError):
@@ -108,7 +111,9 @@ class _Watcher(TorchDispatchMode):
         super().__init__()
         self.ledger = ledger
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         if func.namespace in ("c10d", "_c10d_functional") and not _uncounted:
             self._record(func.overloadpacket.__name__.strip("_"), args)
         return func(*args, **(kwargs or {}))
@@ -133,11 +138,11 @@ def _group(args: tuple) -> dist.ProcessGroup:
     return dist.distributed_c10d._resolve_process_group(names[-1]) if names else dist.group.WORLD
 
 
-def _bytes(tree) -> int:
+def _bytes(tree: object) -> int:
     return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
-def _all_reduce(args, ranks):
+def _all_reduce(args: tuple, ranks: int) -> Load:
     """2 (N − 1) pieces of an N-th each, out and in."""
     load = 2 * (ranks - 1) * _bytes(args[0]) // ranks
     return load, load, 2 * (ranks - 1)
@@ -146,14 +151,14 @@ def _all_reduce(args, ranks):
 def _count_piece(position: int) -> Callable:
     """N − 1 pieces, out and in; the argument at `position` is one of them."""
 
-    def load(args, ranks):
+    def load(args: tuple, ranks: int) -> Load:
         moved = (ranks - 1) * _bytes(args[position])
         return moved, moved, ranks - 1
 
     return load
 
 
-def _count_whole(args, ranks):
+def _count_whole(args: tuple, ranks: int) -> Load:
     """N − 1 of the N pieces of the first argument, out and in."""
     moved = (ranks - 1) * _bytes(args[0]) // ranks
     return moved, moved, ranks - 1
@@ -163,7 +168,7 @@ def _all_to_all(given: int, coming: int, leaving: int) -> Callable:
     """From each rank to each other, directly, the rows that are for it. The arguments at `coming` and `leaving` say how many
     rows of the tensor at `given` these are, by rank; where they are empty all ranks get as many."""
 
-    def load(args, ranks):
+    def load(args: tuple, ranks: int) -> Load:
         tensor, rank = args[given], _group(args).rank()
         row = tensor.element_size() * prod(tensor.shape[1:])
         out, into = (list(args[place]) or [len(tensor) // ranks] * ranks for place in (leaving, coming))
@@ -173,13 +178,13 @@ def _all_to_all(given: int, coming: int, leaving: int) -> Callable:
     return load
 
 
-def _broadcast(args, ranks):
+def _broadcast(args: tuple, ranks: int) -> Load:
     """Handed on from rank to rank: all but the root receive it, all but the one before the root send it."""
     size, root, rank = _bytes(args[0]), args[2], dist.get_rank()
     return size * ((rank + 1) % ranks != root), size * (rank != root), int((rank + 1) % ranks != root)
 
 
-def _reduce(args, ranks):
+def _reduce(args: tuple, ranks: int) -> Load:
     """Handed on around to the root: all but the root send it, all but the one behind the root receive it."""
     size, root, rank = _bytes(args[0]), args[3], dist.get_rank()
     return size * (rank != root), size * ((rank - 1) % ranks != root), int(rank != root)

@@ -70,7 +70,7 @@ def read_whereabouts(folder: Path, rank: int) -> str:
     return pickle.loads(_whereabouts(folder, rank).read_bytes())
 
 
-def _run_in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds: float):
+def _run_in_group(work: Callable, arguments: tuple, folder: Path, rank: int, world_size: int, seconds: float) -> object:
     for name, value in LOOPBACK.items():
         set_variable(name, value)
     limit = timedelta(seconds=2 * seconds)  # `launch` comes first, and can tell where every rank is
@@ -142,7 +142,7 @@ def _message(error: BaseException) -> str:
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST]} …"
 
 
-def _store(path: Path, value) -> None:
+def _store(path: Path, value: object) -> None:
     with replacing(path) as draft:
         draft.write_bytes(cloudpickle.dumps(value))
 

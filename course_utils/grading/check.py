@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -142,7 +142,9 @@ class Checker:
             return f"{failed}, {ending} and run it again."
         return f"Not your newest answer: {failed}, so this is a verdict on the one from In [{where.cell}]."
 
-    def _result(self, question: Question, entry: Mapping, outcomes, where: Definition | None) -> tuple[Result, Shown]:
+    def _result(
+        self, question: Question, entry: Mapping, outcomes: Sequence[Outcome], where: Definition | None
+    ) -> tuple[Result, Shown]:
         records = recall(self.name)
         record = records.get(question.id, Record())
         tries, hidden = record.tries + 1, bool(entry["has_hidden"])

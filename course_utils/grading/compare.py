@@ -24,7 +24,7 @@ class Rule:
 def at_most(limit: float) -> Rule:
     """A number up to `limit`, for costs."""
 
-    def broken(got):
+    def broken(got: object) -> str | None:
         if type(got) not in (int, float):
             return f"is {_kind(got)} where a number is expected"
         return None if got <= limit else f"is {_show(got)} where at most {_limit(limit)} is allowed"
@@ -64,7 +64,7 @@ def compare(expected: Values, got: Values, tolerance: Tolerance) -> Difference |
     return _compare(expected, got, tolerance, ())
 
 
-def _compare(expected, got, tolerance: Tolerance, path: tuple) -> Difference | None:
+def _compare(expected: object, got: object, tolerance: Tolerance, path: tuple) -> Difference | None:
     if isinstance(expected, Rule):
         try:
             problem = expected.broken(got)
@@ -90,7 +90,7 @@ def _compare(expected, got, tolerance: Tolerance, path: tuple) -> Difference | N
     return None
 
 
-def _dicts(expected: dict, got: dict, tolerance, path) -> Difference | None:
+def _dicts(expected: dict, got: dict, tolerance: Tolerance, path: tuple) -> Difference | None:
     for name, value in expected.items():
         if name not in got:
             return _differ((*path, name), f"is missing{_list_extra(expected, got)}")
@@ -108,7 +108,7 @@ def _list_extra(expected: dict, got: dict) -> str:
     return f"; not asked for: {', '.join(map(_show, names[:_MOST_NAMES]))}{more}" if names else ""
 
 
-def _lists(expected: list, got: list, tolerance, path) -> Difference | None:
+def _lists(expected: list, got: list, tolerance: Tolerance, path: tuple) -> Difference | None:
     for i, (a, b) in enumerate(zip(expected, got, strict=False)):
         difference = _compare(a, b, tolerance, (*path, i))
         if difference:
@@ -118,7 +118,7 @@ def _lists(expected: list, got: list, tolerance, path) -> Difference | None:
     return None
 
 
-def _numbers(expected, got, tolerance, path) -> Difference | None:
+def _numbers(expected: float, got: float, tolerance: Tolerance, path: tuple) -> Difference | None:
     if got != got and expected == expected:
         return _differ(path, f"is NaN where {_show(expected)} is right", "is NaN", expected, got, inf)
     distance = _distance(expected, got, tolerance)
@@ -128,7 +128,7 @@ def _numbers(expected, got, tolerance, path) -> Difference | None:
     return _differ(path, _say(expected, got, distance), f"is {_show(got)}, which is {size}", expected, got, distance)
 
 
-def _distance(expected, got, tolerance: Tolerance) -> float:
+def _distance(expected: float, got: float, tolerance: Tolerance) -> float:
     """|expected − got| in units of what is allowed; 0 where they are the same, infinite where one is not finite."""
     if expected == got or (expected != expected and got != got):
         return 0.0
@@ -141,7 +141,7 @@ def _distance(expected, got, tolerance: Tolerance) -> float:
     return away / allowed if allowed else inf
 
 
-def _tensors(expected: torch.Tensor, got, tolerance, path) -> Difference | None:
+def _tensors(expected: torch.Tensor, got: object, tolerance: Tolerance, path: tuple) -> Difference | None:
     if not isinstance(got, torch.Tensor):
         return _differ(path, f"is {_kind(got)} where a tensor is expected", got=got)
     if got.dtype != expected.dtype:
@@ -153,7 +153,7 @@ def _tensors(expected: torch.Tensor, got, tolerance, path) -> Difference | None:
     return _elements(expected.detach(), got.detach(), tolerance, path)
 
 
-def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance, path) -> Difference | None:
+def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, path: tuple) -> Difference | None:
     if torch.equal(expected, got):
         return None
     wide = torch.complex128 if expected.is_complex() else torch.float64
@@ -176,7 +176,7 @@ def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance, path) -> Dif
     return _differ(path, problem, guarded, right, wrong, distance, index)
 
 
-def _say(right, wrong, distance: float) -> str:
+def _say(right: complex, wrong: complex, distance: float) -> str:
     far = f", {_factor(distance)} is allowed" if distance < _PLAIN else ""
     return f"is {_show(wrong)} where {_show(right)} is right{far}"
 
@@ -187,7 +187,15 @@ def _factor(number: float) -> str:
     return f"{number:,.0f} times as far off as" if number >= 100 else f"{number:.2g} times as far off as"
 
 
-def _differ(path, problem: str, guarded: str = "", expected=None, got=None, distance=None, index=None) -> Difference:
+def _differ(
+    path: tuple,
+    problem: str,
+    guarded: str = "",
+    expected: object = None,
+    got: object = None,
+    distance: float | None = None,
+    index: tuple[int, ...] | None = None,
+) -> Difference:
     step, names = None, []
     for before, part in zip((None, *path), path, strict=False):
         if before == STEPS and isinstance(part, int):
@@ -200,7 +208,7 @@ def _differ(path, problem: str, guarded: str = "", expected=None, got=None, dist
     return Difference(" · ".join(names) or "the answer", problem, guarded or problem, step, index, *shown, distance)
 
 
-def _kind(value) -> str:
+def _kind(value: object) -> str:
     """What a value is, in words; whole numbers and floats are one kind, truth values another."""
     if isinstance(value, torch.Tensor):
         return "a tensor"
@@ -214,7 +222,7 @@ def _limit(limit: float) -> str:
     return f"{limit:,.2f}" if limit > 1 else _show(limit)
 
 
-def _show(value) -> str:
+def _show(value: object) -> str:
     """A value for a sentence: whole numbers in full, others to 10 significant digits, strings as code, long ones cut."""
     if type(value) is int:
         return f"{value:,}" if value.bit_length() <= _MOST_BITS else f"a whole number of {value.bit_length():,} bits"

@@ -2,7 +2,11 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 MARK = re.compile(r"^\s*# EXERCISE (\w+)\s*$", re.MULTILINE)
 """The line by which a cell is marked as the answer to a question."""
@@ -18,7 +22,7 @@ class Failures:
         self._failed: dict[int, tuple[str, set[str]]] = {}
         self._names: set[str] = set()
 
-    def watch(self, shell, names: Iterable[str]) -> None:
+    def watch(self, shell: "InteractiveShell", names: Iterable[str]) -> None:
         """Keep an eye on these names too."""
         if not self._names:
             shell.events.register("pre_run_cell", lambda _: self._begin(shell.user_ns))
@@ -32,7 +36,7 @@ class Failures:
     def _begin(self, names: Mapping) -> None:
         self._values = {name: names.get(name, _NOTHING) for name in self._names}
 
-    def _end(self, names: Mapping, result) -> None:
+    def _end(self, names: Mapping, result: "ExecutionResult | None") -> None:
         error = result and (result.error_before_exec or result.error_in_exec)
         if error and result.execution_count:
             unchanged = {name for name, value in self._values.items() if names.get(name, _NOTHING) is value}
@@ -40,7 +44,7 @@ class Failures:
         self._values = {}  # it would keep tensors alive
 
 
-def failures_in(shell) -> Failures:
+def failures_in(shell: "InteractiveShell") -> Failures:
     """Those of this shell: one object, however many sets a notebook opens."""
     return _OF_SHELLS.setdefault(shell, Failures())
 

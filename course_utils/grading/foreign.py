@@ -9,10 +9,11 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
@@ -71,7 +72,7 @@ def forbid(names: Iterable[str]) -> None:
     files, programs = {_identity(path) for path in paths} - {None}, _PROGRAMS if names else ()
     _take_away(names, ExitStack(), for_good=True)
 
-    def watch(event, arguments):
+    def watch(event: str, arguments: tuple) -> None:
         if event == "open" and files and _identity(arguments[0]) in files:
             raise _ForeignFileError(str(arguments[0]))
         if event in programs:
@@ -80,7 +81,7 @@ def forbid(names: Iterable[str]) -> None:
     sys.addaudithook(watch)
 
 
-def _identity(path) -> tuple[int, int] | None:
+def _identity(path: object) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
     except (OSError, TypeError, ValueError):
@@ -269,12 +270,14 @@ class _Absent(MetaPathFinder, Loader):
     def __init__(self, names: tuple[str, ...], for_good: bool):
         self.names, self.for_good = names, for_good
 
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """A spec, so that who only asks whether there is such a module hears that there is."""
         mine = any(fullname == name or fullname.startswith(f"{name}.") for name in self.names)
         return spec_from_loader(fullname, self, is_package=self.for_good) if mine else None
 
-    def exec_module(self, module):
+    def exec_module(self, module: ModuleType) -> None:
         """Raises `ForeignError`; for good, whatever is taken from the module does so when it is used."""
         if not self.for_good:
             raise ForeignError(module.__name__)
@@ -287,7 +290,7 @@ class _StandIn:
     def __init__(self, where: str):
         self._where = where
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> "_StandIn":
         if name.startswith("__"):
             raise AttributeError(name)
         return _StandIn(f"{self._where}.{name}")
@@ -295,5 +298,5 @@ class _StandIn:
     def __call__(self, *_, **__):
         raise ForeignError(self._where)
 
-    def __mro_entries__(self, bases):
+    def __mro_entries__(self, bases: tuple) -> tuple:
         raise ForeignError(self._where)

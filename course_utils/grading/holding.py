@@ -2,13 +2,14 @@
 
 import gc
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from types import CodeType, ModuleType
 from weakref import WeakSet
 
 import numpy
 import torch
+from torch._ops import OpOverload
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,7 +32,9 @@ class Born(TorchDispatchMode):
     def _should_skip_dynamo(cls):
         return False  # torch's own name; else each operator goes through the compiler's guard, which is large to import
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         result = func(*args, **(kwargs or {}))
         given = {_address(tensor) for tensor in _tensors((args, kwargs or {}))}
         for tensor in _tensors(result):
@@ -45,7 +48,7 @@ class Born(TorchDispatchMode):
     def _note_birth(self, tensor: torch.Tensor) -> None:
         pass
 
-    def _note_operator(self, func, args: tuple, result) -> None:
+    def _note_operator(self, func: OpOverload, args: tuple, result: object) -> None:
         pass
 
     def alive(self) -> list[int]:
@@ -67,7 +70,7 @@ class Peak(Born):
     def _note_birth(self, tensor: torch.Tensor) -> None:
         self.largest = max(self.largest, tensor.untyped_storage().nbytes() // tensor.itemsize)
 
-    def _note_operator(self, func, args: tuple, result) -> None:
+    def _note_operator(self, func: OpOverload, args: tuple, result: torch.Tensor) -> None:
         if func.overloadpacket in _PRODUCTS:
             left = [each for each in args if isinstance(each, torch.Tensor)][-2]
             self.products += result.numel() * left.shape[-1]

@@ -169,7 +169,9 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _name_mistake(cases, outcomes, verdicts, entry: Mapping) -> str:
+def _name_mistake(
+    cases: Sequence[Case], outcomes: Sequence[Outcome], verdicts: Sequence[Verdict], entry: Mapping
+) -> str:
     """The mistake by its fingerprints; where a hidden case has a public one's name, the public one comes first and counts."""
     public = {
         *entry.get("cases", ()),
@@ -183,7 +185,14 @@ def _name_mistake(cases, outcomes, verdicts, entry: Mapping) -> str:
     return diagnose(entry, outcome_of, failed) or ""
 
 
-def _loses_elsewhere(question: Question, entry: Mapping, name: str, cases, expected, verdicts) -> bool:
+def _loses_elsewhere(
+    question: Question,
+    entry: Mapping,
+    name: str,
+    cases: Sequence[Case],
+    expected: Sequence[Values],
+    verdicts: Sequence[Verdict],
+) -> bool:
     """Whether all points are lost where the mistake alone would leave some, or where the public cases would earn none even
     without it: to mend it would not help.
     """
@@ -198,7 +207,9 @@ def _loses_elsewhere(question: Question, entry: Mapping, name: str, cases, expec
     return points(question, expected, passed) == 0 and (alone > 0 or without == 0)
 
 
-def _advice(question: Question, name: str, entry: Mapping, verdicts, tries: int | None) -> tuple[str, str]:
+def _advice(
+    question: Question, name: str, entry: Mapping, verdicts: Sequence[Verdict], tries: int | None
+) -> tuple[str, str]:
     """The named mistake's sentence and hint, or the hint that so many tries have earned."""
     if name:
         mistake = entry["mistakes"][name]
@@ -211,7 +222,9 @@ def _advice(question: Question, name: str, entry: Mapping, verdicts, tries: int 
     return "", question.hints[earned - 1] if earned else ""
 
 
-def _recognize(question: Question, verdicts, expected, outcomes) -> str:
+def _recognize(
+    question: Question, verdicts: Sequence[Verdict], expected: Sequence[Values], outcomes: Sequence[Outcome]
+) -> str:
     """What `question.recognize` says of the first failed case that it knows."""
     for verdict, right, outcome in zip(verdicts, expected, outcomes, strict=True):
         if question.recognize and not verdict.passed and outcome.kind == "values":

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from random import Random
 
 from torch.optim import Optimizer
 
@@ -32,9 +33,15 @@ def function(oracle: Callable, **fields) -> Question:
     """A function against `oracle`; both are called with a case's inputs by name.
 
     Values: `result` (a tuple as a list), or the names of a dict that is returned.
+
+    >>> about = {"title": "Twice", "points": 1, "difficulty": 1, "minutes": 2, "hints": ("add", "x + x", "return x + x")}
+    >>> case = Case("three", {"x": 3})
+    >>> question = function(lambda x: 2 * x, id="twice", answer="twice", public=lambda random: [case], **about)
+    >>> question.run(lambda x: x**2, case.inputs), question.expected(case.inputs)
+    ({'result': 9}, {'result': 6})
     """
 
-    def call(answer, inputs):
+    def call(answer: Callable, inputs: dict) -> dict:
         result = answer(**inputs)
         return result if type(result) is dict else {"result": result}
 
@@ -50,10 +57,10 @@ def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fiel
     """
     from course_utils.grading import streams
 
-    def cases(random) -> list[Case]:
+    def cases(random: Random) -> list[Case]:
         return streams.cases(random, hyper or streams.ADAM)
 
-    def expected(inputs):
+    def expected(inputs: dict) -> dict:
         return plain(streams.drive(oracle, inputs))
 
     given = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
@@ -83,10 +90,10 @@ def collective(
 
     used, replaces = use or (lambda answer, **inputs: answer(**inputs)), fields.get("replaces", ())
 
-    def limits(rank, given):
+    def limits(rank: int, given: list[dict]) -> Mapping:
         return sends(rank, given) if sends else {}
 
-    def run(answer, inputs):
+    def run(answer: Callable, inputs: dict) -> dict:
         on_ranks = ranks.together(used, answer, inputs, in_place, replaces)
         return {
             call: {
@@ -96,12 +103,12 @@ def collective(
             for call, given in inputs["calls"].items()
         }
 
-    def right(rank, given):
+    def right(rank: int, given: list[dict]) -> dict:
         result = oracle(rank, copy.deepcopy(given))
         values = result if type(result) is dict else {"result": result}
         return {**plain(values), ranks.LEFT: True, **ranks.limits(limits(rank, given))}
 
-    def expected(inputs):
+    def expected(inputs: dict) -> dict:
         return {
             call: {f"rank {rank}": right(rank, given) for rank in range(len(given))}
             for call, given in inputs["calls"].items()
@@ -129,13 +136,13 @@ def account(
     confusions = _CONFUSIONS | (_BITS if bits else {})
     names, called = tuple(numbers), fields["answer"]  # all that `run` may know: it goes where the learner's code runs
 
-    def run(answer, inputs):
+    def run(answer: object, inputs: dict) -> dict:
         if type(answer) is not dict and len(names) > 1:
             raise UnfitError(f"`{called}` is no dict; give one with the keys {', '.join(map(repr, names))}.")
         given = _spell_as_known(answer, names) if type(answer) is dict else {names[0]: answer}
         return {name: _number(given[name]) for name in [inputs["number"]] if name in given}
 
-    def expected(inputs):
+    def expected(inputs: dict) -> dict:
         value = numbers[inputs["number"]][0]
         return {inputs["number"]: value() if callable(value) else value}
 
@@ -144,7 +151,7 @@ def account(
         summands = (forgotten or {}).get(name, {})
         return _recognize(name, units[name], value, got.get(name), summands, confusions, tolerance)
 
-    def public(_):
+    def public(_: object) -> list[Case]:
         labels = {name: name if name.split()[-1] == unit else f"{name} in {unit}" for name, unit in units.items()}
         return [Case(labels[name], {"number": name}) for name in units]
 
@@ -166,7 +173,7 @@ def choice(
     `why_not` says of a wrong key why it is wrong; a right choice for a wrong reason is recognized. The right key is not shown.
     """
 
-    def run(answer, _):
+    def run(answer: object, _: object) -> dict:
         pair = answer if type(answer) in (tuple, list) else (answer,)
         if len(pair) > 2:
             raise TypeError("give a pair: one choice and one reason")
@@ -176,7 +183,7 @@ def choice(
         keys = [str(part) if type(part) is int and abs(part) < 100 else part for part in pair]
         return dict(zip(("choice", "reason"), [*keys, None, None], strict=False))
 
-    def recognize(_, got: dict) -> str | None:
+    def recognize(_: object, got: dict) -> str | None:
         chosen, because = (
             next((key for key in allowed if type(given) is str and folded(given) == key), given)
             for allowed, given in ((options, got.get("choice")), (reasons, got.get("reason")))
@@ -190,7 +197,7 @@ def choice(
             return (why_not or {}).get(because, "The choice is right; the reason is another.")
         return (why_not or {}).get(chosen)
 
-    def expected(_):
+    def expected(_: object) -> dict:
         return {"choice": right, "reason": reason}
 
     fixed = {"reveal": False, "recognize": recognize, "public": lambda _: [Case("choice and reason", {})]}
@@ -203,10 +210,18 @@ def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collec
     A rule gets the answer as plain values (numbers, strings, lists, dicts; a tensor of one number is that number, 7.0 is 7) and
     runs at the judge's. The sentence reads on after the answer's name: "`my_design` …". `words` are the names and strings that
     the rules know; the answer may have them in other letter case.
+
+    >>> about = {"title": "A batch", "points": 2, "difficulty": 1, "minutes": 2, "hints": ("halve", "try 4", "batch = 4")}
+    >>> rules = {"fits": lambda batch: None if batch <= 8 else "is too large", "even": lambda batch: None}
+    >>> question = design(rules, id="batch", answer="batch", **about)
+    >>> [case.name for case in question.cases()]
+    ['fits', 'even']
+    >>> question.expected({"rule": "fits"})["batch"].broken(question.run(16.0, {})["batch"])
+    'is too large'
     """
     called, words = fields["answer"], tuple(words)
 
-    def public(_):
+    def public(_: object) -> list[Case]:
         return [Case(name, {"rule": name}) for name in rules]
 
     return Question(
@@ -228,7 +243,7 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
 
     right_verdicts = subjects.verdicts(right, wrong)
 
-    def run(answer, inputs):
+    def run(answer: Callable, inputs: dict) -> dict:
         return {subjects.VERDICT: subjects.verdict_of(answer, subjects.made(inputs["source"], subject))}
 
     def recognize(right: dict, got: dict) -> str | None:
@@ -256,7 +271,7 @@ def _replacing(oracle: object, **fields) -> dict:
     return {**fields, "replaces": (*torchs, *fields.get("replaces", ()))}
 
 
-def _number(value):
+def _number(value: object) -> object:
     """A tensor or an array of one number counts as that number, and so does a fraction."""
     if type(value) in (Fraction, Decimal):
         return float(value)
@@ -264,7 +279,7 @@ def _number(value):
     return value.item() if single else value
 
 
-def _numbers(value, words: Collection[str], depth: int = 0):
+def _numbers(value: object, words: Collection[str], depth: int = 0) -> object:
     """As `_number`, inside of dicts and lists too, whole numbers as ints; strings spelled as `words` are."""
     if depth > DEEPEST:
         return value
@@ -281,7 +296,15 @@ def _spell_as_known(given: dict, names: Collection[str]) -> dict:
     return spelled(given, names) if all(type(name) is str for name in given) else given
 
 
-def _recognize(name, unit, right, got, summands, confusions, tolerance) -> str | None:
+def _recognize(
+    name: str,
+    unit: str,
+    right: float,
+    got: object,
+    summands: Mapping[str, float],
+    confusions: Mapping[str, float],
+    tolerance: Tolerance,
+) -> str | None:
     """What a wrong number of an account comes from, where that shows."""
     if type(got) not in (int, float) or not got or not right:
         return None

@@ -53,12 +53,12 @@ def packed(values: object) -> str:
     return b64encode(zlib.compress(tree.encode(), 9)).decode()
 
 
-def unpacked(text: str):
+def unpacked(text: str) -> object:
     """The values of a text from `packed`."""
     return _values(json.loads(zlib.decompress(b64decode(text))))
 
 
-def _tree(value):
+def _tree(value: object) -> object:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return {"tensor": [dtype, list(value.shape), value.flatten().tolist()]}
@@ -67,7 +67,7 @@ def _tree(value):
     return [_tree(item) for item in value] if isinstance(value, list) else value
 
 
-def _values(tree):
+def _values(tree: object) -> object:
     if isinstance(tree, list):
         return [_values(item) for item in tree]
     if not isinstance(tree, dict):

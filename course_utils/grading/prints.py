@@ -5,8 +5,12 @@ They name a mistake on a learner's machine, which has neither the mistaken code 
 
 from collections.abc import Collection, Mapping
 from math import inf, isfinite
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from course_utils.grading.judge import Outcome
 
 WEIGHTS = "weights"
 """A dict of this name holds what a training ended with. Its numbers differ between machines, so that only their forms count."""
@@ -17,7 +21,7 @@ MOST_WHOLE = 2**53
 _RELATIVE, _ABSOLUTE = 5e-5, 1e-6  # beside the rounding, what two right-minded ways to the same mistake may differ by
 
 
-def fingerprint(values):
+def fingerprint(values: object) -> object:
     """Plain values, thinned and rounded, as JSON holds them.
 
     Whole numbers stay, others keep 6 significant digits; a tensor becomes its dtype, shape and at most 8 evenly spread
@@ -34,7 +38,7 @@ def fingerprint(values):
     return _number(values) if type(values) in (int, float) else values
 
 
-def outcome_print(outcome):
+def outcome_print(outcome: "Outcome") -> dict:
     """The fingerprint of an `Outcome`: how the run ended, and what it gave."""
     ending = outcome.text.partition(":")[0] if outcome.kind == "exception" else ""
     return {
@@ -62,7 +66,7 @@ def diagnose(entry: Mapping, outcomes: Mapping[str, object], failed: Collection[
     return min(matching)[2] if matching else None
 
 
-def away(a, b) -> float:
+def away(a: object, b: object) -> float:
     """The largest difference between two fingerprints in units of what may differ: at most 1 where they are the same.
 
     Infinite where their forms differ, and where two whole numbers do.
@@ -88,7 +92,7 @@ def _tensor(tensor: torch.Tensor) -> dict:
     return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "numbers": chosen}
 
 
-def _forms(weights) -> str:
+def _forms(weights: object) -> str:
     """How many tensors there are, of how many elements, and whether all are finite."""
     values = list(weights.values()) if isinstance(weights, dict) else []
     tensors = [each for each in values if isinstance(each, torch.Tensor)]
@@ -103,13 +107,13 @@ def _spread(length: int, most: int) -> list[int]:
     return [i * (length - 1) // (most - 1) for i in range(most)]
 
 
-def _number(value):
+def _number(value: float) -> float | str:
     """Whole numbers in full, as far as floats hold them: a count or an account that is off by one is another mistake."""
     whole = type(value) is int or (type(value) is float and value.is_integer())
     return int(value) if whole and abs(value) <= MOST_WHOLE else _round(value)
 
 
-def _round(value):
+def _round(value: float) -> float | str:
     """Six significant digits; what JSON has no number for as a word."""
     if type(value) is bool:
         return value

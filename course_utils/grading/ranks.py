@@ -37,7 +37,9 @@ def so_many(count: int) -> str:
     return format_counted(count, "rank")
 
 
-def together(use: Callable, answer, inputs: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()) -> dict:
+def together(
+    use: Callable, answer: Callable, inputs: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()
+) -> dict:
     """By call and rank: the values of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does.
 
     On the ranks nothing of `replaces` can be used.
@@ -53,7 +55,9 @@ def world_size(calls: dict[str, list[dict]]) -> int:
     return len(next(iter(calls.values())))
 
 
-def on_rank(use: Callable, answer, calls: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()) -> dict:
+def on_rank(
+    use: Callable, answer: Callable, calls: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()
+) -> dict:
     """What this rank of a running process group gets, by call."""
     forbid(replaces)  # this process was started for it alone
     return {name: _call(use, answer, given[dist.get_rank()], in_place) for name, given in calls.items()}
@@ -116,7 +120,7 @@ def watched(seconds: float, work: Callable, *arguments):
     return ended["result"]
 
 
-def _call(use: Callable, answer, given: dict, in_place: tuple[str, ...]) -> dict:
+def _call(use: Callable, answer: Callable, given: dict, in_place: tuple[str, ...]) -> dict:
     mine = copy.deepcopy(given)
     dist.barrier()  # else a fast rank of the next call could be taken for a slow one of this
     with counted() as ledger:

@@ -5,7 +5,7 @@ invites to; float32 elsewhere is caught by numbers that float32 cannot hold.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from random import Random
 
@@ -82,7 +82,7 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
 
 
 @torch.enable_grad()
-def drive(answer, inputs: dict) -> dict:
+def drive(answer: type[torch.optim.Optimizer], inputs: dict) -> dict:
     """The values that optimizer class `answer` gives over one stream.
 
     `hyper-parameters`: those that the case names, in words, because none of them is within a tolerance of another; `steps`: per
@@ -118,7 +118,7 @@ def drive(answer, inputs: dict) -> dict:
     return {**values, "state": state_of(optimizer)} if inputs["count_state"] else values
 
 
-def state_of(optimizer) -> dict:
+def state_of(optimizer: torch.optim.Optimizer) -> dict:
     """What `optimizer.state_dict()` holds in tensors of more than one element: how many elements, of which dtypes, and the bytes
     of the memory behind them, which a slice keeps whole; and how many elements the optimizer holds besides, in attributes and
     closures, parameters and gradients left out. A single number in a larger memory is as large as that memory.
@@ -142,16 +142,16 @@ class _Draw:
         self.random, self.hyper = random, hyper
         self.generator = torch.Generator().manual_seed(random.getrandbits(31))
 
-    def normal(self, shape) -> torch.Tensor:
+    def normal(self, shape: Sequence[int]) -> torch.Tensor:
         return torch.randn(shape, generator=self.generator, dtype=torch.float64)
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
 
-    def group(self, names, options: dict, scale: float = 1.0) -> dict:
+    def group(self, names: Sequence[str], options: dict, scale: float = 1.0) -> dict:
         return {"parameters": {name: self.normal(SHAPES[name]) * scale for name in names}, "options": options}
 
-    def one_group(self, names=("weight", "bias"), scale: float = 1.0) -> dict:
+    def one_group(self, names: Sequence[str] = ("weight", "bias"), scale: float = 1.0) -> dict:
         """By default two tensors; every hyper-parameter is drawn, and none is zero."""
         drawn = {name: self.random.choice([v for v in values if v]) for name, values in self.hyper.items()}
         return self.group(names, _plain_options(drawn), scale)
@@ -162,7 +162,17 @@ class _Draw:
         names = (["weight", "shift"], ["bias", "scale"])
         return [self.group(names[i], _plain_options({name: pair[i] for name, pair in pairs.items()})) for i in range(2)]
 
-    def gradient(self, name, number, missing, zero, decades, steady, empty_steps, never) -> torch.Tensor | None:
+    def gradient(
+        self,
+        name: str,
+        number: int,
+        missing: float,
+        zero: float,
+        decades: float,
+        steady: bool,
+        empty_steps: int,
+        never: Collection[str],
+    ) -> torch.Tensor | None:
         if name in never or number < empty_steps or self.chance(missing):
             return None
         size = 10.0 ** (decades if steady else self.random.uniform(-decades, decades))
@@ -178,7 +188,7 @@ class _Draw:
         return Case(name, {"groups": groups, "gradients": drawn, "rates": rates, **_TRAITS, **traits})
 
 
-def _in_words(option) -> str:
+def _in_words(option: object) -> str:
     if isinstance(option, tuple | list):
         return ", ".join(map(_in_words, option))
     return f"{option:.6g}" if isinstance(option, int | float) else str(option)
@@ -189,13 +199,13 @@ def _plain_options(options: dict) -> dict:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
 
-def says_gradients_changed(_, got: dict) -> str | None:
+def says_gradients_changed(_: object, got: dict) -> str | None:
     """Of values in which the only fault may be that `p.grad` is not as it was."""
     changed = any(step.get(UNTOUCHED_GRADIENTS) is False for step in got.get(STEPS, ()))
     return "`step()` changes `p.grad` or clears it; it belongs to the caller. Work on a copy." if changed else None
 
 
-def _copy_parameters(parameters: dict, transposed=()) -> dict:
+def _copy_parameters(parameters: dict, transposed: Collection[str] = ()) -> dict:
     """Copies that keep their strides, but for those `transposed` now."""
     copies = {name: value.detach().clone() for name, value in parameters.items()}
     turned = {name: copies[name].mT.contiguous().mT for name in transposed if name in copies}
@@ -211,7 +221,7 @@ def _lay_out(gradients: dict, inputs: dict) -> dict:
     }
 
 
-def _step(optimizer, groups: list[dict], gradients: dict, gradients_stay: bool) -> dict:
+def _step(optimizer: torch.optim.Optimizer, groups: list[dict], gradients: dict, gradients_stay: bool) -> dict:
     parameters = {name: p for group in groups for name, p in group.items()}
     for name, parameter in parameters.items():
         if gradients_stay and parameter.grad is not None and gradients[name] is not None:
@@ -227,7 +237,9 @@ def _step(optimizer, groups: list[dict], gradients: dict, gradients_stay: bool) 
     return values
 
 
-def _reload(answer, groups: list[dict], optimizer, counted_on: int):
+def _reload(
+    answer: type[torch.optim.Optimizer], groups: list[dict], optimizer: torch.optim.Optimizer, counted_on: int
+) -> tuple[list[dict], torch.optim.Optimizer]:
     """As after a restart: equal parameters that are new objects, and an optimizer that learns everything from the state."""
     saved = copy.deepcopy(optimizer.state_dict())
     saved["state"] = _count_on(saved["state"], counted_on) if counted_on else saved["state"]
@@ -237,7 +249,7 @@ def _reload(answer, groups: list[dict], optimizer, counted_on: int):
     return groups, optimizer
 
 
-def _count_on(value, steps: int):
+def _count_on(value: object, steps: int) -> object:
     """With `steps` more in every single number, as its dtype holds it: beside tensors, a state has nothing but a step count."""
     if isinstance(value, torch.Tensor):
         return (value.double() + steps).to(value.dtype) if value.numel() == 1 else value
@@ -252,7 +264,7 @@ def _count_on(value, steps: int):
     return value + steps if type(value) in (int, float) else value
 
 
-def _go_astray_and_back(optimizer, groups: list[dict]) -> None:
+def _go_astray_and_back(optimizer: torch.optim.Optimizer, groups: list[dict]) -> None:
     """One step more, and back: the same objects, with the values and the state of before."""
     parameters = [parameter for group in groups for parameter in group.values()]
     values, saved = copy.deepcopy(([p.detach() for p in parameters], optimizer.state_dict()))
@@ -272,7 +284,7 @@ def _room(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
-def _tensors_in(value):
+def _tensors_in(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):

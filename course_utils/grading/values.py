@@ -24,7 +24,7 @@ class UnansweredError(CourseError):
     """A value that is still `...`, as the stub left it."""
 
 
-def plain(value, where: str = "", depth: int = 0):
+def plain(value: object, where: str = "", depth: int = 0) -> object:
     """`value` in exact built-in types and strided CPU tensors, copied; tuples become lists, NumPy's scalars, fractions and
     decimals numbers.
 
@@ -58,7 +58,7 @@ def plain(value, where: str = "", depth: int = 0):
     raise UnfitError(f"{_name_place(where)} is of type {name}; the check takes {_ALLOWED} only.")
 
 
-def conform(expected, got):
+def conform(expected: object, got: object) -> object:
     """Plain values `got` in the form of those `expected`, where another form says the same.
 
     This is the one rule on forms, for every question. Where a number is expected, a tensor of one element is that number, and
@@ -95,7 +95,7 @@ def folded(text: str) -> str:
     return text.strip().casefold()
 
 
-def whole(value):
+def whole(value: object) -> object:
     """A float that is a whole number as an int; anything else as it is."""
     is_whole = type(value) is float and value.is_integer() and abs(value) <= _EXACT_WHOLE
     return int(value) if is_whole else value
@@ -126,7 +126,7 @@ def _tensor(tensor: torch.Tensor, where: str) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
-def same(a, b) -> bool:
+def same(a: object, b: object) -> bool:
     """Whether two values are the same to the last bit, NaN included; used to see that inputs were left alone."""
     if type(a) is not type(b):
         return False

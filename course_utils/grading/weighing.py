@@ -24,7 +24,7 @@ def weighed(scenario: Scenario, **options) -> Question:
     return replace(question, run=lambda answer, inputs: question.run(plain_choice(answer), inputs))
 
 
-def plain_choice(answer):
+def plain_choice(answer: object) -> object:
     """The fields of recipe and layout as dicts; anything else as it is."""
     if type(answer) in (tuple, list):
         return [plain_choice(one) for one in answer]
@@ -34,7 +34,7 @@ def plain_choice(answer):
 def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
     """By the name of a check's line, what is wrong of a choice in plain values, or None; it reads on after the choice's name."""
 
-    def weigh_choice(choice) -> Weighed | str:
+    def weigh_choice(choice: object) -> Weighed | str:
         try:
             return weigh(scenario, *choice_from(choice, scenario.cards > 1))
         except CourseError as error:
@@ -42,12 +42,12 @@ def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
         except Exception as error:  # plain values of any kind come here, and a recipe does not foresee them all
             return f"it is no recipe ({type(error).__name__}); give the fields that a Recipe has"
 
-    def asked_for(choice):
+    def asked_for(choice: object) -> str | None:
         result = weigh_choice(choice)
         return f"cannot be weighed: {result}" if isinstance(result, str) else None
 
-    def valid(then: Callable[[Weighed], str | None], fits: bool = True):
-        def rule(choice):
+    def valid(then: Callable[[Weighed], str | None], fits: bool = True) -> Callable[[object], str | None]:
+        def rule(choice: object) -> str | None:
             result = weigh_choice(choice)
             if isinstance(result, str):
                 return _LATER.format("the first line comes first")
@@ -69,7 +69,7 @@ def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
     }
 
 
-def choice_from(choice, is_pair: bool) -> tuple[Recipe, Layout]:
+def choice_from(choice: object, is_pair: bool) -> tuple[Recipe, Layout]:
     """Recipe and layout from plain values. Raises `CourseError` for what is neither, and for a recipe that contradicts itself."""
     if is_pair and not (type(choice) is list and len(choice) == 2):
         raise CourseError("Give a pair, a Recipe and a Layout, or dicts of their fields.")
@@ -77,7 +77,7 @@ def choice_from(choice, is_pair: bool) -> tuple[Recipe, Layout]:
     return _make(Recipe, recipe), _make(Layout, layout)
 
 
-def _make(kind: type, given):
+def _make(kind: type, given: object) -> Recipe | Layout:
     names = [field.name for field in fields(kind)]
     if type(given) is not dict:
         raise CourseError(f"Give a {kind.__name__}, or a dict of its fields: {', '.join(names)}.")

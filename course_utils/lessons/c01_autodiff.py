@@ -6,8 +6,10 @@ from statistics import median
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from numpy.typing import ArrayLike
 from torch import nn
 
 from course_utils.autodiff import Variable, backward_order, relu
@@ -19,7 +21,9 @@ _WIDTH, _HEIGHT = 0.66, 0.62  # of a node, where columns and rows are 1 apart
 _NUMBERS_SHOWN = 3
 
 
-def cost(y, w, x, b) -> Variable:
+def cost(
+    y: ArrayLike | Variable, w: ArrayLike | Variable, x: ArrayLike | Variable, b: ArrayLike | Variable
+) -> Variable:
     """C = y − max(0, w·x + b), of numbers, or of vectors w and x."""
     y, w, x, b = (value if isinstance(value, Variable) else Variable(value) for value in (y, w, x, b))
     for variable, name in zip((y, w, x, b), "ywxb", strict=True):
@@ -144,7 +148,7 @@ def _places(order: list[Variable]) -> dict:
     return {thing: (column[thing], row[thing] - highest) for thing in row}
 
 
-def _draw_box(axes, x: float, y: float, variable: Variable, saved: bool) -> None:
+def _draw_box(axes: Axes, x: float, y: float, variable: Variable, saved: bool) -> None:
     face = "#D6ECF8" if saved else COLORS["paper"]  # a light tone of the color of activations
     frame = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": face, "edgecolor": COLORS["ink"], "zorder": 3}
     axes.add_patch(FancyBboxPatch((x - _WIDTH / 2, y - _HEIGHT / 2), _WIDTH, _HEIGHT, linewidth=1.2, **frame))
@@ -156,7 +160,7 @@ def _draw_box(axes, x: float, y: float, variable: Variable, saved: bool) -> None
         axes.text(x, place, text, ha="center", va="center", color=color, weight=weight, fontsize=8.5, zorder=4)
 
 
-def _draw_arrow(axes, start: tuple, bends: list[tuple], end: tuple, local: str) -> None:
+def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local: str) -> None:
     """From box to box, level while it passes a column; its label stands near its end, since arrows cross at one half."""
     points = [(start[0] + _WIDTH / 2, start[1])]
     for x, y in bends:
@@ -181,7 +185,7 @@ def _heading(variable: Variable) -> str:
     return f"{variable.name}:  {made}" if variable.name else made
 
 
-def _number(value) -> str:
+def _number(value: np.ndarray) -> str:
     return f"{float(value) + 0.0:.3g}".replace("-", "−")  # + 0.0 turns −0 into 0
 
 

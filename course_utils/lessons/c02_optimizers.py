@@ -7,6 +7,7 @@ from functools import partial
 from math import log, sqrt
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
@@ -33,19 +34,19 @@ class Surface:
     noise: float = 0.0
 
 
-def _ravine(x, y):
+def _ravine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (x**2 + 50 * y**2) / 2
 
 
-def _turn_ravine(x, y):
+def _turn_ravine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return _ravine((x + y) / sqrt(2), (y - x) / sqrt(2))
 
 
-def _saddle(x, y):
+def _saddle(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (x**2 - y**2) / 2 + y**4 / 4 + 1 / 4
 
 
-def _bowl(x, y):
+def _bowl(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (x**2 + y**2) / 2
 
 
@@ -403,7 +404,7 @@ def family_figure() -> tuple[Figure, str]:
     )
 
 
-def _draw_contours(axes, surface: Surface) -> None:
+def _draw_contours(axes: Axes, surface: Surface) -> None:
     (left, right), (low, high) = surface.view
     x, y = torch.linspace(left, right, 160), torch.linspace(low, high, 160)
     z = surface.height(*torch.meshgrid(x, y, indexing="xy"))

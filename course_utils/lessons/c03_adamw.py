@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_utils import memory, models
@@ -117,7 +118,7 @@ def decay_paths_figure() -> tuple[Figure, str]:
 _STATIONS = (0.16, 0.5, 0.86)
 
 
-def _draw_flow(axes, title: str, color: str, joins: int, loses: tuple[str, str]) -> None:
+def _draw_flow(axes: Axes, title: str, color: str, joins: int, loses: tuple[str, str]) -> None:
     for y, size, lost in zip((0.62, 0.12), ("0.01", "100"), loses, strict=True):
         texts = f"gradients of ± {size}", f"÷ √v̂ = {size}", f"θ: decay takes {lost} α"
         stations = [box(axes, x, y, text) for x, text in zip(_STATIONS, texts, strict=True)]

@@ -10,9 +10,11 @@ from math import frexp, inf, isfinite, log2, nextafter
 import pandas as pd
 import torch
 from ipywidgets import Box, Button, Dropdown, FloatText, IntSlider, VBox
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import nn
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 from traitlets import Tuple
@@ -46,7 +48,7 @@ def gradients_of(model: nn.Module, loss: Callable[[], torch.Tensor]) -> tuple[li
     of_outputs: list[torch.Tensor] = []
     layers = nn.ModuleList(module for module in model.modules() if isinstance(module, nn.Linear))
 
-    def watch_output(module, inputs, output):
+    def watch_output(module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
         if output.requires_grad:
             output.register_hook(lambda gradient: of_outputs.append(gradient.detach()))
 
@@ -77,13 +79,13 @@ def round_output_gradients(model: nn.Module) -> Rounded:
     """From now on the gradient of every linear layer's output passes through fp16; all else stays as it is."""
     seen = Rounded()
 
-    def through_fp16(gradient):
+    def through_fp16(gradient: torch.Tensor) -> torch.Tensor:
         rounded = gradient.half().float()
         seen.all += int((gradient != 0).sum())
         seen.vanished += int(((gradient != 0) & (rounded == 0)).sum())
         return rounded
 
-    def watch_output(module, inputs, output):
+    def watch_output(module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
         if output.requires_grad:
             output.register_hook(through_fp16)
 
@@ -168,7 +170,7 @@ class OperatorTypes(Watch):
         super().__init__()
         self.calls: Counter = Counter()
 
-    def note(self, function, args: tuple, kwargs: dict, answer) -> None:
+    def note(self, function: OpOverload, args: tuple, kwargs: dict, answer: object) -> None:
         """Count one call."""
         name = function.overloadpacket.__name__.removeprefix("_")
         self.calls[name, self._types_in((args, kwargs)), self._types_in(answer)] += 1
@@ -185,7 +187,7 @@ class OperatorTypes(Watch):
         return {into for (name, into, _), _ in self.calls.items() if name in products and into}
 
     @staticmethod
-    def _types_in(tree) -> str:
+    def _types_in(tree: object) -> str:
         tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
         return ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}))
 
@@ -350,7 +352,7 @@ def mixed_precision_figure() -> tuple[Figure, str]:
     )
 
 
-def _draw_rescue(axes) -> None:
+def _draw_rescue(axes: Axes) -> None:
     """fp16's range on a line of powers of two, a gradient beside it, and where the loss scale takes it."""
     _draw_range(axes, 0, FORMATS["fp16"])
     axes.text(1, 0, "fp16", ha="center", va="center", color=BIT_INK, fontweight="bold")
@@ -534,7 +536,7 @@ class NumberPicker(VBox):
         self._flipped = False
         self._show(pattern, number.value(pattern))
 
-    def _read(self, _=None) -> None:
+    def _read(self, _: dict | None = None) -> None:
         if not self._flipped:
             self._show(FORMATS[self.format.value].pattern(self.wanted), self.wanted)
 
@@ -587,7 +589,7 @@ def number_figure(number: tuple[str, int, float]) -> tuple[Figure, str]:
     )
 
 
-def _draw_fields(axes, row: int, number: Format) -> None:
+def _draw_fields(axes: Axes, row: int, number: Format) -> None:
     left = 0
     for color, width in zip(BIT_COLORS.values(), _widths(number), strict=True):
         for place in range(left, left + width):
@@ -595,7 +597,7 @@ def _draw_fields(axes, row: int, number: Format) -> None:
         left += width
 
 
-def _name_fields(axes, number: Format, y: float, letter: float) -> None:
+def _name_fields(axes: Axes, number: Format, y: float, letter: float) -> None:
     """The names of the fields of `number` above its bits, side by side; a letter is about `letter` bits wide."""
     left, free = 0, 0.0
     for name, width in zip(BIT_COLORS, _widths(number), strict=True):
@@ -608,14 +610,14 @@ def _widths(number: Format) -> tuple[int, int, int]:
     return 1, number.exponent_bits, number.mantissa_bits
 
 
-def _draw_range(axes, row: int, number: Format) -> None:
+def _draw_range(axes: Axes, row: int, number: Format) -> None:
     """A bar from the smallest normal to the largest number, and a pale one for the subnormal numbers below."""
     low, normal, high = (log2(x) for x in (number.smallest_subnormal, number.smallest_normal, number.largest))
     axes.barh(row, high - normal, left=normal, height=0.5, color=COLORS["fourth"])
     axes.barh(row, normal - low, left=low, height=0.5, color=COLORS["fourth"], alpha=0.35)
 
 
-def _draw_bits(axes, number: Format, pattern: int) -> None:
+def _draw_bits(axes: Axes, number: Format, pattern: int) -> None:
     _draw_fields(axes, 0, number)
     for place, bit in enumerate(f"{pattern:0{number.bits}b}"):
         axes.text(place + 0.45, 0, bit, ha="center", va="center", color=BIT_INK, fontsize=10)
@@ -628,7 +630,7 @@ def _draw_bits(axes, number: Format, pattern: int) -> None:
     axes.axis("off")
 
 
-def _draw_neighbors(axes, number: Format, value: float, asked_for: float) -> None:
+def _draw_neighbors(axes: Axes, number: Format, value: float, asked_for: float) -> None:
     spacing = number.spacing(value)
     low, high = value - 4.5 * spacing, value + 4.5 * spacing
     marks = [number.nearest(torch.tensor(max(low, -number.largest), dtype=torch.float64)).item()]

@@ -518,7 +518,7 @@ def local_paths(
     centers: np.ndarray,
     rate: float,
     corrected: bool = False,
-    start=(-2.2, 1.4),
+    start: tuple[float, float] = (-2.2, 1.4),
     steps: int = 60,
 ) -> np.ndarray:
     """Every rank's place before and after each of `steps` local steps, [steps + 1, ranks, 2]; after `every` steps all go

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from io import StringIO
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from torch import nn
@@ -33,6 +35,9 @@ from course_utils.training.profile import PHASES
 from course_utils.units import MiB, format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
 from course_utils.viz.style import COLORS, writing
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 # The ways to share a model out. Each gives a model, its optimizer, and a function for all parameters by name.
 
@@ -57,7 +62,7 @@ class Setup:
         return loss.detach()
 
 
-def adamw(parameters) -> torch.optim.AdamW:
+def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
     """torch's, one tensor after another, so that its temporaries are small."""
     return torch.optim.AdamW(parameters, lr=1e-3, foreach=False)
 
@@ -157,7 +162,7 @@ RECORDED = 8
 """Steps whose allocations are recorded."""
 
 
-def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
+def measure_way(way: str, config: "PretrainedConfig", recipe: Recipe, **options) -> Seen:
     """To be launched: `STEPS` steps of the model of `config` in one of `WAYS`, with other batches on each rank.
 
     The bytes of a step are those of steps after them. A peak is what the tensors take that a rank keeps (parameters, buffers,
@@ -205,7 +210,9 @@ def loopback_sent() -> int | None:
     return next((int(line.split(":")[1].split()[8]) for line in lines if line.strip().startswith("lo:")), None)
 
 
-def accumulate(config, recipe: Recipe, micro_batches: int, sync: bool = True, reshard: bool = True) -> tuple:
+def accumulate(
+    config: "PretrainedConfig", recipe: Recipe, micro_batches: int, sync: bool = True, reshard: bool = True
+) -> tuple:
     """To be launched: an update of FSDP2 from so many micro-batches. Returns calls, MiB sent on a ring, and MiB at the peak.
 
     Without `sync` gradients are only sent with the last micro-batch, without `reshard` parameters stay gathered until then.
@@ -249,7 +256,7 @@ def highest(accounts: Sequence[Account]) -> int:
     return max(account.above_start for account in accounts if account.left == balanced)
 
 
-def built(config, device: str) -> tuple[Setup, int]:
+def built(config: "PretrainedConfig", device: str) -> tuple[Setup, int]:
     """To be launched: FSDP2 of a model that was built on `device`; on "meta", its shards get memory and are not filled yet.
 
     Also returns the bytes at the peak of building it.
@@ -265,7 +272,7 @@ def built(config, device: str) -> tuple[Setup, int]:
     return setup, allocator.account().above_start
 
 
-def measure_each(ways: Sequence[str], config, recipe: Recipe) -> dict[str, Seen]:
+def measure_each(ways: Sequence[str], config: "PretrainedConfig", recipe: Recipe) -> dict[str, Seen]:
     """To be launched: `measure_way` for one way after the other."""
     return {way: measure_way(way, config, recipe) for way in ways}
 
@@ -282,7 +289,7 @@ class Sizes:
     loss: int
 
     @classmethod
-    def of(cls, config, recipe: Recipe) -> "Sizes":
+    def of(cls, config: "PretrainedConfig", recipe: Recipe) -> "Sizes":
         """Of a model of Transformers and a step of `recipe`, in 32 bits."""
         network = models.from_configuration(config)
         blocks, head = units_of(network), network.lm_head.weight.numel()
@@ -308,7 +315,7 @@ def two_moments(way: str, s: Sizes, N: int) -> dict[str, float]:  # noqa: N803
     return {"loss": kept + 4 * root + s.B * waits + s.loss, "gradients": kept + max(in_block, in_root)}
 
 
-def train_alone(config, recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
+def train_alone(config: "PretrainedConfig", recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
     """The truth: one process that takes the batches of all `ranks` in turn and divides by their number.
 
     It has a rank's share of the threads, since kernels add in another order with more of them.
@@ -327,7 +334,7 @@ def train_alone(config, recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
     return model.state_dict()
 
 
-def batch_of(config, recipe: Recipe, rank: int) -> dict[str, torch.Tensor]:
+def batch_of(config: "PretrainedConfig", recipe: Recipe, rank: int) -> dict[str, torch.Tensor]:
     """The batch of a rank, the same in every process."""
     draw = torch.Generator().manual_seed(1000 + rank)
     ids = torch.randint(1, config.vocab_size, (recipe.batch, recipe.sequence), generator=draw)
@@ -367,7 +374,9 @@ class Activity:
         return self.what in PHASES
 
 
-def trace_each(ways: dict[str, tuple[str, dict]], config, recipe: Recipe) -> dict[str, list[Activity]]:
+def trace_each(
+    ways: dict[str, tuple[str, dict]], config: "PretrainedConfig", recipe: Recipe
+) -> dict[str, list[Activity]]:
     """To be launched: what this rank does in the third step of each; a way is a name of `WAYS` and its options."""
     activities = {}
     for name, (way, options) in ways.items():
@@ -434,7 +443,7 @@ class Found:
     sent: Traffic
 
 
-def accelerate_on_rank(config, recipe: Recipe) -> Found:
+def accelerate_on_rank(config: "PretrainedConfig", recipe: Recipe) -> Found:
     """To be launched: one backward pass under Accelerate's plug-in for FSDP, units by block."""
     announce()
     from accelerate import Accelerator, FullyShardedDataParallelPlugin
@@ -450,7 +459,7 @@ def accelerate_on_rank(config, recipe: Recipe) -> Found:
     return Found(kind, type(model).__name__, models.parameter_count(model), loss.item(), sent)
 
 
-def trainer_on_rank(config, recipe: Recipe, folder: str) -> Found:
+def trainer_on_rank(config: "PretrainedConfig", recipe: Recipe, folder: str) -> Found:
     """To be launched: one step of Trainer with `fsdp=True`; `folder` is where it would save."""
     announce()
     logging.disable()  # DeepSpeed, if installed, tells on the screen what it finds
@@ -467,7 +476,7 @@ def trainer_on_rank(config, recipe: Recipe, folder: str) -> Found:
     return Found(kind, type(model).__name__, models.parameter_count(model), result.training_loss, sent)
 
 
-def deepspeed_on_rank(config, recipe: Recipe, stage: int, **zero) -> Found:
+def deepspeed_on_rank(config: "PretrainedConfig", recipe: Recipe, stage: int, **zero) -> Found:
     """To be launched: `STEPS` steps under DeepSpeed's ZeRO of that stage; `sent` is of the last.
 
     `zero` goes into its `zero_optimization`.
@@ -492,7 +501,7 @@ def deepspeed_on_rank(config, recipe: Recipe, stage: int, **zero) -> Found:
     return Found(kind, type(engine).__name__, models.parameter_count(engine), loss.item(), sent)
 
 
-def block_activations(config, recipe: Recipe) -> int:
+def block_activations(config: "PretrainedConfig", recipe: Recipe) -> int:
     """What one block saves for its backward pass: a model's activations with and without its last block."""
     saved = []
     for blocks in (config.num_hidden_layers, config.num_hidden_layers - 1):
@@ -659,7 +668,7 @@ def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
     return figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
 
 
-def _draw_lanes(figure: Figure, axes, jobs: Sequence[tuple], names: Sequence[str]) -> None:
+def _draw_lanes(figure: Figure, axes: Axes, jobs: Sequence[tuple], names: Sequence[str]) -> None:
     """`jobs` are (pair of lanes from the top, what, start, end); `names` those of the lanes."""
     for row, what, start, end in jobs:
         color, hatch = LOOKS[what]

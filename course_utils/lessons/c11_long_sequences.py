@@ -94,7 +94,7 @@ def largest_error(function: Callable, right: Callable, *inputs) -> float:
 
 
 def head(
-    tokens: int, width: int, words: int, device: torch.device, dtype=torch.float32
+    tokens: int, width: int, words: int, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states, an output layer's weight, and labels of which a tenth are ignored."""
     generator = torch.Generator().manual_seed(words)
@@ -104,7 +104,9 @@ def head(
     return x, w, labels
 
 
-def qkv(length: int, device: torch.device, heads: int = 4, width: int = 32, dtype=torch.float32) -> list[nn.Parameter]:
+def qkv(
+    length: int, device: torch.device, heads: int = 4, width: int = 32, dtype: torch.dtype = torch.float32
+) -> list[nn.Parameter]:
     """Queries, keys and values of one text, (1, heads, length, width)."""
     generator = torch.Generator().manual_seed(length)
     made = (torch.randn(1, heads, length, width, generator=generator) for _ in range(3))
@@ -226,7 +228,9 @@ def loss_gradients_on_rank() -> dict[str, float]:
 # Activations on the host, in seconds from stated rates.
 
 
-def host_or_again(width, length: int, machine: Machine, per_number: float, share: float = 0.5) -> tuple:
+def host_or_again(
+    width: np.ndarray | float, length: int, machine: Machine, per_number: float, share: float = 0.5
+) -> tuple:
     """Seconds for one token of one block: its saved bytes to the host and back; its forward pass again.
 
     `per_number` bytes are saved for each number of the width; a forward pass takes 24h² + 4sh operations a token (Korthikanti

@@ -27,6 +27,10 @@ def build(
     the others and the vocabulary, since a scale's would belong to a model of another size; where `scale` is given too, those
     left out are that scale's. The same `seed` gives the same weights and leaves the global random state as it was. Raises
     `CourseError` for an unknown name, for half a size, and for a change that the configuration does not take.
+
+    >>> model = build("gpt2", seed=0, vocab_size=1000, n_embd=64, n_inner=256, n_layer=2, n_head=4)
+    >>> parameter_count(model)
+    172288
     """
     return from_configuration(configuration(name, labels=labels, scale=scale, **changes), seed)
 

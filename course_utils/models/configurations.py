@@ -247,7 +247,7 @@ def _refuse_half_a_size(name: str, sizes: dict, changes: dict, kind: type) -> No
         )
 
 
-def _refuse_sizes_that_make_no_model(config) -> None:
+def _refuse_sizes_that_make_no_model(config: "PretrainedConfig") -> None:
     """Sizes that are no whole number from 1 on, and heads that do not divide what they share."""
     for name in sorted(SIZES & vars(config).keys()):
         if getattr(config, name) is not None:
@@ -258,7 +258,7 @@ def _refuse_sizes_that_make_no_model(config) -> None:
     _refuse_heads_that_share_no_keys(config)
 
 
-def _refuse_heads_that_share_no_keys(config) -> None:
+def _refuse_heads_that_share_no_keys(config: "PretrainedConfig") -> None:
     """A dry run computes nothing, and so does not stop at them."""
     try:
         heads, of_keys = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))

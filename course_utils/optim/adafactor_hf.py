@@ -1,8 +1,10 @@
 """Adafactor as Hugging Face's Transformers has it: what differs from PyTorch's."""
 
+from collections.abc import Sequence
 from math import prod, sqrt
 
 import torch
+from torch import Tensor
 
 from course_utils.optim.adafactor import Adafactor, rms
 
@@ -22,27 +24,27 @@ class HFAdafactor(Adafactor):
         "relative_step": True,
     }
 
-    def new_state(self, parameter, group):
+    def new_state(self, parameter: Tensor, group: dict) -> dict:
         """As Adafactor's, and the average of finished steps where β₁ is given."""
         state = super().new_state(parameter, group)
         return state if group["beta1"] is None else {**state, "exp_avg": torch.zeros_like(parameter)}
 
-    def average(self, gradient, state, t, group):
+    def average(self, gradient: Tensor, state: dict, t: float, group: dict) -> None:
         """As Adafactor's, with ε₁ added to g²."""
         super().average(gradient, state, t, group)
         for name in state.keys() & {"variance", "row_var", "col_var"}:
             state[name].add_(group["eps"][0] * t ** group["beta2_decay"])
 
-    def floor(self, gradient, group):
+    def floor(self, gradient: Tensor, group: dict) -> float:
         """None: ε₁ is in the averages."""
         return 0.0
 
-    def step_size(self, parameter, t, group):
+    def step_size(self, parameter: Tensor, t: float, group: dict) -> float:
         """αₜ = max(ε₂, RMS(θ)) ρₜ where the parameter's scale counts, otherwise ρₜ."""
         rho = min(group["lr"], 1 / sqrt(t)) if group["relative_step"] else group["lr"]
         return max(group["eps"][1], rms(parameter)) * rho if group["scale_parameter"] else rho
 
-    def move(self, parameter, update, factor, state, group):
+    def move(self, parameter: Tensor, update: Tensor, factor: float, state: dict, group: dict) -> None:
         """With β₁: m ← β₁ m + (1 − β₁) αₜ Û, then θ ← θ − m. The average is of finished steps, without bias correction."""
         if group["beta1"] is None:
             super().move(parameter, update, factor, state, group)
@@ -50,6 +52,6 @@ class HFAdafactor(Adafactor):
             parameter.sub_(state["exp_avg"].lerp_(update.mul_(factor), 1 - group["beta1"]))
 
     @classmethod
-    def state_bytes(cls, shape, itemsize=4, beta1=None):
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, beta1: float | None = None) -> int:
         """As Adafactor's, and with `beta1` the average of finished steps."""
         return super().state_bytes(shape, itemsize) + (beta1 is not None) * prod(shape) * itemsize

@@ -4,6 +4,8 @@ Symbols: θ parameter, g gradient, v the sum or the average of g², α learning 
 ε (`eps`). The step counter is kept, as in torch, and nothing here reads it.
 """
 
+from torch import Tensor
+
 from course_utils.optim.base import Optimizer
 
 
@@ -14,13 +16,13 @@ class AdaGrad(Optimizer):
     state_names = ("step", "sum")
     temporaries = 1  # the denominator
 
-    def update(self, parameter, gradient, state, group):
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """θ ← θ − α g / (√v + ε)."""
         v = self.accumulate(gradient, state, group)
         denominator = v.sqrt().add_(group["eps"])
         parameter.addcdiv_(gradient, denominator, value=-group["lr"])
 
-    def accumulate(self, gradient, state, group):
+    def accumulate(self, gradient: Tensor, state: dict, group: dict) -> Tensor:
         """v ← v + g²."""
         v = state["sum"]
         return v.addcmul_(gradient, gradient)
@@ -32,7 +34,7 @@ class RMSProp(AdaGrad):
     defaults = {**AdaGrad.defaults, "alpha": 0.99, "eps": 1e-8}
     state_names = ("step", "square_avg")
 
-    def accumulate(self, gradient, state, group):
+    def accumulate(self, gradient: Tensor, state: dict, group: dict) -> Tensor:
         """v ← βv + (1 − β)g²."""
         v, beta = state["square_avg"], group["alpha"]
         return v.mul_(beta).addcmul_(gradient, gradient, value=1 - beta)

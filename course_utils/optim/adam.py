@@ -6,6 +6,8 @@ Symbols, here and in every chapter: θ parameter, g gradient, m and v moving ave
 
 from math import sqrt
 
+from torch import Tensor
+
 from course_utils.optim.base import Optimizer
 
 
@@ -16,7 +18,7 @@ class Adam(Optimizer):
     state_names = ("step", "exp_avg", "exp_avg_sq")
     temporaries = 1  # the denominator
 
-    def update(self, parameter, gradient, state, group):
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """θ ← θ − α m̂ / (√v̂ + ε), with m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ)."""
         (beta1, beta2), m, v, t = group["betas"], state["exp_avg"], state["exp_avg_sq"], float(state["step"])
         m.lerp_(gradient, 1 - beta1)
@@ -33,7 +35,7 @@ class AdamW(Adam):
 
     defaults = {**Adam.defaults, "weight_decay": 1e-2}
 
-    def decay(self, parameter, gradient, group):
+    def decay(self, parameter: Tensor, gradient: Tensor, group: dict) -> Tensor:
         """θ ← θ − αλθ, beside the gradient: neither average ever sees it."""
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         return gradient

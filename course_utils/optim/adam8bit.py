@@ -1,8 +1,11 @@
 """Adam and AdamW with 8-bit states: Adam's own update, between `dequantize` and `quantize`."""
 
+from collections.abc import Sequence
 from math import prod
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from course_utils.optim.adam import AdamW
 from course_utils.optim.codebook import dynamic_codebook
@@ -20,11 +23,11 @@ class Adam8bit(AdamW):
     defaults = {**AdamW.defaults, "weight_decay": 0.0, "min_8bit_size": 4096, "block_size": BLOCK}
     names = {1: "exp_avg", 2: "exp_avg_sq"}
 
-    def codebooks(self, device):
+    def codebooks(self, device: torch.device) -> dict[int, Tensor]:
         """The codebooks of m, which has both signs, and of v, which is never negative."""
         return {1: dynamic_codebook(True, device=device), 2: dynamic_codebook(False, device=device)}
 
-    def new_state(self, parameter, group):
+    def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Both averages at zero: codes of 0 with scales of 0, or a small tensor's in 32 bits."""
         state = {"step": 0}
         for number, codebook in self.codebooks(parameter.device).items():
@@ -37,11 +40,11 @@ class Adam8bit(AdamW):
                 state[f"qmap{number}"] = codebook
         return state
 
-    def decay(self, parameter, gradient, group):
+    def decay(self, parameter: Tensor, gradient: Tensor, group: dict) -> Tensor:
         """Not yet: `update_wide` decays, in 32 bits."""
         return gradient
 
-    def update(self, parameter, gradient, state, group):
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """Adam's update on 32-bit averages: a small tensor's own, or those of one stretch after the other."""
         theta, gradient, block = parameter.reshape(-1), gradient.reshape(-1), group["block_size"]
         if "qmap1" not in state:
@@ -63,14 +66,16 @@ class Adam8bit(AdamW):
         if not parameter.is_contiguous():  # such as a convolution's in channels_last: θ is a copy
             parameter.copy_(theta.view(parameter.shape))
 
-    def update_wide(self, theta, gradient, averages, group):
+    def update_wide(
+        self, theta: Float[Tensor, " n"], gradient: Float[Tensor, " n"], averages: dict, group: dict
+    ) -> None:
         """AdamW's own equations in the averages' dtype, also where θ has 16 bits."""
         wide = theta.to(averages["exp_avg"].dtype)
         super().decay(wide, gradient, group)
         super().update(wide, gradient.to(wide.dtype), averages, group)
         theta.copy_(wide)
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict) -> None:
         """As torch's, which would turn the codes into the parameter's dtype: here the state stays as it was saved."""
         super().load_state_dict(state_dict)
         for number, parameter in enumerate(p for group in self.param_groups for p in group["params"]):
@@ -82,7 +87,9 @@ class Adam8bit(AdamW):
             self.state[parameter] = saved
 
     @classmethod
-    def state_bytes(cls, shape, itemsize=4, min_8bit_size=4096, block_size=BLOCK):
+    def state_bytes(
+        cls, shape: Sequence[int], itemsize: int = 4, min_8bit_size: int = 4096, block_size: int = BLOCK
+    ) -> int:
         """Bytes of state for one parameter tensor, without the two codebooks, which all tensors share (`shared_bytes`)."""
         elements = prod(shape)
         if elements < min_8bit_size:
@@ -95,7 +102,7 @@ class Adam8bit(AdamW):
         return 2 * 256 * 4
 
     @classmethod
-    def temporary_bytes(cls, shape, itemsize=4, device="cpu"):
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, device: str = "cpu") -> int:
         """Bytes that the update of one 32-bit tensor needs for a moment, on a device of that type.
 
         For each element of a stretch they are 17: while one average is quantized, the other, its own scaled values and their

@@ -3,9 +3,11 @@
 `torch.optim.Optimizer` keeps the books: `param_groups`, `state_dict`, and the hooks that schedulers need.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from math import inf, prod
 
 import torch
+from torch import Tensor
 
 RANGES = {
     "lr": (0, inf),
@@ -34,29 +36,29 @@ class Optimizer(torch.optim.Optimizer):
     temporaries = 0
     """Tensors of the parameter's size that an update needs for a moment; L2 regularization needs one more."""
 
-    def __init__(self, params, lr=None, **options):
+    def __init__(self, params: Iterable, lr: float | None = None, **options):
         if unknown := options.keys() - self.defaults.keys():
             raise TypeError(f"{type(self).__name__} has no option {', '.join(sorted(unknown))}.")
         given = options if lr is None else {"lr": lr, **options}
         super().__init__(params, {**self.defaults, **given})
 
-    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, state: dict, group: dict) -> None:
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """Change `parameter` and `state` in place; `gradient` stays as it is."""
         raise NotImplementedError
 
-    def decay(self, parameter, gradient, group):
+    def decay(self, parameter: Tensor, gradient: Tensor, group: dict) -> Tensor:
         """The gradient that `update` gets. Here L2 regularization: λθ joins it, and so enters all that is made of it.
 
         AdamW changes `parameter` instead; optimizers whose `update` decays by itself hand on the gradient.
         """
         return gradient.add(parameter, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
 
-    def new_state(self, parameter, group):
+    def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Zeros in the parameter's shape and dtype, and a step counter as torch keeps it, a float32 on the CPU."""
         return {name: torch.zeros(()) if name == "step" else torch.zeros_like(parameter) for name in self.state_names}
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Update every parameter that has a gradient; give back the closure's loss, or None without one.
 
         Raises `TypeError` for a sparse gradient, before any parameter has moved.
@@ -74,7 +76,7 @@ class Optimizer(torch.optim.Optimizer):
             self.update(parameter, self.decay(parameter, parameter.grad, group), state, group)
         return loss
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: dict) -> None:
         """As torch's, after a look at the group's options; raises `ValueError` for one that is out of range."""
         for name, value in {**self.defaults, **param_group}.items():
             low, high = RANGES.get(name, (-inf, inf))
@@ -84,11 +86,11 @@ class Optimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     @classmethod
-    def state_bytes(cls, shape: tuple[int, ...], itemsize: int = 4) -> int:
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
         """Bytes of state for one parameter tensor: a 4-byte step counter, and all else in the parameter's shape."""
         return sum(4 if name == "step" else prod(shape) * itemsize for name in cls.state_names)
 
     @classmethod
-    def temporary_bytes(cls, shape: tuple[int, ...], itemsize: int = 4) -> int:
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
         """Bytes that the update of one parameter tensor needs for a moment, without L2 regularization."""
         return cls.temporaries * prod(shape) * itemsize

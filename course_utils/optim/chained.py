@@ -1,7 +1,9 @@
 """Several optimizers as one, each with parameters of its own: Muon, for example, leaves most tensors to AdamW."""
 
+from collections.abc import Callable
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class ChainedOptimizer(torch.optim.Optimizer):
@@ -17,10 +19,10 @@ class ChainedOptimizer(torch.optim.Optimizer):
         return {parameter: state for each in self.optimizers for parameter, state in each.state.items()}
 
     @state.setter
-    def state(self, _):
+    def state(self, _: dict):
         """The base class makes a state, which nothing uses."""
 
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """One step of each; gives back the closure's loss, or None without one."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for each in self.optimizers:

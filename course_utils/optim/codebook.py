@@ -3,6 +3,8 @@
 from functools import cache
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 
 def value_of_bits(bits: str, signed: bool = True, max_exponent_bits: int = 7) -> float:
@@ -35,8 +37,8 @@ def _middle(step: int, steps: int, zeros: int) -> float:
 
 @cache
 def dynamic_codebook(
-    signed: bool = True, total_bits: int = 8, max_exponent_bits: int = 7, device="cpu"
-) -> torch.Tensor:
+    signed: bool = True, total_bits: int = 8, max_exponent_bits: int = 7, device: torch.device | str = "cpu"
+) -> Float[Tensor, " entries"]:
     """The dynamic codebook: the values of all patterns of `total_bits` bits, sorted, float32 (2^total_bits,).
 
     Signed for Adam's first average, unsigned for the second, which is never negative: the sign's bit goes to the fraction.
@@ -47,7 +49,7 @@ def dynamic_codebook(
 
 
 @cache
-def linear_codebook(signed: bool = True, total_bits: int = 8) -> torch.Tensor:
+def linear_codebook(signed: bool = True, total_bits: int = 8) -> Float[Tensor, " entries"]:
     """Equal steps from -1 (unsigned: 0) to 1, float32. A signed one has one entry less, so that 0 is among them."""
     steps = 2 ** (total_bits - 1) - 1 if signed else 2**total_bits - 1
     return torch.arange(-steps if signed else 0, steps + 1) / steps

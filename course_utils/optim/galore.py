@@ -5,9 +5,12 @@ G (m × n, m ≤ n, else transposed) becomes R = Pᵀ G (r × n), with P (m × r
 G itself, each column scaled as Adam scaled that of R.
 """
 
+from collections.abc import Sequence
 from math import sqrt
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from course_utils.optim.adam import AdamW
 
@@ -20,20 +23,20 @@ class GaLore(AdamW):
 
     defaults = {**AdamW.defaults, "rank": 128, "interval": 200, "scale": 0.25}
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: dict) -> None:
         """As `Optimizer`'s; raises `ValueError` for a `rank` or an `interval` below 1. A `rank` of `inf` projects nothing."""
         for name in ("rank", "interval"):
             if (value := param_group.get(name, self.defaults[name])) < 1:
                 raise ValueError(f"{name}={value} is out of range: it must be at least 1.")
         super().add_param_group(param_group)
 
-    def new_state(self, parameter, group):
+    def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Averages in the projection's shape."""
         if not is_projected(parameter.shape, group["rank"]):
             return super().new_state(parameter, group)
         return super().new_state(parameter.new_empty(group["rank"], max(parameter.shape)), group)
 
-    def update(self, parameter, gradient, state, group):
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """AdamW's step N at a rate of 1, from zeros with the gradient R, of which `move` makes a step of θ."""
         if not is_projected(parameter.shape, group["rank"]):
             super().update(parameter, gradient, state, group)
@@ -46,19 +49,28 @@ class GaLore(AdamW):
         super().update(step, narrow, state, {**group, "lr": 1.0})
         self.move(theta, gradient, projection, narrow, step, state, group)
 
-    def projection(self, gradient, state, group):
+    def projection(self, gradient: Float[Tensor, "m n"], state: dict, group: dict) -> Float[Tensor, "m r"]:
         """The `rank` directions in which this step's gradient, or an earlier one's, is largest."""
         if (state["step"] - 1) % group["interval"] == 0:
             directions = torch.linalg.svd(gradient.float(), full_matrices=False)[0]
             state["projection"] = directions[:, : group["rank"]].to(gradient.dtype, copy=True)
         return state["projection"]
 
-    def move(self, theta, gradient, projection, narrow, step, state, group):
+    def move(
+        self,
+        theta: Float[Tensor, "m n"],
+        gradient: Float[Tensor, "m n"],
+        projection: Float[Tensor, "m r"],
+        narrow: Float[Tensor, "r n"],
+        step: Float[Tensor, "r n"],
+        state: dict,
+        group: dict,
+    ) -> None:
         """θ ← θ + α · scale · P N."""
         theta.addmm_(projection, step, alpha=group["lr"] * group["scale"])
 
     @classmethod
-    def state_bytes(cls, shape, itemsize=4, rank=128):
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, rank: float = 128) -> int:
         """Bytes of state for one parameter tensor."""
         if not is_projected(shape, rank):
             return super().state_bytes(shape, itemsize)
@@ -70,7 +82,7 @@ class APOLLO(GaLore):
 
     defaults = {**GaLore.defaults, "scale": 1.0, "growth": 1.01}
 
-    def projection(self, gradient, state, group):
+    def projection(self, gradient: Float[Tensor, "m n"], state: dict, group: dict) -> Float[Tensor, "m r"]:
         """Random numbers, drawn again each time from the parameter's own seed, which changes every `interval` steps."""
         seed = state.setdefault("seed", int(torch.randint(2**31, ())))
         generator = torch.Generator(gradient.device)
@@ -78,7 +90,16 @@ class APOLLO(GaLore):
         shape = len(gradient), group["rank"]
         return torch.randn(shape, generator=generator, device=gradient.device).to(gradient.dtype) / sqrt(group["rank"])
 
-    def move(self, theta, gradient, projection, narrow, step, state, group):
+    def move(
+        self,
+        theta: Float[Tensor, "m n"],
+        gradient: Float[Tensor, "m n"],
+        projection: Float[Tensor, "m r"],
+        narrow: Float[Tensor, "r n"],
+        step: Float[Tensor, "r n"],
+        state: dict,
+        group: dict,
+    ) -> None:
         """θ ← θ − α · scale · G, each column times how much Adam made of R's; at rank 1 all by one number."""
         columns = 0 if group["rank"] > 1 else (0, 1)
         factors = step.norm(dim=columns, keepdim=True) / narrow.norm(dim=columns, keepdim=True).clamp(min=1e-30)
@@ -89,12 +110,12 @@ class APOLLO(GaLore):
         theta.addcmul_(gradient, factors.expand_as(gradient), value=-group["lr"] * group["scale"])
 
     @classmethod
-    def state_bytes(cls, shape, itemsize=4, rank=128):
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, rank: float = 128) -> int:
         """Bytes of state for one parameter tensor."""
         beside = itemsize - rank * min(shape) * itemsize if is_projected(shape, rank) else 0
         return super().state_bytes(shape, itemsize, rank) + beside
 
 
-def is_projected(shape, rank: int) -> bool:
+def is_projected(shape: Sequence[int], rank: float) -> bool:
     """Whether both sides of a matrix are above `rank`."""
     return len(shape) == 2 and min(shape) > rank

@@ -1,9 +1,11 @@
 """AdamW with averages of 16 and of 4 bits: its own update, between widening and rounding."""
 
+from collections.abc import Sequence
 from functools import cache
 from math import prod
 
 import torch
+from jaxtyping import BFloat16, Float, Float32, UInt8
 from torch import Tensor
 
 from course_utils.optim.adam import AdamW
@@ -11,7 +13,7 @@ from course_utils.optim.adam8bit import AdamW8bit
 from course_utils.optim.codebook import dynamic_codebook
 
 
-def round_to_bf16(values: Tensor) -> Tensor:
+def round_to_bf16(values: Float32[Tensor, "*shape"]) -> BFloat16[Tensor, "*shape"]:
     """Each float32 as one of the two bfloat16 numbers around it, the farther from 0 with a chance that makes the mean right.
 
     A bfloat16 is the upper half of a float32's bits. A random number added to the lower half carries into the upper one as
@@ -26,12 +28,12 @@ class AdamW16bit(AdamW):
 
     defaults = {**AdamW.defaults, "stochastic": True}
 
-    def new_state(self, parameter, group):
+    def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Averages in bfloat16."""
         state = super().new_state(parameter, group)
         return {name: t if name == "step" else t.bfloat16() for name, t in state.items()}
 
-    def update(self, parameter, gradient, state, group):
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """AdamW's, on float32 copies of both averages."""
         wide = {name: tensor.float() for name, tensor in state.items()}
         super().update(parameter, gradient, wide, group)
@@ -39,7 +41,7 @@ class AdamW16bit(AdamW):
             state[name].copy_(round_to_bf16(wide[name]) if group["stochastic"] else wide[name])
 
     @classmethod
-    def state_bytes(cls, shape, itemsize=4):
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
         """Bytes of state for one parameter tensor, whatever its type."""
         return super().state_bytes(shape, 2)
 
@@ -52,17 +54,17 @@ class AdamW4bit(AdamW8bit):
 
     defaults = {**AdamW8bit.defaults, "block_size": 128}
 
-    def codebooks(self, device):
+    def codebooks(self, device: torch.device) -> dict[int, Tensor]:
         """The codebooks of m and v."""
         return {1: dynamic_codebook(True, 4, 3, device=device), 2: steps_above_zero(device)}
 
-    def new_state(self, parameter, group):
+    def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Both averages at zero, with half as many bytes for codes."""
         state = super().new_state(parameter, group)
         codes = {name: pack(t) for name, t in state.items() if f"absmax{name[-1]}" in state and name[:5] == "state"}
         return {**state, **codes}
 
-    def update(self, parameter, gradient, state, group):
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """The 8-bit update, with a byte for each code while it lasts."""
         narrow = [name for name in ("state1", "state2") if state[name].dtype == torch.uint8]
         wide = {**state, **{name: unpack(state[name], parameter.numel()) for name in narrow}}
@@ -70,7 +72,7 @@ class AdamW4bit(AdamW8bit):
         state.update({name: pack(wide[name]) for name in narrow})
 
     @classmethod
-    def state_bytes(cls, shape, itemsize=4):
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
         """Bytes of state for one parameter tensor, without the two codebooks."""
         elements = prod(shape)
         return (
@@ -81,17 +83,17 @@ class AdamW4bit(AdamW8bit):
 
 
 @cache
-def steps_above_zero(device="cpu") -> Tensor:
+def steps_above_zero(device: torch.device | str = "cpu") -> Float[Tensor, " 16"]:
     """1/16, 2/16, … 1: float32 (16,). The tensor is made once and shared: do not change it."""
     return torch.arange(1, 17, device=device) / 16
 
 
-def pack(codes: Tensor) -> Tensor:
+def pack(codes: UInt8[Tensor, "..."]) -> UInt8[Tensor, " bytes"]:
     """Codes below 16, two to a byte, the first in the upper half; a last one alone is followed by 0."""
     upper, lower = torch.nn.functional.pad(codes.flatten(), (0, codes.numel() % 2)).view(-1, 2).unbind(1)
     return upper << 4 | lower
 
 
-def unpack(packed: Tensor, count: int) -> Tensor:
+def unpack(packed: UInt8[Tensor, " bytes"], count: int) -> UInt8[Tensor, " {count}"]:
     """The first `count` codes, a byte each."""
     return torch.stack([packed >> 4, packed & 15], 1).flatten()[:count]

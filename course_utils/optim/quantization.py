@@ -4,13 +4,17 @@ from functools import lru_cache
 from math import inf
 
 import torch
+from jaxtyping import Float, Integer, UInt8
+from torch import Tensor
 from torch.nn.functional import pad
 
 PAPER_BLOCK, BLOCK = 2048, 256
 """Values that share a scale: in the paper (Dettmers et al. 2022, section 2.1), and in today's libraries."""
 
 
-def quantize(values: torch.Tensor, codebook: torch.Tensor, block_size: int = PAPER_BLOCK):
+def quantize(
+    values: Float[Tensor, "*shape"], codebook: Float[Tensor, " entries"], block_size: int = PAPER_BLOCK
+) -> tuple[UInt8[Tensor, "*shape"], Float[Tensor, " blocks"]]:
     """The codes of `values` (uint8, same shape), and the scale of each block, its largest absolute value (float32).
 
     A block is `block_size` consecutive values of the flattened tensor; the last may be shorter. A block of zeros has scale 0.
@@ -25,13 +29,22 @@ def quantize(values: torch.Tensor, codebook: torch.Tensor, block_size: int = PAP
     return look_up(values.view(-1)[:count], codebook).view(shape), absmax
 
 
-def dequantize(codes, absmax, codebook, block_size: int = PAPER_BLOCK, dtype=torch.float32) -> torch.Tensor:
-    """The values that `codes` stand for, in `dtype`: codebook[code] times the scale of its block."""
+def dequantize(
+    codes: Integer[Tensor, "*shape"],
+    absmax: Float[Tensor, " blocks"],
+    codebook: Float[Tensor, " entries"],
+    block_size: int = PAPER_BLOCK,
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "*shape"]:
+    """The values that `codes` stand for, in `dtype`: codebook[code] times the scale of its block.
+
+    `block_size` is that of `quantize`; raises `RuntimeError` where there are fewer scales than blocks.
+    """
     values = codebook.index_select(0, codes.reshape(-1).int()).to(dtype)
     return values.mul_(absmax.repeat_interleave(block_size)[: codes.numel()]).view(codes.shape)
 
 
-def midpoints(codebook: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def midpoints(codebook: Float[Tensor, " entries"], dtype: torch.dtype = torch.float32) -> Float[Tensor, " entries-1"]:
     """Half-way points of neighboring entries, rounded down to `dtype`: x is nearer to the upper one where x > midpoint.
 
     (Rounded down, because no x of this dtype lies between the true midpoint and the rounded one.)
@@ -41,12 +54,14 @@ def midpoints(codebook: torch.Tensor, dtype: torch.dtype = torch.float32) -> tor
     return torch.where(rounded.double() > true, rounded.nextafter(rounded.new_tensor(-inf)), rounded)
 
 
-def nearest(values: torch.Tensor, codebook: torch.Tensor) -> torch.Tensor:
+def nearest(values: Float[Tensor, "*shape"], codebook: Float[Tensor, " entries"]) -> UInt8[Tensor, "*shape"]:
     """The code of the entry nearest to each value, uint8; the lower one where two are equally near."""
     return torch.searchsorted(midpoints(codebook, values.dtype), values, out_int32=True).to(torch.uint8)
 
 
-def stochastic(values: torch.Tensor, codebook: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+def stochastic(
+    values: Float[Tensor, "*shape"], codebook: Float[Tensor, " entries"], generator: torch.Generator | None = None
+) -> UInt8[Tensor, "*shape"]:
     """One of the two entries around each value, the upper one with a chance that makes the mean right; uint8.
 
     Values beyond the first or last entry get that one.
@@ -57,7 +72,7 @@ def stochastic(values: torch.Tensor, codebook: torch.Tensor, generator: torch.Ge
     return (upper - 1 + (chance < (values - low) / (high - low)).long()).to(torch.uint8)
 
 
-def look_up(values: torch.Tensor, codebook: torch.Tensor) -> torch.Tensor:
+def look_up(values: Float[Tensor, " n"], codebook: Float[Tensor, " entries"]) -> UInt8[Tensor, " n"]:
     """As `nearest` for flat `values`, ten times as fast for float32: two look-ups and one comparison.
 
     A float32's upper 16 bits (sign, exponent, 7 bits of the fraction) name one of 65,536 small intervals. In a coarse enough
@@ -73,7 +88,7 @@ def look_up(values: torch.Tensor, codebook: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=16)
-def lookup_table(codebook: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+def lookup_table(codebook: Float[Tensor, " entries"]) -> tuple[UInt8[Tensor, " 65536"], Float[Tensor, " 65536"]] | None:
     """For each interval the code of its lowest value, and the midpoint in it; None where one holds several midpoints."""
     upper = torch.arange(-(2**15), 2**15, dtype=torch.int32, device=codebook.device) << 16
     near, far = upper.view(torch.float32), (upper | 0xFFFF).view(torch.float32)

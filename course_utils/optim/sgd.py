@@ -3,13 +3,15 @@
 Symbols: θ parameter, g gradient, b momentum buffer, α learning rate (`lr`), μ `momentum`.
 """
 
+from torch import Tensor
+
 from course_utils.optim.base import Optimizer
 
 
 class SGD(Optimizer):
     """Stochastic gradient descent (Robbins & Monro 1951)."""
 
-    def update(self, parameter, gradient, state, group):
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """θ ← θ − α g."""
         parameter.add_(gradient, alpha=-group["lr"])
 
@@ -23,11 +25,11 @@ class Momentum(SGD):
     defaults = {**SGD.defaults, "momentum": 0.9}
     state_names = ("momentum_buffer",)
 
-    def update(self, parameter, gradient, state, group):
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """θ ← θ − α b."""
         super().update(parameter, self.update_buffer(gradient, state, group), state, group)
 
-    def update_buffer(self, gradient, state, group):
+    def update_buffer(self, gradient: Tensor, state: dict, group: dict) -> Tensor:
         """b ← μb + g."""
         return state["momentum_buffer"].mul_(group["momentum"]).add_(gradient)
 
@@ -35,7 +37,7 @@ class Momentum(SGD):
 class Nesterov(Momentum):
     """Momentum that looks a step ahead (Nesterov 1983, in the form of Bengio et al. 2012)."""
 
-    def update(self, parameter, gradient, state, group):
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """θ ← θ − α (g + μb)."""
         b = self.update_buffer(gradient, state, group)
         parameter.add_(gradient, alpha=-group["lr"])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import copysign, inf, isinf, isnan, ldexp, log2, nan
 
 import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -82,23 +84,25 @@ class Format:
         """The distance from `value` to its neighbor away from 0: one *ulp*, unit in the last place."""
         return self.spacings(torch.tensor(value, dtype=torch.float64)).item()
 
-    def spacings(self, values: torch.Tensor) -> torch.Tensor:
+    def spacings(self, values: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
         """`spacing` of each element, float64."""
         exponents = torch.frexp(values.double().abs().clamp(min=self.smallest_normal))[1] - 1
         return torch.ldexp(torch.ones_like(values, dtype=torch.float64), exponents - self.mantissa_bits)
 
-    def nearest(self, values: torch.Tensor) -> torch.Tensor:
+    def nearest(self, values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Each element rounded to the nearest number of the format, to the even one of two, in its own dtype."""
         spacings = self.spacings(values)
         return self._overflow((values.double() / spacings).round() * spacings).to(values.dtype)
 
-    def stochastic(self, values: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+    def stochastic(
+        self, values: Float[Tensor, "*shape"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*shape"]:
         """Each element rounded up or down at random, up as often as keeps the mean: *stochastic rounding*."""
         spacings = self.spacings(values)
         draws = torch.rand(values.shape, generator=generator, device=values.device, dtype=torch.float64)
         return self._overflow((values.double() / spacings + draws).floor() * spacings).to(values.dtype)
 
-    def _overflow(self, rounded: torch.Tensor) -> torch.Tensor:
+    def _overflow(self, rounded: Tensor) -> Tensor:
         """What is larger than the largest number becomes infinite, or NaN where there is no infinity, or the largest."""
         beyond = inf if self.infinities else nan if self.nan else self.largest
         return torch.where(rounded.abs() > self.largest, beyond * rounded.sign(), rounded)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from math import inf
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from course_utils.precision.formats import Format
 
@@ -17,7 +19,9 @@ def fitting_scale(largest: float, number: Format) -> float:
     return number.largest / largest if 0 < largest < inf else 1.0
 
 
-def fake_quantize(values: torch.Tensor, number: Format, scale: float | None = None) -> torch.Tensor:
+def fake_quantize(
+    values: Float[Tensor, "*shape"], number: Format, scale: float | None = None
+) -> Float[Tensor, "*shape"]:
     """`values` as they come back from the format: times the scale, rounded, divided. What is too large is clamped.
 
     By default the scale is the one that fits the largest value ("amax"). In float64 in between: the scale of a tensor of very
@@ -28,11 +32,13 @@ def fake_quantize(values: torch.Tensor, number: Format, scale: float | None = No
     return (number.nearest(scaled) / scale).to(values.dtype)
 
 
-def fake_quantize_blocks(values: torch.Tensor, number: Format, size: int, steps: Format | None = None) -> torch.Tensor:
+def fake_quantize_blocks(
+    values: Float[Tensor, "*shape"], number: Format, size: int, steps: Format | None = None
+) -> Float[Tensor, "*shape"]:
     """The same with a scale for each `size` neighbors in a row, which makes their largest the format's largest.
 
     A scale is stored in eight bits. MXFP8 rounds it to a power of two, so that nothing is clamped. NVFP4 rounds it to a number of
-    `steps`, which is E4M3, in units of one scale of the whole tensor.
+    `steps`, which is E4M3, in units of one scale of the whole tensor. Raises `RuntimeError` unless `size` divides a row.
     """
     blocks = values.double().unflatten(-1, (-1, size))
     unit = blocks.abs().amax(-1, keepdim=True) / number.largest  # what a 1 of the format stands for
@@ -46,8 +52,10 @@ def fake_quantize_blocks(values: torch.Tensor, number: Format, size: int, steps:
     return (number.nearest(scaled) * unit).flatten(-2).to(values.dtype)
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, *quantize: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """a @ b with both factors quantized, by one function or by one each; (m, k) and (k, n) to (m, n).
+def matmul(
+    a: Float[Tensor, "m k"], b: Float[Tensor, "k n"], *quantize: Callable[[Tensor], Tensor]
+) -> Float[Tensor, "m n"]:
+    """a @ b with both factors quantized, by one function or by one each.
 
     Both get the axis that is summed over last, along which blocks run. Sums are float32, as in the matrix units of a GPU.
     """

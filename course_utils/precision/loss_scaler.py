@@ -4,6 +4,8 @@ Micikevicius et al. (2018), *Mixed Precision Training*, for the loss scale.
 """
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 
 class LossScaler:
@@ -31,7 +33,7 @@ class LossScaler:
         """S as it is now."""
         return self._scale.item()
 
-    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+    def scale(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """S times the loss; by the chain rule every gradient becomes S times as large."""
         self._scaled = True
         return loss * self._scale
@@ -61,7 +63,7 @@ class LossScaler:
             self.unscale_(optimizer)
         return self._overflowed[id(optimizer)]
 
-    def step(self, optimizer: torch.optim.Optimizer):
+    def step(self, optimizer: torch.optim.Optimizer) -> object:
         """The optimizer's step, or nothing if a gradient is not finite."""
         overflowed = self.overflowed(optimizer)
         if id(optimizer) in self._stepped:

@@ -6,6 +6,8 @@ The four classes differ in what becomes of the part that rounding drops: lost, m
 from collections.abc import Callable, Iterable
 
 import torch
+from jaxtyping import Float, Float32
+from torch import Tensor
 
 from course_utils.precision.formats import FORMATS
 
@@ -26,16 +28,16 @@ class RoundToNearest(torch.optim.Optimizer):
         for group, inside in zip(self.param_groups, self.inner.param_groups, strict=True):
             group.update({name: value for name, value in inside.items() if name != "params"})
 
-    def dequantize(self, theta: torch.Tensor, state: dict) -> torch.Tensor:
+    def dequantize(self, theta: Float[Tensor, "*shape"], state: dict) -> Float32[Tensor, "*shape"]:
         """θ in float32, to be updated in place."""
         return theta.float()
 
-    def quantize(self, copy: torch.Tensor, theta: torch.Tensor, state: dict) -> None:
+    def quantize(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
         """Write the updated copy back into θ."""
         theta.copy_(copy)
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """One update of every parameter that has a gradient."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group, inside in zip(self.param_groups, self.inner.param_groups, strict=True):
@@ -45,7 +47,7 @@ class RoundToNearest(torch.optim.Optimizer):
                     self._step_one(theta, self._copies[theta])
         return loss
 
-    def _step_one(self, theta: torch.Tensor, copy: torch.Tensor) -> None:
+    def _step_one(self, theta: Tensor, copy: Tensor) -> None:
         is_16_bit = theta.dtype != torch.float32
         copy.data = self.dequantize(theta, self.state[theta]) if is_16_bit else theta.data
         copy.grad, self.inner.state[copy] = theta.grad.float(), self.state[theta]  # one state for both
@@ -69,20 +71,20 @@ class StochasticRounding(RoundToNearest):
     Gupta et al. (2015); for weights in bfloat16 Zamirai et al. (2021), *Revisiting BFloat16 Training*.
     """
 
-    def __init__(self, params, make, seed: int = 0):
+    def __init__(self, params: Iterable, make: Callable[[list[dict]], torch.optim.Optimizer], seed: int = 0):
         super().__init__(params, make)
         self.generator = torch.Generator(next(iter(self._copies)).device).manual_seed(seed)
 
-    def quantize(self, copy, theta, state):
+    def quantize(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
         """θ becomes one of the two neighbors of the updated copy."""
         number = FORMATS["bf16" if theta.dtype == torch.bfloat16 else "fp16"]
         theta.copy_(number.stochastic(copy, self.generator))
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         """With the state of the random numbers."""
         return {**super().state_dict(), "generator": self.generator.get_state()}
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict) -> None:
         """With the state of the random numbers."""
         super().load_state_dict(state_dict)
         self.generator.set_state(state_dict["generator"].cpu())
@@ -93,11 +95,11 @@ class KahanSum(RoundToNearest):
 
     extra_bytes_per_param = 2
 
-    def dequantize(self, theta, state):
+    def dequantize(self, theta: Float[Tensor, "*shape"], state: dict) -> Float32[Tensor, "*shape"]:
         """θ and what was dropped, which has 16 bits as well."""
         return theta.float() + state.get("residual", 0)
 
-    def quantize(self, copy, theta, state):
+    def quantize(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
         """Round, and keep the rest."""
         theta.copy_(copy)
         state["residual"] = (copy - theta.float()).to(theta.dtype)
@@ -108,11 +110,11 @@ class MasterWeights(RoundToNearest):
 
     extra_bytes_per_param = 4
 
-    def dequantize(self, theta, state):
+    def dequantize(self, theta: Float[Tensor, "*shape"], state: dict) -> Float32[Tensor, "*shape"]:
         """The master itself."""
         return state["master"] if "master" in state else theta.float()
 
-    def quantize(self, copy, theta, state):
+    def quantize(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
         """Keep the master, and round it."""
         theta.copy_(copy)
         state["master"] = copy

@@ -24,7 +24,7 @@ def watch_finite(model: nn.Module) -> Iterator[list[str]]:
             share = broken.float().mean().item()
             sentences.append(f"{what} holds {tensor[index].item()} at {index} ({share:.1%} of it is not finite)")
 
-    def look_at_output(name: str, output) -> None:
+    def look_at_output(name: str, output: object) -> None:
         for tensor in tree_leaves(output):
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
                 look(f"the output of {name}", tensor.detach())

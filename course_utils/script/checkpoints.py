@@ -171,7 +171,7 @@ class Checkpoints:
             if key.startswith(beginning)
         }
 
-    def _place(self, parameter: nn.Parameter, about) -> torch.Tensor | None:
+    def _place(self, parameter: nn.Parameter, about: object) -> torch.Tensor | None:
         """Shared out as the parameter is, where it has its shape."""
         if not isinstance(about, TensorStorageMetadata):
             return None

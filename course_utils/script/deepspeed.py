@@ -2,10 +2,11 @@
 
 import logging
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from course_utils.distributed.torchrun import announce
 from course_utils.script.engines import Engine, Make
@@ -51,18 +52,18 @@ class DeepSpeed(Engine):
         self.model, self.optimizer, *_ = library.initialize(model=plain, optimizer=make(plain), config=config)
 
     @contextmanager
-    def around(self, is_last):
+    def around(self, is_last: bool) -> Iterator[None]:
         yield
         if not is_last:
             self.model.step()  # which only counts, until the micro-batches of an update are complete
 
-    def backward(self, loss):
+    def backward(self, loss: Tensor) -> None:
         self.model.backward(loss, scale_wrt_gas=False)  # else it divides by the number of micro-batches
 
-    def clip(self, most):
+    def clip(self, most: float) -> None:
         """DeepSpeed does so in its own step."""
 
-    def update(self, step):
+    def update(self, step: Callable[[], object]) -> None:
         self.model.step()
         if self.clips:
             self.norm = self.model.get_global_grad_norm()

@@ -77,7 +77,7 @@ class Ddp(Engine):
         super().__init__(plain, make)
         self.model = DistributedDataParallel(plain)
 
-    def around(self, is_last):
+    def around(self, is_last: bool) -> AbstractContextManager:
         return nullcontext() if is_last else self.model.no_sync()
 
 

@@ -21,14 +21,14 @@ class CsvLogger:
     def __init__(self, folder: Path):
         self.file = (folder / "log.csv").open("a", newline="", encoding="utf-8")
 
-    def log(self, step, values):
+    def log(self, step: int, values: dict[str, float | None]) -> None:
         rows = csv.DictWriter(self.file, ["step", *values], lineterminator="\n")
         if not self.file.tell():
             rows.writeheader()
         rows.writerow({"step": step, **values})
         self.file.flush()
 
-    def close(self):
+    def close(self) -> None:
         self.file.close()
 
 
@@ -40,13 +40,13 @@ class TensorBoardLogger:
 
         self.writer = SummaryWriter(str(folder / "tensorboard"))
 
-    def log(self, step, values):
+    def log(self, step: int, values: dict[str, float | None]) -> None:
         for name, value in values.items():
             if value is not None:
                 self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
-    def close(self):
+    def close(self) -> None:
         self.writer.close()
 
 

@@ -1,6 +1,6 @@
 """The optimizers that `course train` makes by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -71,7 +71,7 @@ def make_optimizer(name: str, model: nn.Module, lr: float, options: dict) -> tor
 def _library(name: str) -> Callable:
     """bitsandbytes' and Transformers' optimizers by the name that plans have for them."""
 
-    def make(parameters, lr: float):
+    def make(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         made = OPTIMIZERS[name](parameters)
         for group in made.param_groups:
             group["lr"] = lr

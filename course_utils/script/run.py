@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -32,6 +33,9 @@ from course_utils.script.optimizers import make_optimizer
 from course_utils.script.parent import end_with_parent
 from course_utils.script.rank import ThisRank
 from course_utils.units import format_bytes
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _HALVES = {"autocast": torch.bfloat16, "fp16": torch.float16}
 _UPDATE = 2**20  # the number of the random state in which parameters are updated, above any micro-batch's
@@ -378,7 +382,7 @@ class _Meter:
         tokens, seconds = map(sum, zip(*(self.rows[1:] or self.rows or [(0, float("nan"))]), strict=True))
         return tokens / seconds
 
-    def add(self, step: int, loss: torch.Tensor, norm: torch.Tensor | float, bar) -> None:
+    def add(self, step: int, loss: torch.Tensor, norm: torch.Tensor | float, bar: "tqdm") -> None:
         """Update `step` is made; a row where it is time for one."""
         loop = self.loop
         self.pending.append((step, loss, norm))

@@ -4,13 +4,20 @@ from collections.abc import Iterator
 from math import inf, sqrt
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 TILE = 64
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
-    """softmax(qkᵀ/√d) v, shapes (…, length, width); causal, a query sees the keys at its own place and before."""
+def attention(
+    q: Float[Tensor, "... queries d"],
+    k: Float[Tensor, "... keys d"],
+    v: Float[Tensor, "... keys d_v"],
+    is_causal: bool = False,
+) -> Float[Tensor, "... queries d_v"]:
+    """softmax(qkᵀ/√d) v, d and d_v the widths of a head; causal, a query sees the keys at its own place and before."""
     scores = q @ k.mT / sqrt(q.shape[-1])
     if is_causal:
         scores = scores.masked_fill(above_diagonal(slice(0, q.shape[-2]), slice(0, k.shape[-2]), q.device), -inf)
@@ -21,7 +28,13 @@ class TiledAttention(torch.autograd.Function):
     """`apply(q, k, v, is_causal)`, as `attention`, with one tile of scores at a time; what is saved is linear in the length."""
 
     @staticmethod
-    def forward(ctx, q, k, v, is_causal=False):
+    def forward(
+        ctx: FunctionCtx,
+        q: Float[Tensor, "... queries d"],
+        k: Float[Tensor, "... keys d"],
+        v: Float[Tensor, "... keys d_v"],
+        is_causal: bool = False,
+    ) -> Float[Tensor, "... queries d_v"]:
         out, lse = q.new_empty(*q.shape[:-1], v.shape[-1]), wide(q.new_empty(q.shape[:-1]))
         for rows, tiles in visible(q.shape[-2], k.shape[-2], is_causal):
             top, total, part = wide(q.new_full((*q.shape[:-2], 1, 1), -inf)), 0.0, 0.0
@@ -40,7 +53,7 @@ class TiledAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, grad_out):
+    def backward(ctx: FunctionCtx, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         grad_q, grad_k, grad_v = (torch.zeros_like(wide(tensor)) for tensor in (q, k, v))
         dot = (wide(grad_out) * wide(out)).sum(-1, keepdim=True)
@@ -67,18 +80,20 @@ def pieces(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-def scores_of(q: Tensor, k: Tensor, rows: slice, cols: slice, is_causal: bool) -> Tensor:
+def scores_of(
+    q: Float[Tensor, "... queries d"], k: Float[Tensor, "... keys d"], rows: slice, cols: slice, is_causal: bool
+) -> Float[Tensor, "... rows cols"]:
     """qkᵀ/√d of one tile."""
     scores = wide(q[..., rows, :]) @ wide(k[..., cols, :]).mT / sqrt(q.shape[-1])
     return scores.masked_fill(above_diagonal(rows, cols, q.device), -inf) if is_causal else scores
 
 
-def above_diagonal(rows: slice, cols: slice, device) -> Tensor:
+def above_diagonal(rows: slice, cols: slice, device: torch.device) -> Bool[Tensor, "rows cols"]:
     """Where a key lies after its query."""
     queries, keys = (torch.arange(part.start, part.stop, device=device) for part in (rows, cols))
     return keys > queries[:, None]
 
 
-def wide(tensor: Tensor) -> Tensor:
+def wide(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """At least 32 bits, in which sums over pieces are kept."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -4,11 +4,12 @@ Both ways keep the inputs of a function, drop what it computes, and run it again
 backward of its own to the graph. `checkpoint_by_hooks` leaves the graph as it is and replaces what its nodes save.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import saved_tensors_hooks
 
 
@@ -21,13 +22,13 @@ class Checkpoint(torch.autograd.Function):
     """Re-entrant: its backward runs a second backward pass inside the first."""
 
     @staticmethod
-    def forward(ctx, function, *inputs):
+    def forward(ctx: FunctionCtx, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         ctx.function, ctx.state = function, ForwardState(inputs[0].device)
         ctx.save_for_backward(*inputs)
         return function(*inputs)
 
     @staticmethod
-    def backward(ctx, grad_output):
+    def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         inputs = [detach(tensor) for tensor in ctx.saved_tensors]
         with ctx.state.restored():
             output = ctx.function(*inputs)
@@ -41,22 +42,22 @@ def checkpoint_by_hooks(function: Callable[..., Tensor], *inputs: Tensor) -> Ten
     anchor = SaveInputs.apply(torch.empty(0, requires_grad=True), *inputs)  # before PyTorch 2.13 its node dies with it
     recomputed: list[Tensor | None] = []
 
-    def pack(tensor):
+    def pack(tensor: Tensor) -> int:
         """In forward a node saves a number instead of the tensor."""
         recomputed.append(None)
         return len(recomputed) - 1
 
-    def unpack(index):
+    def unpack(index: int) -> Tensor:
         """In backward the node asks for its tensor; the first one that asks starts the second run."""
         if recomputed[index] is None:
             recompute()
         tensor, recomputed[index] = recomputed[index], None
         return tensor
 
-    def recompute():
+    def recompute() -> None:
         indices = iter(range(len(recomputed)))
 
-        def keep(tensor):
+        def keep(tensor: Tensor) -> None:
             index = next(indices)
             recomputed[index] = tensor.detach()
             if index == len(recomputed) - 1:
@@ -78,7 +79,7 @@ class SaveInputs(torch.autograd.Function):
     """A node that only saves the inputs, so that a checkpoint around this one drops them too."""
 
     @staticmethod
-    def forward(ctx, start, *inputs):
+    def forward(ctx: FunctionCtx, start: Tensor, *inputs: Tensor) -> Tensor:
         ctx.save_for_backward(*inputs)
         return start.clone()
 
@@ -95,7 +96,7 @@ class ForwardState:
         )
 
     @contextmanager
-    def restored(self):
+    def restored(self) -> Iterator[None]:
         """That state again, with gradients on; afterwards random numbers go on as if nothing had run."""
         with torch.random.fork_rng(self.gpus, device_type=self.kind), self.autocast, torch.enable_grad():
             torch.set_rng_state(self.random[0])

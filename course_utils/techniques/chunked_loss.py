@@ -7,7 +7,9 @@ loss is the mean over the others; with smoothing ε the right answer is 1 − ε
 from math import inf
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from course_utils.techniques.attention import pieces, wide
 
@@ -18,7 +20,15 @@ class LossByTiles(torch.autograd.Function):
     """`apply(x, w, labels, tokens, words, ε)`: logits of so many tokens and words at a time, computed anew in backward."""
 
     @staticmethod
-    def forward(ctx, x, w, labels, tokens, words, epsilon=0.0):
+    def forward(
+        ctx: FunctionCtx,
+        x: Float[Tensor, "n h"],
+        w: Float[Tensor, "V h"],
+        labels: Int[Tensor, " n"],
+        tokens: int,
+        words: int,
+        epsilon: float = 0.0,
+    ) -> Float[Tensor, ""]:
         at_label, level = 1 - epsilon, epsilon / len(w)
         loss, lse = wide(x.new_zeros(())), wide(x.new_empty(len(x)))
         for rows in pieces(len(x), tokens):
@@ -39,7 +49,7 @@ class LossByTiles(torch.autograd.Function):
         return (loss / (labels != IGNORED).sum()).to(x.dtype)
 
     @staticmethod
-    def backward(ctx, grad_output):
+    def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         x, w, labels, lse = ctx.saved_tensors
         tokens, words, at_label, level = ctx.sizes
         grad_x, grad_w = torch.zeros_like(wide(x)), torch.zeros_like(wide(w))
@@ -60,7 +70,14 @@ class LossWithGradients(torch.autograd.Function):
     them, so that nothing is computed twice."""
 
     @staticmethod
-    def forward(ctx, x, w, labels, tokens, epsilon=0.0):
+    def forward(
+        ctx: FunctionCtx,
+        x: Float[Tensor, "n h"],
+        w: Float[Tensor, "V h"],
+        labels: Int[Tensor, " n"],
+        tokens: int,
+        epsilon: float = 0.0,
+    ) -> Float[Tensor, ""]:
         at_label, level = 1 - epsilon, epsilon / len(w)
         loss, grad_x, grad_w = wide(x.new_zeros(())), torch.empty_like(x), torch.zeros_like(wide(w))
         valid = (labels != IGNORED).sum()
@@ -79,12 +96,12 @@ class LossWithGradients(torch.autograd.Function):
         return (loss / valid).to(x.dtype)
 
     @staticmethod
-    def backward(ctx, grad_output):
+    def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         grad_x, grad_w = ctx.saved_tensors
         return grad_output * grad_x, grad_output * grad_w, None, None, None
 
 
-def labels_in(labels: Tensor, words: slice) -> tuple[Tensor, Tensor]:
+def labels_in(labels: Int[Tensor, " n"], words: slice) -> tuple[Int[Tensor, " here"], Int[Tensor, " here"]]:
     """The tokens whose labels are among these words, and at which place among them."""
     here = ((labels >= words.start) & (labels < words.stop)).nonzero()[:, 0]
     return here, labels[here] - words.start

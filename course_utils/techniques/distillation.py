@@ -3,11 +3,17 @@
 `student` and `teacher` are logits (…, V) of the same tokens; `labels` (…) are whole numbers, −100 where there is none.
 """
 
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
 
-def soft_loss(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float) -> Tensor:
+def soft_loss(
+    student: Float[Tensor, "*tokens V"],
+    teacher: Float[Tensor, "*tokens V"],
+    labels: Int[Tensor, "*tokens"],
+    temperature: float,
+) -> Float[Tensor, ""]:
     """T² · KL(softmax(teacher / T) ‖ softmax(student / T)), the mean over the tokens that have a label.
 
     A gradient by the student's logits falls as 1/T² as T grows; the factor makes up for that.
@@ -18,8 +24,12 @@ def soft_loss(student: Tensor, teacher: Tensor, labels: Tensor, temperature: flo
 
 
 def distillation_loss(
-    student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 2.0, weight: float = 0.5
-) -> Tensor:
+    student: Float[Tensor, "*tokens V"],
+    teacher: Float[Tensor, "*tokens V"],
+    labels: Int[Tensor, "*tokens"],
+    temperature: float = 2.0,
+    weight: float = 0.5,
+) -> Float[Tensor, ""]:
     """`weight` of the soft loss, and the rest of the cross-entropy with the labels."""
     hard = F.cross_entropy(student.flatten(0, -2), labels.flatten())
     return weight * soft_loss(student, teacher, labels, temperature) + (1 - weight) * hard

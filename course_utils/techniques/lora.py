@@ -8,6 +8,7 @@ from collections.abc import Collection
 from math import sqrt
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 
@@ -20,7 +21,7 @@ class LoRA(nn.Module):
         self.a = nn.Parameter(torch.empty(rank, linear.in_features).uniform_(-1, 1) / sqrt(linear.in_features))
         self.b = nn.Parameter(torch.zeros(linear.out_features, rank))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
         """Two narrow products, never the wide B A."""
         out = self.linear(x)
         return out + (x.to(self.a.dtype) @ self.a.T @ self.b.T * self.scale).to(out.dtype)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 
 from course_utils.optim.codebook import dynamic_codebook
 from course_utils.optim.quantization import dequantize, nearest, quantize
@@ -19,7 +21,7 @@ _LARGEST = 0.9677083
 
 
 @cache
-def normal_codebook() -> Tensor:
+def normal_codebook() -> Float[Tensor, " 16"]:
     """The 16 numbers (16,), float32: quantiles of a normal distribution, over the largest; 7 are below 0 and 8 above."""
     above, below = (torch.linspace(_LARGEST, 0.5, n)[:-1].double() for n in (9, 8))
     numbers = torch.cat([-torch.special.ndtri(below), torch.zeros(1), torch.special.ndtri(above).flip(0)]).float()
@@ -32,16 +34,16 @@ class NF4:
     of the scales; `second`: a float32 for each block of scales.
     """
 
-    codes: Tensor
-    scales: Tensor
-    mean: Tensor
-    second: Tensor
+    codes: UInt8[Tensor, " bytes"]
+    scales: UInt8[Tensor, " blocks"]
+    mean: Float[Tensor, ""]
+    second: Float[Tensor, " second_blocks"]
     shape: torch.Size
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, weight: Tensor) -> "NF4":
-        """`weight`, whose elements `BLOCK` divides, quantized."""
+    def of(cls, weight: Float[Tensor, "..."]) -> "NF4":
+        """`weight`, quantized; raises `RuntimeError` unless `BLOCK` divides the number of its elements."""
         blocks = weight.detach().float().reshape(-1, BLOCK)
         scales = blocks.abs().amax(1)
         codes = nearest(blocks * (1 / scales.clamp(min=1e-38))[:, None], normal_codebook()).view(-1, 2)
@@ -60,12 +62,12 @@ class _Product(torch.autograd.Function):
     """x Wᵀ, of which backward needs W, not x: W is frozen. It is made anew there, so that no wide weight is kept."""
 
     @staticmethod
-    def forward(ctx, x, weight):
+    def forward(ctx: FunctionCtx, x: Float[Tensor, "*tokens inputs"], weight: NF4) -> Float[Tensor, "*tokens outputs"]:
         ctx.weight = weight
         return x @ weight.wide().to(x.dtype).T
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return gradient @ ctx.weight.wide().to(gradient.dtype), None
 
 
@@ -77,7 +79,7 @@ class LinearNF4(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = NF4.of(linear.weight), linear.bias
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
         """Products in the type of `x`."""
         product = _Product.apply(x, self.weight)
         return product if self.bias is None else product + self.bias.to(x.dtype)

@@ -6,7 +6,7 @@ from tempfile import TemporaryFile
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -20,7 +20,7 @@ class SavedOnDisk(saved_tensors_hooks):
     saved tensors share is written once. The file has no name: it is gone with the last tensor in it.
     """
 
-    def __init__(self, model: nn.Module | None = None, smallest: int = 16_384, folder=None):
+    def __init__(self, model: nn.Module | None = None, smallest: int = 16_384, folder: str | Path | None = None):
         super().__init__(self.write, self.read)
         resident = [] if model is None else [*model.parameters(), *model.buffers()]
         self.resident = {StorageWeakRef(tensor.untyped_storage()) for tensor in resident}
@@ -38,7 +38,7 @@ class SavedOnDisk(saved_tensors_hooks):
         super().__exit__(*error)
         self.file = self.written = None
 
-    def write(self, tensor: torch.Tensor):
+    def write(self, tensor: Tensor) -> Tensor | tuple:
         """In forward: a tensor to its place in the file, its shape and its type."""
         storage = tensor.untyped_storage()
         size, memory = storage.nbytes(), StorageWeakRef(storage)
@@ -56,9 +56,9 @@ class SavedOnDisk(saved_tensors_hooks):
         return self.file, self.written[key], size, tensor.dtype, tensor.device, layout
 
     @staticmethod
-    def read(saved) -> torch.Tensor:
+    def read(saved: Tensor | tuple) -> Tensor:
         """In backward: the tensor again."""
-        if isinstance(saved, torch.Tensor):
+        if isinstance(saved, Tensor):
             return saved
         file, start, size, dtype, device, layout = saved
         numbers = np.memmap(file, np.uint8, "c", start, (size,))

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from course_utils.techniques.chunked_loss import IGNORED
 
 
 def first_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
-    """Rows of documents, by their numbers: the longest first, each into the first row with room for it."""
+    """Rows of documents, by their numbers: the longest first, each into the first row with room, in tokens, for it."""
     rows, free = [], []
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
         fits = [row for row, left in enumerate(free) if left >= lengths[number]]
@@ -22,10 +23,11 @@ def first_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
     return rows
 
 
-def pack(documents: Sequence[Tensor], rows: Sequence[Sequence[int]], room: int) -> dict[str, Tensor]:
+def pack(documents: Sequence[Int[Tensor, " _"]], rows: Sequence[Sequence[int]], room: int) -> dict[str, Tensor]:
     """A batch for a language model: in each row these documents, one behind the other, and padding up to `room`.
 
-    A label is the token at its own place, as Transformers shifts them; a document's first token is nobody's next.
+    A label is the token at its own place, as Transformers shifts them; a document's first token is nobody's next. All are (rows,
+    room) in int64, the mask is that of `may_see`. Raises `RuntimeError` where the documents of a row are longer than `room`.
     """
     ids, positions = torch.zeros(2, len(rows), room, dtype=torch.int64)
     labels, owner = torch.full((2, len(rows), room), IGNORED)
@@ -40,7 +42,7 @@ def pack(documents: Sequence[Tensor], rows: Sequence[Sequence[int]], room: int) 
     return {"input_ids": ids, "position_ids": positions, "labels": labels, "attention_mask": may_see(owner)}
 
 
-def may_see(owner: Tensor) -> Tensor:
-    """Which queries may see which keys, (rows, 1, length, length): those of the same document, up to their own place."""
+def may_see(owner: Int[Tensor, "rows room"]) -> Bool[Tensor, "rows 1 room room"]:
+    """Which queries may see which keys: those of the same document, up to their own place."""
     same = owner[:, :, None] == owner[:, None, :]
     return same.tril()[:, None]

@@ -1,10 +1,10 @@
 """The blocks of a model, checkpointed in segments of consecutive ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
 from course_utils.errors import CourseError
 from course_utils.techniques.checkpointing import checkpoint_by_hooks
@@ -36,7 +36,7 @@ def checkpoint_blocks(
     model: nn.Module,
     segments: int | None = None,
     using: Callable = checkpoint_by_hooks,
-    blocks: Sequence[nn.Module] | None = None,
+    blocks: Iterable[nn.Module] | None = None,
 ) -> ExitStack:
     """Checkpoint the blocks of `model` in `segments`, by default each block alone; undone at the end of a `with`.
 
@@ -58,10 +58,10 @@ def checkpoint_blocks(
     return undo
 
 
-def run_checkpointed(using: Callable, forwards: list[Callable], hidden, *args, **kwargs):
+def run_checkpointed(using: Callable, forwards: list[Callable], hidden: Tensor, *args, **kwargs) -> Tensor:
     """All `forwards` one after the other, behind one checkpoint; `args` and `kwargs`, such as a mask, go to each."""
 
-    def segment(hidden):
+    def segment(hidden: Tensor) -> Tensor:
         for forward in forwards:
             hidden = forward(hidden, *args, **kwargs)
         return hidden

@@ -86,33 +86,33 @@ class Accumulate(Callback):
     def _begin_group(self) -> None:
         self._seen = self._terms = self._first = 0  # micro-batches, ΣT and T₁ of this group
 
-    def on_train_begin(self, run):
+    def on_train_begin(self, run: "Run") -> None:
         """Begin with an empty group, unless the run goes on from a checkpoint."""
         if run.step == 0:
             self._begin_group()
 
-    def scale_loss(self, run, loss):
+    def scale_loss(self, run: "Run", loss: torch.Tensor) -> torch.Tensor:
         """The loss times Tᵢ/T₁; T₁ is that of the first micro-batch in which anything counts."""
         terms = num_loss_tokens(run.model, run.batch)
         self._first = self._first or terms
         self._seen, self._terms = self._seen + 1, self._terms + terms
         return loss * (terms / max(1, self._first))
 
-    def should_step(self, run):
+    def should_step(self, run: "Run") -> bool:
         """After the k-th micro-batch, and after the last one there is."""
         return self._seen >= self.k or run.is_last_of_epoch
 
-    def before_update(self, run):
+    def before_update(self, run: "Run") -> None:
         weights = self._terms / max(1, self._first)
         for parameter in run.model.parameters():
             if parameter.grad is not None and weights not in (0, 1):
                 parameter.grad.div_(weights)
         self._begin_group()
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         return {"seen": self._seen, "terms": self._terms, "first": self._first}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict) -> None:
         self._seen, self._terms, self._first = state["seen"], state["terms"], state["first"]
 
 

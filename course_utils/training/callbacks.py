@@ -68,7 +68,7 @@ class ClipGradients(Callback):
             raise ValueError(f"max_norm={max_norm} must be above 0; leave the callback out to train without clipping.")
         self.max_norm = max_norm
 
-    def on_train_begin(self, run):
+    def on_train_begin(self, run: "Run") -> None:
         """Raises `CourseError` where a later callback would put the gradients right only after they were clipped."""
         later = run.callbacks[run.callbacks.index(self) + 1 :]
         for callback in later:
@@ -78,7 +78,7 @@ class ClipGradients(Callback):
                     f"name it before ClipGradients among the callbacks."
                 )
 
-    def before_update(self, run):
+    def before_update(self, run: "Run") -> None:
         torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.max_norm)
 
 
@@ -88,5 +88,5 @@ class Autocast(Callback):
     def __init__(self, dtype: torch.dtype = torch.bfloat16):
         self.dtype = dtype
 
-    def forward(self, run):
+    def forward(self, run: "Run") -> AbstractContextManager:
         return torch.autocast(run.device.type, self.dtype)

@@ -1,7 +1,7 @@
 """Who takes the four steps of an iteration: reset, forward, backward, update."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import NamedTuple
@@ -41,7 +41,7 @@ def four_steps(model: nn.Module) -> Iterator[list[Step]]:
             function = getattr(owner, attribute)
 
             @wraps(function)
-            def noted(*args, _function=function, _name=name, **kwargs):
+            def noted(*args, _function: Callable = function, _name: str = name, **kwargs) -> object:
                 note(_name)
                 return _function(*args, **kwargs)
 

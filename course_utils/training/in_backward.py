@@ -1,5 +1,6 @@
 """Updating each parameter as soon as its gradient is there, so that gradients never live side by side."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,10 +37,10 @@ class UpdateInBackward(Callback):
 
         self._hooks = [parameter.register_post_accumulate_grad_hook(update) for parameter in trained]
 
-    def update(self, run, step):
+    def update(self, run: "Run", step: Callable[[], object]) -> None:
         pass  # nothing is left to update
 
-    def on_train_end(self, run):
+    def on_train_end(self, run: "Run") -> None:
         for hook in self._hooks:
             hook.remove()
 

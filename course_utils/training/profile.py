@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,9 @@ from course_utils.settings import set_variable, settings, variables
 from course_utils.training.callbacks import Callback
 from course_utils.training.history import History
 from course_utils.units import format_seconds
+
+if TYPE_CHECKING:
+    from course_utils.training.loop import Run
 
 PHASES = ("forward", "backward", "update")
 LOADING, ELSEWHERE = "data loader", "elsewhere"
@@ -37,7 +41,7 @@ class Profile(Callback):
         self.path = Path(path or settings().home / "traces" / "trace.json")
         self._trace: Trace | None = None
 
-    def on_train_begin(self, run):
+    def on_train_begin(self, run: "Run") -> None:
         if not variables("KINETO_LOG_LEVEL"):  # else the profiler's library writes lines of its own into the notebook
             set_variable("KINETO_LOG_LEVEL", "99")
         self._trace, self._open = None, ExitStack()
@@ -45,11 +49,11 @@ class Profile(Callback):
         self._profiler = self._open.enter_context(torch.profiler.profile(schedule=plan, on_trace_ready=self._store))
         self._open.enter_context(observed_by(record_function))
 
-    def after_step(self, run):
+    def after_step(self, run: "Run") -> None:
         """The profiler's step is the loop's: it begins with the call for its batch."""
         self._profiler.step()
 
-    def on_train_end(self, run):
+    def on_train_end(self, run: "Run") -> None:
         self._open.close()
 
     def _store(self, profiler: torch.profiler.profile) -> None:

@@ -1,8 +1,12 @@
 """The progress bar of a run, in a notebook and in a terminal."""
 
 import time
+from typing import TYPE_CHECKING
 
 from course_utils.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from course_utils.training.loop import Run
 
 _SECONDS_BETWEEN_LOOKS = 0.5  # drawing takes time, and reading the loss waits for a GPU
 _LIVE = {"course": "live"}  # a stored notebook is without it
@@ -11,7 +15,7 @@ _LIVE = {"course": "live"}  # a stored notebook is without it
 class Progress(Callback):
     """A bar over the batches of a run with the latest loss; it disappears when the run ends."""
 
-    def on_train_begin(self, run):
+    def on_train_begin(self, run: "Run") -> None:
         from tqdm.auto import tqdm
         from tqdm.notebook import tqdm as in_notebook
 
@@ -24,13 +28,13 @@ class Progress(Callback):
             self.place = display(self.bar.container, display_id=True, metadata=_LIVE)
         self.shown = time.perf_counter()
 
-    def after_step(self, run):
+    def after_step(self, run: "Run") -> None:
         if time.perf_counter() - self.shown > _SECONDS_BETWEEN_LOOKS:
             self.shown = time.perf_counter()
             self.bar.set_postfix_str(f"loss {run.history.steps[-1]['loss'].item():.3f}", refresh=False)
         self.bar.update()
 
-    def on_train_end(self, run):
+    def on_train_end(self, run: "Run") -> None:
         self.bar.close()
         if self.place is not None:  # a saved notebook would look for the bar, and say that it is not found
             self.place.update({"text/plain": ""}, metadata=_LIVE, raw=True)

@@ -1,10 +1,16 @@
 """Loss scaling as a callback: what fp16 needs beside `Autocast`."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import torch
 
 from course_utils.errors import CourseError
 from course_utils.precision import LossScaler
 from course_utils.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from course_utils.training.loop import Run
 
 
 class ScaleLoss(Callback):
@@ -19,7 +25,7 @@ class ScaleLoss(Callback):
     def __init__(self, scaler: LossScaler | None = None):
         self.scaler = LossScaler() if scaler is None else scaler
 
-    def on_train_begin(self, run):
+    def on_train_begin(self, run: "Run") -> None:
         """Raises `CourseError` for fp16 parameters."""
         if any(p.dtype == torch.float16 for p in run.model.parameters() if p.requires_grad):
             raise CourseError(
@@ -27,13 +33,13 @@ class ScaleLoss(Callback):
                 "keep the parameters in float32, where they are the master weights, and use autocast."
             )
 
-    def scale_loss(self, run, loss):
+    def scale_loss(self, run: "Run", loss: torch.Tensor) -> torch.Tensor:
         return self.scaler.scale(loss)
 
-    def before_update(self, run):
+    def before_update(self, run: "Run") -> None:
         self.scaler.unscale_(run.optimizer)
 
-    def update(self, run, step):
+    def update(self, run: "Run", step: Callable[[], object]) -> object:
         """Step if all gradients are finite, then adapt S; returns False if the step was skipped.
 
         Raises `CourseError` when S has been lowered to 0.
@@ -47,8 +53,8 @@ class ScaleLoss(Callback):
             )
         return made
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         return self.scaler.state_dict()
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict) -> None:
         self.scaler.load_state_dict(state)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from course_utils.settings import settings
 from course_utils.training.history import History, Recorder
@@ -56,7 +56,9 @@ class RecordingTrainer(Trainer):
     def get_train_dataloader(self):
         return self.accelerator.prepare(self.batches)
 
-    def training_step(self, model, inputs, num_items_in_batch=None):
+    def training_step(
+        self, model: nn.Module, inputs: dict, num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
         learning_rate = self.optimizer.param_groups[0]["lr"]
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.recorder.add(int(self.state.epoch or 0) + 1, loss, learning_rate, inputs)
@@ -69,7 +71,7 @@ class _SeedAtStart(TrainerCallback):
     def __init__(self, seed: int):
         self.seed = seed
 
-    def on_train_begin(self, args, state, control, **_):
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_) -> None:
         torch.manual_seed(self.seed)
 
 

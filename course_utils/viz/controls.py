@@ -4,6 +4,10 @@ import html
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ipywidgets import Widget
 
 _LETTER, _ROOM = 0.56, 1.2  # in em: a letter of a description, and what stands beside it
 _WIDEST, _BUTTON = "36em", 7
@@ -49,7 +53,7 @@ def dress(controls: Mapping) -> None:
 
 
 @contextmanager
-def drawn_anew(box) -> Iterator[None]:
+def drawn_anew(box: "Widget") -> Iterator[None]:
     """Within it the page shows the figure below `box` pale: it is still of the values before."""
     box.add_class(_DRAWING)
     try:
@@ -58,7 +62,7 @@ def drawn_anew(box) -> Iterator[None]:
         box.remove_class(_DRAWING)
 
 
-def leaves(control) -> Iterator:
+def leaves(control: "Widget") -> Iterator:
     """A control, or those that it is made of."""
     if hasattr(control, "children"):
         for child in control.children:
@@ -74,7 +78,7 @@ def in_words(controls: Mapping) -> str:
     return "; ".join(f"{leaf.description} {_value(leaf)}" for leaf in shown if not getattr(leaf, "disabled", False))
 
 
-def _value(leaf) -> str:
+def _value(leaf: "Widget") -> str:
     if isinstance(leaf.value, bool):
         return "on" if leaf.value else "off"
     shown = getattr(leaf, "label", "") or leaf.value  # of a list of options, what is written for the value

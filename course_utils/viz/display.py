@@ -35,7 +35,14 @@ def use_course_style() -> None:
 
 
 def show(figure: Figure, alt: str) -> None:
-    """Display `figure` as a picture with the text `alt`, and close it; raises `ValueError` when `alt` is empty."""
+    """Display `figure` as a picture with the text `alt`, and close it; raises `ValueError` when `alt` is empty.
+
+    >>> from course_utils.viz.parts import subplots
+    >>> figure, axes = subplots()
+    >>> lines = axes.plot([3, 2, 1])
+    >>> show(figure, "The loss falls from 3 to 1.")
+    The loss falls from 3 to 1.
+    """
     bundle, metadata = picture(figure, alt)
     display(bundle, metadata=metadata, raw=True)
     display(naming(alt), metadata=LIVE, raw=True)
@@ -79,7 +86,7 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
     places = [display(shown, display_id=True, **how) for shown, how in outputs()]
     drawing = Lock()  # JupyterLab may deliver the events of two controls in two threads
 
-    def redraw(_):
+    def redraw(_: dict) -> None:
         with drawing, drawn_anew(box):
             for place, (shown, how) in zip(places, outputs(), strict=True):
                 place.update(shown, **how)
@@ -102,7 +109,12 @@ def show_controls(controls: dict, still: str) -> "VBox":
 
 
 def source(thing: Callable | type | ModuleType) -> Markdown:
-    """The package's own source of a function, method, class or whole file, to be read in the notebook."""
+    """The package's own source of a function, method, class or whole file, to be read in the notebook.
+
+    >>> from course_utils.optim import SGD
+    >>> source(SGD.update).data.splitlines()[-2].strip()
+    'parameter.add_(gradient, alpha=-group["lr"])'
+    """
     name = thing.__name__ if inspect.ismodule(thing) else f"{thing.__module__}.{thing.__qualname__}"
     lines = textwrap.dedent(inspect.getsource(thing)).rstrip()
     return Markdown(f"`{name}`\n\n```python\n{lines}\n```")

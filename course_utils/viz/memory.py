@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from itertools import groupby
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_utils.memory.trace.log import KINDS, Usage
@@ -46,7 +47,7 @@ def instants_figure(
     return figure, f"Stacked bars of memory in use at {len(totals)} instants. {described}."
 
 
-def stack(axes, row: int, parts: Mapping[str, int], size: int) -> None:
+def stack(axes: Axes, row: int, parts: Mapping[str, int], size: int) -> None:
     """A horizontal bar of kinds at `row`, in units of `size` bytes."""
     left = 0.0
     for kind, count in parts.items():
@@ -101,7 +102,7 @@ def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
     )
 
 
-def _draw_layers(axes, tops: np.ndarray) -> None:
+def _draw_layers(axes: Axes, tops: np.ndarray) -> None:
     """Each kind over those before it, with a thin line between them for readers who see no color."""
     places = np.arange(len(tops))
     corners = np.repeat(np.arange(len(tops) + 1), 2)[1:-1]  # each event has a left and a right one
@@ -115,7 +116,7 @@ def _draw_layers(axes, tops: np.ndarray) -> None:
         below = top
 
 
-def _draw_phases(axes, phases: list[tuple[str, int, int]], events: int) -> None:
+def _draw_phases(axes: Axes, phases: list[tuple[str, int, int]], events: int) -> None:
     """Every second phase shaded, and each name above its phase: level where all have room, else upright or left out."""
     for _, first, end in phases[1::2]:
         axes.axvspan(first, end, color=COLORS["grid"], alpha=0.45, linewidth=0, zorder=0)

@@ -1,13 +1,17 @@
 """What several figures share: their making, units of an axis, the parts of a legend."""
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
 from course_utils.units import BYTE_UNITS, SECOND_UNITS
 from course_utils.viz.style import COLORS, writing
 
 
-def subplots(rows: int = 1, columns: int = 1, *, figsize=None, layout=None, **shape) -> tuple[Figure, object]:
+def subplots(
+    rows: int = 1, columns: int = 1, *, figsize: tuple[float, float] | None = None, layout: str | None = None, **shape
+) -> tuple[Figure, object]:
     """As `pyplot.subplots`, for a figure that pyplot does not know.
 
     A notebook shows and closes what pyplot has open after each event of a control, and JupyterLab may deliver two events
@@ -32,14 +36,16 @@ def patches(*entries: tuple[str, str]) -> tuple[list, list[str]]:
     return [Rectangle((0, 0), 1, 1, color=COLORS[color]) for _, color in entries], [label for label, _ in entries]
 
 
-def box(axes, x: float, y: float, text: str, color: str = "ink", letters: str | None = None, fontsize: float = 9.5):
+def box(
+    axes: Axes, x: float, y: float, text: str, color: str = "ink", letters: str | None = None, fontsize: float = 9.5
+) -> Text:
     """Text in a frame for a flow chart; `letters` is the color of the text where it is not the frame's."""
     frame = {"boxstyle": "round,pad=0.4", "facecolor": COLORS["paper"], "edgecolor": COLORS[color], "linewidth": 1.6}
     look = {"bbox": frame, "color": writing(letters or color), "fontsize": fontsize}
     return axes.text(x, y, text, ha="center", va="center", **look)
 
 
-def arrow(axes, start, end, color: str = "ink") -> None:
+def arrow(axes: Axes, start: Text, end: Text, color: str = "ink") -> None:
     """An arrow from the edge of one `box` to the edge of another."""
     shape = {"arrowstyle": "-|>", "color": COLORS[color], "linewidth": 1.4}
     ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch(), "shrinkA": 2, "shrinkB": 2}

@@ -29,7 +29,7 @@ class ModelPicker(VBox):
             control.observe(self._read, names="value")
         self._read()
 
-    def _read(self, _=None) -> None:
+    def _read(self, _: dict | None = None) -> None:
         own = self.model.value == self.own
         for field in self.fields.values():
             field.layout.display = None if own else "none"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
@@ -105,7 +106,7 @@ def _labels(board: Board, places: Sequence[tuple[float, float]]) -> list[tuple[t
     return labels
 
 
-def _write_labels(figure, axes, labels: Sequence[tuple[tuple[float, float], str]]) -> None:
+def _write_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[tuple[float, float], str]]) -> None:
     """Each label on that side of its point where it covers least of the points and of what is written already."""
     figure.draw_without_rendering()  # only now does the layout say where a point lies
     points = axes.transData.transform([place for place, _ in labels]) * 72 / figure.dpi
@@ -115,7 +116,7 @@ def _write_labels(figure, axes, labels: Sequence[tuple[tuple[float, float], str]
         half = np.array([_LETTER * len(text), _LINE]) / 2
         sides = [_make_box(point + np.array(side) * (half + _DOT + 1), *half) for side in _PLACES]
 
-        def cost(side) -> float:
+        def cost(side: Bbox) -> float:
             covered = sum(both.width * both.height for other in taken if (both := Bbox.intersection(side, other)))
             return covered + 20 * max(0, left - side.x0, side.x1 - right, bottom - side.y0, side.y1 - top)
 
@@ -126,6 +127,6 @@ def _write_labels(figure, axes, labels: Sequence[tuple[tuple[float, float], str]
         axes.annotate(text, place, offset, **look)
 
 
-def _make_box(center, half_width: float, half_height: float):
+def _make_box(center: Sequence[float], half_width: float, half_height: float) -> Bbox:
     x, y = center
     return Bbox([[x - half_width, y - half_height], [x + half_width, y + half_height]])

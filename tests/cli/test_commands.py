@@ -15,6 +15,7 @@ from course_utils.settings import settings
 
 HEAVY = (
     "torch", "transformers", "datasets", "accelerate", "bitsandbytes", "pandas", "matplotlib", "numpy", "IPython", "nbformat",
+    "jaxtyping",
 )  # fmt: skip
 
 

@@ -60,7 +60,8 @@ def test_a_stored_answer_is_read_without_torch_or_transformers(config, capsys):
     first = capsys.readouterr().out
     spying = (
         "import sys; from course_utils.cli import main; code = main(sys.argv[1:]); "
-        "print('imported:', [n for n in ('torch', 'transformers', 'pandas', 'numpy') if n in sys.modules]); sys.exit(code)"
+        "names = ('torch', 'transformers', 'pandas', 'numpy', 'jaxtyping'); "
+        "print('imported:', [name for name in names if name in sys.modules]); sys.exit(code)"
     )
     words = [sys.executable, "-c", spying, "plan", config, *FITTING]
     again = subprocess.run(words, capture_output=True, text=True, check=True, timeout=100)
