@@ -107,6 +107,7 @@ def test_a_model_with_few_positions_is_planned_for_as_many_tokens_as_it_takes(tm
     assert main(["plan", str(tmp_path), "--memory", "24GB", "--sequence", "78"]) == 2
 
 
+@pytest.mark.slow
 def test_weights_that_are_published_in_16_bits_are_planned_in_32_with_a_word(config, tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "torch_dtype": "bfloat16"}))
     for words, remarked in (([], True), (["--precision", "bf16"], False)):

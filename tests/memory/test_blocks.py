@@ -145,6 +145,7 @@ def test_weights_in_four_bits_stay():
     assert_tells_the_whole(in_four_bits, Recipe(batch=2, sequence=16, device="cuda"), 7)
 
 
+@pytest.mark.slow
 def test_where_blocks_differ_only_equal_ones_are_left_out():
     """Adapters on two blocks of seven; and experts from the fourth block on, of which the configuration says only a number."""
     assert_tells_the_whole(partial(with_adapters, layers_to_transform=[0, 1]), blocks=5)

@@ -255,6 +255,7 @@ class Body(nn.Module):
         return nn.functional.cross_entropy(logits, labels), logits
 
 
+@pytest.mark.slow
 def test_a_module_with_a_model_inside_is_planned_up_to_the_positions_of_that():
     def batch(b, s):
         return {"input_ids": torch.ones(b, s, dtype=torch.long), "labels": torch.ones(b, dtype=torch.long)}

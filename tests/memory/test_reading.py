@@ -157,7 +157,11 @@ def test_another_head_than_the_one_that_is_planned_is_said():
     ("made", "kind"),
     [
         ("AutoModelForSequenceClassification.from_pretrained('tiny', num_labels=7)", BertForSequenceClassification),
-        ("transformers.BertForTokenClassification.from_pretrained('tiny', num_labels=7)", BertForTokenClassification),
+        pytest.param(
+            "transformers.BertForTokenClassification.from_pretrained('tiny', num_labels=7)",
+            BertForTokenClassification,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_script_s_own_head_is_the_one_that_is_planned(made, kind, capsys):

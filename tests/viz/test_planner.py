@@ -145,6 +145,7 @@ def test_the_mark_of_the_peak_stays_clear_of_the_frame_and_large_numbers_are_wor
     assert "1.35 billion parameters" in viz.planner_working(LlamaSizes(), batch=1).data
 
 
+@pytest.mark.slow
 def test_a_model_has_its_parameters_whole_or_in_shards():
     counts = set()
     for stage in (0, 3):
@@ -200,6 +201,7 @@ def test_bytes_of_a_cpu_get_no_verdict_of_a_card():
     assert not cpu.axes[0].lines
 
 
+@pytest.mark.slow
 def test_bytes_without_a_formula_are_written_for_people():
     recipe = {"optimizer": "adamw8bit", "precision": "bf16", "checkpointing": True, **FEW}
     known = estimate(DEEP, Recipe(**recipe))
