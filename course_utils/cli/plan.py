@@ -13,11 +13,17 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError, instead
 from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of, read_fields
 from course_utils.store import Section
 from course_utils.units import format_bytes
+
+if TYPE_CHECKING:
+    from course_utils.memory.plan.reading.fields import Reading
+    from course_utils.memory.plan.verdict import Option
+    from course_utils.memory.step.model import Source
 
 HELP = "say whether a model's training fits on a card, and what to change where it does not"
 _EXIT = {"fits": 0, "tight": 0, "does not fit": 1}
@@ -87,7 +93,7 @@ def _help_of(one: Field) -> str:
     return f"{one.metadata['help']}{f': {choices}' if choices else ''} ({', '.join(defaults)})"
 
 
-def _say(value) -> str:
+def _say(value: object) -> str:
     return ("no", "yes")[value] if isinstance(value, bool) else str(value or "none")
 
 
@@ -226,7 +232,7 @@ def _take_longest(data: Path, recipe: Recipe) -> tuple[Recipe, str]:
     return replace(recipe, sequence=lengths[-1]), text
 
 
-def _measure_here(what, recipe: Recipe) -> tuple[str, list[dict], int]:
+def _measure_here(what: "str | Source", recipe: Recipe) -> tuple[str, list[dict], int]:
     """Each kind of bytes as it is predicted and as a few steps on this machine's CPU have it."""
     from course_utils.memory.formulas.estimate import estimate
     from course_utils.memory.plan.guard import check
@@ -237,7 +243,7 @@ def _measure_here(what, recipe: Recipe) -> tuple[str, list[dict], int]:
     return f"{text}\n{table}", frame.reset_index().to_dict("records"), 0
 
 
-def _emit(arguments: argparse.Namespace, what, recipe: Recipe) -> str:
+def _emit(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> str:
     """The recipe, or a row of its plan, as `--emit` asks for it; where a card is named, only if it may fit there."""
     from course_utils.memory.plan.emit import NO_SETTING, emit
 
@@ -255,7 +261,7 @@ def _emit(arguments: argparse.Namespace, what, recipe: Recipe) -> str:
     return answer
 
 
-def _say_sources(reading, text: list[str], values: dict, code: int) -> int:
+def _say_sources(reading: "Reading", text: list[str], values: dict, code: int) -> int:
     """Put before an answer what is not counted, and after it where each value stands; returns the exit code."""
     from course_utils.memory.plan.reading import AT_LEAST
 
@@ -288,7 +294,7 @@ def _recipe_of_row(arguments: argparse.Namespace):
     return Recipe.of_plain(row["recipe"])
 
 
-def _refuse_what_does_not_fit(arguments: argparse.Namespace, what, recipe) -> None:
+def _refuse_what_does_not_fit(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> None:
     from course_utils.memory.formulas.trial import attempt
     from course_utils.memory.plan.verdict import DOES_NOT, needs, verdict_of
     from course_utils.memory.step.model import source_of
@@ -337,7 +343,7 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
     return int(float(match[1]) * _UNITS[match[2].upper()]), named
 
 
-def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
+def _plan(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> tuple:
     """The plan, and what is to be said below it."""
     from course_utils.memory.plan.at_once import rows_at_once, verdict_at_once
     from course_utils.memory.plan.verdict import Plan
@@ -358,7 +364,7 @@ def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
             last_line = passed
             _note(f"{passed:.0f} s: {what_now}")
 
-    def show(part) -> None:
+    def show(part: "Plan | Option") -> None:
         """To somebody who watches: the verdict, and each row that fits, as soon as they are known."""
         line = part.headline if isinstance(part, Plan) else f"Fits: {' + '.join(part.names)}."
         if is_terminal:

@@ -20,13 +20,24 @@ def _amd(series: str, card: str) -> str:
     return f"https://www.amd.com/en/products/accelerators/instinct/{series}/{card}.html"
 
 
-def _device(name, source, gibibytes, gb_per_second, teraflops, link, link_name, host_link) -> Machine:
+def _device(
+    name: str,
+    source: str,
+    gibibytes: int,
+    gb_per_second: float,
+    teraflops: dict[str, float],
+    link: float,
+    link_name: str,
+    host_link: float,
+) -> Machine:
     flops = {dtype: rate * _TERA for dtype, rate in teraflops.items()}
     memory = gibibytes * GiB
     return Machine(name, source, memory, gb_per_second * _GB, flops, link * _GB, link_name, host_link * _GB)
 
 
-def _on_pcie(name, source, gibibytes, gb_per_second, teraflops, generation) -> Machine:
+def _on_pcie(
+    name: str, source: str, gibibytes: int, gb_per_second: float, teraflops: dict[str, float], generation: int
+) -> Machine:
     """A card whose only link is that to the host: 16 lanes, each of 1 GB/s in the third generation, and twice in each next."""
     link = 16 * 2 ** (generation - 3)
     return _device(name, source, gibibytes, gb_per_second, teraflops, link, f"PCIe {generation} x16", link)

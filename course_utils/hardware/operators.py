@@ -1,6 +1,6 @@
 """What the operators of a step ask of a machine, counted from shapes; and the seconds in which a machine does it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod, sqrt
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 import torch
+from torch._ops import OpOverload
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
@@ -55,11 +56,13 @@ _FAR = 256 * MiB  # beyond any cache
 class Watch(TorchDispatchMode):
     """A context that hands each operator within it, once it has run, to `note`, which a subclass writes."""
 
-    def note(self, function, args: tuple, kwargs: dict, answer) -> None:
+    def note(self, function: OpOverload, args: tuple, kwargs: dict, answer: object) -> None:
         """`function(*args, **kwargs)` gave `answer`."""
         raise NotImplementedError
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, function: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
+    ):
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # it comes again with the tensors inside
         answer = function(*args, **(kwargs or {}))
@@ -76,7 +79,7 @@ class OperatorWatch(Watch):
         self._moved, self._touched = 0, {}  # bytes so far, and by storage how many there were when it was last touched
         self._host = host
 
-    def note(self, function, args: tuple, kwargs: dict, answer) -> None:
+    def note(self, function: OpOverload, args: tuple, kwargs: dict, answer: object) -> None:
         """List the operator, unless it only marks something."""
         name = str(function.overloadpacket)
         if name.startswith(_NO_OPERATORS):
@@ -111,7 +114,7 @@ _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 _FILTERS = {"convolution": 1, "convolution_backward": 2}
 
 
-def work_of(function, args: tuple, kwargs: dict, answer) -> Work:
+def work_of(function: OpOverload, args: tuple, kwargs: dict, answer: object) -> Work:
     """FLOPs, bytes and kind of one call of an operator, from the shapes of what goes in and comes out."""
     inputs, outputs = _tensors((args, kwargs)), _tensors(answer)
     short = str(function.overloadpacket).split(".")[-1]
@@ -136,7 +139,7 @@ def work_of(function, args: tuple, kwargs: dict, answer) -> Work:
     return replace(work, bytes=_bytes(short, inputs, fresh, changed), elements=elements, new=_distinct_bytes(fresh))
 
 
-def _tensors(tree) -> list[torch.Tensor]:
+def _tensors(tree: object) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
@@ -145,13 +148,13 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 @cache
-def written_places(function) -> tuple[int, ...]:
+def written_places(function: OpOverload) -> tuple[int, ...]:
     """Places of the arguments that the operator's schema says it writes to."""
     aliases = [argument.alias_info for argument in function._schema.arguments]
     return tuple(place for place, alias in enumerate(aliases) if alias is not None and alias.is_write)
 
 
-def _find_changed(function, args: tuple, kwargs: dict) -> list[torch.Tensor]:
+def _find_changed(function: OpOverload, args: tuple, kwargs: dict) -> list[torch.Tensor]:
     names = [argument.name for argument in function._schema.arguments]
     return _tensors([args[at] if at < len(args) else kwargs.get(names[at]) for at in written_places(function)])
 
@@ -212,7 +215,7 @@ def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *_, **__) 
     return 2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
-def _attention_backward(_, query: torch.Size, key: torch.Size, value: torch.Size, *__, **___) -> int:
+def _attention_backward(_: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *__, **___) -> int:
     """Five products: scores once more, and the gradients of probabilities, values, queries and keys."""
     return 2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 

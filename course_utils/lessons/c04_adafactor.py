@@ -5,6 +5,7 @@ from math import log10
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
@@ -92,7 +93,7 @@ def watched(kind: type) -> type:
             super().__init__(*args, **options)
             self.lengths, self.means = [], []
 
-        def normalize(self, gradient, state, group):
+        def normalize(self, gradient: torch.Tensor, state: dict, group: dict):
             update = super().normalize(gradient, state, group)
             if "row_var" in state:
                 self.lengths.append(rms(update))
@@ -332,7 +333,7 @@ def _color_limits(*matrices: torch.Tensor) -> tuple[float, float]:
     return some.quantile(0.02).item(), max(some.quantile(0.98).item(), some.quantile(0.02).item() + 1e-3)
 
 
-def _draw_matrix(axes, values: torch.Tensor, low: float, high: float, title: str, below: str) -> None:
+def _draw_matrix(axes: Axes, values: torch.Tensor, low: float, high: float, title: str, below: str) -> None:
     axes.axis("on")
     axes.imshow(values.log10().numpy(), vmin=low, vmax=high, cmap="viridis", aspect="auto")
     for (row, column), value in np.ndenumerate(values.numpy()):
@@ -343,7 +344,7 @@ def _draw_matrix(axes, values: torch.Tensor, low: float, high: float, title: str
     axes.grid(visible=False)
 
 
-def _draw_heat(axes, values: torch.Tensor, low: float, high: float, colors: str, title: str):
+def _draw_heat(axes: Axes, values: torch.Tensor, low: float, high: float, colors: str, title: str):
     drawn = values[:_DRAWN, :_DRAWN].numpy()
     picture = axes.imshow(drawn, vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
     axes.set(xlabel="column", title=title)

@@ -5,6 +5,7 @@ from math import sqrt
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import nn
@@ -25,7 +26,7 @@ class LinearBook(AdamW8bit):
 
     codes = linear_codebook(signed=False)
 
-    def codebooks(self, device):
+    def codebooks(self, device: torch.device):
         """The codebook of m, and `codes` for v."""
         return super().codebooks(device) | {2: self.codes.to(device)}
 
@@ -317,7 +318,7 @@ def stagnation_figure(
     cases = cases or {"g² has fallen to 0.01": (0.25, 0.01), "g² has risen to 1": (0.11, 1.0)}
     generator = torch.Generator().manual_seed(0)
 
-    def by_chance(values, codes):
+    def by_chance(values: torch.Tensor, codes: torch.Tensor):
         return stochastic(values, codes, generator)
 
     figure, panels = subplots(1, len(cases), figsize=(7.6, 3.8), layout="constrained")
@@ -371,7 +372,7 @@ def codebook_figure(
     )
 
 
-def _draw_shares(axes, values: torch.Tensor, error: torch.Tensor) -> None:
+def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
     """A bar for each decade of `values`: how many lose up to a tenth, up to a half, and more."""
     decades = range(-8, 1)
     groups = values.log10().floor().clamp(min(decades), max(decades))

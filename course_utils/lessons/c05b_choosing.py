@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 from torch.utils.data import DataLoader
@@ -153,7 +154,7 @@ def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     return figure, f"Training loss at the end against the learning rate. {'. '.join(by_line)}."
 
 
-def _draw_curve(axes, losses: pd.DataFrame, color: str, line: str = "-", **look) -> None:
+def _draw_curve(axes: Axes, losses: pd.DataFrame, color: str, line: str = "-", **look) -> None:
     """Mean and range, as far as it is finite."""
     finite = losses[losses["max"] < inf]
     axes.fill_between(finite.index, finite["min"], finite["max"], color=COLORS[color], alpha=0.15, linewidth=0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.distributed as dist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import nn
@@ -14,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.optim import AdamW
-from course_utils.training import Accumulate, num_loss_tokens
+from course_utils.training import Accumulate, Run, num_loss_tokens
 from course_utils.units import format_bytes
 from course_utils.viz.parts import box, byte_unit, patches, subplots
 from course_utils.viz.style import COLORS
@@ -25,7 +26,7 @@ from course_utils.viz.style import COLORS
 class StepsAtBatchZero(Accumulate):
     """`if not i % k:` with i from 0: the first update has one micro-batch, and what comes last is left over."""
 
-    def should_step(self, run):
+    def should_step(self, run: Run):
         """True for i = 0, k, 2k, …"""
         return run.step % self.k == 0
 
@@ -33,12 +34,12 @@ class StepsAtBatchZero(Accumulate):
 class DividesByK(Accumulate):
     """A mean of means: `loss / k`, whatever the micro-batches hold and however many came."""
 
-    def scale_loss(self, run, loss):
+    def scale_loss(self, run: Run, loss: torch.Tensor):
         """The micro-batch's mean, a k-th of it."""
         super().scale_loss(run, loss)
         return loss / self.k
 
-    def before_update(self, run):
+    def before_update(self, run: Run):
         """Leave the gradients as they are."""
         self._begin_group()
 
@@ -46,7 +47,7 @@ class DividesByK(Accumulate):
 class DropsLastGroup(Accumulate):
     """No update for what is left at the end of an epoch; its gradients wait, and join the next epoch or are lost."""
 
-    def should_step(self, run):
+    def should_step(self, run: Run):
         """After the k-th micro-batch only."""
         return self._seen >= self.k
 
@@ -56,13 +57,13 @@ class ForgetsToZero(Accumulate):
 
     _left = ()
 
-    def before_update(self, run):
+    def before_update(self, run: Run):
         """Finish the gradient, and add the one before, which the loop has dropped."""
         super().before_update(run)
         for parameter, gradient in self._left:
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
-    def update(self, run, step):
+    def update(self, run: Run, step: Callable[[], object]):
         """Remember the gradients that the loop is about to drop."""
         made = step()
         self._left = [(p, p.grad) for p in run.model.parameters() if p.grad is not None]
@@ -72,7 +73,7 @@ class ForgetsToZero(Accumulate):
 class ZeroesEachTime(Accumulate):
     """`zero_grad` with every micro-batch: an update sees the last one only."""
 
-    def forward(self, run):
+    def forward(self, run: Run):
         """Drop what was added up so far."""
         run.optimizer.zero_grad()
         return nullcontext()
@@ -88,7 +89,7 @@ class ClipsEachTime(Accumulate):
         super().__init__(k)
         self.max_norm = max_norm
 
-    def should_step(self, run):
+    def should_step(self, run: Run):
         """Clip, then decide as ever."""
         torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.k * self.max_norm)
         return super().should_step(run)
@@ -97,7 +98,7 @@ class ClipsEachTime(Accumulate):
 class SchedulesEachTime(Accumulate):
     """The schedule steps with every micro-batch: it is through after a k-th of the run."""
 
-    def should_step(self, run):
+    def should_step(self, run: Run):
         """Step where the loop will not."""
         wanted = super().should_step(run)
         if not wanted and run.schedule is not None:
@@ -391,5 +392,5 @@ def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[
     return figure, f"Peak of a step, by pencil and in a dry run: {peaks}."
 
 
-def _draw_line(axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+def _draw_line(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
     axes.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.2})

@@ -244,7 +244,7 @@ def measured(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> m
         trained = [p for p in copied.parameters() if p.requires_grad]
         return copied, torch.optim.AdamW(trained, lr=1e-3, foreach=False)
 
-    def step(copied, optimizer):
+    def step(copied: nn.Module, optimizer: torch.optim.Optimizer):
         copied(**batch).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -373,12 +373,12 @@ def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
     """
     width = min(map(min, shapes))
 
-    def galore(rank):
+    def galore(rank: int):
         return sum(GaLore.state_bytes(shape, rank=rank) for shape in shapes)
 
     eight = sum(optim.AdamW8bit.state_bytes(shape) for shape in shapes)
 
-    def lora(rank):  # its parameters, gradients and state
+    def lora(rank: int):  # its parameters, gradients and state
         return largest_rank(
             lambda r: 16 * r * sum(map(sum, shapes)) <= galore(rank) + 4 * sum(a * b for a, b in shapes)
         )

@@ -181,19 +181,19 @@ def by_trainer(job: Job) -> Trained:
             super().__init__()
             self.plain = plain
 
-        def training_step(self, rows, index):
+        def training_step(self, rows: tuple[dict, float], index: int):
             batch, weight = rows
             return self.plain(**batch).loss * weight * each
 
         def configure_optimizers(self):
             return plain_optimizer
 
-        def on_train_batch_start(self, rows, index):
+        def on_train_batch_start(self, rows: tuple[dict, float], index: int):
             if index == COUNTED * each:
                 self.ledger = counted()
                 self.sent = self.ledger.__enter__()
 
-        def on_train_batch_end(self, outputs, rows, index):
+        def on_train_batch_end(self, outputs: object, rows: tuple[dict, float], index: int):
             if index == (COUNTED + 1) * each - 1:
                 self.ledger.__exit__(None, None, None)
 
@@ -385,7 +385,7 @@ def trainer_alone() -> tuple[list[float], list[float]]:
             super().__init__()
             self.weight, self.seen, self.weights = nn.Parameter(torch.zeros(1)), [], []
 
-        def training_step(self, rows, index):
+        def training_step(self, rows: list[torch.Tensor], index: int):
             self.seen.append(rows[0].item())
             self.weights.append(self.weight.item())
             return (self.weight * rows[0]).mean()
@@ -481,7 +481,7 @@ class _Watch:
     def note(self, who: str, what: str) -> None:
         self.events.append({"second": time.monotonic() - self.begun, "who": who, "what": what})
 
-    def until(self, look):
+    def until(self, look: Callable[[], object]):
         """What `look` gives, as soon as it gives something."""
         while True:
             over = self.agents.have_ended  # raises where one failed

@@ -226,7 +226,18 @@ def _data_seconds(parameters: int, d: int, k: int, stage: int, blocks: int, link
     return sends.seconds(link.bandwidth, link.latency)
 
 
-def _bytes_held(model, mine, here, micro, d, t, in_flight, stage, recompute, has_logits) -> dict[str, float]:
+def _bytes_held(
+    model: Decoder,
+    mine: int,
+    here: int,
+    micro: float,
+    d: int,
+    t: int,
+    in_flight: int,
+    stage: int,
+    recompute: bool,
+    has_logits: bool,
+) -> dict[str, float]:
     sizes = {"parameters": (2, 0, 0), "gradients": (0, 2, 0), "optimizer state": (0, 0, 12)}
     held = {kind: float(zero_bytes_per_rank(mine, d, stage, *size)) for kind, size in sizes.items()}
     whole = micro * model.width * (10 + 24 / t)

@@ -1,7 +1,7 @@
 """What training a model would take, and whether it fits on a card: the planner to play with."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
@@ -100,7 +100,7 @@ def planner() -> None:
     card = Dropdown(options=(NO_CARD, *MACHINES), description="card")
     device = ToggleButtons(options=DEVICES, description=_KIND)
 
-    def follow(change) -> None:
+    def follow(change: Mapping[str, str]) -> None:
         """A card runs cuda, so there is nothing to choose beside one."""
         chosen = change["new"] != NO_CARD
         device.disabled, device.description = chosen, _KIND_OF_CARD if chosen else _KIND

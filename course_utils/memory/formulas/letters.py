@@ -9,6 +9,10 @@ from copy import deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 NAMES = {
     "h": ("hidden_size", "n_embd", "dim", "d_model"),
@@ -81,7 +85,7 @@ def _product(key: Monomial, factor: Fraction) -> str:
     return f"{factor.numerator}·{shown}" + (f"/{factor.denominator}" if factor.denominator > 1 else "")
 
 
-def sizes_of(config) -> dict[str, int]:
+def sizes_of(config: "PretrainedConfig") -> dict[str, int]:
     """The letters of a configuration and their values; `k` only where it differs from `a`."""
     sizes = {}
     for letter, names in NAMES.items():
@@ -95,7 +99,7 @@ def sizes_of(config) -> dict[str, int]:
     return sizes
 
 
-def siblings(config) -> Iterator[tuple[object, dict[str, int]]]:
+def siblings(config: "PretrainedConfig") -> Iterator[tuple[object, dict[str, int]]]:
     """Configurations of the same kind whose sizes are products of large primes, and these by letter.
 
     Heads divide widths and heads of keys divide heads where they do so in the original. The first suits kernels that want sizes

@@ -56,7 +56,7 @@ def guard(step: Callable[[object], object], batches: Iterable) -> object:
     return largest
 
 
-def _elements(batch) -> int:
+def _elements(batch: object) -> int:
     from torch.utils._pytree import tree_leaves
 
     leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)

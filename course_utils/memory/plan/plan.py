@@ -17,7 +17,7 @@ from course_utils.memory.formulas.named import STEP
 from course_utils.memory.formulas.trial import Trial, attempt
 from course_utils.memory.plan.changes import CHANGES, Change
 from course_utils.memory.plan.verdict import CARDS, FITS, TIGHT, Option, Plan, needs, verdict_of
-from course_utils.memory.step.model import Source, source_of
+from course_utils.memory.step.model import Model, Source, source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Log
 
@@ -41,7 +41,7 @@ _TOO_HIGH = 1.1
 
 
 def plan(
-    what,
+    what: Model,
     memory: int,
     recipe: Recipe = Recipe("adamw-foreach", device="cuda"),  # noqa: B008 frozen
     *,
@@ -90,7 +90,14 @@ def plan(
     return Plan(*about, rows, helpless, largest, unrated, why_no_seconds, max(cards, default=0), nearest)
 
 
-def _ladder(source, base: Trial, memory: int, machine, say, show) -> tuple[tuple, Option | None, tuple, tuple]:
+def _ladder(
+    source: Source,
+    base: Trial,
+    memory: int,
+    machine: Machine | None,
+    say: Callable[[str], None],
+    show: Callable[[Plan | Option], None],
+) -> tuple[tuple, Option | None, tuple, tuple]:
     unrated = []
     tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say, unrated)}
     changes = [change for change in CHANGES if change.name in tried]
@@ -386,7 +393,9 @@ def _least_of_a_share(trial: Trial, ranks: int) -> float:
     return max(sum(size / ranks if kind in shared else size for kind, size in kinds) for kinds in in_use)
 
 
-def _fewest_cards(source, recipe: Recipe, memory: int, cards: Sequence[int], say) -> int | None:
+def _fewest_cards(
+    source: Source, recipe: Recipe, memory: int, cards: Sequence[int], say: Callable[[str], None]
+) -> int | None:
     """The first of `cards`, which mostly is enough, else the last, which may be too few; then by halves: more hold less each."""
 
     def fits(count: int) -> bool:

@@ -10,9 +10,13 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 FEWEST = 5
 """Of fewer repetitions all are run."""
@@ -69,7 +73,7 @@ class Blocks:
         """How many blocks a list has in the whole model, by how many it has where `count` repetitions stay."""
         return {one.length - (one.count - count) * one.period: one.length for one in self.lists.values()}
 
-    def shorten_config(self, config, count: int) -> None:
+    def shorten_config(self, config: "PretrainedConfig", count: int) -> None:
         """Let a configuration say so many repetitions, as far as it has the numbers and lists itself."""
         for stretch in self.lists.values():
             _shorten(config, stretch.length, stretch.dropped(count))
@@ -88,7 +92,7 @@ class Blocks:
         return model
 
 
-def depth_of(config) -> int:
+def depth_of(config: "PretrainedConfig") -> int:
     """How many blocks a configuration has."""
     return next(getattr(config, name) for name in _COUNTS if type(getattr(config, name, None)) is int)
 
@@ -181,7 +185,7 @@ def _configs_above(model: nn.Module, name: str) -> list:
     return list({id(module.config): module.config for module in owners}.values())
 
 
-def _shorten(config, length: int, dropped: slice) -> None:
+def _shorten(config: "PretrainedConfig | nn.Module", length: int, dropped: slice) -> None:
     """Let a configuration, or a module that keeps a copy of its numbers, say what is left."""
     left = length - len(range(*dropped.indices(length)))
     for name in [name for name in _COUNTS if getattr(config, name, None) == length]:

@@ -2,6 +2,7 @@
 
 import inspect
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -10,6 +11,9 @@ from torch.utils._pytree import tree_leaves
 from course_utils.errors import CourseError
 from course_utils.memory.step.recipe import Recipe
 from course_utils.models import ConvNetConfig
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 _MAIN_INPUTS = {"input_ids", "pixel_values", "input_features", "input_values"}
 _PATCHES = 16
@@ -61,7 +65,9 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     return inputs | ({"return_loss": True} if "return_loss" in wanted else {})
 
 
-def _make_pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.Tensor]:
+def _make_pictures(
+    config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, wanted: set[str]
+) -> dict[str, torch.Tensor]:
     if "pixel_values" not in wanted or "input_ids" in wanted and not hasattr(config, "vision_config"):
         return {}
     batch, ones = recipe.batch, partial(torch.ones, dtype=torch.int64)
@@ -98,7 +104,9 @@ def _make_pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.
     return {"pixel_values": pictures}
 
 
-def _insert_pictures(model: nn.Module, config, wanted: set[str], inputs: dict) -> dict[str, torch.Tensor]:
+def _insert_pictures(
+    model: nn.Module, config: "PretrainedConfig", wanted: set[str], inputs: dict
+) -> dict[str, torch.Tensor]:
     """The ids with the tokens of each row's picture at its beginning; by CLIP's kind of model, which has none, as they are."""
     token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     if token is None:
@@ -121,7 +129,7 @@ def _insert_pictures(model: nn.Module, config, wanted: set[str], inputs: dict) -
     return made
 
 
-def _make_labels(config, recipe: Recipe, name: str) -> torch.Tensor:
+def _make_labels(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, name: str) -> torch.Tensor:
     """By what the model is for: a class for each pixel, a text for each sound, else a class for each example."""
     classes = getattr(config, "num_labels", 2)
     if "ForSemanticSegmentation" in name:
@@ -135,7 +143,7 @@ def _make_labels(config, recipe: Recipe, name: str) -> torch.Tensor:
     return torch.rand(recipe.batch) if kind == "regression" else torch.randint(classes, (recipe.batch,))
 
 
-def _make_tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[str, torch.Tensor]:
+def _make_tokens(config: "PretrainedConfig", recipe: Recipe, name: str, wanted: set[str]) -> dict[str, torch.Tensor]:
     size = (recipe.batch, recipe.sequence)
     text = getattr(config, "text_config", config)
     ids = torch.randint(1, text.vocab_size, size)

@@ -1,7 +1,7 @@
 """Other losses than a model's own, in place: by pieces of tokens, so that whole logits are never there; beside a larger model's
 logits; and TRL's, by its own code, whose Triton kernels on a GPU write into what is there, and allocate nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partialmethod, wraps
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ def chunk_loss(model: nn.Module, tokens: int) -> None:
     kind = type(plain)
 
     @wraps(kind.forward)  # it has the same inputs
-    def forward(self, **inputs):
+    def forward(self: nn.Module, **inputs):
         return _forward_by_pieces(self, tokens, **inputs)
 
     # Of a class of its own, so that hooks, adapters and FSDP2 find a forward like any other.
@@ -58,7 +58,7 @@ def is_causal(kind: type) -> bool:
 
 
 def _forward_by_pieces(
-    self, tokens: int, *, labels: torch.Tensor, shift_labels: torch.Tensor | None = None, **inputs
+    self: nn.Module, tokens: int, *, labels: torch.Tensor, shift_labels: torch.Tensor | None = None, **inputs
 ) -> dict:
     hidden = self.base_model(**inputs).last_hidden_state
     if shift_labels is None:
@@ -89,7 +89,7 @@ def own_state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if "teacher" not in name.split(".")}
 
 
-def _forward_beside_teacher(self, kind: type, *others, labels: torch.Tensor | None = None, **inputs):
+def _forward_beside_teacher(self: nn.Module, kind: type, *others, labels: torch.Tensor | None = None, **inputs):
     if not self.training:
         return kind.forward(self, *others, labels=labels, **inputs)
     if others or labels is None:
@@ -141,7 +141,7 @@ def kernels_of_cuda() -> Iterator[None]:
 class _EveryLabel(TorchFunctionMode):
     """A mask that chooses the tokens with a label chooses all of them, since a fake one of many tokens has no values."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Callable, types: Collection[type], args: tuple = (), kwargs: dict | None = None):
         mask = args[1] if func is torch.Tensor.__getitem__ else None
         if isinstance(mask, torch.Tensor) and mask.dtype is torch.bool:
             places = mask.new_zeros(mask.numel(), mask.ndim, dtype=torch.int64).unbind(1)
@@ -152,7 +152,7 @@ class _EveryLabel(TorchFunctionMode):
 class _Kernel:
     """Launched as `kernel[grid](…)`, it does nothing."""
 
-    def __getitem__(self, grid):
+    def __getitem__(self, grid: tuple[int, ...]):
         return lambda *tensors, **options: None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 from torch import nn
@@ -18,6 +18,9 @@ from course_utils.memory.step.examples import random_batch
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.fake import fake_tensors, is_fake
 from course_utils.models import ConvNetConfig
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 COMPILED = (
     "What a compiled step takes is unknown, since the compiler chooses what is kept and what is computed again; "
@@ -98,7 +101,7 @@ class Source:
         return remarks + models.remarks_on(self.config)
 
     @staticmethod
-    def loss(outputs, batch) -> torch.Tensor:
+    def loss(outputs: object, batch: object) -> torch.Tensor:
         """The number to train on. Raises `CourseError` where the model returns none."""
         first = outputs[0] if isinstance(outputs, tuple) and outputs else outputs
         loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", first)
@@ -126,7 +129,7 @@ class Source:
                 "shorten it, or give the configuration more."
             )
 
-    def with_config(self, config) -> "Source":
+    def with_config(self, config: "PretrainedConfig") -> "Source":
         """The same kind of model by another configuration."""
         return _from_config(config, self.name, self.batch)
 
@@ -174,6 +177,10 @@ class Source:
         return structure
 
 
+Model = Union[Source, "PretrainedConfig", ConvNetConfig, nn.Module, str, Path, Callable[[], nn.Module]]
+"""What `source_of` makes a `Source` of."""
+
+
 @dataclass(frozen=True)
 class _Structure:
     """A model's repeated `blocks`, whether a shorter configuration makes the very model without the rest of them
@@ -189,7 +196,7 @@ _structures: dict[str, _Structure] = {}
 """By `Source.key`, what was found out in this process."""
 
 
-def source_of(what, batch: Callable | None = None) -> Source:
+def source_of(what: Model, batch: Callable | None = None) -> Source:
     """What `memory.estimate` predicts, as a `Source`; raises `CourseError` for what makes no model."""
     if isinstance(what, Source):
         return what
@@ -218,11 +225,11 @@ def _positions_made_by(make: Callable) -> int | None:
         return None
 
 
-def _name_of(config) -> str:
+def _name_of(config: "PretrainedConfig | ConvNetConfig") -> str:
     return type(config).__name__.removesuffix("Config")
 
 
-def _from_config(config, name: str, examples: Callable) -> Source:
+def _from_config(config: "PretrainedConfig | ConvNetConfig", name: str, examples: Callable) -> Source:
     return Source(name, lambda: _in_place(models.from_configuration(deepcopy(config))), examples, config, True)
 
 

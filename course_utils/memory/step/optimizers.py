@@ -25,11 +25,11 @@ class AdamW4bit(torch.optim.Optimizer):
     temporaries.
     """
 
-    def __init__(self, parameters, lr: float):
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], lr: float):
         super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], torch.Tensor] | None = None):
         """Bears the state of every parameter that has a gradient."""
         for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
             if parameter not in self.state:
@@ -88,7 +88,7 @@ def make_galore(model: torch.nn.Module, rank: int) -> Make:
     hidden = set(hidden_matrices(model)[0])
     inside = [parameter in hidden for parameter in model.parameters() if parameter.requires_grad]
 
-    def make(parameters):
+    def make(parameters: Iterable[torch.nn.Parameter]):
         groups = [{"params": [], "rank": inf}, {"params": [], "rank": rank}]
         for parameter, is_hidden in zip(parameters, inside, strict=True):
             groups[is_hidden]["params"].append(parameter)

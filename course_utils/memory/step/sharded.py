@@ -2,7 +2,7 @@
 tokens, and keys and values go around the ring of all ranks."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from unittest.mock import patch
 
 import torch
@@ -106,7 +106,7 @@ class HostUpdate(torch.optim.Optimizer):
         super().__init__(parameters, {})
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], torch.Tensor] | None = None):
         """Gradients to the host, the update, parameters back."""
         parameters = self.param_groups[0]["params"]
         for parameter, copy in zip(parameters, self.host, strict=True):
@@ -140,7 +140,13 @@ def part_of(batch: dict[str, torch.Tensor], ranks: int) -> dict:
 
 
 def _attend(
-    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask=None, scaling=None, **given
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    scaling: float | None = None,
+    **given,
 ):
     """What Transformers calls in place of its own attention, shapes (b, heads, s/ranks, width)."""
     usual = scaling is None or abs(scaling * query.shape[-1] ** 0.5 - 1) < 1e-6

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_utils.errors import CourseError, instead
 from course_utils.memory.step.losses import chunk_loss, fuse_head, is_causal, kernels_of_cuda, learn_from, own_state
-from course_utils.memory.step.model import source_of
+from course_utils.memory.step.model import Model, source_of
 from course_utils.memory.step.optimizers import make_galore, maker
 from course_utils.memory.step.quantized import quantize_linears
 from course_utils.memory.step.recipe import Recipe
@@ -32,7 +32,7 @@ class Workload:
     its teacher's.
     """
 
-    def __init__(self, what, recipe: Recipe, batch: Callable | None = None, idle: frozenset[str] = frozenset()):
+    def __init__(self, what: Model, recipe: Recipe, batch: Callable | None = None, idle: frozenset[str] = frozenset()):
         self.source = source_of(what, batch)
         self.recipe = recipe
         self.idle = idle
@@ -174,7 +174,7 @@ class Workload:
             checkpoint = {name: tensor.clone() for name, tensor in own_state(model).items()}
             model.load_state_dict(checkpoint, strict=self.teacher is None)
 
-    def _apply(self, model: nn.Module, batch, wants_logits: bool = False) -> tuple:
+    def _apply(self, model: nn.Module, batch: torch.Tensor | tuple | list | dict, wants_logits: bool = False) -> tuple:
         """What the model returns, and the loss."""
         recipe = self.recipe
         if not (recipe.label_smoothing or recipe.trl_loss):
@@ -202,7 +202,7 @@ class Workload:
             outputs = self._widen(model(**without)) if wants_logits else outputs
         return outputs, loss
 
-    def _widen(self, outputs):
+    def _widen(self, outputs: dict):
         """Logits in float32, as Accelerate returns what a model has made under autocast."""
         if self.recipe.precision in ("autocast", "fp16") and "logits" in outputs:
             outputs["logits"] = outputs["logits"].float()
@@ -304,7 +304,7 @@ def _list_trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
-def call(model: nn.Module, batch):
+def call(model: nn.Module, batch: torch.Tensor | tuple | list | dict):
     """The model on a batch: named inputs, several, or one."""
     if isinstance(batch, dict):
         return model(**batch)
@@ -317,12 +317,12 @@ class _SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
     def __init__(self, model: nn.Module):
         resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
 
-        def save(tensor):
+        def save(tensor: torch.Tensor):
             if tensor.untyped_storage()._cdata in resident:
                 return tensor.detach()
             return partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
-        def read(saved):
+        def read(saved: torch.Tensor | Callable[[], torch.Tensor]):
             if isinstance(saved, torch.Tensor):
                 return saved
             # Fake, and such that the meter does not see it.

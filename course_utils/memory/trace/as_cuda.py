@@ -5,12 +5,14 @@ CPU has not is put in at the dispatcher, below all Python code.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from unittest.mock import patch
 
 import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.autograd.function import FunctionCtx
 from torch.library import Library
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -46,7 +48,7 @@ def prefer_foreach(optimizer: torch.optim.Optimizer) -> None:
 class _OnGpu(TorchFunctionMode):
     """The default device is `GPU`, and `cuda` is another name of it."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Callable, types: Collection[type], args: tuple = (), kwargs: dict | None = None):
         if func is torch.device:  # what a library keeps of it must not outlive the dry run
             return func(*args, **(kwargs or {}))
         args = tuple(map(_translate_device, args))
@@ -75,11 +77,17 @@ class _OnGpu(TorchFunctionMode):
 _FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
-def _backward(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
+def _backward(
+    tensor: torch.Tensor,
+    gradient: torch.Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: torch.Tensor | Sequence[torch.Tensor] | None = None,
+):
     return torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
-def _translate_device(value):
+def _translate_device(value: object):
     kind = value.type if isinstance(value, torch.device) else value if isinstance(value, str) else ""
     return GPU if kind.split(":")[0] == "cuda" else value
 
@@ -87,7 +95,7 @@ def _translate_device(value):
 def _autocast_for_cuda(on: Callable) -> Callable:
     """Switches autocast on for the device where the tensors lie; for CUDA without a GPU it would stay off."""
 
-    def switch_on(self, device_type, dtype=None, *args, **kwargs):
+    def switch_on(self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args, **kwargs):
         if device_type == "cuda":
             device_type, dtype = "cpu", dtype or torch.float16
         on(self, device_type, dtype, *args, **kwargs)
@@ -122,7 +130,7 @@ def _register_kernels(library: Library) -> None:
             library.impl(name, kernel, "AutocastCPU", allow_override=True)
 
 
-def _run_without_autocast(operator, prepare: Callable, *args, **kwargs):
+def _run_without_autocast(operator: OpOverload, prepare: Callable, *args, **kwargs):
     args, kwargs = prepare(args, kwargs)
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         return operator(*args, **kwargs)
@@ -141,28 +149,38 @@ class _SoftmaxInFloat(torch.autograd.Function):
     """CUDA's kernel reads halves and writes floats, and backward the other way; only the answer is kept."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx: FunctionCtx, x: torch.Tensor):
         ctx.dtype, answer = x.dtype, torch.empty_like(x, dtype=torch.float32)
         ctx.save_for_backward(answer)
         return answer
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor):
         return torch.empty_like(ctx.saved_tensors[0], dtype=ctx.dtype)
 
 
-def _softmax(operator, x, dim, dtype=None):
+def _softmax(operator: OpOverloadPacket, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None):
     if dtype is torch.float32 and x.dtype in _HALVES:
         return _SoftmaxInFloat.apply(x)
     return operator(x if dtype is None else x.to(dtype), dim, False)
 
 
-def _dropout(x, p, train):
+def _dropout(x: torch.Tensor, p: float, train: bool):
     """One byte an element is kept, here a mask in the activation's dtype."""
     return torch.native_dropout(x, p, True)[0] if train and p else x
 
 
-def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+):
     """One fused operator: FlashAttention (Dao et al. 2022) in half precision without a mask and with values as wide as queries,
     else the memory-efficient one; the plain products where several heads share a key and FlashAttention cannot be had
     (`sdp_utils.cpp`)."""

@@ -157,7 +157,7 @@ def _pretend_ranks(ranks: int, like: str, rank: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _gather_same(gathered: list, one, group=None) -> None:
+def _gather_same(gathered: list, one: object, group: dist.ProcessGroup | None = None) -> None:
     gathered[:] = [one] * len(gathered)
 
 

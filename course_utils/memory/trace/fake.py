@@ -6,7 +6,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from traceback import walk_stack
@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -137,7 +138,9 @@ class Answers(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
+    ):
         kwargs = kwargs or {}
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
@@ -211,7 +214,7 @@ class Answers(TorchDispatchMode):
         for tensor in tensors:
             self._values.pop(tensor, None)
 
-    def _find_real_arguments(self, func, args: tuple, kwargs: dict) -> tuple | None:
+    def _find_real_arguments(self, func: OpOverload, args: tuple, kwargs: dict) -> tuple | None:
         """The arguments with real tensors in place of fake ones; None where one of them is not known."""
         first = args[0] if args else None
         first = first[0] if isinstance(first, list) and first else first
@@ -223,7 +226,7 @@ class Answers(TorchDispatchMode):
             return None
         return tree_map(lambda leaf: self._value(leaf) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs))
 
-    def _is_unknown(self, leaf) -> bool:
+    def _is_unknown(self, leaf: object) -> bool:
         return isinstance(leaf, torch.Tensor) and (not _is_small(leaf) or self._value(leaf) is None)
 
     def _without_masks(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
@@ -239,7 +242,7 @@ class Answers(TorchDispatchMode):
             lists += [self._mode.from_tensor(place).to(index.device) for place in places]
         return lists
 
-    def _with_values(self, func, args: tuple, kwargs: dict, originals: tuple):
+    def _with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple):
         try:
             answer = func(*args, **kwargs)
             tensors = (one for one in tree_leaves(answer) if isinstance(one, torch.Tensor))
@@ -271,7 +274,7 @@ def _is_small(tensor: torch.Tensor) -> bool:
     return tensor.numel() <= most and device_of(tensor).type != "meta"
 
 
-def _multiply_groups(func, args: tuple, kwargs: dict) -> torch.Tensor:
+def _multiply_groups(func: OpOverload, args: tuple, kwargs: dict) -> torch.Tensor:
     """The experts' products: torch's fake kernel takes bfloat16 only, the CPU's real one float32 too."""
     if args[0].dtype is torch.bfloat16:
         return func(*args, **kwargs)
@@ -292,7 +295,7 @@ _FAULTS = (_aten.isnan.default, _aten.isinf.default)
 _LOSSES = (_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default)
 
 
-def _as_large_as_real(func, args: tuple, kwargs: dict, answer):
+def _as_large_as_real(func: OpOverload, args: tuple, kwargs: dict, answer: object):
     """On the CPU some operators return more memory than their fakes say, which is found out by trying.
 
     A loss is one number in memory as large as what was compared; a recurrent layer's workspace is empty as a fake; a layer

@@ -134,7 +134,7 @@ class Usage:
         ]
         return pd.DataFrame(rows, columns=["bytes", "kind", "module", "operator", "shape", "dtype"])
 
-    def _round(self, size):
+    def _round(self, size: int):
         return -(-size // self.grain) * self.grain
 
     @cached_property

@@ -5,7 +5,7 @@ It only logs; `Usage` analyses afterwards. A piece is a storage, the memory behi
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -121,7 +122,9 @@ class Meter(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
+    ):
         if func is _DEVICE and type(args[0]) is FakeTensor:
             return args[0].fake_device
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
@@ -142,13 +145,13 @@ class Meter(TorchDispatchMode):
             self._note_communication(func, args, kwargs or {})
         return result
 
-    def _come_and_go(self, size: int, kind: str, func) -> None:
+    def _come_and_go(self, size: int, kind: str, func: OpOverload) -> None:
         """Memory that is born and dies inside one operator."""
         about = self._place_now(), f"inside {func}", (size,), torch.uint8, self.device
         place = self._log_birth(_Piece(size, kind, *about))
         self._events.append((-size, place, self._phase))
 
-    def _note_communication(self, func, args: tuple, kwargs: dict) -> None:
+    def _note_communication(self, func: OpOverload, args: tuple, kwargs: dict) -> None:
         if self._look_inside and func.overloadpacket.__name__ == "_reduce_scatter_base_":
             # gloo sums a copy of the whole, and keeps its part of it.
             self._come_and_go(args[1].untyped_storage().nbytes(), "communication", func)
@@ -196,7 +199,7 @@ class Meter(TorchDispatchMode):
 
         return seen
 
-    def _log_tensor(self, tensor: torch.Tensor, maker, args: tuple = ()) -> None:
+    def _log_tensor(self, tensor: torch.Tensor, maker: OpOverload | str, args: tuple = ()) -> None:
         if type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor):
             for inner in _inner_tensors(tensor):
                 self._log_tensor(inner, maker)
@@ -245,7 +248,7 @@ class Meter(TorchDispatchMode):
         else:
             self._events.append((-self._pieces[place].size, place, self._phase))
 
-    def _note_in_place(self, new: int, maker, args: tuple) -> None:
+    def _note_in_place(self, new: int, maker: OpOverload, args: tuple) -> None:
         """Unwatched, autograd works in place here, in a gradient that nobody else refers to; watched, it makes a new one.
 
         `InputBuffer::accumulate` adds the gradients of several uses so, and the gradient of an index fills its zeros so. If
@@ -338,7 +341,7 @@ class Meter(TorchDispatchMode):
                     tensors = (value for value in tree_iter(state) if isinstance(value, torch.Tensor))
                     self._mark_as("optimizer state", tensors, module=modules.get(id(parameter), ""))
 
-    def _begin_module(self, name: str, module: nn.Module, args, kwargs) -> None:
+    def _begin_module(self, name: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if any(module is model for model in self.models):
             self._modules.clear()  # a forward that failed may have left its modules here
             self._mark_as("inputs", (x for x in tree_iter((args, kwargs)) if isinstance(x, torch.Tensor)))
@@ -396,7 +399,7 @@ _NOT_LOOSE = dict.fromkeys(("_parameters", "_buffers", "_modules"))
 _COLLECTIVE = ("c10d", "_c10d_functional", "fsdp")
 
 
-def _what_it_does(func) -> tuple[bool, bool, bool]:
+def _what_it_does(func: OpOverload) -> tuple[bool, bool, bool]:
     """Whether an operator can make new memory, may hide some, and serves communication: asked once of each.
 
     A view, an operator in place and a number that is read (`loss.item()`) make none; a profiler's mark is no part of a step.
@@ -417,7 +420,7 @@ def _inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield tensor
 
 
-def _tensors_in(things, depth: int = 3) -> Iterator[torch.Tensor]:
+def _tensors_in(things: object, depth: int = 3) -> Iterator[torch.Tensor]:
     """Tensors in containers, and in plain objects inside them."""
     for thing in tree_leaves(things):
         if isinstance(thing, torch.Tensor):

@@ -6,6 +6,7 @@ from math import nan
 from typing import NamedTuple
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
@@ -39,7 +40,7 @@ class Footprint(NamedTuple):
     returned: tuple[int, ...]
 
 
-def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
+def peak_inside(operator: OpOverload, args: tuple, kwargs: dict, answer: object = ()) -> int:
     """Bytes allocated at the peak inside `operator(*args, **kwargs)` on the CPU, what it returns included; 0 if it hides nothing.
 
     Six kinds hide something there: convolution, whose library (oneDNN) keeps weights and pictures in an order of its own;
@@ -62,7 +63,7 @@ def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
     return footprint.peak if footprint else 0
 
 
-def try_out(operator, args: tuple, kwargs: dict, largest: int = _LARGE) -> Footprint | None:
+def try_out(operator: OpOverload, args: tuple, kwargs: dict, largest: int = _LARGE) -> Footprint | None:
     """Run `operator` once on zeros, for each set of shapes; None off the CPU, where it is too large, or profiled already."""
     flat = not kwargs and all(isinstance(leaf, torch.Tensor) for leaf in args)
     leaves, structure = (args, None) if flat else tree_flatten((args, kwargs))
@@ -74,12 +75,12 @@ def try_out(operator, args: tuple, kwargs: dict, largest: int = _LARGE) -> Footp
     return _measure(operator, tuple(_describe_argument(leaf) for leaf in leaves), structure, library)
 
 
-def may_hide(operator) -> bool:
+def may_hide(operator: OpOverload) -> bool:
     """By its name alone."""
     return operator.namespace == "bitsandbytes" or operator in _HIDES or operator in _PRODUCTS or operator is _SUM
 
 
-def _size_limit(operator, tensors: list[torch.Tensor]) -> int:
+def _size_limit(operator: OpOverload, tensors: list[torch.Tensor]) -> int:
     if operator.namespace == "bitsandbytes":
         return _LARGE
     if operator in _PRODUCTS:
@@ -94,14 +95,14 @@ def _is_expanded(tensor: torch.Tensor) -> bool:
     return 0 in steps and any(step == 0 and side > 1 for step, side in zip(steps, tensor.shape, strict=True))
 
 
-def _describe_argument(leaf):
+def _describe_argument(leaf: object):
     if isinstance(leaf, list):
         return tuple(leaf)
     return _Shape(tuple(leaf.shape), leaf.stride(), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
 
 
 @cache
-def _measure(operator, leaves: tuple, structure: TreeSpec | None, library: tuple) -> Footprint:
+def _measure(operator: OpOverload, leaves: tuple, structure: TreeSpec | None, library: tuple) -> Footprint:
     allocator = CpuAllocator()
     # LAPACK takes what it needs, sees that these are no numbers, and spares us the time.
     value = nan if operator is _SVD else 0

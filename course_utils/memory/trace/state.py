@@ -72,12 +72,12 @@ def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
     )
 
 
-def unwrapped(optimizer):
+def unwrapped(optimizer: torch.optim.Optimizer | None):
     """Torch's own optimizer, which Accelerate's wrapper keeps under this name; None stays None."""
     return getattr(optimizer, "optimizer", optimizer)
 
 
-def parts_of(built) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+def parts_of(built: object) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
     """The models and the optimizers among the arguments of a step.
 
     Raises `CourseError` for no tuple, for no model, and for a scripted one.
@@ -103,7 +103,7 @@ def trains(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
     return not trained.isdisjoint(map(id, model.parameters()))
 
 
-def _walk(index: int, kind: str, value) -> Iterator[StateEntry]:
+def _walk(index: int, kind: str, value: object) -> Iterator[StateEntry]:
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _walk(index, f"{kind}.{name}", inner)
