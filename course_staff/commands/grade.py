@@ -142,7 +142,7 @@ def _describe(plan, submitted: Mapping, folder: Path, name: str) -> None:
         print(f"New or changed, but left for a run without --only: {', '.join(plan.waiting)}.", file=sys.stderr)
     if elsewhere:
         print(
-            f"The table includes {len(elsewhere)} earlier grades without a submission here; "
+            f"The table includes {format_counted(len(elsewhere), 'earlier grade')} without a submission here; "
             f"to remove one, delete its file in {folder / 'records'}.",
             file=sys.stderr,
         )

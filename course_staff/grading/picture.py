@@ -70,10 +70,10 @@ def _fewest(questions: Sequence[Fates]) -> str:
     least = min(one.passed / one.all for one in questions)
     lowest = [one for one in questions if one.passed / one.all == least]
     if len(lowest) == 1:
-        return f"The fewest passed {lowest[0].id}{f', rated {lowest[0].level}' if lowest[0].level else ''}"
+        return f"Fewest students passed {lowest[0].id}{f', rated {lowest[0].level}' if lowest[0].level else ''}"
     if len(lowest) == len(questions):
         return "All questions were passed equally often"
     names = [one.id for one in lowest]
     if len(names) > _MOST_NAMED:
         names[_MOST_NAMED:] = [f"{len(names) - _MOST_NAMED} more"]
-    return f"The fewest passed {', '.join(names[:-1])} and {names[-1]}"
+    return f"Fewest students passed {', '.join(names[:-1])} and {names[-1]}"

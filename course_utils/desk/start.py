@@ -37,8 +37,8 @@ chapter directly, `course check` prints your progress, and `course report` write
 ledger. Terms that a chapter links to are in the [glossary](docs/glossary.md).
 
 A reopened notebook still shows its old output, but nothing has run yet; a broken chain next to a box or a slider
-marks this. To use the box again, run the notebook's first code cell and the one above the box; for everything else run all cells from the top. If
-a cell says “model not found”, reload the page.
+marks this. To use the box again, run the notebook's first code cell and the one above the box; for everything else run all
+cells from the top. If a cell says “model not found”, reload the page.
 
 To quit JupyterLab, save (Ctrl+S), then choose File → Shut Down, or press Ctrl+C in the terminal. To update the
 course, quit first; then run `git pull` in the course's folder, and `course lab`. Your work stays.

@@ -132,7 +132,8 @@ def _merge_notebooks(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes
     except ValueError:
         before = []
     cells, both = merge(notebook["cells"], before, _parse(new)["cells"])
-    remark = f"you and the course both changed {format_counted(both, 'cell')}: yours stays, and the course's version follows as text."
+    count = format_counted(both, "cell")
+    remark = f"you and the course both changed {count}: yours stays, and the course's version follows as text."
     return mine if cells == notebook["cells"] else _dump(notebook | {"cells": cells}), remark * bool(both)
 
 

@@ -136,8 +136,8 @@ def test_the_command_writes_the_filled_file_beside_the_results(tmp_path, tiny, c
     assert "earlier run" not in said.out
     (tmp_path / "class-results" / "by_hand.csv").write_text("student,question,points\nu1,q1,0\n")
     assert main(grade) == 0
-    assert "\ncanvas.csv there is from an earlier run; with --gradebook it gets" in capsys.readouterr().out
+    assert "\ncanvas.csv is from an earlier run; use --gradebook" in capsys.readouterr().out
     (tmp_path / "other.csv").write_text(CANVAS.replace("99_test", SET).replace("u1", "v1"), encoding="utf-8")
     assert main([*grade, "--gradebook", str(tmp_path / "other.csv")]) == 1
-    assert "canvas.csv there is from an earlier run.\n" in capsys.readouterr().out
+    assert "canvas.csv is from an earlier run.\n" in capsys.readouterr().out
     assert list(csv.reader((tmp_path / "class-results" / "canvas.csv").open(newline=""))) == rows

@@ -231,7 +231,7 @@ def test_the_command_releases_new_questions_once_and_keeps_a_copy_of_what_it_rep
     answered = exercise.read_text(encoding="utf-8").replace("# EXERCISE q1", "# EXERCISE q1, answered here")
     exercise.write_text(answered, encoding="utf-8")
     assert main(["release"]) == 0
-    assert "99_exercises_test.ipynb: written; the old one is in " in capsys.readouterr().out
+    assert "99_exercises_test.ipynb: written; old copy in " in capsys.readouterr().out
     (copy,) = (settings().home / "copies").glob("*/99_exercises_test.ipynb")
     assert copy.read_text(encoding="utf-8") == answered
 
