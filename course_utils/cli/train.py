@@ -60,6 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise CourseError("--max-restarts requires --ranks; add --ranks 2, for example.")
     from course_utils.script.run import train
 
+    if not here.rank:
+        what = f"{job.model} on {job.data}" if job.model else "the course's own task"
+        print(f"Training {what}; log and checkpoints go to {job.out}.", flush=True)
     watched = sys.stderr.isatty()
     try:
         train(job, [] if watched else [_Lines()], progress=watched)
