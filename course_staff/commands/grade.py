@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--solutions", type=Path, metavar="PATH", help="the set's notebook in solutions/ (default: found)"
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="the results folder (default: next to the submissions)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="the results folder (default: next to the submissions)"
+    )
     parser.add_argument(
         "--gradebook", type=Path, metavar="CSV", help="a Canvas or Moodle export, to fill in with the points"
     )
@@ -30,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=seconds, default=20.0, metavar="S", help="time limit per case (default: 20)")
     parser.add_argument("--again", action="store_true", help="regrade what an earlier run graded")
-    parser.add_argument(
-        "--only", metavar="STUDENT", help="regrade only this one, named as in the results"
-    )
+    parser.add_argument("--only", metavar="STUDENT", help="regrade only this one, named as in the results")
     parser.add_argument(
         "--trust", action="store_true", help="grade without a sandbox if there is none: only for authors you trust"
     )

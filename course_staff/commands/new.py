@@ -58,9 +58,7 @@ def _chapter(arguments: argparse.Namespace) -> int:
     if taken is not None:
         raise CourseError(f"{taken.name} already has this number; use another or add a letter, such as {number[:2]}c.")
     write_notebook(chapter_skeleton(path), path)
-    print(
-        f"{path.name} written. Edit it, then run `course run {path.stem} --save`, `course stamp` and `course lint`."
-    )
+    print(f"{path.name} written. Edit it, then run `course run {path.stem} --save`, `course stamp` and `course lint`.")
     return 0
 
 

@@ -4,9 +4,7 @@ import argparse
 
 from course_utils.files import chapters_in, find_place
 
-HELP = (
-    "update everything derived from other files: set-up cells, links, the README's badges and pictures, line counts"
-)
+HELP = "update everything derived from other files: set-up cells, links, the README's badges and pictures, line counts"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

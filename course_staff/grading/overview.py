@@ -94,7 +94,9 @@ def oddities(records: list[dict], others: list[str]) -> list[tuple[str, list[tup
     What would be empty is left out."""
     more = {
         "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
-        "Answers to look at: they ended their process or returned something that cannot be judged": _to_look_at(records),
+        "Answers to look at: they ended their process or returned something that cannot be judged": _to_look_at(
+            records
+        ),
         "Identical files": _copies(records),
         "Ignored, because they are not notebooks": [(0, name) for name in others],
     }

@@ -72,7 +72,7 @@ class Results:
             for part in ("students", "records"):
                 (folder / part).mkdir(parents=True, exist_ok=True)
             if not (ignored := folder / ".gitignore").exists():
-                ignored.write_text("# Grades are private: `git add -A` shall not take them.\n*\n", encoding="utf-8")
+                ignored.write_text("# Grades are private: `git add -A` must not add them.\n*\n", encoding="utf-8")
         except OSError as error:
             raise CourseError(
                 f"{folder} cannot be written ({error.strerror}); name another folder with --out."

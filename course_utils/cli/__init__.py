@@ -67,7 +67,11 @@ class Parser(argparse.ArgumentParser):
             options = re.findall(r"(?<![\w-])--[\w-]+", super().format_help())
             word = unknown[0].partition("=")[0]
             ours = [one for one in [_ALIASES.get(word)] if one in options]
-            meant = f"do you mean {ours[0]}?" if ours else instead(word, options, f"`{self.prog} --help` lists all options.")
+            meant = (
+                f"do you mean {ours[0]}?"
+                if ours
+                else instead(word, options, f"`{self.prog} --help` lists all options.")
+            )
             self.error(f"unknown {'option' if word.startswith('-') else 'argument'} {word}; {meant}")
         return arguments, unknown
 

@@ -48,9 +48,7 @@ def _check(arguments: argparse.Namespace) -> int:
     path = _notebook(arguments.notebook)
     name = _find_set(arguments.set or path.name)
     saved = datetime.fromtimestamp(path.stat().st_mtime)
-    print(
-        f"Checking {path.name} as saved on {saved:%Y-%m-%d at %H:%M:%S}; unsaved changes are not included.\n"
-    )
+    print(f"Checking {path.name} as saved on {saved:%Y-%m-%d at %H:%M:%S}; unsaved changes are not included.\n")
     right, total = [], 0
     for result, shown in check_notebook(path, name):
         print(f"{shown}\n", flush=True)

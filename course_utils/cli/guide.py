@@ -8,7 +8,9 @@ HELP = "write the decision guide, one page: what to change when training does no
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file to write."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="the file to write: a `.pdf` to print on A4, or a `.svg`")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="the file to write: a `.pdf` to print on A4, or a `.svg`"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

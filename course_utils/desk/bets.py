@@ -233,7 +233,9 @@ def _finite(value, name: str) -> float:
 
 def _chapter(name: str) -> str:
     if not (isinstance(name, str) and re.fullmatch(r"\d\d[a-z]?-[\w-]+", name)):
-        raise CourseError(f"{name!r} is not a valid name for a bet; begin with the chapter's number, such as '07-peak'.")
+        raise CourseError(
+            f"{name!r} is not a valid name for a bet; begin with the chapter's number, such as '07-peak'."
+        )
     return name.partition("-")[0]
 
 

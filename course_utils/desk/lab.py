@@ -15,9 +15,7 @@ from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place, replacing
 from course_utils.settings import settings
 
-_RENEWED = (
-    "Its start page is updated; if a window shows it, choose File → Reload Markdown File from Disk there."
-)
+_RENEWED = "Its start page is updated; if a window shows it, choose File → Reload Markdown File from Disk there."
 _END_FIRST = "To update the course, save your work there, choose File → Shut Down, and run `course lab` again."
 
 # Defaults that the reader's own JupyterLab settings still override.

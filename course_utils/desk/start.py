@@ -99,9 +99,7 @@ class Desk:
             head = [_NOT_BEGUN.format(chapter=first, exercises=exercises)]
         else:
             head = []
-        written = (
-            f"<small>Updated {datetime.now():%Y-%m-%d, %H:%M}. Run `course lab` to refresh this page.</small>"
-        )
+        written = f"<small>Updated {datetime.now():%Y-%m-%d, %H:%M}. Run `course lab` to refresh this page.</small>"
         title = "# Your course in efficient training"
         return "\n".join([title, "", written, "", *head, "\n## Chapters\n", *self._table(), "", _BACK])
 

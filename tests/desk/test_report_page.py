@@ -154,7 +154,7 @@ def test_where_nobody_reads_along_the_page_is_of_this_process(monkeypatch, resta
     assert "what one run did by itself" in page.text
     assert "Nothing yet from" not in page.text
     output = capsys.readouterr().out
-    assert output.endswith("It is written to report.html.\n")
+    assert output.endswith("It is in report.html.\n")
     assert str(path.parent) not in output
 
 

@@ -410,7 +410,10 @@ def test_where_no_solutions_were_handed_out_a_sentence_says_where_they_are(noteb
 
 @pytest.mark.parametrize(
     ("newer", "error"),
-    [("def double(x) return 2 * x", "SyntaxError (expected ':', line 2)"), ("1 / 0\ndef double(x): return 2 * x", "ZeroDivisionError")],
+    [
+        ("def double(x) return 2 * x", "SyntaxError (expected ':', line 2)"),
+        ("1 / 0\ndef double(x): return 2 * x", "ZeroDivisionError"),
+    ],
 )
 def test_a_verdict_on_an_older_cell_says_so(notebook, newer, error):
     attempt(notebook, f"# EXERCISE q1\n{newer}")

@@ -71,7 +71,7 @@ def test_where_nobody_is_found_no_file_is_promised(tmp_path):
     (tmp_path / "export.csv").write_text(MOODLE, encoding="utf-8")
     said, written = Results(tmp_path, "99_test").fill(read_gradebook(tmp_path / "export.csv"), records(stranger=3))
     assert not written
-    assert said[-1].startswith("No moodle.csv was written: no submission is called as a student of export.csv;")
+    assert said[-1].startswith("No moodle.csv was written: no submission is named after a student in export.csv;")
     assert "Email address" in said[-1]
     assert not (tmp_path / "moodle.csv").exists()
 
@@ -110,7 +110,9 @@ def test_a_semicolon_between_cells_stays_one(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\xff\xfe\x00", b"Student,ID\n"])
 def test_a_file_that_is_no_export_is_answered_with_how_to_get_one(tmp_path, content):
     (tmp_path / "x.csv").write_bytes(content)
-    with pytest.raises(CourseError, match="x.csv is no export that can be filled; export the gradebook of Canvas"):
+    with pytest.raises(
+        CourseError, match="x.csv is not an export that can be filled in; export the gradebook of Canvas"
+    ):
         read_gradebook(tmp_path / "x.csv")
     with pytest.raises(CourseError, match="cannot be read"):
         read_gradebook(tmp_path / "none.csv")

@@ -301,7 +301,7 @@ LATE = "exec('from course_utils.grading.run import OutOfTime; raise OutOfTime')"
         (
             '"2 * x", "x**2"',
             '"3 * x", "x**2"',
-            "q1 cannot be released: The mistake 'square' replaces '3 * x', which stands 0 times",
+            "q1 cannot be released: The mistake 'square' replaces '3 * x', which occurs 0 times",
         ),
     ],
 )

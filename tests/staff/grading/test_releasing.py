@@ -133,7 +133,7 @@ def test_facts_that_disagree_are_said_before_anything_is_run(tmp_path, monkeypat
         all_of(tmp_path / "kept", tmp_path, [path])
     path.write_text(text.replace(line[0], ""), encoding="utf-8")
     releasing._load_once.cache_clear()
-    with pytest.raises(CourseError, match=f"The statement of q2 lacks its facts; .*: {re.escape(line[0])}"):
+    with pytest.raises(CourseError, match=f"The statement of q2 lacks its facts line; .*: {re.escape(line[0])}"):
         all_of(tmp_path / "kept", tmp_path, [path])
 
 
@@ -176,7 +176,7 @@ def test_a_release_says_beforehand_what_it_runs_and_why(solutions, checkout, mon
     path.write_text(path.read_text().replace("number", "figure") + "\n")
     assert said() == [
         "2 questions",
-        "the solutions or what was released of them changed since the last release (1 set).\n",
+        "the solutions or their released files changed since the last release (1 set).\n",
     ]
     monkeypatch.setattr(releasing, "_digest_of_code", lambda: "another")
     assert said("--check") == [

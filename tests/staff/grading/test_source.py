@@ -142,7 +142,7 @@ def broken(what: str) -> dict:
         ("twice", "Two cells begin with # EXERCISE q1"),
         ("other id", "99_test, q1: .* whose id is 'q1'"),
         ("no question", "99_test, q1: .* must define `question`"),
-        ("no hole", "99_test, q1: nothing is cut out"),
+        ("no hole", "99_test, q1: nothing is removed"),
     ],
 )
 def test_a_notebook_that_does_not_fit_together_is_refused_with_the_questions_name(what, says, tmp_path):
