@@ -108,7 +108,7 @@ class Job:
         if not 0 <= self.floor <= 1:
             raise CourseError(f"--floor {self.floor} is not a share of the learning rate; use one from 0 to 1.")
         if self.warmup >= self.steps:
-            raise CourseError(f"--warmup {self.warmup} does not end before the last of {self.steps} steps; take fewer.")
+            raise CourseError(f"--warmup {self.warmup} does not end before the last of {self.steps} steps; use fewer.")
         for sentence in self._contradictions():
             raise CourseError(sentence)
 
@@ -119,24 +119,24 @@ class Job:
         if bool(self.model) != (self.data is not None):
             yield "A language model is trained on a text: give --model and --data, or neither for the course's own task."
         if self.data is not None and self.sequence < 2:
-            yield "A language model needs a next token to tell; take a --sequence of 2 or more."
+            yield "A language model needs a next token to predict; use a --sequence of 2 or more."
         if "tensorboard" in self.logs and not find_spec("tensorboard"):
             yield "TensorBoard is not installed; pip install tensorboard, or leave it out of --logs."
         if self.data is None and (self.weights or self.packed or self.chunked_loss):
             yield "--weights, --packed and --chunked-loss are for language models; add --model and --data, or leave them out."
         if (is_deepspeed or self.strategy in SHARDED) and not kind.by_element:
             yield (
-                f"{self.optimizer} looks at whole tensors, of which {self.strategy} leaves a rank parts; take an optimizer that "
+                f"{self.optimizer} looks at whole tensors, but {self.strategy} gives each rank only parts; use an optimizer that "
                 "works element by element (torch.AdamW, course.AdamW), or ddp."
             )
         if self.strategy == "zero1" and not kind.is_torchs:
-            yield f"ZeroRedundancyOptimizer wraps torch's own optimizers, not {self.optimizer}; take torch.AdamW, say, or ddp."
+            yield f"ZeroRedundancyOptimizer wraps torch's own optimizers, not {self.optimizer}; use torch.AdamW, for example, or ddp."
         if is_deepspeed and self.precision in ("fp64", "fp16"):
             yield f"{self.strategy} is offered in fp32, bf16 and autocast; take one of these, or fsdp2."
         if self.precision == "fp16" and self.strategy not in ("none", "ddp"):
             yield f"Loss scaling for fp16 is offered alone and with ddp; with {self.strategy} take autocast."
         if self.precision == "fp16" and self.chunked_loss:
-            yield "A loss by pieces makes its gradients before the loss is scaled; take autocast, or leave one of the two out."
+            yield "A chunked loss computes its gradients before the loss is scaled; use autocast, or drop one."
         if (self.strategy == "hsdp") != (self.replicas > 1):
             yield "--strategy hsdp and --replicas 2 or more go together; give both, or take fsdp2."
         if self.compiled and is_deepspeed:
@@ -183,11 +183,11 @@ class BatchSplit:
     def __post_init__(self):
         job, ranks = self.job, self.world_size
         if ranks == 1 and job.strategy != "none":
-            raise CourseError(f"{job.strategy} shares out over ranks, and this is one process; add --ranks 2, say.")
+            raise CourseError(f"{job.strategy} shards over ranks, but this is one process; add --ranks 2, for example.")
         if ranks > 1 and job.strategy == "none":
-            raise CourseError(f"{ranks} processes would each train for themselves; choose --strategy ddp, or another.")
+            raise CourseError(f"{ranks} processes would train independently; choose --strategy ddp, or another.")
         if ranks % job.replicas or (job.replicas > 1 and ranks == job.replicas):
-            raise CourseError(f"{ranks} ranks are no {job.replicas} groups of two or more; change --replicas.")
+            raise CourseError(f"{ranks} ranks do not make {job.replicas} groups of two or more; change --replicas.")
         if job.batch % ranks or job.batch // ranks % self.micro_batch:
             raise CourseError(
                 f"A batch of {job.batch} does not divide into micro-batches of {job.micro_batch or 'equal size'} on "

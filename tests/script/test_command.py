@@ -69,10 +69,10 @@ def test_alone_it_says_what_it_took_beside_what_was_predicted(job, tmp_path, cap
 
 # What is asked for, and what is answered before any process starts.
 REFUSED = {
-    "zero1 alone": (["--strategy", "zero1"], "shares out over ranks, and this is one process; add --ranks 2, say."),
-    "ranks for themselves": (["--ranks", "2"], "2 processes would each train for themselves; choose --strategy ddp"),
+    "zero1 alone": (["--strategy", "zero1"], "shards over ranks, but this is one process; add --ranks 2, for example."),
+    "ranks for themselves": (["--ranks", "2"], "2 processes would train independently; choose --strategy ddp"),
     "a batch that does not divide": (["--ranks", "5", "--strategy", "ddp"], "A batch of 12 does not divide"),
-    "hsdp on three": (["--ranks", "3", "--strategy", "hsdp", "--replicas", "2"], "3 ranks are no 2 groups of two or more"),
+    "hsdp on three": (["--ranks", "3", "--strategy", "hsdp", "--replicas", "2"], "3 ranks do not make 2 groups of two or more"),
     "a strategy that is none": (["--strategy", "zero9"], "No strategy is called 'zero9'; do you mean zero1"),
     "an optimizer that is none": (["--optimizer", "torch.Qqqqqq"], "No optimizer 'torch.Qqqqqq' trains here; choose torch.CLASS"),
     "one that calls the model": (["--optimizer", "torch.LBFGS"], "No optimizer 'torch.LBFGS' trains here; "),
@@ -88,7 +88,7 @@ REFUSED = {
     "no next token": (["--sequence", "1"], "take a --sequence of 2 or more"),
     "a log that is not there": (["--logs", "tensorboard"], "TensorBoard is not installed; pip install tensorboard"),
     "too long": (["--sequence", "999"], "has 64 positions, and --sequence is 999"),
-    "too large a batch": (["--batch", "99999", "--micro-batch", "1"], "and a batch takes 99999; take a smaller --batch"),
+    "too large a batch": (["--batch", "99999", "--micro-batch", "1"], "but a batch needs 99999; use a smaller --batch"),
 }  # fmt: skip
 
 
