@@ -19,6 +19,7 @@ from course_utils.grading.board import Board, my_progress
 from course_utils.units import format_counted
 
 NAME = "start.md"
+_BLOCKS = 5  # of a bar beside a chapter
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 _NOT_BEGUN = """\
 **Welcome. Do this first:**
@@ -161,7 +162,7 @@ class Desk:
                     chapter.link,
                     str(chapter.minutes or ""),
                     f"[{passed[number]}](exercises/{self.exercises[number].path.name})" if is_linked else "",
-                    f"{chapter.run} of {chapter.cells}" if chapter.run else "",
+                    f"{_bar(chapter.run / chapter.cells)} {chapter.run} of {chapter.cells}" if chapter.run else "",
                     f"{sum(one.fair for one in settled)} of {len(settled)}" if settled else "",
                 )
             )
@@ -186,6 +187,11 @@ def write(folder: Path) -> Path:
     except OSError as error:
         raise CourseError(f"{path} cannot be written ({error.strerror}); make it writable.") from None
     return path
+
+
+def _bar(share: float) -> str:
+    full = round(share * _BLOCKS)
+    return "▰" * full + "▱" * (_BLOCKS - full)
 
 
 def _notebooks(folder: Path) -> dict[str, Notebook]:

@@ -105,7 +105,7 @@ def test_who_comes_back_reads_where_they_were_and_what_is_next(folder, monkeypat
     assert "**" not in short
     assert short.endswith("0 of 14 points"), "the bars"
     row = next(line for line in text.splitlines() if line.startswith("| 00 |"))
-    assert re.search(r"\| 30 \| \[1 of 3 passed\]\(exercises/00_\w+\.ipynb\) \| 4 of \d+ \| 1 of 2 \|$", row)
+    assert re.search(r"\| 30 \| \[1 of 3 passed\]\(exercises/00_\w+\.ipynb\) \| [▰▱]+ 4 of \d+ \| 1 of 2 \|$", row)
 
 
 def test_it_is_written_anew_and_a_page_that_somebody_changed_stays_beside_it(folder):
