@@ -130,7 +130,7 @@ class Job:
                 "works element by element (torch.AdamW, course.AdamW), or ddp."
             )
         if self.strategy == "zero1" and not kind.is_torchs:
-            yield f"ZeroRedundancyOptimizer wraps torch's own optimizers, not {self.optimizer}; use torch.AdamW, for example, or ddp."
+            yield f"ZeroRedundancyOptimizer wraps torch's own optimizers, not {self.optimizer}; use torch.AdamW or ddp."
         if is_deepspeed and self.precision in ("fp64", "fp16"):
             yield f"{self.strategy} is offered in fp32, bf16 and autocast; take one of these, or fsdp2."
         if self.precision == "fp16" and self.strategy not in ("none", "ddp"):
