@@ -178,5 +178,5 @@ def _other_files(folder: Path, notebooks: set[Path], out: Path) -> list[str]:
 
 def _jobs(text: str) -> int:
     if not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text} is not a count; give a whole number from 1 up")
+        raise argparse.ArgumentTypeError(f"{text} is not a count; give a whole number from 1 on")
     return int(text)
