@@ -85,9 +85,9 @@ REFUSED = {
     "restarts of nothing": (["--max-restarts", "2"], "--max-restarts requires --ranks"),
     "ranks and no text": (["--ranks", "2", "--strategy", "ddp", "--data", "/dev/null"], "There is no text in /dev/null"),
     "a folder that is a file": (["--ranks", "2", "--strategy", "ddp", "--out", "/dev/null"], "/dev/null cannot be written"),
-    "no next token": (["--sequence", "1"], "take a --sequence of 2 or more"),
+    "no next token": (["--sequence", "1"], "use a --sequence of 2 or more"),
     "a log that is not there": (["--logs", "tensorboard"], "TensorBoard is not installed; pip install tensorboard"),
-    "too long": (["--sequence", "999"], "has 64 positions, and --sequence is 999"),
+    "too long": (["--sequence", "999"], "has 64 positions, but --sequence is 999"),
     "too large a batch": (["--batch", "99999", "--micro-batch", "1"], "but a batch needs 99999; use a smaller --batch"),
 }  # fmt: skip
 
