@@ -154,7 +154,7 @@ def test_a_patch_must_fit_exactly_once():
     two = Mistake("two", "Two.", (("a", "b"), ("c", "d")))
     assert mistaken("a c", two) == "b d"
     for source in ("c", "a a c"):
-        with pytest.raises(CourseError, match="stands . times in the solution"):
+        with pytest.raises(CourseError, match="occurs . times in the solution"):
             mistaken(source, two)
 
 

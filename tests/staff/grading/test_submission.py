@@ -182,10 +182,10 @@ def test_cells_of_any_shape_are_passed_over():
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ('<<<<<<< HEAD\n{"cells": []}\n>>>>>>> x\n', "merge conflict"),
-        ("[]", "no notebook"),
-        ("null", "no notebook"),
-        ('{"cells": {}}', "no notebook"),
-        ('{"worksheets": []}', "no notebook"),
+        ("[]", "not a notebook"),
+        ("null", "not a notebook"),
+        ('{"cells": {}}', "not a notebook"),
+        ('{"worksheets": []}', "not a notebook"),
     ],
 )
 def test_what_is_no_notebook_has_no_cells_and_a_note(text, said):
@@ -207,7 +207,7 @@ def test_files_of_every_kind_are_read_or_noted(tmp_path):
     (tmp_path / "folder.ipynb").mkdir()
     (tmp_path / "link.ipynb").symlink_to(tmp_path / "a.ipynb")
     for name in ("folder", "link"):
-        assert "no regular file" in read_submission(tmp_path / f"{name}.ipynb").notes[0]
+        assert "not a regular file" in read_submission(tmp_path / f"{name}.ipynb").notes[0]
     assert "cannot be read" in read_submission(tmp_path / "none.ipynb").notes[0]
 
 
@@ -223,4 +223,4 @@ def test_a_file_beyond_all_size_is_not_read(tmp_path, monkeypatch):
 
 
 def test_a_file_without_cells_is_said_once():
-    assert answer_to(read_text("no notebook"), ENTRY).notes == ()
+    assert answer_to(read_text("not a notebook"), ENTRY).notes == ()
