@@ -199,7 +199,10 @@ WRONG = {
     "minutes": ([("minutes = 3", "minutes = 4")], "its steps take 3 minutes in total, but it says 4"),
     "unknown key": ([("click =", "press =")], "step 2: .* unexpected keyword argument 'press'"),
     "nothing said": ([('say = "And now?"', 'say = " "')], "step 2: 'say' is empty"),
-    "a cell and code": ([('cell = "play"', 'cell = "play"\ncode = "1"')], "step 2: it has both a cell and its own code"),
+    "a cell and code": (
+        [('cell = "play"', 'cell = "play"\ncode = "1"')],
+        "step 2: it has both a cell and its own code",
+    ),
     "no such scale": (
         [("minutes = 3", 'scale = "large"\nminutes = 3')],
         "its scale 'large' is not one of smoke, laptop, gpu",
