@@ -140,7 +140,7 @@ def _home(value: str | None) -> Path:
         try:
             return Path(value).expanduser().absolute()
         except RuntimeError:
-            raise CourseError(f"COURSE_HOME={value!r} begins with a user unknown here; write the folder out.") from None
+            raise CourseError(f"COURSE_HOME={value!r} names an unknown user; write the full path.") from None
     try:
         from platformdirs import user_cache_path
     except ModuleNotFoundError:  # `course doctor` then says that it is missing

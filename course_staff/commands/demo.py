@@ -10,11 +10,11 @@ HELP = "show a chapter's demo to a class in the browser, or rehearse it"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which demo, and whether it is shown or rehearsed."""
-    parser.add_argument("chapter", nargs="?", help="the chapter: 03_adamw, 03 or 3; without it the demos are listed")
+    parser.add_argument("chapter", nargs="?", help="the chapter: 03_adamw, 03 or 3 (default: list the demos)")
     parser.add_argument(
         "--check",
         action="store_true",
-        help="run every step without a browser and compare what it expects (default: of all demos)",
+        help="run every step without a browser and check its expectations (default: all demos)",
     )
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 

@@ -15,32 +15,32 @@ if TYPE_CHECKING:
     from course_staff.grading.grade import Papers
     from course_staff.grading.report import Results
 
-PUBLIC_ONLY = "Without --seed only the public cases are run, which learners know; give a number of your own."
-HELP = "grade a folder of notebooks, safely, and write a table, a page per student and a summary of the class"
+PUBLIC_ONLY = "Without --seed only public cases are run, which learners know; choose a private number."
+HELP = "grade a folder of notebooks in a sandbox; write a table, a page per student and a class summary"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is graded, by which set and seed, where the results go, and the limits."""
-    parser.add_argument("folder", type=Path, help="the folder that the submissions lie in, or one notebook")
+    parser.add_argument("folder", type=Path, help="the folder with the submissions, or one notebook")
     parser.add_argument("--set", required=True, metavar="NAME", help="the exercise set: 03_adamw, 03 or 3")
-    parser.add_argument("--seed", type=int, metavar="N", help="your private number that hidden cases are drawn from")
+    parser.add_argument("--seed", type=int, metavar="N", help="your private number, from which hidden cases are drawn")
     parser.add_argument(
         "--solutions", type=Path, metavar="PATH", help="the set's notebook in solutions/ (default: found)"
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the results (default: beside the folder)")
     parser.add_argument(
-        "--gradebook", type=Path, metavar="CSV", help="Canvas's or Moodle's export, to be filled for its import"
+        "--out", type=Path, metavar="FOLDER", help="the results folder (default: next to the submissions)"
     )
     parser.add_argument(
-        "--jobs", type=_jobs, default=cores(), metavar="N", help="how many at a time (default: one a core)"
-    )
-    parser.add_argument("--seconds", type=seconds, default=20.0, metavar="S", help="time limit of a case (default: 20)")
-    parser.add_argument("--again", action="store_true", help="grade anew what an earlier run has graded")
-    parser.add_argument(
-        "--only", metavar="STUDENT", help="grade this one anew, called as in the results; the others' records stay"
+        "--gradebook", type=Path, metavar="CSV", help="a Canvas or Moodle export, to fill in with the points"
     )
     parser.add_argument(
-        "--trust", action="store_true", help="grade without a sandbox where there is none: authors you know"
+        "--jobs", type=_jobs, default=cores(), metavar="N", help="how many at a time (default: one per core)"
+    )
+    parser.add_argument("--seconds", type=seconds, default=20.0, metavar="S", help="time limit per case (default: 20)")
+    parser.add_argument("--again", action="store_true", help="regrade what an earlier run graded")
+    parser.add_argument("--only", metavar="STUDENT", help="regrade only this one, named as in the results")
+    parser.add_argument(
+        "--trust", action="store_true", help="grade without a sandbox if there is none: only for authors you trust"
     )
 
 
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     stem = folder.stem if folder.is_file() else folder.name  # only a notebook's name has an ending that can be dropped
     out = (arguments.out or folder.with_name(f"{stem}-results")).resolve()
     if out == folder:
-        raise CourseError("Results among the submissions would be taken for some; name another folder with --out.")
+        raise CourseError("The results cannot go among the submissions; name another folder with --out.")
     paths = find_submissions(folder, out if out.is_relative_to(folder) else None)
     print(f"{format_counted(len(paths), 'submission')} to {name}.", file=sys.stderr, flush=True)
     kind = best_kind(arguments.trust)
@@ -87,13 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
         records = [*planned.saved, *_grade(planned, papers, kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:
-        print(f"\nWhat is graded is saved in {out}; the same command goes on from there.", file=sys.stderr)
+        print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
     others = _other_files(folder, set(paths.values()), out)
     records = [with_points_by_hand(record, given) for record in records]
     there = {(record["student"], question["id"]) for record in records for question in record["questions"]}
     remarks += [
-        f"{FILE}: {question} of {student} has no grade that points could replace; grade this one again with --only."
+        f"{FILE}: {question} of {student} has no grade to replace; regrade this one with --only."
         for student, question in given
         if (student, question) not in there
     ]
@@ -101,8 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
     sentences, filled = results.fill(gradebook, records) if gradebook else ([], True)
     written = gradebook.file_name if gradebook and filled else None
     for older in (each for each in FILE_NAMES if each != written and (out / each).exists()):
-        more = "" if gradebook else "; with --gradebook it gets the points of this one"
-        sentences.append(f"{older} there is from an earlier run{more}.")
+        more = "" if gradebook else "; use --gradebook to update it"
+        sentences.append(f"{older} is from an earlier run{more}.")
     print(*(["", *sentences] if sentences else []), f"\nResults are in {out}.", sep="\n")
     return 1 if not filled or any(record.get("failed") for record in records) else 0
 
@@ -138,18 +138,18 @@ def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> 
     before = [student for student in saved if student in submitted and student not in plan.waiting]
     elsewhere = [student for student in saved if student not in submitted]
     if before:
-        print(f"{len(before)} of {len(submitted)} were graded before; --again grades them anew.", file=sys.stderr)
+        print(f"{len(before)} of {len(submitted)} were graded before; --again regrades them.", file=sys.stderr)
     if plan.outdated:
         print(
-            f"Graded anew, because {name} or how it is graded changed since: {len(plan.outdated)} of {len(submitted)}.",
+            f"Regrading {len(plan.outdated)} of {len(submitted)}, because {name} or its grading changed.",
             file=sys.stderr,
         )
     if plan.waiting:
-        print(f"New or changed, and left for a run without --only: {', '.join(plan.waiting)}.", file=sys.stderr)
+        print(f"New or changed, but left for a run without --only: {', '.join(plan.waiting)}.", file=sys.stderr)
     if elsewhere:
         print(
-            f"The table keeps {len(elsewhere)} graded before that are not among these submissions; "
-            f"to take one out, delete its file in {folder / 'records'}.",
+            f"The table includes {format_counted(len(elsewhere), 'earlier grade')} without a submission here; "
+            f"to remove one, delete its file in {folder / 'records'}.",
             file=sys.stderr,
         )
 
@@ -186,5 +186,5 @@ def _other_files(folder: Path, notebooks: set[Path], out: Path) -> list[str]:
 
 def _jobs(text: str) -> int:
     if not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text} is not how many; give a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text} is not a count; give a whole number from 1 on")
     return int(text)

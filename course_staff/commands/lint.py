@@ -6,16 +6,16 @@ from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place
 from course_utils.units import format_counted
 
-HELP = "check notebooks and their demos, where links lead, how much of the code by hand is shown, and the names in the code"
+HELP = "check notebooks, demos, links, the share of hand-written code shown, and the names in the code"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The chapters to check."""
-    parser.add_argument("chapters", nargs="*", help="chapters (03_adamw, 03 or 3), or paths; by default every one")
+    parser.add_argument("chapters", nargs="*", help="chapters (03_adamw, 03 or 3), or paths; by default all")
     parser.add_argument(
         "--notes",
         action="store_true",
-        help="also list claims without evidence, and how much of each file by hand is shown",
+        help="also list claims without evidence, and how much of each hand-written file is shown",
     )
 
 

@@ -12,7 +12,7 @@ from course_utils.files import find_place, numbered
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-HELP = "write the skeleton of a chapter or a question, to be changed into yours"
+HELP = "write the skeleton of a chapter or a question for you to change"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,13 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         type=Path,
-        help="a chapter's name, such as 11c_lora; a question's is a notebook in solutions/ or its number, created where missing",
+        help="a chapter's name, such as 11c_lora; or, for a question, a notebook in solutions/ or its number, created if missing",
     )
     parser.add_argument(
         "--kind",
         default="function",
         metavar="NAME",
-        help="the kind of question, as docs/authors.md tells of them: {course_staff.grading.skeleton:KINDS} (default: function)",
+        help="the kind of question (see docs/authors.md): {course_staff.grading.skeleton:KINDS} (default: function)",
     )
 
 
@@ -52,15 +52,13 @@ def _chapter(arguments: argparse.Namespace) -> int:
 
     path = _path(arguments.file, "notebooks")
     if not re.fullmatch(r"\d\d[a-z]?_\w+", path.stem):
-        raise CourseError(f"No chapter can be called {path.stem!r}; begin with its number, such as 11c_lora.")
+        raise CourseError(f"{path.stem!r} is not a chapter name; begin with a number, such as 11c_lora.")
     number = path.stem.partition("_")[0]
     taken = next((each for each in sorted(path.parent.glob(f"{number}_*.ipynb"))), None)
     if taken is not None:
-        raise CourseError(f"{taken.name} has this number already; take another, or a letter more: {number[:2]}c, say.")
+        raise CourseError(f"{taken.name} already has this number; use another or add a letter, such as {number[:2]}c.")
     write_notebook(chapter_skeleton(path), path)
-    print(
-        f"{path.name} written. Change it into yours, then `course run {path.stem} --save`, `course stamp` and `course lint`."
-    )
+    print(f"{path.name} written. Edit it, then run `course run {path.stem} --save`, `course stamp` and `course lint`.")
     return 0
 
 
@@ -74,7 +72,7 @@ def _question(arguments: argparse.Namespace) -> int:
     before = read_notebook(path) if path.is_file() else empty_notebook(path.stem, setup_source())
     notebook, name = with_question(before, arguments.kind)
     write_notebook(from_dict(notebook), path)
-    print(f"{path.name}: question {name} added. Change it into yours, then `course release {path.stem}`.")
+    print(f"{path.name}: question {name} added. Edit it, then run `course release {path.stem}`.")
     return 0
 
 
@@ -82,7 +80,7 @@ def _path(named: Path, folder: str) -> Path:
     """The file as given, or the notebook in `folder` of that name or number."""
     path = named if named.suffix == ".ipynb" else named.with_name(f"{named.name}.ipynb")
     if not re.fullmatch(r"\w+", path.stem):
-        raise CourseError(f"No notebook can be called {path.stem!r}; use letters, digits and _, such as 04_adafactor.")
+        raise CourseError(f"{path.stem!r} is not a notebook name; use letters, digits and _, such as 04_adafactor.")
     if named.parent != Path():
         return path
     home = find_place().root / folder

@@ -20,13 +20,13 @@ _SECONDS = 5.0  # of one core for a question, its known mistakes and variants in
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which sets, whether to write, and for whom."""
-    parser.add_argument("sets", nargs="*", help="sets in solutions/: 03_adamw, 03 or 3; by default every one")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where a generated file differs")
+    parser.add_argument("sets", nargs="*", help="sets in solutions/: 03_adamw, 03 or 3; by default all")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a generated file differs")
     parser.add_argument(
         "--nbgrader",
         type=Path,
         metavar="FOLDER",
-        help="write the sources of nbgrader assignments in this folder instead",
+        help="write nbgrader source assignments into this folder instead",
     )
 
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.check:
                 print(f"{name} {_what_to_do(file, path.stem)}")
             else:
-                print(f"{name}: written{f'; the old one is in {copies}' if copies and file.suffix == '.ipynb' else ''}")
+                print(f"{name}: written{f'; old copy in {copies}' if copies and file.suffix == '.ipynb' else ''}")
         if not arguments.check:
             write(texts)
             if not arguments.nbgrader:
@@ -95,7 +95,7 @@ def _announce(questions: int, jobs: int, why: Mapping[str, int]) -> str:
     minutes = max(1, round(questions * _SECONDS / jobs / 60))
     about = f"about {format_counted(minutes, 'minute')} on {format_counted(jobs, 'core')}"
     reasons = "; ".join(f"{reason} ({format_counted(count, 'set')})" for reason, count in why.items())
-    return f"{format_counted(questions, 'question')} to run, {about}, because of this: {reasons}."
+    return f"{format_counted(questions, 'question')} to run, {about}. Reasons: {reasons}."
 
 
 def _what_to_do(file: Path, name: str) -> str:
@@ -104,7 +104,7 @@ def _what_to_do(file: Path, name: str) -> str:
         return f"is missing: `course release {name}` writes it."
     if file.suffix == ".ipynb":
         return (
-            "differs: somebody changed it or answered in it, or its solutions changed; "
-            f"`course release {name}` writes it anew and keeps a copy of this one."
+            "differs: it was edited or answered, or its solutions changed; "
+            f"`course release {name}` rewrites it and saves a copy of this one."
         )
-    return f"differs: the solutions or the course's code changed since; `course release {name}` writes it anew."
+    return f"differs: the solutions or the course's code changed; `course release {name}` rewrites it."

@@ -14,14 +14,12 @@ HELP = "build the course as a web site, without a network"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The folder, the site's future address, and the stills."""
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="where to write (default: build/site)")
-    parser.add_argument(
-        "--address", default="", metavar="URL", help="where the site will stand, for previews of links to it"
-    )
+    parser.add_argument("--address", default="", metavar="URL", help="the site's future address, for link previews")
     parser.add_argument(
         "--stills",
         nargs="*",
         metavar="CHAPTER",
-        help="build nothing; draw the stills of figures to play with anew, these chapters' or all",
+        help="build nothing; redraw the stills of the interactive figures of these chapters, or of all",
     )
 
 
@@ -45,7 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     output = (arguments.output or place.root / "build" / "site").absolute()
     address = arguments.address.rstrip("/") + "/" if arguments.address else ""
     if address and not address.startswith(("https://", "http://")):
-        raise CourseError(f"{arguments.address} is no address of a site; write it out, as https://example.org/course.")
+        raise CourseError(
+            f"{arguments.address} is not a site address; write it in full, like https://example.org/course."
+        )
     warnings = build(place, output, repository_address(place.root), address)
     for line in warnings:
         print(line)

@@ -4,10 +4,7 @@ import argparse
 
 from course_utils.files import chapters_in, find_place
 
-HELP = (
-    "write what follows from other files: set-up cells, links to the glossary and on, the README's badges and pictures, "
-    "numbers of lines"
-)
+HELP = "update everything derived from other files: set-up cells, links, the README's badges and pictures, line counts"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +12,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repository",
         metavar="URL",
-        help="where the course can be cloned from; it is written into pyproject.toml, and from there into every page and "
-        'cell that shows it; "" takes it out (default: what stands there)',
+        help="the address to clone from, written into pyproject.toml and every page and cell that shows it; "
+        '"" removes it (default: unchanged)',
     )
 
 

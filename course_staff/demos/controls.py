@@ -27,7 +27,7 @@ def press(values: Mapping[str, object], controls: Mapping | None = None) -> None
         except Exception:  # each kind of control refuses in its own way
             is_taken = False
         if not is_taken:
-            raise CourseError(f"The control {name!r} does not take {value!r}; choose a value at which it can stand.")
+            raise CourseError(f"The control {name!r} cannot be set to {value!r}; choose one of its values.")
 
 
 def instructions(values: Mapping[str, object]) -> str:

@@ -37,9 +37,9 @@ def plan(demo: Demo) -> Iterator[tuple[Step, list[NotebookNode], NotebookNode | 
         wanted = [*step.needs, *([shown] if shown else [])]
         for name in wanted:
             if name not in places:
-                raise CourseError(f"{where}: {demo.notebook.name} has no code cell {name!r}; name one that it has.")
+                raise CourseError(f"{where}: {demo.notebook.name} has no code cell {name!r}; name an existing one.")
         if step.click and not shown:
-            raise CourseError(f"{where} clicks, but shows no cell; name the cell of the figure.")
+            raise CourseError(f"{where} clicks, but names no cell; name the figure's cell.")
         needed = {*range(is_setup(code[0])), *map(places.get, step.needs)}
         needed = needed.union(*(_find_needs(places[name], pieces) for name in wanted))
         done |= {places[shown]} if shown else set()

@@ -81,18 +81,18 @@ class _Stage:
             yield str(error)
         self._collect(captured.outputs)
         if self.pictures[-1:] == before:
-            yield "The clicks change nothing in the picture."
+            yield "The clicks do not change the picture."
 
     def compare(self, step: Step) -> Iterator[str]:
         """What the step expects and is not there."""
         output = _normalize(self.text)
         for text in step.text:
             if _normalize(text) not in output:
-                yield f"{text!r} does not stand in the output."
+                yield f"{text!r} is not in the output."
         described = _normalize(self.pictures[-1][0]) if self.pictures else ""
         for words in step.picture:
             if _normalize(words) not in described:
-                yield f"The picture is not described with {words!r}, but: {described or 'there is none'}"
+                yield f"The picture's description lacks {words!r}; it is: {described or 'there is none'}"
         yield from filter(None, map(self._compute, step.numbers))
 
     def _compute(self, number: Number) -> str | None:

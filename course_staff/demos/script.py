@@ -52,9 +52,9 @@ class Step:
             if not getattr(self, name):
                 raise ValueError(f"{name!r} is empty")
         if self.cell and self.code:
-            raise ValueError("it has a cell and code of its own; one of them is shown")
+            raise ValueError("it has both a cell and its own code; keep one")
         if self.covered and not self.then:
-            raise ValueError("it is covered, and 'then' is empty; answer there what 'say' asks")
+            raise ValueError("it is covered, but 'then' is empty; answer 'say' there")
         if not self.minutes > 0:
             raise ValueError("'minutes' is not above 0")
 
@@ -102,9 +102,9 @@ def read_demo(path: Path) -> Demo:
         if demo.scale not in SCALES:
             raise ValueError(f"its scale {demo.scale!r} is not one of {', '.join(SCALES)}")
         if abs(total - demo.minutes) > 1e-9:
-            raise ValueError(f"its steps take {total:g} minutes together, but it says {demo.minutes:g}")
+            raise ValueError(f"its steps take {total:g} minutes in total, but it says {demo.minutes:g}")
     except (OSError, TypeError, ValueError) as error:
-        raise CourseError(f"{path.name} is no demo ({error}); see docs/demos.md for what belongs in it.") from None
+        raise CourseError(f"{path.name} is not a demo ({error}); see docs/demos.md for its format.") from None
     return demo
 
 

@@ -97,8 +97,10 @@ def _converse(
     return Heard(outcomes + outcomes[-1:] * (len(inputs) - len(outcomes)), notes, talk.starved)
 
 
-_FORGED = Outcome("unsafe", text="What came back is no outcome of a case.")
-_TOO_LONG = Outcome("unsafe", text=f"All cases together gave more than the {encoding.LONGEST:,} bytes that are judged.")
+_FORGED = Outcome("unsafe", text="What came back is not a case's result.")
+_TOO_LONG = Outcome(
+    "unsafe", text=f"All cases together returned more than the {encoding.LONGEST:,} bytes that are judged."
+)
 
 
 def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:
@@ -115,7 +117,7 @@ def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:
 def _note(note: object) -> str:
     match note:
         case [int(number), ""]:
-            return f"Cell {number} was not run: the cells above it took all their {CELLS_SECONDS:g} s."
+            return f"Cell {number} was not run: the cells above it used up their {CELLS_SECONDS:g} s."
         case [int(number), str(text)]:
             return f"Cell {number} stopped with {text[:_LONGEST]}."
     raise encoding.EncodingError("This is no note.")

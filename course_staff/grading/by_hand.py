@@ -44,9 +44,11 @@ def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, fl
             raise CourseError(f"{where}: the set has no question {question!r}; write one of {', '.join(questions)}.")
         points, most = number_in(text) if text else None, questions[question]
         if points is not None and not 0 <= points <= most:
-            raise CourseError(f"{where}: {text!r} are no points of {question}; give a number from 0 to {most:g}.")
+            raise CourseError(
+                f"{where}: {text!r} is not a number of points for {question}; give a number from 0 to {most:g}."
+            )
         if (cells[student], question) in marks:
-            raise CourseError(f"{where}: {student!r} has a row for {question} already; keep one of them.")
+            raise CourseError(f"{where}: {student!r} already has a row for {question}; keep one.")
         marks[cells[student], question] = Given(points, row.get("comment", "").strip()[:_LONGEST])
     return marks
 

@@ -22,17 +22,17 @@ def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str
     except FileNotFoundError:
         return
     except OSError as error:
-        raise CourseError(f"{path} cannot be read ({error.strerror}); check who may read it.") from None
+        raise CourseError(f"{path} cannot be read ({error.strerror}); check its permissions.") from None
     except UnicodeDecodeError:
         raise CourseError(f"{path} is not in UTF-8; save it as “CSV UTF-8”.") from None
     try:
         delimiter = max(",;\t", key=text.partition("\n")[0].count)
         first, *rows = list(csv.reader(io.StringIO(text), delimiter=delimiter)) or [[]]
     except csv.Error as error:
-        raise CourseError(f"{path} is no table ({error}); save it as “CSV UTF-8”.") from None
+        raise CourseError(f"{path} is not a table ({error}); save it as “CSV UTF-8”.") from None
     columns = [name.strip().lower() for name in first]
     if missing := [name for name in needed if name not in columns]:
-        raise CourseError(f"{path} lacks the column {missing[0]!r} in its first row; write it there.")
+        raise CourseError(f"{path} has no column {missing[0]!r} in its first row; add it.")
     for place, row in enumerate(rows, start=2):
         named = dict(zip(columns, row, strict=False))
         if any(text.strip() for text in named.values()):

@@ -37,7 +37,7 @@ def plan(
     of another seed would come to stand in the class's table.
     """
     if only and only not in submitted:
-        raise CourseError(f"No submission is called {only!r}; they are: {', '.join(submitted)}.")
+        raise CourseError(f"There is no submission {only!r}; there are: {', '.join(submitted)}.")
     anew = {only} if only else set(submitted if again else ())
     for other in {record.get("seed") for student, record in earlier.items() if student not in anew} - {seed}:
         was = "without a seed" if other is None else f"with --seed {other}"
@@ -66,7 +66,7 @@ def check_place(student: str, one: Submitted, earlier: Mapping[str, dict]) -> No
 def check_set(earlier: Mapping[str, dict], name: str, folder: Path) -> None:
     """Raises `CourseError` where the results in `folder` are of another set than `name`."""
     for other in {record["set"] for record in earlier.values()} - {name}:
-        raise CourseError(f"{folder} holds results of the set {other}; name another folder with --out.")
+        raise CourseError(f"{folder} contains results of the set {other}; name another folder with --out.")
 
 
 def _is_of(record: Mapping | None, one: Submitted) -> bool:

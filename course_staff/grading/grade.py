@@ -135,7 +135,7 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
     if folder.is_file():
         return {folder.stem: folder}
     if not folder.is_dir():
-        raise CourseError(f"There is no folder {folder}; give the one that the submissions lie in.")
+        raise CourseError(f"There is no folder {folder}; give the one with the submissions.")
     notebooks = {}
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
@@ -146,7 +146,7 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
                 name += " (another)"
             notebooks[name] = path
     if not notebooks:
-        raise CourseError(f"There is no notebook in {folder}; give the folder that the submissions lie in.")
+        raise CourseError(f"There is no notebook in {folder}; give the folder with the submissions.")
     return notebooks
 
 
@@ -300,11 +300,11 @@ class Work:
             for question in self.record["questions"]:
                 question |= {"notes": [], "diagnosis": "", "shown": {**question["shown"], "diagnosis": ""}}
                 for verdict in question["public"] + question["hidden"]:
-                    verdict["sentence"] = verdict["sentence"] and "What it gave is too long to be told."
+                    verdict["sentence"] = verdict["sentence"] and "What it returned is too long to show."
 
 
 _LONGEST_NOTE = 400
-_NOT_JUDGED = "The judge itself stopped on what this answer gave ({}): please report this, with the notebook."
+_NOT_JUDGED = "The judge itself failed on this answer's result ({}): please report this, with the notebook."
 
 
 def _public_part(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dict:

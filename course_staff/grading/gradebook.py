@@ -90,8 +90,8 @@ class Gradebook:
         """A sentence for the case that no submission was found in the export."""
         keys = f"{', '.join(self.platform.keys[:-1])} or {self.platform.keys[-1]}"
         return (
-            f"no submission is called as a student of {self.source}; grade them as {self.platform.name.capitalize()} downloads "
-            f"them, or call each file or folder as its student's {keys}."
+            f"no submission is named after a student in {self.source}; grade them as {self.platform.name.capitalize()} downloads "
+            f"them, or name each file or folder by its student's {keys}."
         )
 
     def fill(self, records: Sequence[Mapping], set_name: str) -> tuple[str | None, list[str]]:
@@ -189,7 +189,7 @@ def read_gradebook(path: Path) -> Gradebook:
         if set(platform.needed) <= set(columns):
             whole = (tuple(row[: len(columns)]) + ("",) * (len(columns) - len(row)) for row in rows)
             return Gradebook(platform, path.name, columns, tuple(whole), delimiter)
-    raise CourseError(f"{path.name} is no export that can be filled; {', or '.join(_ADVICE.values())}.")
+    raise CourseError(f"{path.name} is not an export that can be filled in; {', or '.join(_ADVICE.values())}.")
 
 
 def _is_worth(row: tuple[str, ...]) -> bool:

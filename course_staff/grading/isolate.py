@@ -42,10 +42,10 @@ _TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01  # seco
 TOO_MANY_PROCESSES, TOO_MUCH_MEMORY, TOO_MUCH_TIME, TOO_MANY_FILES = 81, 82, 83, 84
 """Codes of a question that was ended."""
 WHY = {
-    TOO_MANY_PROCESSES: "it started more processes than it may",
-    TOO_MUCH_MEMORY: "it took more memory than it may",
-    TOO_MUCH_TIME: "its processes together took more processor time than one core has",
-    TOO_MANY_FILES: "it made more files than it may",
+    TOO_MANY_PROCESSES: "it started too many processes",
+    TOO_MUCH_MEMORY: "it used too much memory",
+    TOO_MUCH_TIME: "its processes together used more processor time than one core has",
+    TOO_MANY_FILES: "it created too many files",
 }
 
 

@@ -18,9 +18,9 @@ HOW_IT_ENDED = {
     "signature": "could not be called",
     "exception": "stopped with an exception",
     "timeout": "took too long",
-    "stuck": "waited for what never came",
+    "stuck": "waited forever",
     "died": "ended the process",
-    "unsafe": "gave what cannot be judged",
+    "unsafe": "returned something that cannot be judged",
 }
 
 
@@ -31,7 +31,7 @@ def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequ
     right = [(0, f"{one.title}: {one.in_words()}") for one in fates if not one.wrong and one.passed]
     open_ = [(0, f"{one.title}: {one.in_words()}") for one in fates if not one.wrong and not one.passed]
     sections = [(f"{one.title}: {one.passed} of {one.all} passed", one.others) for one in with_mistakes]
-    sections += [("Nobody was wrong on the others" if with_mistakes else "Nobody was wrong", right)] if right else []
+    sections += [("No wrong answers on the others" if with_mistakes else "No wrong answers", right)] if right else []
     sections += [("Nobody answered", open_)] if open_ else []
     lines = [head(records, set_name), *remarks]
     for title, rows in [*sections, *commonest(records), *oddities(records, others)]:
@@ -94,9 +94,11 @@ def oddities(records: list[dict], others: list[str]) -> list[tuple[str, list[tup
     What would be empty is left out."""
     more = {
         "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
-        "Answers to look at, since they ended their process or gave what cannot be judged": _to_look_at(records),
-        "The same file, handed in more than once": _copies(records),
-        "Left aside, because they are no notebooks": [(0, name) for name in others],
+        "Answers to look at: they ended their process or returned something that cannot be judged": _to_look_at(
+            records
+        ),
+        "Identical files": _copies(records),
+        "Ignored, because they are not notebooks": [(0, name) for name in others],
     }
     return [(title, rows) for title, rows in more.items() if rows]
 
@@ -140,7 +142,7 @@ def commonest(records: list[dict]) -> list[tuple[str, list[tuple]]]:
         return []
     shared = sorted((-len(students), *mistake, students) for mistake, students in named.items() if len(students) > 1)
     if not shared:
-        return [("Commonest named mistakes", [(0, "Each was made once; each question above lists its own.")])]
+        return [("Most common mistakes", [(0, "Each was made once; see the questions above.")])]
     cut = f", the first {_MOST}" if len(shared) > _MOST else ""
-    title = f"Commonest named mistakes: {len(shared)} of {len(named)} were made more than once{cut}"
+    title = f"Most common mistakes: {len(shared)} of {len(named)} were made more than once{cut}"
     return [(title, [(-count, name, students) for count, _, name, students in shared[:_MOST]])]

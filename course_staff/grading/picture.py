@@ -11,7 +11,6 @@ from course_staff.grading.overview import Fates
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS
 
-_OF_LEVEL = {"easy": "third", "medium": "first", "hard": "second", "": "not attributed"}
 _BINS = 10
 _MOST_NAMED = 3
 
@@ -54,10 +53,9 @@ def _draw_points(axes: Axes, points: Sequence[float], of: float) -> list[tuple[f
 
 
 def _draw_questions(axes: Axes, questions: Sequence[Fates]) -> None:
-    """A bar each, in the set's order, in the color of its level."""
+    """A bar each, in the set's order; its label names the level."""
     places, shares = range(len(questions)), [one.passed / one.all for one in questions]
-    colors = [COLORS[_OF_LEVEL[one.level]] for one in questions]
-    axes.barh(places, [100 * share for share in shares], color=colors, height=0.72)
+    axes.barh(places, [100 * share for share in shares], color=COLORS["first"], height=0.72)
     for place, share in zip(places, shares, strict=True):
         axes.text(100 * share + 1.5, place, f"{share:.0%}", va="center", fontsize=9)
     axes.set_yticks(places, [f"{one.id} · {one.level}" if one.level else one.id for one in questions])
@@ -73,10 +71,10 @@ def _fewest(questions: Sequence[Fates]) -> str:
     least = min(one.passed / one.all for one in questions)
     lowest = [one for one in questions if one.passed / one.all == least]
     if len(lowest) == 1:
-        return f"Fewest passed {lowest[0].id}{f', which its author calls {lowest[0].level}' if lowest[0].level else ''}"
+        return f"Fewest students passed {lowest[0].id}{f', rated {lowest[0].level}' if lowest[0].level else ''}"
     if len(lowest) == len(questions):
         return "All questions were passed equally often"
     names = [one.id for one in lowest]
     if len(names) > _MOST_NAMED:
         names[_MOST_NAMED:] = [f"{len(names) - _MOST_NAMED} more"]
-    return f"Fewest passed {', '.join(names[:-1])} and {names[-1]}"
+    return f"Fewest students passed {', '.join(names[:-1])} and {names[-1]}"

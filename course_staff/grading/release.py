@@ -99,9 +99,9 @@ def check_facts(authored: list[Authored]) -> None:
         if stated := next((one for one in lines if one.startswith(f"*{question.id} · ")), None):
             raise CourseError(
                 f"The statement of {question.id} says {stated}, and its question's cell says difficulty={question.difficulty}, "
-                f"minutes={question.minutes}, points={question.points}; change that cell, or write into the statement {line}"
+                f"minutes={question.minutes}, points={question.points}; change that cell, or put this in the statement: {line}"
             )
-        raise CourseError(f"The statement of {question.id} lacks its facts; put this line below its heading: {line}")
+        raise CourseError(f"The statement of {question.id} lacks its facts line; put this below its heading: {line}")
 
 
 def facts(question: Question) -> str:
@@ -150,7 +150,7 @@ def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
     for name, prints in prints_of.items():
         if late := [case for case, each in prints.items() if each["kind"] == "timeout"]:
             raise CourseError(
-                f"the mistake {name!r} ran out of time on {late[0]!r}; try again when nothing else runs here."
+                f"the mistake {name!r} ran out of time on {late[0]!r}; try again when the machine is idle."
             )
     fails = {name: runner.failed(source) for name, source in sources.items()}
     telling = _telling_cases([runner.prints(authored.solution), *prints_of.values()]) if prints_of else []

@@ -154,7 +154,7 @@ class Stamps:
             return "never released before"
         if not self._stamps[path.stem].startswith(_digest_of_code()):
             return "the course's code or a library changed since the last release"
-        return "the solutions or what was released of them changed since the last release"
+        return "the solutions or their released files changed since the last release"
 
     def put(self, path: Path, files: Iterable[Path]) -> None:
         """Say that these files were just released from the solutions at `path`."""

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 _PAGES = Path(__file__).parent / "pages"
 _BOARD = "leaderboard.html", "leaderboard.csv"
 RULE = (
-    "A question earns its points when all its cases are right, the hidden ones too. "
-    "Where it says “in parts”, each right case earns its share."
+    "A question earns its points if all its cases are right, including hidden ones. "
+    "If it says “in parts”, each right case earns its share."
 )
 """How points come about; on every student's page, and in docs/instructors.md."""
 RULE_OF_TESTS = (
-    "Where it says “for what your test refuses”, each wrong answer that your test refuses earns its share; "
+    "If it says “for what your test refuses”, each wrong answer that your test refuses earns its share; "
     "accepting right ones earns nothing, and refusing one costs all points."
 )
 """The same of questions whose answer is a test of others; where a set has one."""
@@ -59,7 +59,7 @@ _STATES = {
     "missing": "no answer found",
     "failed": "not right yet",
 }
-_WRONG = "Not right yet: its cases below say where."
+_WRONG = "Not right yet: see its cases below."
 _MOST_STEPS = 3
 
 
@@ -72,7 +72,7 @@ class Results:
             for part in ("students", "records"):
                 (folder / part).mkdir(parents=True, exist_ok=True)
             if not (ignored := folder / ".gitignore").exists():
-                ignored.write_text("# Grades are private: `git add -A` shall not take them.\n*\n", encoding="utf-8")
+                ignored.write_text("# Grades are private: `git add -A` must not add them.\n*\n", encoding="utf-8")
         except OSError as error:
             raise CourseError(
                 f"{folder} cannot be written ({error.strerror}); name another folder with --out."
@@ -140,7 +140,7 @@ class Results:
         except (OSError, ValueError, TypeError, LookupError):
             same = False
         if not same and (copies := keep_copies([written], self.folder / "copies")):
-            print(f"results.csv was changed since the last run; that file is kept in {copies}.", file=sys.stderr)
+            print(f"results.csv was edited after the last run; your version is saved in {copies}.", file=sys.stderr)
 
     def _page(self, student: str) -> Path:
         return self.folder / "students" / f"{file_name(student)}.html"

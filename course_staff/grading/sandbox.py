@@ -36,9 +36,9 @@ KINDS = ("bwrap", "fork", "fresh")
 SAFE = KINDS[:1]
 """The kinds that strangers' code can be run in."""
 
-UNSAFE = "Without a sandbox for strangers' code these grades assume honest students."
+UNSAFE = "These grades were made without a sandbox and assume honest students."
 _REFUSED = (
-    "There is no sandbox here for strangers' code: {}. A submission could read the solutions, change results or delete files; "
+    "There is no sandbox on this machine: {}. A submission could read the solutions, change results or delete files; "
     "add --trust if you know the authors."
 )
 _NO_BWRAP = "bubblewrap is not installed; install it (on Debian and Ubuntu the package `bubblewrap`)"
@@ -47,7 +47,7 @@ _NOT_SEEN = (
     "It sees the packages that lie in this Python's own environment, and none that PYTHONPATH or a `.pth` file leads to; "
     f"so {HOW_TO_INSTALL}."
 )
-_LOOK = "`course doctor` says what this machine lacks."
+_LOOK = "`course doctor` reports what is missing."
 _CHILD = "course_staff.grading.child"
 _START_SECONDS = 120.0
 _END_SECONDS = 10.0

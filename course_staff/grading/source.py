@@ -94,7 +94,7 @@ def marker(cell: dict) -> tuple[str, str] | None:
 def split_answer(source: str) -> tuple[str, str]:
     """(solution, stub) of an answer's cell, both without marks; raises `CourseError` where the marks do not fit together."""
     if not (_HOLE.search(source) or _ASSIGNED.search(source)):
-        raise CourseError("nothing is cut out; put ### BEGIN SOLUTION and ### END SOLUTION around the solution.")
+        raise CourseError("nothing is removed; put ### BEGIN SOLUTION and ### END SOLUTION around the solution.")
     solution = _ASSIGNED.sub(r"\g<target>\g<value>", _HOLE.sub(lambda hole: hole["solution"], source))
     stub = _ASSIGNED.sub(r"\g<target>...", _HOLE.sub(_stub_of, source))
     for text in (solution, stub):
@@ -114,8 +114,8 @@ def mistaken(solution: str, mistake: Mistake) -> str:
     for old, new in mistake.patches:
         if solution.count(old) != 1:
             raise CourseError(
-                f"The mistake {mistake.name!r} replaces {old!r}, which stands {solution.count(old)} times in the solution; "
-                "give a longer piece that stands there once."
+                f"The mistake {mistake.name!r} replaces {old!r}, which occurs {solution.count(old)} times in the solution; "
+                "give a longer piece that occurs once."
             )
         solution = solution.replace(old, new)
     return solution
@@ -127,7 +127,7 @@ def _positions_of(cells: list[dict], kind: str) -> dict[str, int]:
     for position, cell in enumerate(cells):
         if (mark := marker(cell)) and mark[0] == kind:
             if mark[1] in positions:
-                raise CourseError(f"Two cells begin with # {kind} {mark[1]}; give each question an id of its own.")
+                raise CourseError(f"Two cells begin with # {kind} {mark[1]}; give each question its own id.")
             positions[mark[1]] = position
     return positions
 

@@ -123,7 +123,7 @@ def content_of(path: Path) -> bytes:
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
-            raise UnreadableError("This is no regular file (a link or a folder); hand in the notebook itself.")
+            raise UnreadableError("This is not a regular file (it is a link or a folder); hand in the notebook itself.")
         if status.st_size > LARGEST:
             raise UnreadableError(
                 f"The file has {status.st_size:,} bytes, more than the {LARGEST:,} that are read; clear its outputs."
@@ -140,11 +140,11 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
     notes = []
     if not own and (own := _find_without_marker(submission, entry)):
         marker = f"# EXERCISE {entry['id']}"
-        where = f"Cell {marked[-1].number} has {marker} and no answer" if marked else f"No cell begins with {marker}"
+        where = f"Cell {marked[-1].number} has {marker} but no answer" if marked else f"No cell begins with {marker}"
         notes.append(f"{where}; cell {own[-1].number} was graded, which defines the answer.")
     own = own or marked
     if not own and entry["id"] in submission.texts:
-        notes.append(f"Cell {submission.texts[entry['id']]} holds the answer as text: turn it into a code cell.")
+        notes.append(f"Cell {submission.texts[entry['id']]} contains the answer as text: turn it into a code cell.")
     elif not own and submission.cells:
         notes.append(f"No cell begins with # EXERCISE {entry['id']}, and none defines {entry['answer']}: add one.")
     if not own:
@@ -173,7 +173,7 @@ def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple
     if names and name not in names:
         return (f"This is a notebook of the set {sorted(names)[0]} and was graded as one of {name}; hand in {wanted}.",)
     if submission.cells and not any(set(ids) & set(cell.answers) for cell in submission.cells):
-        return (f"No cell carries a marker # EXERCISE of {name}: is it {wanted}?",)
+        return (f"No cell has a marker # EXERCISE of {name}: is it {wanted}?",)
     return ()
 
 
@@ -191,10 +191,10 @@ def _notebook(text: str) -> dict:
     try:
         notebook = json.loads(text)
     except (ValueError, RecursionError):
-        why = ", it holds the marks of a merge conflict" if _CONFLICT.search(text) else ", as when an upload is cut off"
+        why = ", it contains merge conflict markers" if _CONFLICT.search(text) else ", as when an upload is cut off"
         raise UnreadableError(f"The file is not valid JSON{why}; hand in the notebook as Jupyter saves it.") from None
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
-        raise UnreadableError("The file is JSON, but no notebook; hand in the notebook itself.")
+        raise UnreadableError("The file is JSON, but not a notebook; hand in the notebook itself.")
     return notebook
 
 

@@ -68,6 +68,6 @@ class CaseRunner:
                 yield f"the mistake {mistake.name!r} passes; add a case that it fails."
             elif result.mistake != mistake.name:
                 taken = result.mistake or "none of them"
-                yield f"the mistake {mistake.name!r} is taken for {taken}; add a case that tells them apart."
+                yield f"the mistake {mistake.name!r} is taken for {taken}; add a case that distinguishes them."
         if self.result(authored.stub, entry).points:
-            yield "the stub earns points; let it do less."
+            yield "the stub earns points; make it do less."

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from bs4 import BeautifulSoup, Tag
 
 _MARK = '<div class="bet-mark" data-bet="{}"></div>'
-_ASK = "Write down your number first. Below, “your bet” is the guess that the notebook begins with."
-_OPEN = "I have my number: show what follows"
+_ASK = "Write down your number first. Below, “your bet” is the notebook's own guess."
+_OPEN = "I have my number: show the rest"
 
 
 def marks(cells: Sequence[dict]) -> dict[int, str]:

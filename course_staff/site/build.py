@@ -57,7 +57,7 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
     from sphinx.application import Sphinx
 
     if output.is_file() or output.is_dir() and any(output.iterdir()) and not (output / _OURS).is_file():
-        raise CourseError(f"{output} holds other things than a site, which would be lost; name a new or empty folder.")
+        raise CourseError(f"{output} contains files that are not a site and would be lost; name a new or empty folder.")
     names, warnings = pages_of(place.root), io.StringIO()
     with TemporaryDirectory() as folder:
         source, built = Path(folder, "source"), Path(folder, "site")

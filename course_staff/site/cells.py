@@ -29,9 +29,9 @@ class Method(NamedTuple):
 
 
 LEVELS = (
-    "Nothing changes but the time.",
-    "All weights are trained in float32; other numbers are rounded.",
-    "All weights are trained, with fewer bits or by another optimizer.",
+    "Only the time changes.",
+    "All weights are trained in float32; other values are rounded.",
+    "All weights are trained, with fewer bits or another optimizer.",
     "Only adapters are trained.",
 )
 _AGAIN = {"checkpointing": True}

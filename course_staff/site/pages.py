@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FIGURES, DOWNLOADS = f"{STATIC}figures", "downloads"
 _MINUTES = re.compile(r"^\*\*Time:\*\*", re.MULTILINE)
-_STILLS = "In the notebook, controls move this figure. Here are three settings of it."
+_STILLS = "In the notebook this figure is interactive. Here are three settings."
 _ANSWERS = ' <a href="../cost.md">What will it cost?</a> answers such questions for named models.'
 _PLAYS = ("viz.play(", "viz.planner(")
 
@@ -110,7 +110,7 @@ class Pages:
 
         about = output.metadata.get("image/png", {})
         if not about.get("alt"):
-            raise CourseError(f"{name} has a picture that does not say what can be seen in it; show it with viz.show.")
+            raise CourseError(f"{name} has a picture without a description; show it with viz.show.")
         with Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))) as image:
             smaller = io.BytesIO()
             image.save(smaller, "webp", lossless=True, method=1)

@@ -35,7 +35,7 @@ def settings_of(chapter: str) -> list[Setting]:
     """The settings of the chapter called `chapter`, such as `03_adamw`; raises `CourseError` where it has none."""
     every = tomllib.loads(SETTINGS.read_text(encoding="utf-8"))
     if chapter not in every:
-        raise CourseError(f"{SETTINGS.name} has no settings for {chapter}; write three into it.")
+        raise CourseError(f"{SETTINGS.name} has no settings for {chapter}; add three.")
     return [Setting(**one) for one in every[chapter]]
 
 
@@ -44,7 +44,9 @@ def stored(chapter: str, folder: Path = FOLDER) -> list[Picture]:
     pictures, settings = read_json(folder / KEPT) or {}, settings_of(chapter)
     names = [_name(chapter, count) for count in range(1, len(settings) + 1)]
     if [name for name in pictures if _is_of(chapter, name)] != names:
-        raise CourseError(f"{chapter} has other stills than settings; draw them with `course site --stills {chapter}`.")
+        raise CourseError(
+            f"{chapter} has stills that differ from its settings; draw them with `course site --stills {chapter}`."
+        )
     return [Picture(name, **pictures[name], label=one.label) for name, one in zip(names, settings, strict=True)]
 
 

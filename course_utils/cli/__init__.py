@@ -38,8 +38,10 @@ STAFF = {
     "site": "--output build/site",
 }
 """The staff's."""
-EXIT_CODES = "exit codes: 0 done; 1 done, and something is to be put right; 2 not done, and a sentence says why"
+EXIT_CODES = "exit codes: 0 done; 1 done, but something needs fixing; 2 not done, with the reason"
 
+_ALIASES = dict.fromkeys(("--gpu", "--card", "--device-memory", "--vram"), "--memory")
+"""Options that other tools have, each with ours."""
 _NAMES = re.compile(r"\{([\w.]+):(\w+)\}")
 
 
@@ -66,8 +68,13 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             options = re.findall(r"(?<![\w-])--[\w-]+", super().format_help())
             word = unknown[0].partition("=")[0]
-            meant = instead(word, options, f"`{self.prog} --help` lists what there is.")
-            self.error(f"there is no place for {word}; {meant}")
+            ours = [one for one in [_ALIASES.get(word)] if one in options]
+            meant = (
+                f"do you mean {ours[0]}?"
+                if ours
+                else instead(word, options, f"`{self.prog} --help` lists all options.")
+            )
+            self.error(f"unknown {'option' if word.startswith('-') else 'argument'} {word}; {meant}")
         return arguments, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -75,7 +82,7 @@ class Parser(argparse.ArgumentParser):
         if choice:
             what, given, choices = choice.groups()
             meant = instead(given, re.findall(r"[\w.-]+", choices))
-            message = f"there is no {what if what[0] == '-' else ''} {given!r}; {meant}".replace("  ", " ")
+            message = f"unknown {what if what[0] == '-' else ''} {given!r}; {meant}".replace("  ", " ")
         end = "" if message.endswith((".", "?")) else "."
         self.exit(2, f"{self.prog}: {message[0].upper()}{message[1:]}{end}\n")
 
@@ -115,7 +122,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="course",
         description="Efficient model training with PyTorch: the course's commands.",
-        epilog=f"`course COMMAND --help` says more of a command. {EXIT_CODES[0].upper()}{EXIT_CODES[1:]}.",
+        epilog=f"`course COMMAND --help` describes a command. {EXIT_CODES[0].upper()}{EXIT_CODES[1:]}.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     modules = {name: import_module(f"course_utils.cli.{name}") for name in COMMANDS}
@@ -133,7 +140,7 @@ def _parser() -> Parser:
         command.set_defaults(run=module.run)
     for name in set(STAFF) - set(modules):
         command = commands.add_parser(name, help="for authors and instructors; not installed here", prefix_chars="\0")
-        command.add_argument("rest", nargs="*", help="whatever it takes")
+        command.add_argument("rest", nargs="*", help="its arguments")
         command.set_defaults(run=_say_how_to_install)
     return parser
 
@@ -165,4 +172,4 @@ def _staffs_modules() -> dict[str, ModuleType]:
 
 
 def _say_how_to_install(arguments: argparse.Namespace) -> int:
-    raise CourseError(f"It belongs to course_staff, which is not installed here: {HOW_TO_INSTALL}.")
+    raise CourseError(f"This command is in course_staff, which is not installed here: {HOW_TO_INSTALL}.")

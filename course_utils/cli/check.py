@@ -8,7 +8,7 @@ from course_utils.desk.workspace import find_workspace
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, find_place, set_of, the_one
 
-HELP = "show how far you are, or run the public checks of an exercise notebook as it was saved last, in the terminal"
+HELP = "show your progress, or run the public checks on an exercise notebook as last saved"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,15 +18,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="an exercise (03_adamw, 03 or 3), or the path of a notebook (default: show all progress)",
     )
-    parser.add_argument("--set", metavar="NAME", help="the exercise set (default: as the notebook is called)")
-    parser.add_argument("--reset", action="store_true", help="forget the progress in the set, or in all; keeps a copy")
+    parser.add_argument("--set", metavar="NAME", help="the exercise set (default: from the notebook's name)")
+    parser.add_argument("--reset", action="store_true", help="reset your progress in the set, or in all; saves a copy")
     parser.add_argument("--yes", action="store_true", help="with --reset: do not ask")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print progress, or what `check(...)` would say of each question; 1 where one is not right, or a reset was declined."""
     if arguments.yes and not arguments.reset:
-        raise CourseError("--yes answers the question of --reset; give both, or leave it out.")
+        raise CourseError("--yes works only with --reset; add --reset or drop --yes.")
     if arguments.reset:
         return _reset(arguments)
     if arguments.notebook is None:
@@ -48,16 +48,14 @@ def _check(arguments: argparse.Namespace) -> int:
     path = _notebook(arguments.notebook)
     name = _find_set(arguments.set or path.name)
     saved = datetime.fromtimestamp(path.stat().st_mtime)
-    print(
-        f"Checking the file as it was saved on {saved:%Y-%m-%d at %H:%M:%S} ({path.name}): what is not saved is not in it.\n"
-    )
+    print(f"Checking {path.name} as saved on {saved:%Y-%m-%d at %H:%M:%S}; unsaved changes are not included.\n")
     right, total = [], 0
     for result, shown in check_notebook(path, name):
         print(f"{shown}\n", flush=True)
         right, total = right + [result.question] * result.passed, total + 1
     records = recall(name)
     seen = sum(question in records and records[question].only_seen for question in right)
-    after = f"; {seen} of them after {'its solution was' if seen == 1 else 'their solutions were'} seen" if seen else ""
+    after = f", {seen} of them after you saw {'its solution' if seen == 1 else 'their solutions'}" if seen else ""
     print(f"{len(right)} of {total} answers {'is' if len(right) == 1 else 'are'} right{after}.")
     return 0 if len(right) == total else 1
 
@@ -74,18 +72,18 @@ def _reset(arguments: argparse.Namespace) -> int:
     what = ", ".join(f"{one.name} ({one.passed} of {one.questions} passed)" for one in begun if one.passed)
     if what and not arguments.yes:
         try:
-            answer = input(f"Forget your progress in {what}? A copy is kept. [y/N] ")
+            answer = input(f"Reset your progress in {what}? A copy is saved. [y/N] ")
         except EOFError:
-            raise CourseError("Nobody answers here; add --yes to forget without being asked.") from None
+            raise CourseError("No input available; add --yes to reset without being asked.") from None
         if answer.strip().lower() not in ("y", "yes"):
-            print("Nothing is forgotten.")
+            print("Nothing was reset.")
             return 1
     folder = KEPT.forget([one.name for one in begun])
     if folder is None:
-        print("There was no progress to forget.")
+        print("There was no progress to reset.")
     else:
         print(
-            f"Forgotten: {what or 'tries only'}. A copy of all that you have done so far is in {folder}; to go back to it, "
+            f"Reset: {what or 'tries only'}. A copy of everything is in {folder}; to restore it, "
             f"move its file to {folder.parents[1]}."
         )
     return 0

@@ -2,7 +2,7 @@
 
 import argparse
 
-HELP = "say what this machine has, what of the course runs on it, and how to put right what does not"
+HELP = "report what this machine has, what runs on it, and how to fix what does not"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,9 @@ HELP = "write the decision guide, one page: what to change when training does no
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file to write."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="where to: a `.pdf` to print on A4, or a `.svg`")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="the file to write: a `.pdf` to print on A4, or a `.svg`"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -16,5 +18,5 @@ def run(arguments: argparse.Namespace) -> int:
     from course_utils.viz import guide
 
     guide.save(arguments.file)
-    print(f"The guide is in {arguments.file}.")
+    print(f"Guide written to {arguments.file}.")
     return 0

@@ -11,12 +11,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "notebook",
         nargs="?",
-        help="a chapter (03_adamw, 03 or 3; default: a page that says where you are and what is next)",
+        help="a chapter (03_adamw, 03 or 3; default: your start page)",
     )
     parser.add_argument(
-        "--folder", type=Path, help="where your copies lie (default: my-course, in COURSE_HOME or else in the checkout)"
+        "--folder",
+        type=Path,
+        help="the folder for your copies (default: my-course, in COURSE_HOME or else in the checkout)",
     )
-    parser.add_argument("--port", type=int, default=8888, help="where to listen; 0 for any free port (default: 8888)")
+    parser.add_argument("--port", type=int, default=8888, help="the port; 0 for any free one (default: 8888)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-HELP = "print what was predicted and measured so far"
+HELP = "print all predictions and measurements so far"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

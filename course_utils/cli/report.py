@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-HELP = "write one page of your own: your bets, the ledger, the capstone's choices, this machine"
+HELP = "write a page with your bets, the ledger, the capstone's choices and this machine"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

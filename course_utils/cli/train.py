@@ -17,7 +17,7 @@ from course_utils.settings import environment_for_child
 if TYPE_CHECKING:
     from course_utils.script.rank import ThisRank
 
-HELP = "train as a script: alone, or on several ranks under torchrun; goes on by itself after it was ended"
+HELP = "train as a script, in one process or on several ranks under torchrun; resumes after an interruption"
 _FORMS = {  # by the type of a field what argparse asks for
     int: {"type": int, "metavar": "N"},
     float: {"type": float, "metavar": "X"},
@@ -38,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         what = one.metadata["help"] + (f" (default: {usual})" if has_default else "")
         parser.add_argument(flag_of(one.name), dest=one.name, help=what, **_FORMS[one.type])
     parser.add_argument(
-        "--ranks", type=int, metavar="N", help="start so many processes on this machine, under torchrun"
+        "--ranks", type=int, metavar="N", help="start this many processes on this machine, under torchrun"
     )
     parser.add_argument(
-        "--max-restarts", type=int, metavar="N", help="with --ranks: how often ended ranks start again (default: 3)"
+        "--max-restarts", type=int, metavar="N", help="with --ranks: how often to restart failed ranks (default: 3)"
     )
 
 
@@ -57,9 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ranks is not None:
         _become_torchrun(job, here, arguments)
     if arguments.max_restarts is not None:
-        raise CourseError("--max-restarts is for ranks that are started here; add --ranks 2, say.")
+        raise CourseError("--max-restarts requires --ranks; add --ranks 2, for example.")
     from course_utils.script.run import train
 
+    if not here.rank:
+        what = f"{job.model} on {job.data}" if job.model else "the course's own task"
+        print(f"Training {what}; log and checkpoints go to {job.out}.", flush=True)
     watched = sys.stderr.isatty()
     try:
         train(job, [] if watched else [_Lines()], progress=watched)
@@ -88,7 +91,7 @@ def _become_torchrun(job: Job, here: "ThisRank", arguments: argparse.Namespace) 
     from course_utils.script.run import naming_files, prepare
 
     if here.world_size > 1 or here.agent:
-        raise CourseError("This is a rank already; leave --ranks to what starts it.")
+        raise CourseError("This process already is a rank; give --ranks only to the command that starts it.")
     _, _, examples = prepare(job, arguments.ranks)
     with naming_files(job.out):
         prepared = examples.hand_over(job)
@@ -116,4 +119,4 @@ def _read_option(text: str) -> tuple[str, object]:
     except (ValueError, SyntaxError) as error:
         if equals and value.replace("_", "").isalnum():
             return name.strip(), value
-        raise CourseError(f"--option {text} is no NAME=VALUE; write weight_decay=0.1, say.") from error
+        raise CourseError(f"--option {text} is not NAME=VALUE; write weight_decay=0.1, for example.") from error

@@ -15,7 +15,7 @@ from course_utils.store import Section
 from course_utils.units import three_digits
 
 _FOLD = "<details{}><summary>Your bet and the truth</summary><p>{}</p></details>"
-_GO_ON = "To go on, click the next cell."
+_GO_ON = "To continue, click the next cell."
 _NEAR = 1.01  # a ratio below this is told as "within 1 %"
 _FAIR, _EDGE = 2, 6.0  # of the picture: a ratio up to the first lies in the band; the axis ends at 10 to the second
 
@@ -107,7 +107,7 @@ def settle(name: str, truth: float) -> None:
 
     before = _look(name)
     if before is None:
-        raise CourseError(f"There is no bet {name!r} yet; run the cell with bet({name!r}, …) first.")
+        raise CourseError(f"There is no bet {name!r} yet; first run the cell with bet({name!r}, …).")
     now = replace(before, truth=_finite(truth, name))
     _keep(name, now)
     if has_kernel():
@@ -197,8 +197,8 @@ def _ask(name: str, now: Bet, question: str) -> None:
         try:
             typed = replace(before, guess=_finite(change["new"].strip().removesuffix(now.unit), name))
         except CourseError:
-            why = f"{change['new']!r} is no number here; write it as 40.5, without commas."
-            message.value = html.escape(f"{why} Until then, {_with_unit(_number(before.guess), before.unit)} counts.")
+            why = f"{change['new']!r} is not a number; write it like 40.5, without commas."
+            message.value = html.escape(f"{why} Until then, {_with_unit(_number(before.guess), before.unit)} is used.")
             return
         _keep(name, typed)
         # In all its digits: what was typed into the number that stood there is seen to be another.
@@ -212,8 +212,8 @@ def _ask(name: str, now: Bet, question: str) -> None:
 def _say_what_counts(name: str, now: Bet) -> str:
     """What stands under the box: which number counts, and how to go on, because Shift+Enter in a box does not."""
     if now.truth is not None:
-        return f"{now} That stays. To bet anew, write another number after {name!r} in the cell's code, and run it."
-    standing = f"Until you type yours, {_with_unit(_number(now.guess), now.unit)} counts."
+        return f"{now} This bet is final. To bet again, change the number after {name!r} in the cell's code and run it."
+    standing = f"Until you enter a bet, {_with_unit(_number(now.guess), now.unit)} is used."
     return f"{standing if now.guess == now.cell else _line(now)} {_GO_ON}"
 
 
@@ -237,13 +237,15 @@ def _finite(value: object, name: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if not isfinite(number):
-        raise CourseError(f"A bet such as {name!r} is about a number, not {value!r}; give one, such as 50.")
+        raise CourseError(f"The bet {name!r} must be a number, not {value!r}; give one, such as 50.")
     return number
 
 
 def _chapter(name: str) -> str:
     if not (isinstance(name, str) and re.fullmatch(r"\d\d[a-z]?-[\w-]+", name)):
-        raise CourseError(f"No bet can be called {name!r}; begin with the chapter's number, such as '07-peak'.")
+        raise CourseError(
+            f"{name!r} is not a valid name for a bet; begin with the chapter's number, such as '07-peak'."
+        )
     return name.partition("-")[0]
 
 

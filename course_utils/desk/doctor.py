@@ -21,7 +21,7 @@ from course_utils.errors import CourseError, instead
 from course_utils.settings import Settings, read_settings, variables
 from course_utils.units import GiB, format_bytes
 
-HOW_TO_INSTALL = 'run `make lab` in the course\'s folder, or, of a wheel, `pip install "course-utils[course,lab]"`'
+HOW_TO_INSTALL = 'run `make lab` in the course\'s folder or, with a wheel, `pip install "course-utils[course,lab]"`'
 VARIABLES = ("COURSE_SCALE", "COURSE_DEVICE", "COURSE_SEED", "COURSE_HOME", "COURSE_STRICT", "COURSE_READER")
 # The gpu scale trains up to 124 million float32 parameters with AdamW: 4 x 4 bytes each, 1.9 GiB, and about twice as much again
 # in activations at its batch size. On a GPU this is the GPU's; the host then only holds the processes with CUDA loaded.
@@ -85,10 +85,10 @@ def essentials(chosen: Settings) -> Iterator[Finding]:
         gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
         yield probe_device(str(chosen.device), [(gpu.name, gpu.total_memory) for gpu in gpus])
     except CourseError as error:
-        yield Finding("fix", str(error), "Or install a PyTorch built for CUDA, and the GPU's driver.")
+        yield Finding("fix", str(error), "Or install a PyTorch built for CUDA and the GPU's driver.")
         chosen = replace(chosen, device_name="cpu")
     scale, device = chosen.scale.name, str(chosen.device)
-    reason = "COURSE_SCALE says so" if chosen.scale_name != "auto" else f"the default on {device}"
+    reason = "set by COURSE_SCALE" if chosen.scale_name != "auto" else f"the default on {device}"
     yield Finding("ok", f"Chapters run at {scale} scale: {reason}")
     if installed_version("psutil"):
         yield probe_memory(scale, device)
@@ -98,17 +98,15 @@ def verdict(findings: list[Finding]) -> str:
     """One sentence: what of the course runs here."""
     wrong = sum(finding.mark == "fix" for finding in findings)
     if wrong:
-        return f"To be put right: {wrong}, marked 'fix' above. Chapters that do not depend on it run as they are."
-    return (
-        "Every chapter runs here. What needs a GPU or the Hub says so, and shows the CPU's or the bundled counterpart."
-    )
+        return f"To fix: {wrong}, marked 'fix' above. Chapters that do not depend on it already run."
+    return "Every chapter runs here. Cells that need a GPU or the Hub say so and use the CPU or bundled data instead."
 
 
 def probe_variable(name: str, value: str) -> Finding | None:
     """What is wrong with a variable `COURSE_…`: it cannot be used, or the course does not know it."""
     if name not in VARIABLES:
         choices = f"those are {', '.join(VARIABLES)}."
-        return Finding("note", f"{name} is set, and is no variable of the course; {instead(name, VARIABLES, choices)}")
+        return Finding("note", f"{name} is set but is not a course variable; {instead(name, VARIABLES, choices)}")
     try:
         read_settings({name: value})
     except CourseError as error:
@@ -130,7 +128,7 @@ def probe_packages() -> Iterator[Finding]:
     What only `course lab` needs is a note where it is missing or old: a hosted notebook service brings its own.
     """
     if installed_version("course-utils") is None or installed_version("packaging") is None:
-        yield Finding("fix", "The course's packages are not installed.", f"For all of them, {HOW_TO_INSTALL}.")
+        yield Finding("fix", "The course's packages are not installed.", f"To install them, {HOW_TO_INSTALL}.")
         return
     from packaging.requirements import Requirement
 
@@ -161,8 +159,8 @@ def probe_import(name: str) -> Finding | None:
         import_module(name)
     except Exception as error:  # whatever a broken installation raises
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        remedy = f"pip install --force-reinstall {name}, and what its own site asks for on {sys.platform}."
-        return Finding("fix", f"{name} is installed and cannot be imported ({reason}).", remedy)
+        remedy = f"pip install --force-reinstall {name}, and whatever its site requires on {sys.platform}."
+        return Finding("fix", f"{name} is installed but cannot be imported ({reason}).", remedy)
     return None
 
 
@@ -170,14 +168,14 @@ def probe_device(device: str, gpus: list[tuple[str, int]]) -> Finding:
     """The device to train on; `gpus` are the names and bytes of memory of those that PyTorch sees."""
     if device != "cuda":
         names = ", ".join(f"{name} with {format_bytes(memory)}" for name, memory in gpus)
-        rest = f", though there is {names}" if names else "; there is no GPU"
+        rest = f", although there is {names}" if names else "; no GPU found"
         return Finding("ok", f"Training on the CPU{rest}")
     name, memory = gpus[0]
     text = f"Training on the GPU: {name} with {format_bytes(memory)}"
     if memory >= LARGE_MODEL:
         return Finding("ok", text)
     needed = format_bytes(LARGE_MODEL)
-    return Finding("note", f"{text}; the gpu scale takes up to {needed}.", "Set COURSE_SCALE=laptop where it runs out.")
+    return Finding("note", f"{text}; the gpu scale needs up to {needed}.", "Set COURSE_SCALE=laptop if it runs out.")
 
 
 def probe_memory(scale: str, device: str) -> Finding:
@@ -190,7 +188,7 @@ def probe_memory(scale: str, device: str) -> Finding:
     if memory.available >= needed:
         return Finding("ok", text)
     remedy = "Close other programs" + ("." if scale in ("smoke", "laptop") else ", or set COURSE_SCALE=laptop.")
-    return Finding("fix", f"{text}; that is too little: the {scale} scale takes up to {format_bytes(needed)}.", remedy)
+    return Finding("fix", f"{text}; that is too little: the {scale} scale needs up to {format_bytes(needed)}.", remedy)
 
 
 def probe_home(home: Path) -> Finding:
@@ -202,11 +200,11 @@ def probe_home(home: Path) -> Finding:
     except OSError as error:
         remedy = "Set COURSE_HOME to a folder of your own, or make this one writable."
         return Finding("fix", f"{home} cannot be written to ({error.strerror or error}).", remedy)
-    text = f"Checkpoints and what you have done go to {home}, where {format_bytes(free)} are free"
+    text = f"Checkpoints and your progress go to {home}, with {format_bytes(free)} free"
     if free >= NEEDED_DISK:
         return Finding("ok", text)
     needed = format_bytes(NEEDED_DISK)
-    return Finding("note", f"{text}; up to {needed} are used.", "Set COURSE_HOME to a folder on a larger disk.")
+    return Finding("note", f"{text}; the course uses up to {needed}.", "Set COURSE_HOME to a folder on a larger disk.")
 
 
 def has_display() -> bool:
@@ -222,9 +220,9 @@ def has_display() -> bool:
 def probe_8bit_adam() -> Finding:
     """Whether bitsandbytes, which comes compiled, really takes a step with 8-bit state, on the GPU where there is one."""
     if trouble := run_python("-c", _ADAM_8BIT):
-        remedy = "Update bitsandbytes; without it, 8-bit Adam by hand still runs, and the library's cells do not."
+        remedy = "Update bitsandbytes; without it, our own 8-bit Adam still runs, but the library's cells do not."
         return Finding("fix", f"8-bit Adam: bitsandbytes fails ({trouble}).", remedy)
-    return Finding("ok", "8-bit Adam: bitsandbytes takes a step")
+    return Finding("ok", "8-bit Adam: bitsandbytes works")
 
 
 def run_python(*arguments: str, timeout: float = 120.0) -> str:
@@ -241,6 +239,6 @@ def run_python(*arguments: str, timeout: float = 120.0) -> str:
 def probe_sandbox() -> Finding:
     """Whether `course grade` can run a submission in its sandbox, and if not the cause."""
     if trouble := run_python("-m", "course_staff.grading.sandbox"):
-        remedy = "Only `course grade` needs it: docs/instructors.md says what it takes."
-        return Finding("note", f"Grading: submissions cannot be run in a sandbox. {trouble}", remedy)
-    return Finding("ok", "Grading: bwrap gives a sandbox for strangers' notebooks")
+        remedy = "Only `course grade` needs it; see docs/instructors.md."
+        return Finding("note", f"Grading: submissions cannot run in a sandbox. {trouble}", remedy)
+    return Finding("ok", "Grading: bwrap can sandbox submissions")

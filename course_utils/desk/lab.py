@@ -15,10 +15,8 @@ from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place, replacing
 from course_utils.settings import settings
 
-_RENEWED = (
-    "Its page start.md is written anew; where a window shows it, choose File → Reload Markdown File from Disk there."
-)
-_END_FIRST = "For a later version of the course save there, choose File → Shut Down, and type `course lab` again."
+_RENEWED = "Its start page is updated; if a window shows it, choose File → Reload Markdown File from Disk there."
+_END_FIRST = "To update the course, save your work there, choose File → Shut Down, and run `course lab` again."
 
 # Defaults that the reader's own JupyterLab settings still override.
 _DEFAULTS = {
@@ -48,10 +46,10 @@ def open_course(named: str | None, folder: Path | None, port: int, browser: bool
     page = write(workspace)
     file = workspace / notebook.parent.name / notebook.name if notebook else page
     if not file.is_file():
-        raise CourseError(f"{named} is no chapter of {workspace}; open it with `jupyter lab`.")
+        raise CourseError(f"{named} is not a chapter in {workspace}; open it with `jupyter lab`.")
     if server is not None:
         address = f"{server['url']}lab/tree/{file.relative_to(workspace).as_posix()}?token={server['token']}"
-        print(f"Your course is open already: {address}\n{_RENEWED}\n{_END_FIRST}", flush=True)
+        print(f"Your course is already open: {address}\n{_RENEWED}\n{_END_FIRST}", flush=True)
         return 0 if not browser or webbrowser.open(address) else 1
     _start(server_arguments(workspace, file, store_defaults(settings().home / "jupyterlab"), port, browser))
     return 0

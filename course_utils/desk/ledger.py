@@ -82,7 +82,7 @@ class Ledger:
 
     def __str__(self):
         if not self.rows:
-            return "The ledger is empty; run a chapter first, for instance with `make run`."
+            return "The ledger is empty; run a chapter first, for example with `make run`."
         return self.table().reset_index().to_string(index=False)
 
     __repr__ = __str__

@@ -18,7 +18,7 @@ _QUIET = {
 _READ_THEM = {"datasets", "transformers"}
 
 _COLAB = """\
-Colab forgets this machine's files. To keep your progress, run the two lines below in a cell of their own, then this cell again.
+Colab deletes this machine's files. To keep your progress, run the two lines below in a new cell, then rerun this cell.
 from google.colab import drive; drive.mount("/content/drive")
 %env COURSE_HOME=/content/drive/MyDrive/efficient-training-course"""
 

@@ -34,7 +34,7 @@ def write(path: Path | None = None) -> Path:
     rows, choices = (Ledger.load() if settings().attended else Ledger.here()).rows, load()
     fair = sum(one.fair for one in settled.values())
     summary = (
-        f"{format_counted(len(settled), 'settled bet')}, {fair} of them within a factor of 2; "
+        f"{format_counted(len(settled), 'settled bet')}, {fair} within a factor of 2; "
         f"{format_counted(len(rows), 'row')} in the ledger; "
         f"choices for {format_counted(len(choices), 'scenario')} of the capstone."
     )
@@ -64,7 +64,7 @@ def _say(path: Path, summary: str) -> None:
     """The summary with a link to the page; no path where nobody reads along, so that equal runs say the same."""
     sentence = f"Your report: {summary}"
     if not settings().attended:
-        print(f"{sentence} It is written to {path.name}.")
+        print(f"{sentence} It is in {path.name}.")
     elif bets.has_kernel():
         from IPython.display import display
 

@@ -19,29 +19,30 @@ from course_utils.grading.board import Board, my_progress
 from course_utils.units import format_counted
 
 NAME = "start.md"
+_BLOCKS = 5  # of a bar beside a chapter
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 _NOT_BEGUN = """\
 **Welcome. Do this first:**
 
 1. Open {chapter.link}. It takes about {chapter.minutes} minutes, and you need no GPU.
-2. Run its cells one after the other with Shift+Enter. Where a cell asks for your bet, type your number into its box and click
+2. Run its cells one by one with Shift+Enter. When a cell asks for your bet, type your number into its box and click
    the next cell.
-3. Then try its [exercises]({exercises}): each answer is checked at once.
+3. Then try its [exercises]({exercises}): each answer is checked immediately.
 """
 _BACK = """\
 ## How to come back
 
-Type `make lab` in the course's folder, or `course lab` in a terminal in which the course's environment is on (in that folder:
-`source .venv/bin/activate`). It opens this page and writes it anew, with all that you have saved by then. `course lab 03` opens a
-chapter at once, `course check` prints your progress, and `course report` makes one page of your own from your bets and your
-ledger. Words that a chapter links to are in the [glossary](docs/glossary.md).
+Run `make lab` in the course's folder, or `course lab` in a terminal with the course environment activated (in that folder:
+`source .venv/bin/activate`). It opens this page and updates it with everything you have saved. `course lab 03` opens a
+chapter directly, `course check` prints your progress, and `course report` writes a page with your bets and your
+ledger. Terms that a chapter links to are in the [glossary](docs/glossary.md).
 
-A notebook that you open again shows what it showed, and has computed nothing yet; a broken chain beside a box or a slider
-says so. Run the notebook's first code cell and the one above the box; for all else run the cells from the first on. Where
-one says “model not found”, reload the page.
+A reopened notebook still shows its old output, but nothing has run yet; a broken chain next to a box or a slider
+marks this. To use the box again, run the notebook's first code cell and the one above the box; for everything else run all
+cells from the top. If a cell says “model not found”, reload the page.
 
-To end JupyterLab, save (Ctrl+S), then choose File → Shut Down, or press Ctrl+C in the terminal. For a later version of the
-course do that first; then type `git pull` in the course's folder, and `course lab`: what you wrote stays.
+To quit JupyterLab, save (Ctrl+S), then choose File → Shut Down, or press Ctrl+C in the terminal. To update the
+course, quit first; then run `git pull` in the course's folder, and `course lab`. Your work stays.
 """
 
 
@@ -92,16 +93,14 @@ class Desk:
         """All of it as Markdown; columns in which nothing stands yet are left out."""
         begun = self._last is not None or self.guesses or any(one.passed for one in self.board.standings)
         if begun:
-            head = ["**Go on here:**\n", *self.ahead(), "\n## Where you are\n", *self.so_far()]
+            head = ["## Continue here\n", *self.ahead(), "\n## Your progress\n", *self.so_far()]
         elif self.chapters:
             first = next(iter(self.chapters.values()))
             exercises = f"exercises/{self.exercises.get(first.number, first).path.name}"
             head = [_NOT_BEGUN.format(chapter=first, exercises=exercises)]
         else:
             head = []
-        written = (
-            f"<small>Written {datetime.now():%Y-%m-%d, %H:%M}. Type `course lab` in a terminal to renew it.</small>"
-        )
+        written = f"<small>Updated {datetime.now():%Y-%m-%d, %H:%M}. Run `course lab` to refresh this page.</small>"
         title = "# Your course in efficient training"
         return "\n".join([title, "", written, "", *head, "\n## Chapters\n", *self._table(), "", _BACK])
 
@@ -119,18 +118,18 @@ class Desk:
         """Where they were last, and what is next."""
         last = self._last
         if not self.chapters:
-            yield "- Your own copy of the chapters is not there yet: `course lab` makes it."
+            yield "- You have no copy of the chapters yet: run `course lab` to make one."
         elif last is not None:
-            kind = "the exercises of" if last.path.parent.name == "exercises" else "chapter"
-            done = f"{last.run} of its {last.cells} cells were run when you saved it"
-            yield f"- You were last in {kind} {last.number}, {last.link}: {done}."
+            kind = "the exercises of chapter" if last.path.parent.name == "exercises" else "chapter"
+            done = f"{last.run} of {last.cells} cells run"
+            yield f"- **Last saved**: {kind} {last.number}, {last.link} ({done})."
         fresh = next((one for one in self.chapters.values() if not one.run), None)
         if fresh is not None:
             which = f"{fresh.number}, {fresh.link}: about {fresh.minutes} minutes"
-            yield f"- The next chapter that you have not run is {which}."
+            yield f"- **Next chapter**: {which}."
         if self.board.exercises:
             name = Path(self.board.exercises).stem
-            yield f"- Your next question is {self.board.next}, in [{name}]({self.board.exercises})."
+            yield f"- **Next question**: {self.board.next}, in [{name}]({self.board.exercises})."
         elif fresh is None:
             yield "- You have run every chapter and passed every question."
 
@@ -142,12 +141,12 @@ class Desk:
         yield f"- **Exercises**: {self.board.head}"
         if settled:
             fair = sum(one.fair for one in settled)
-            yield f"- **Bets**: {fair} of your {len(settled)} settled bets came within a factor of 2 of the truth."
+            yield f"- **Bets**: {fair} of your {len(settled)} settled bets were within a factor of 2."
         if waiting := sorted({name.partition("-")[0] for name, one in self.guesses.items() if one.truth is None}):
-            yield f"- **Chapters whose bets wait for their truth**: {', '.join(waiting)}."
+            yield f"- **Chapters with open bets**: {', '.join(waiting)}."
         if self.rows:
             rows = format_counted(self.rows, "row")
-            yield f"- **Ledger**: {rows}, each a prediction beside its measurement (`course ledger`)."
+            yield f"- **Ledger**: {rows} of predictions and measurements (`course ledger`)."
 
     def _table(self) -> Iterator[str]:
         heads = ("", "chapter", "minutes", "exercises", "cells run", "bets within a factor of 2")
@@ -163,7 +162,7 @@ class Desk:
                     chapter.link,
                     str(chapter.minutes or ""),
                     f"[{passed[number]}](exercises/{self.exercises[number].path.name})" if is_linked else "",
-                    f"{chapter.run} of {chapter.cells}" if chapter.run else "",
+                    f"{_bar(chapter.run / chapter.cells)} {chapter.run} of {chapter.cells}" if chapter.run else "",
                     f"{sum(one.fair for one in settled)} of {len(settled)}" if settled else "",
                 )
             )
@@ -186,8 +185,13 @@ def write(folder: Path) -> Path:
             with replacing(each) as draft:
                 draft.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
-        raise CourseError(f"{path} cannot be written ({error.strerror}); put that right.") from None
+        raise CourseError(f"{path} cannot be written ({error.strerror}); make it writable.") from None
     return path
+
+
+def _bar(share: float) -> str:
+    full = round(share * _BLOCKS)
+    return "▰" * full + "▱" * (_BLOCKS - full)
 
 
 def _notebooks(folder: Path) -> dict[str, Notebook]:

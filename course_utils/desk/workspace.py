@@ -25,7 +25,7 @@ SOURCES = (
     ),  # where their links lead
 )
 
-_OLD = "the old file is kept as "
+_OLD = "the old file is saved as "
 _BESIDE = """\
 **New from the course.** You changed or removed the older version of this cell, and your choice stands. This text does not run:
 take over what you like, then delete it.
@@ -50,21 +50,21 @@ def hand_out(place: Place, folder: Path) -> Iterator[str]:
     for source in sorted(path for pattern in SOURCES for path in place.root.glob(pattern)):
         inside = source.relative_to(place.root)
         if (folder / "course_utils").is_dir() or (folder / inside).resolve() == source.resolve():
-            raise CourseError(f"{folder} holds the course's own notebooks; name another folder with --folder.")
+            raise CourseError(f"{folder} contains the course's own notebooks; name another folder with --folder.")
         try:
             changed, remark = _renew(folder / inside, folder / HANDED_OUT / inside, without_outputs(source))
         except OSError as error:
             raise CourseError(
-                f"{folder / inside} cannot be read or written ({error.strerror}); put that right, or name another "
+                f"{folder / inside} cannot be read or written ({error.strerror}); fix its permissions, or name another "
                 "folder with --folder or COURSE_HOME."
             ) from None
         renewed += [inside.as_posix()] * changed
         if remark:
             yield f"{inside.as_posix()}: {remark}"
     if fresh:
-        yield f"Your own chapters and exercises are in {folder}."
+        yield f"Your copies of the chapters and exercises are in {folder}."
     elif renewed:
-        yield f"New text in {', '.join(renewed)}, in {folder}; what you wrote stands."
+        yield f"Updated {', '.join(renewed)} in {folder}; your changes stay."
 
 
 def merge(mine: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dict], int]:
@@ -124,7 +124,7 @@ def _merge_notebooks(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes
     try:
         notebook = _parse(mine)
     except ValueError:
-        return new, f"it could not be read, so you have a fresh one; {_OLD}"
+        return new, f"it could not be read, so you have a new one; {_OLD}"
     if base == new:
         return mine, ""
     try:
@@ -132,7 +132,8 @@ def _merge_notebooks(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes
     except ValueError:
         before = []
     cells, both = merge(notebook["cells"], before, _parse(new)["cells"])
-    remark = f"you and the course both changed {format_counted(both, 'cell')}: yours stays, and the course's follows as text."
+    count = format_counted(both, "cell")
+    remark = f"you and the course both changed {count}: yours stays, and the course's version follows as text."
     return mine if cells == notebook["cells"] else _dump(notebook | {"cells": cells}), remark * bool(both)
 
 

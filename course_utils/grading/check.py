@@ -127,7 +127,7 @@ class Checker:
 
     def _say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
         """What is wrong with a newer answer than the one that is defined, or nothing."""
-        ending = f"so there is no `{question.answer}` of yours yet: mend that cell"
+        ending = f"so your `{question.answer}` is not defined yet: fix that cell"
         if not self.live:
             stopped = self.stopped.get(question.id)
             return f"Its cell stopped with {stopped}, {ending}." if stopped and (where is None or untouched) else ""

@@ -20,8 +20,8 @@ class Definition:
     source: str = ""
 
     def sentence(self, name: str, numbered: bool = True) -> str:
-        """`'Graded: `f`, a function from cell [3], line 1.'`, or by its text where nobody sees the cells' numbers."""
-        cell = f"cell [{self.cell}]" if numbered else cell_in_words(self.source)
+        """`'Graded: `f`, a function from In [3], line 1.'`, or by its text where nobody sees the cells' numbers."""
+        cell = f"In [{self.cell}]" if numbered else cell_in_words(self.source)
         place = f" from {cell}" if self.cell else f" from {self.file}" if self.file else ""
         return f"Graded: `{name}`, {self.what}{place}{f', line {self.line}' if self.line and place else ''}."
 

@@ -30,7 +30,7 @@ class Failures:
         self._names |= set(names)
 
     def of(self, name: str) -> Mapping[int, str]:
-        """The cells that failed without a change of `name`, by number, and their exceptions' types."""
+        """The cells that failed without a change of `name`, by number, and their exceptions in words."""
         return {cell: error for cell, (error, unchanged) in self._failed.items() if name in unchanged}
 
     def _begin(self, names: Mapping) -> None:
@@ -40,8 +40,14 @@ class Failures:
         error = result and (result.error_before_exec or result.error_in_exec)
         if error and result.execution_count:
             unchanged = {name for name, value in self._values.items() if names.get(name, _NOTHING) is value}
-            self._failed[result.execution_count] = type(error).__name__, unchanged
+            self._failed[result.execution_count] = _in_words(error), unchanged
         self._values = {}  # it would keep tensors alive
+
+
+def _in_words(error: BaseException) -> str:
+    """Its type, and of a syntax error what and where."""
+    name = type(error).__name__
+    return f"{name} ({error.msg}, line {error.lineno})" if isinstance(error, SyntaxError) else name
 
 
 def failures_in(shell: "InteractiveShell") -> Failures:
@@ -53,7 +59,7 @@ def newest_failure(
     failed: Mapping[int, str], question: str, history: Sequence[str], cell: int
 ) -> tuple[int, str] | None:
     """The newest cell after `cell` that is marked as the answer to `question`, if it is among those that `failed`: its number,
-    and the type of the exception that ended it.
+    and the exception that ended it.
     """
     marked = [number for number in range(cell + 1, len(history)) if question in MARK.findall(history[number])]
     return (marked[-1], failed[marked[-1]]) if marked and marked[-1] in failed else None

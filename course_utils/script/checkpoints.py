@@ -111,7 +111,7 @@ class Checkpoints:
         if left_out:
             newest, why = next(iter(left_out.items()))
             raise CourseError(
-                f"None of the checkpoints in {self.folder} can be taken up (of {newest.name}: {why}); give another --out to "
+                f"No checkpoint in {self.folder} can be loaded ({newest.name}: {why}); give another --out to "
                 "begin from the first update, or the flags of the run that is there."
             )
         return None

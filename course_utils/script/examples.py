@@ -62,7 +62,7 @@ class Order:
     def __init__(self, rows: int, batch: int, seed: int):
         if rows < batch:
             raise CourseError(
-                f"The data make {rows} examples, and a batch takes {batch}; take a smaller --batch or --sequence."
+                f"The data make {rows} examples, but a batch needs {batch}; use a smaller --batch or --sequence."
             )
         self.batch, self.batches, self.sampler, self.epoch = batch, rows // batch, EpochSampler(rows, seed), -1
 
@@ -108,7 +108,9 @@ def _source(job: Job) -> Source:
         source = source_of(models.configuration("distilbert", labels=labels))
     kind = models.building.class_of(source.config)
     if job.model and not is_causal(kind):
-        raise CourseError(f"{job.model} is no causal language model ({kind.__name__}); take GPT-2 or Llama, say.")
+        raise CourseError(
+            f"{job.model} is not a causal language model ({kind.__name__}); use GPT-2 or Llama, for example."
+        )
     if job.packed and source.config.model_type not in PACKED:
         raise CourseError(
             f"Documents in one row of {source.config.model_type} see each other; leave --packed out, or take one of "
@@ -117,7 +119,7 @@ def _source(job: Job) -> Source:
     positions = getattr(source.config, "max_position_embeddings", None) or job.sequence
     if job.sequence > positions:
         raise CourseError(
-            f"{job.model or 'The model'} has {positions} positions, and --sequence is {job.sequence}; shorten it."
+            f"{job.model or 'The model'} has {positions} positions, but --sequence is {job.sequence}; shorten it."
         )
     return source
 
@@ -127,11 +129,11 @@ def _text(job: Job, source: Source) -> Examples:
     encode, vocabulary = _tokenizer(tokenizer_of(job))
     if vocabulary > source.config.vocab_size:
         raise CourseError(
-            f"The tokenizer has {vocabulary} entries, and {job.model} only {source.config.vocab_size}; give another --tokenizer."
+            f"The tokenizer has {vocabulary} entries, but {job.model} only {source.config.vocab_size}; give another --tokenizer."
         )
     tokens = [torch.tensor(ids, dtype=torch.int64) for ids in map(encode, documents) if ids]
     if not tokens:
-        raise CourseError(f"The tokenizer makes no tokens of {job.data}; give another --tokenizer, or a text.")
+        raise CourseError(f"The tokenizer finds no tokens in {job.data}; give another --tokenizer or text.")
     if job.packed:
         columns, real = _pack(tokens, job.sequence)
     else:  # one document behind the other; what does not fill a row is left out
@@ -154,7 +156,7 @@ def _documents(path: Path) -> tuple[list[str], str]:
     except OSError as error:
         raise CourseError(f"--data {path} cannot be read ({error.strerror}); give a file.") from error
     except UnicodeDecodeError as error:
-        raise CourseError(f"{path} is no UTF-8 text ({error.reason}); convert it.") from error
+        raise CourseError(f"{path} is not UTF-8 text ({error.reason}); convert it.") from error
     try:
         if path.suffix == ".jsonl":
             texts = [str.strip(json.loads(line)["text"], "\n") for line in whole.splitlines() if line.strip()]
@@ -162,7 +164,7 @@ def _documents(path: Path) -> tuple[list[str], str]:
             texts = [part.strip("\n") for part in whole.split("\n\n")]
     except (ValueError, KeyError, TypeError) as error:
         raise CourseError(
-            f'{path} has a line that is no JSON object with a text as "text"; mend it, or give .txt.'
+            f'{path} has a line that is no JSON object with a text as "text"; fix it, or give .txt.'
         ) from error
     texts = [text for text in texts if text.strip()]
     if not texts:

@@ -55,43 +55,43 @@ class Job:
     Raises `CourseError` for values out of range and for what does not go together.
     """
 
-    out: Path = field(metadata={"help": "logs and checkpoints; a run there is taken up again"})
+    out: Path = field(metadata={"help": "folder for logs and checkpoints; resumes a run there"})
     model: str = _asks("", "a causal language model: a name, a config.json or its folder", same=True)
-    data: Path | None = _asks(None, "its text: .txt, documents parted by blank lines, or .jsonl with text", same=True)
+    data: Path | None = _asks(
+        None, "its text: .txt with blank lines between documents, or .jsonl with a field text", same=True
+    )
     tokenizer: str = _asks(
         "",
         "a folder or a name on the Hub, or bytes (default: that of --weights, or the model's own, else bytes)",
         same=True,
     )
-    weights: str = _asks(
-        "", "begin with the trained weights of a folder or of the Hub (default: random ones)", same=True
-    )
+    weights: str = _asks("", "start from pretrained weights, in a folder or on the Hub (default: random)", same=True)
     strategy: str = _asks("none", ", ".join(STRATEGIES))
     optimizer: str = _asks("adamw", "adamw and others of course plan, torch.CLASS, course.CLASS, muon", same=True)
     options: dict = field(
         default_factory=dict, metadata={"help": "an argument of the optimizer: weight_decay=0.1", "same": True}
     )
     precision: str = _asks("fp32", ", ".join(PRECISIONS), same=True)
-    batch: int = _asks(32, "examples of an update, on all ranks together", same=True)
-    micro_batch: int = _asks(0, "examples of a forward pass; 0: a rank's whole share")
+    batch: int = _asks(32, "examples per update, over all ranks", same=True)
+    micro_batch: int = _asks(0, "micro-batch size of a rank; 0: its whole share")
     sequence: int = _as_planned("sequence", same=True)
     steps: int = _asks(100, "updates")
     lr: float = _asks(1e-3, "the highest learning rate")
     warmup: int = _asks(0, "updates over which the learning rate rises")
-    floor: float = _asks(0.0, "which share of it is left at the end")
+    floor: float = _asks(0.0, "the final share of it")
     clipping: bool = _as_planned("clipping")
     checkpointing: bool = _as_planned("checkpointing")
     chunked_loss: int = _as_planned("chunked_loss")
     packed: bool = _as_planned("packed", same=True)
     lora: int = _as_planned("lora", same=True)
-    compiled: bool = _asks(False, "by torch.compile")
-    replicas: int = _asks(1, "groups of hsdp that hold everything each")
-    seed: int = _asks(0, "of the order and of dropout", same=True)
+    compiled: bool = _asks(False, "use torch.compile")
+    replicas: int = _asks(1, "HSDP groups, each with a full copy")
+    seed: int = _asks(0, "seed of the data order and of dropout", same=True)
     save_every: int = _asks(0, "updates between two checkpoints; 0: only the last")
-    keep: int = _asks(2, "how many checkpoints are kept")
+    keep: int = _asks(2, "how many checkpoints to keep")
     logs: tuple[str, ...] = _asks(("csv",), ", ".join(LOGS))
-    log_every: int = _asks(10, "updates of a row in the log")
-    quick: bool = _asks(False, "no prediction of the peak, no calibration: starts sooner")
+    log_every: int = _asks(10, "updates per row of the log")
+    quick: bool = _asks(False, "skip the predicted peak and the calibration: starts sooner")
 
     def __post_init__(self):
         for name, choices in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
@@ -104,11 +104,11 @@ class Job:
             if one.type is int and (type(value) is not int or value < least):
                 raise CourseError(f"{flag_of(one.name)} must be a whole number from {least} on, not {value!r}.")
         if not 0 < self.lr < inf:
-            raise CourseError(f"--lr {self.lr} trains nothing; take a learning rate above 0.")
+            raise CourseError(f"--lr {self.lr} trains nothing; use a learning rate above 0.")
         if not 0 <= self.floor <= 1:
-            raise CourseError(f"--floor {self.floor} is no share of the learning rate; take one from 0 to 1.")
+            raise CourseError(f"--floor {self.floor} is not a share of the learning rate; use one from 0 to 1.")
         if self.warmup >= self.steps:
-            raise CourseError(f"--warmup {self.warmup} does not end before the last of {self.steps} steps; take fewer.")
+            raise CourseError(f"--warmup {self.warmup} does not end before the last of {self.steps} steps; use fewer.")
         for sentence in self._contradictions():
             raise CourseError(sentence)
 
@@ -119,24 +119,24 @@ class Job:
         if bool(self.model) != (self.data is not None):
             yield "A language model is trained on a text: give --model and --data, or neither for the course's own task."
         if self.data is not None and self.sequence < 2:
-            yield "A language model needs a next token to tell; take a --sequence of 2 or more."
+            yield "A language model needs a next token to predict; use a --sequence of 2 or more."
         if "tensorboard" in self.logs and not find_spec("tensorboard"):
             yield "TensorBoard is not installed; pip install tensorboard, or leave it out of --logs."
         if self.data is None and (self.weights or self.packed or self.chunked_loss):
             yield "--weights, --packed and --chunked-loss are for language models; add --model and --data, or leave them out."
         if (is_deepspeed or self.strategy in SHARDED) and not kind.by_element:
             yield (
-                f"{self.optimizer} looks at whole tensors, of which {self.strategy} leaves a rank parts; take an optimizer that "
+                f"{self.optimizer} looks at whole tensors, but {self.strategy} gives each rank only parts; use an optimizer that "
                 "works element by element (torch.AdamW, course.AdamW), or ddp."
             )
         if self.strategy == "zero1" and not kind.is_torchs:
-            yield f"ZeroRedundancyOptimizer wraps torch's own optimizers, not {self.optimizer}; take torch.AdamW, say, or ddp."
+            yield f"ZeroRedundancyOptimizer wraps torch's own optimizers, not {self.optimizer}; use torch.AdamW or ddp."
         if is_deepspeed and self.precision in ("fp64", "fp16"):
             yield f"{self.strategy} is offered in fp32, bf16 and autocast; take one of these, or fsdp2."
         if self.precision == "fp16" and self.strategy not in ("none", "ddp"):
             yield f"Loss scaling for fp16 is offered alone and with ddp; with {self.strategy} take autocast."
         if self.precision == "fp16" and self.chunked_loss:
-            yield "A loss by pieces makes its gradients before the loss is scaled; take autocast, or leave one of the two out."
+            yield "A chunked loss computes its gradients before the loss is scaled; use autocast, or drop one."
         if (self.strategy == "hsdp") != (self.replicas > 1):
             yield "--strategy hsdp and --replicas 2 or more go together; give both, or take fsdp2."
         if self.compiled and is_deepspeed:
@@ -183,11 +183,11 @@ class BatchSplit:
     def __post_init__(self):
         job, ranks = self.job, self.world_size
         if ranks == 1 and job.strategy != "none":
-            raise CourseError(f"{job.strategy} shares out over ranks, and this is one process; add --ranks 2, say.")
+            raise CourseError(f"{job.strategy} shards over ranks, but this is one process; add --ranks 2, for example.")
         if ranks > 1 and job.strategy == "none":
-            raise CourseError(f"{ranks} processes would each train for themselves; choose --strategy ddp, or another.")
+            raise CourseError(f"{ranks} processes would train independently; choose --strategy ddp, or another.")
         if ranks % job.replicas or (job.replicas > 1 and ranks == job.replicas):
-            raise CourseError(f"{ranks} ranks are no {job.replicas} groups of two or more; change --replicas.")
+            raise CourseError(f"{ranks} ranks do not make {job.replicas} groups of two or more; change --replicas.")
         if job.batch % ranks or job.batch // ranks % self.micro_batch:
             raise CourseError(
                 f"A batch of {job.batch} does not divide into micro-batches of {job.micro_batch or 'equal size'} on "

@@ -86,7 +86,7 @@ def _muon(model: nn.Module, lr: float, **options) -> ChainedOptimizer:
         raise CourseError(f"torch {torch.__version__} has no Muon; install torch 2.9 or later.")
     matrices, others = hidden_matrices(model)
     if not matrices:
-        raise CourseError("muon is for hidden matrices, of which this model trains none; take adamw.")
+        raise CourseError("muon is for hidden matrices, of which this model trains none; use adamw.")
     muon = torch.optim.Muon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw", **options)
     adamw = [torch.optim.AdamW(others, lr=lr, foreach=False)] if others else []  # adapters are matrices all
     return ChainedOptimizer(muon, *adamw)

@@ -89,5 +89,5 @@ def alone_in(folder: Path) -> Iterator[None]:
                 break
             time.sleep(_LOOKS)
         else:
-            raise CourseError(f"Another run is at work in {folder}; wait until it has ended, or give another --out.")
+            raise CourseError(f"Another run is using {folder}; wait until it ends, or give another --out.")
         yield

@@ -67,7 +67,7 @@ def train(
     here = rank.this_rank()
     if here.device.type == "cuda" and here.local_rank >= torch.cuda.device_count():
         raise CourseError(
-            f"Rank {here.rank} would use GPU {here.local_rank}, and this machine has {torch.cuda.device_count()}; start fewer "
+            f"Rank {here.rank} would use GPU {here.local_rank}, but this machine has {torch.cuda.device_count()}; start fewer "
             "ranks."
         )
     if here.agent:
@@ -75,7 +75,7 @@ def train(
     say = say if here.rank == 0 else lambda _: None
     if here.stale:
         [(name, value)] = FRESH_ADDRESSES.items()
-        say(f"Ranks that start again will look for those that have ended; set {name}={value} where torchrun starts.")
+        say(f"Restarted ranks will look for those that have ended; set {name}={value} for torchrun.")
     split, source, examples = prepare(job, here.world_size)
     if job.data and not job.tokenizer and tokenizer_of(job) == "bytes":
         say("Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own.")
@@ -213,7 +213,7 @@ class TrainingLoop:
         if job.weights:
             source = replace(source, make=partial(pretrained, source.config, job.weights))
         elif job.lora:
-            self.say("The adapters stand on random weights, which shows what it costs; to fine-tune, give --weights.")
+            self.say("The adapters are on random weights, which shows only their cost; to fine-tune, give --weights.")
         plain = Workload(source, self.split.recipe).make_model().to(self.device)
         if job.precision == "fp64":
             plain.double()
@@ -248,7 +248,7 @@ class TrainingLoop:
             self.scaler.load_state_dict(more["scaler"])
         for name, before in more["flags"].items():
             if self._flags()[name] != before:
-                self.say(f"From here on {name.replace('_', ' ')} is {self._flags()[name]} and no longer {before}.")
+                self.say(f"From here on {name.replace('_', ' ')} is {self._flags()[name]} instead of {before}.")
         if self.reached is not None and self.reached.last and step < self.job.steps:
             again = range(step + 1, self.reached.last + 1)
             several = f"updates {step + 1} to {self.reached.last} are" if again else "none is"
@@ -334,7 +334,7 @@ class TrainingLoop:
 
     def _say_end(self, result: Result) -> None:
         if result.resumed_from == result.step:
-            self.say(f"All {result.step} updates were made before; give more --steps to go on.")
+            self.say(f"All {result.step} updates are already done; increase --steps to continue.")
             return
         words = [f"{result.step} updates, {result.tokens_per_second:,.0f} tokens a second"]
         if self.peak is not None:

@@ -72,7 +72,7 @@ def test_a_wrong_answer_is_diagnosed_and_what_is_not_saved_is_not_judged(page, c
     expect_said(page, "q1", "passed, 3 points", GREEN)
     done = course_check()
     assert done.returncode == 2
-    assert re.fullmatch(r"Checking the file as it was saved on .* \(\w+\.ipynb\): .*\n\n", done.stdout)
+    assert re.fullmatch(r"Checking \w+\.ipynb as saved on .*; .*\n\n", done.stdout)
     assert "save the notebook first (Ctrl+S), then type this again." in done.stderr
     save(page)
     done = course_check()

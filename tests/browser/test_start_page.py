@@ -97,7 +97,7 @@ def test_who_types_it_again_is_told_where_it_is_open_and_nothing_is_merged(addre
             [*command, *named], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stderr
-        assert f"Your course is open already: {address.replace('start.md', path)}\n" in done.stdout
+        assert f"Your course is already open: {address.replace('start.md', path)}\n" in done.stdout
         assert "choose File → Shut Down" in done.stdout
     assert "Written 20" in (mine / "start.md").read_text(encoding="utf-8")
     page.locator(".lm-TabBar-tabLabel", has_text="start.md").click()

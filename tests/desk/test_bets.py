@@ -101,8 +101,8 @@ def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook,
         assert box.disabled is again
         box.value = "35"
         assert box.value == "50"
-        assert "You bet 50; it is 35: you were 1.43 times too high. That stays." in said_of(notebook)
-        assert "another number after &#x27;07-peak&#x27; in the cell" in said_of(notebook)
+        assert "You bet 50; it is 35: you were 1.43 times too high. This bet is final." in said_of(notebook)
+        assert "change the number after &#x27;07-peak&#x27; in the cell" in said_of(notebook)
         assert bets.every()["07-peak"] == Bet(50, 50, "", 35)
     assert bet("07-peak", 40) == 40
     assert bets.every()["07-peak"].truth is None
@@ -141,14 +141,14 @@ def test_numbers_of_torch_and_numpy_are_taken_and_others_refused():
     assert bet("01-x", torch.tensor(3.5)) == 3.5
     settle("01-x", numpy.float32(2))
     for value in ("many", None, float("nan"), float("inf"), [1, 2]):
-        with pytest.raises(CourseError, match="is about a number"):
+        with pytest.raises(CourseError, match="must be a number"):
             bet("01-x", value)
-        with pytest.raises(CourseError, match="is about a number"):
+        with pytest.raises(CourseError, match="must be a number"):
             settle("01-x", value)
 
 
 def test_what_was_never_bet_says_which_cell_to_run():
-    with pytest.raises(CourseError, match=r"no bet '07-peak' yet; run the cell with bet\('07-peak', …\) first"):
+    with pytest.raises(CourseError, match=r"no bet '07-peak' yet; first run the cell with bet\('07-peak', …\)"):
         settle("07-peak", 3)
     for name in ("peak", "7-peak", "07", "07-../x", None):
         with pytest.raises(CourseError, match="begin with the chapter's number"):
@@ -237,14 +237,14 @@ def test_beside_the_box_stands_which_number_counts_and_how_to_go_on(notebook, re
     bet("07-peak", 50, "MiB")
     box = box_of(notebook)
     said = box_of(notebook, 2)
-    assert said.value == "Until you type yours, 50 MiB counts. To go on, click the next cell."
+    assert said.value == "Until you enter a bet, 50 MiB is used. To continue, click the next cell."
     for written in ("70", " 70 MiB"):
         box.value = written
-        assert said.value == "Your bet: 70 MiB. To go on, click the next cell."
+        assert said.value == "Your bet: 70 MiB. To continue, click the next cell."
     for no_number in ("40,5", "1,000", "lots", "inf", ""):
         box.value = no_number
-        assert said.value.startswith(html.escape(f"{no_number!r} is no number here; write it as 40.5"))
-        assert said.value.endswith("Until then, 70 MiB counts.")
+        assert said.value.startswith(html.escape(f"{no_number!r} is not a number; write it like 40.5"))
+        assert said.value.endswith("Until then, 70 MiB is used.")
     box.value = "70"
     bet("07-peak", 50, "MiB")
     assert said_of(notebook) == said.value

@@ -117,7 +117,7 @@ def test_memory_against_what_the_scale_needs(scale, device, available, mark, mon
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=available, total=8 * GiB))
     finding = doctor.probe_memory(scale, device)
     assert finding.mark == mark
-    assert mark == "ok" or f"the {scale} scale takes up to" in finding.text
+    assert mark == "ok" or f"the {scale} scale needs up to" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_fails_in_a_process_of_its_own_is_named_with_what_needs_it(monkeypa
     adam, sandbox = doctor.probe_8bit_adam(), doctor.probe_sandbox()
     assert (adam.mark, sandbox.mark) == ("fix", "note")
     assert "bitsandbytes fails (no libcudart.so)" in adam.text
-    assert "cannot be run in a sandbox. no libcudart.so" in sandbox.text
+    assert "cannot run in a sandbox. no libcudart.so" in sandbox.text
     assert "Only `course grade` needs it" in sandbox.remedy
 
 
@@ -194,9 +194,9 @@ def test_the_doctor_finds_this_machine_fit(capsys, monkeypatch):
     assert main(["doctor"]) == 0
     output = capsys.readouterr().out
     assert "fix " not in output
-    assert "8-bit Adam: bitsandbytes takes a step" in output
-    assert "Chapters run at smoke scale: COURSE_SCALE says so" in output
-    assert output.rstrip().endswith("counterpart.")
+    assert "8-bit Adam: bitsandbytes works" in output
+    assert "Chapters run at smoke scale: set by COURSE_SCALE" in output
+    assert output.rstrip().endswith("or bundled data instead.")
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_the_doctor_reports_bad_variables_and_goes_on():
     assert "fix   COURSE_SCALE=huge" in done.stdout
     assert ("COURSE_DEVICE=cuda asks for a GPU" in done.stdout) is not torch.cuda.is_available()
     assert "8-bit Adam" in done.stdout
-    assert "To be put right:" in done.stdout
+    assert "To fix:" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 
 
@@ -216,9 +216,9 @@ def test_a_bare_python_is_told_what_to_type(copy):
     """Whatever the command; the copy has no metadata, so that the staff's commands are known by name alone."""
     done = ask_bare(copy, "doctor", COURSE_HOME="")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "fix   The course's packages are not installed.\n      -> For all of them, run `make lab`" in done.stdout
-    assert "To be put right: 1," in done.stdout
-    for command, missing in (("lab", "The package"), ("grade", "It belongs to course_staff")):
+    assert "fix   The course's packages are not installed.\n      -> To install them, run `make lab`" in done.stdout
+    assert "To fix: 1," in done.stdout
+    for command, missing in (("lab", "The package"), ("grade", "This command is in course_staff")):
         done = ask_bare(copy, command, "03")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"course {command}: {missing}")
@@ -231,7 +231,7 @@ def test_a_torch_that_cannot_be_imported_is_a_finding(tmp_path):
     (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libtorch.so: cannot open')")
     done = ask_doctor(PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stderr) == (1, "")
-    assert "fix   torch is installed and cannot be imported (OSError: libtorch.so: cannot open)." in done.stdout
+    assert "fix   torch is installed but cannot be imported (OSError: libtorch.so: cannot open)." in done.stdout
 
 
 @pytest.mark.parametrize("name", ["course_utils.nowhere", "_ctypes"])

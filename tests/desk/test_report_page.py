@@ -66,7 +66,7 @@ def test_the_page_holds_all_that_was_done_and_says_what_is_not_done(capsys, rest
     do_something()
     restart()
     page = page_of(report.write())
-    assert "1 settled bet, 1 of them within a factor of 2; 1 row in the ledger; choices for 1 scenario" in page.text
+    assert "1 settled bet, 1 within a factor of 2; 1 row in the ledger; choices for 1 scenario" in page.text
     assert page.alternatives == [
         "Each bet as a multiple of the truth, on a logarithmic axis: 00-peak: bet 2, is 1 MiB, 2 times too high."
     ]
@@ -150,11 +150,11 @@ def test_where_nobody_reads_along_the_page_is_of_this_process(monkeypatch, resta
     do_something()
     path = report.write()
     page = page_of(path)
-    assert "1 settled bet, 1 of them within a factor of 2; 1 row in the ledger; choices for 1 scenario" in page.text
+    assert "1 settled bet, 1 within a factor of 2; 1 row in the ledger; choices for 1 scenario" in page.text
     assert "what one run did by itself" in page.text
     assert "Nothing yet from" not in page.text
     output = capsys.readouterr().out
-    assert output.endswith("It is written to report.html.\n")
+    assert output.endswith("It is in report.html.\n")
     assert str(path.parent) not in output
 
 

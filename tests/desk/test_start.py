@@ -25,7 +25,7 @@ def handed_out(tmp_path_factory) -> Path:
         if path.suffix == ".md" or path.name < "04":
             (some / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, some / path.relative_to(ROOT))
-    assert list(hand_out(Place(some), mine)) == [f"Your own chapters and exercises are in {mine}."]
+    assert list(hand_out(Place(some), mine)) == [f"Your copies of the chapters and exercises are in {mine}."]
     return mine
 
 
@@ -53,7 +53,7 @@ def test_who_begins_reads_what_to_do_first_in_three_lines(folder):
     assert len(steps) == 3
     assert steps[0].startswith("1. Open [Start here](notebooks/00_start_here.ipynb). It takes about 30 minutes")
     assert "(exercises/00_" in steps[2]
-    assert "Where you are" not in written(folder)
+    assert "Your progress" not in written(folder)
 
 
 def test_every_chapter_stands_there_with_its_minutes_as_the_readme_has_them(folder):
@@ -87,34 +87,34 @@ def test_who_comes_back_reads_where_they_were_and_what_is_next(folder, monkeypat
     text = written(folder)
     assert "Welcome" not in text
     assert re.search(
-        r"You were last in chapter 01, \[Autodiff\]\(notebooks/01_autodiff.ipynb\): 2 of its \d+ cells", text
+        r"\*\*Last saved\*\*: chapter 01, \[Autodiff\]\(notebooks/01_autodiff.ipynb\) \(2 of \d+ cells run", text
     )
-    assert "Your next question is q2 · Seconds, in [" in text
-    assert "The next chapter that you have not run is 02, [Optimizers from scratch](" in text
+    assert "**Next question**: q2 · Seconds, in [" in text
+    assert "**Next chapter**: 02, [Optimizers from scratch](" in text
     assert "2 of 4 begun" in text
     assert "1 of 10 questions passed, 2 of 20 points" in text
-    assert "1 of your 2 settled bets came within a factor of 2" in text
-    assert "**Chapters whose bets wait for their truth**: 01." in text
+    assert "1 of your 2 settled bets were within a factor of 2" in text
+    assert "**Chapters with open bets**: 01." in text
     short = str(start.Desk.of(folder))
-    assert short.startswith("- You were last in chapter 01, notebooks/01_autodiff.ipynb: 2 of its ")
+    assert short.startswith("- Last saved: chapter 01, notebooks/01_autodiff.ipynb (2 of ")
     for line in (
-        "Your next question is q2 · Seconds, in exercises/00_exercises_start_here.ipynb.",
+        "Next question: q2 · Seconds, in exercises/00_exercises_start_here.ipynb.",
         "Chapters: 2 of 4 begun.",
     ):
         assert f"\n- {line}\n" in short
     assert "**" not in short
     assert short.endswith("0 of 14 points"), "the bars"
     row = next(line for line in text.splitlines() if line.startswith("| 00 |"))
-    assert re.search(r"\| 30 \| \[1 of 3 passed\]\(exercises/00_\w+\.ipynb\) \| 4 of \d+ \| 1 of 2 \|$", row)
+    assert re.search(r"\| 30 \| \[1 of 3 passed\]\(exercises/00_\w+\.ipynb\) \| [▰▱]+ 4 of \d+ \| 1 of 2 \|$", row)
 
 
 def test_it_is_written_anew_and_a_page_that_somebody_changed_stays_beside_it(folder):
     start.write(folder)
     work_on(folder / "notebooks" / "00_start_here.ipynb", 1, when=2e9)
-    assert "1 of its" in written(folder)
+    assert "(1 of" in written(folder)
     assert [path.name for path in folder.glob("*.md")] == ["start.md"]
     (folder / "start.md").write_text("my own remarks", encoding="utf-8")
-    assert "1 of its" in written(folder)
+    assert "(1 of" in written(folder)
     assert (folder / "start (old).md").read_text(encoding="utf-8") == "my own remarks"
 
 
@@ -138,5 +138,5 @@ def test_where_it_cannot_be_written_a_sentence_says_so(folder):
 
 def test_it_says_when_it_was_written_and_how_a_later_version_comes(folder):
     text = written(folder)
-    assert re.match(r"# .+\n\n<small>Written \d{4}-\d\d-\d\d, \d\d:\d\d\. Type `course lab` in a terminal", text)
-    assert "type `git pull` in the course's folder" in text
+    assert re.match(r"# .+\n\n<small>Updated \d{4}-\d\d-\d\d, \d\d:\d\d\. Run `course lab` to refresh", text)
+    assert "run `git pull` in the course's folder" in text

@@ -60,7 +60,7 @@ def place(tmp_path):
 def mine(tmp_path, place):
     """The learner's folder, just handed out."""
     folder = tmp_path / "my-course"
-    assert list(hand_out(place, folder)) == [f"Your own chapters and exercises are in {folder}."]
+    assert list(hand_out(place, folder)) == [f"Your copies of the chapters and exercises are in {folder}."]
     return folder
 
 
@@ -76,7 +76,7 @@ def test_what_is_handed_out_holds_no_output_and_the_checkout_stays_as_it_is(plac
 def test_a_later_version_brings_its_text_and_leaves_what_was_written_and_run(place, mine):
     store(mine / INSIDE, cell("intro-text"), ran("bet", "bet 70"), cell("note", "my note"), ran("settle"))
     store(place.root / INSIDE, cell("intro-text", "better words"), ran("bet"), cell("new-text"), ran("settle"))
-    assert list(hand_out(place, mine)) == [f"New text in {INSIDE}, in {mine}; what you wrote stands."]
+    assert list(hand_out(place, mine)) == [f"Updated {INSIDE} in {mine}; your changes stay."]
     assert sources(mine / INSIDE) == ["better words", "bet 70", "my note", "new-text", "settle"]
     outputs = [bool(each.get("outputs")) for each in cells_of(mine / INSIDE)]
     assert outputs == [False, True, False, False, True], "what was run stays run"
@@ -97,7 +97,7 @@ def test_where_both_changed_a_cell_both_stand_and_only_the_learners_runs(place, 
     answer_in(mine, cell("q1-text"), ran("q1", "q1 = 42"), cell("note", "my note"))
     told, found = update(place, mine, cell("q1-text"), cell("q1", "q1 = ...  # new"), cell("q2"))
     assert told[0] == (
-        f"{EXERCISE}: you and the course both changed 1 cell: yours stays, and the course's follows as text."
+        f"{EXERCISE}: you and the course both changed 1 cell: yours stays, and the course's version follows as text."
     )
     assert [found[0], found[1], *found[3:]] == ["q1-text", "q1 = 42", "my note", "q2"]
     shown = cells_of(mine / EXERCISE)[2]
@@ -127,7 +127,7 @@ def test_a_third_version_leaves_one_cell_of_the_courses_and_none_where_it_is_tak
     answer_in(mine, *saved)
     told, fourth = update(place, mine, cell("q1-text"), cell("q1", "fourth"), cell("q2", "better q2"))
     assert fourth == ["q1-text", "fourth", "better q2"]
-    assert told == [f"New text in {EXERCISE}, in {mine}; what you wrote stands."]
+    assert told == [f"Updated {EXERCISE} in {mine}; your changes stay."]
 
 
 def test_words_written_into_the_courses_cell_are_the_learners(place, mine):
@@ -192,7 +192,7 @@ def test_a_page_that_both_changed_is_new_and_the_old_one_kept(place, mine):
     assert page.read_text() == "with a note"
     (place.root / "docs" / "glossary.md").write_text("second")
     remark, _ = hand_out(place, mine)
-    assert remark.endswith("you and the course both changed it; the old file is kept as glossary (old).md.")
+    assert remark.endswith("you and the course both changed it; the old file is saved as glossary (old).md.")
     assert [page.read_text(), page.with_stem("glossary (old)").read_text()] == ["second", "with a note"]
 
 
@@ -200,7 +200,7 @@ def test_a_page_that_both_changed_is_new_and_the_old_one_kept(place, mine):
 def test_a_damaged_notebook_is_kept_and_a_fresh_one_handed_out(place, mine, damage):
     (mine / INSIDE).write_bytes(damage)
     remark, _ = hand_out(place, mine)
-    assert "it could not be read, so you have a fresh one; the old file is kept as" in remark
+    assert "it could not be read, so you have a new one; the old file is saved as" in remark
     assert (mine / "notebooks" / f"{STEM} (old).ipynb").read_bytes() == damage
     assert sources(mine / INSIDE) == ["intro-text", "bet", "settle"]
 
@@ -225,13 +225,15 @@ def test_a_notebook_that_was_removed_is_handed_out_again(place, mine):
 
 def test_what_cannot_be_written_or_read_is_said_in_one_sentence(place, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CourseError, match="cannot be read or written .*; put that right, or name another folder with"):
+    with pytest.raises(
+        CourseError, match="cannot be read or written .*; fix its permissions, or name another folder with"
+    ):
         list(hand_out(place, tmp_path / "file"))
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "notebooks").symlink_to(place.root / "notebooks")
     (tmp_path / "clone" / "course_utils").mkdir(parents=True)
     for root in (place.root, tmp_path / "link", tmp_path / "clone"):
-        with pytest.raises(CourseError, match="holds the course's own notebooks; name another folder with --folder"):
+        with pytest.raises(CourseError, match="contains the course's own notebooks; name another folder with --folder"):
             list(hand_out(place, root))
     for cells in ([cell("a"), cell("a")], [{"cell_type": "code", "source": ""}]):
         store(place.root / INSIDE, *cells)
@@ -261,7 +263,7 @@ def test_lab_opens_the_copy_and_check_reads_it(place, monkeypatch, capsys):
         assert main(["lab", "--no-browser", *name]) == 0
         assert {f"--ServerApp.root_dir={folder}", "--no-browser"} <= set(started[-1])
         assert f"--LabApp.default_url=/lab/tree/{INSIDE if name else 'start.md'}" in started[-1]
-    assert capsys.readouterr().out == f"Your own chapters and exercises are in {folder}.\n"
+    assert capsys.readouterr().out == f"Your copies of the chapters and exercises are in {folder}.\n"
     assert _notebook("00") == folder / EXERCISE
     elsewhere = place.root / "solutions" / "00.ipynb"
     store(elsewhere, cell("a"))

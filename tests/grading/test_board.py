@@ -34,7 +34,7 @@ def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
     assert f"Exercises: {FRESH}" in output
     assert "█" not in output
     first = load_set(FIRST)["questions"][0]
-    assert f"Your next question is q1 · {first['title']}, in {exercises_of(FIRST)}." in output
+    assert f"Next question: q1 · {first['title']}, in {exercises_of(FIRST)}." in output
     assert all(path.stem in output for path in SETS.glob("*.json"))
 
 
@@ -112,12 +112,12 @@ def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
     remember("03_adamw", passed("q1"))
     asked = typed(monkeypatch, "n")
     assert main(["check", "--reset", "00"]) == 1
-    assert asked == [f"Forget your progress in {FIRST} (2 of 3 passed)? A copy is kept. [y/N] "]
-    assert capsys.readouterr().out == "Nothing is forgotten.\n"
+    assert asked == [f"Reset your progress in {FIRST} (2 of 3 passed)? A copy is saved. [y/N] "]
+    assert capsys.readouterr().out == "Nothing was reset.\n"
     typed(monkeypatch, "y")
     assert main(["check", "--reset", exercises_of(FIRST)]) == 0
     output = capsys.readouterr().out
-    assert output.startswith(f"Forgotten: {FIRST} (2 of 3 passed). A copy of all that you have done so far is in ")
+    assert output.startswith(f"Reset: {FIRST} (2 of 3 passed). A copy of everything is in ")
     assert (recall(FIRST), set(recall("03_adamw"))) == ({}, {"q1"})
     (copy,) = (settings_room.settings().home / "copies").glob("*/*")
     assert str(copy.parent) in output
@@ -134,7 +134,7 @@ def test_reset_of_all_without_a_question_and_then_of_nothing(monkeypatch, capsys
     assert recall("03_adamw") == {}
     capsys.readouterr()
     assert main(["check", "--reset"]) == 0
-    assert capsys.readouterr().out == "There was no progress to forget.\n"
+    assert capsys.readouterr().out == "There was no progress to reset.\n"
 
 
 def test_where_nobody_can_be_asked_nothing_is_forgotten(monkeypatch, capsys):

@@ -95,7 +95,7 @@ def test_a_right_answer_passes_and_is_shown_with_its_place(notebook):
     run(notebook, "# a helper\n\ndef double(x):\n    return 2 * x")
     assert said(notebook).splitlines() == [
         "q1 · Doubling <fast>: passed, 4 points",
-        "Graded: `double`, a function from cell [2], line 3.",
+        "Graded: `double`, a function from In [2], line 3.",
         "✓ one",
         "✓ two",
         "Progress: 1 of 3 questions passed.",
@@ -107,7 +107,7 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
     run(notebook, "double = lambda x: 3 * x")
     lines = said(notebook).splitlines()
     assert lines[0] == "q1 · Doubling <fast>: not right yet, 0 of 2 checks passed"
-    assert lines[1] == "Graded: `double`, a function from cell [1], line 1."
+    assert lines[1] == "Graded: `double`, a function from In [1], line 1."
     assert lines[2:4] == ["Diagnosis: this is <tripling>", "Hint: a nudge"]
     assert lines[4] == "✗ one: `result` is 3 where 2 is right."
     again = [said(notebook).splitlines()[3] for _ in range(2)]
@@ -160,7 +160,7 @@ def test_a_value_is_traced_to_the_cell_that_assigned_it(notebook):
     run(notebook, "if True:\n    size = 8")
     run(notebook, "other = size")
     lines = said(notebook, "q3").splitlines()
-    assert lines[1] == "Graded: `size`, an int from cell [2], line 2."
+    assert lines[1] == "Graded: `size`, an int from In [2], line 2."
     run(notebook, "size = ...")
     assert "nothing to check yet" in said(notebook, "q3")
 
@@ -169,7 +169,7 @@ def test_a_redefined_answer_is_graded_anew(notebook):
     run(notebook, "def double(x): return 0")
     assert "not right yet" in said(notebook)
     run(notebook, "%time\ndef double(x): return 2 * x")
-    assert "from cell [3], line 2" in said(notebook)
+    assert "from In [3], line 2" in said(notebook)
 
 
 def test_cells_as_ipython_7_names_them_are_the_learners_too(notebook):
@@ -178,14 +178,14 @@ def test_cells_as_ipython_7_names_them_are_the_learners_too(notebook):
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), notebook.user_ns)
     text = said(notebook)
-    assert "Graded: `double`, a function from cell [7], line 2." in text
+    assert "Graded: `double`, a function from In [7], line 2." in text
     assert "stopped with TypeError: must be real number, not str at your line 3: `return math.sqrt('4')`." in text
 
 
 def test_a_class_shows_its_own_line(notebook, entries):
     entries[0]["code"] = CODE.replace("2 * x", "x")
     run(notebook, "import torch\n\nclass double(dict):\n    a = 1\n    def __init__(self, x): pass")
-    assert "Graded: `double`, a class from cell [1], line 3." in said(notebook)
+    assert "Graded: `double`, a class from In [1], line 3." in said(notebook)
 
 
 def test_progress_stays_and_hints_are_earned(notebook):
@@ -411,11 +411,14 @@ def test_where_no_solutions_were_handed_out_a_sentence_says_where_they_are(noteb
 
 @pytest.mark.parametrize(
     ("newer", "error"),
-    [("def double(x) return 2 * x", "SyntaxError"), ("1 / 0\ndef double(x): return 2 * x", "ZeroDivisionError")],
+    [
+        ("def double(x) return 2 * x", "SyntaxError (expected ':', line 2)"),
+        ("1 / 0\ndef double(x): return 2 * x", "ZeroDivisionError"),
+    ],
 )
 def test_a_verdict_on_an_older_cell_says_so(notebook, newer, error):
     attempt(notebook, f"# EXERCISE q1\n{newer}")
-    first = f"In [1] failed with {error}, so there is no `double` of yours yet: mend that cell and run it again."
+    first = f"In [1] failed with {error}, so your `double` is not defined yet: fix that cell and run it again."
     lines = said(notebook).splitlines()
     assert lines[0].endswith(": no verdict yet")
     assert first in lines
@@ -436,12 +439,12 @@ def test_a_value_that_a_failed_cell_did_not_assign_is_the_older_ones(notebook):
     run(notebook, "# EXERCISE q3\nsize = 7")
     attempt(notebook, "# EXERCISE q3\nsize = 8 / 0")
     lines = said(notebook, "q3").splitlines()
-    assert lines[1] == "Graded: `size`, an int from cell [1], line 2."
+    assert lines[1] == "Graded: `size`, an int from In [1], line 2."
     assert "In [2] failed with ZeroDivisionError, so this is a verdict on the one from In [1]." in lines[2]
     attempt(notebook, "# EXERCISE q3\nsize = 8\n1 / 0")
     lines = said(notebook, "q3").splitlines()
     assert lines[0].endswith("passed, 1 point")
-    assert lines[1].endswith("from cell [4], line 2."), "it was assigned before the cell failed"
+    assert lines[1].endswith("from In [4], line 2."), "it was assigned before the cell failed"
     assert "newest" not in "".join(lines)
 
 
@@ -523,7 +526,7 @@ def test_in_a_terminal_too_a_cell_that_stopped_is_no_answer_that_was_never_writt
     [(_, shown)] = check_room.check_notebook(path, "03_test")
     lines = str(shown).splitlines()
     assert lines[0].endswith(": no verdict yet")
-    assert lines[1] == "Its cell stopped with SyntaxError, so there is no `double` of yours yet: mend that cell."
+    assert lines[1] == "Its cell stopped with SyntaxError, so your `double` is not defined yet: fix that cell."
     assert re.search(
         r"^The cell of q1 stopped with SyntaxError: .*[^)] \(line 3\)$", capsys.readouterr().out, re.MULTILINE
     )
@@ -535,11 +538,11 @@ def test_the_terminals_last_line_counts_as_its_verdicts_do(notebook, saved, solu
     assert main(["check", str(path), "--set", "03_test"]) == 0
     first, *_, last = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
-        r"Checking the file as it was saved on 1970-01-0[12] at .*: what is not saved is not in it\.", first
+        r"Checking .*\.ipynb as saved on 1970-01-0[12] at .*; unsaved changes are not included\.", first
     )
     assert last == "1 of 1 answers is right."
     remember("03_test", {"q1": Record(1, False, 0.0, seen=True)})
     assert main(["check", str(path), "--set", "03_test"]) == 0
     *_, before, _, last = capsys.readouterr().out.splitlines()
     assert before == "Progress: 0 of 1 questions passed, 1 solution seen."
-    assert last == "1 of 1 answers is right; 1 of them after its solution was seen."
+    assert last == "1 of 1 answers is right, 1 of them after you saw its solution."

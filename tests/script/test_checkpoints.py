@@ -98,9 +98,7 @@ def test_where_none_is_whole_the_folder_is_named_and_nothing_trains(job, folder,
         tear(path / file)
     with pytest.raises(CourseError) as refused:
         train(Job(**job, out=folder))
-    assert f"None of the checkpoints in {folder / 'checkpoints'} can be taken up (of step-00000004: " in str(
-        refused.value
-    )
+    assert f"No checkpoint in {folder / 'checkpoints'} can be loaded (step-00000004: " in str(refused.value)
     assert words in str(refused.value)
     assert "give another --out" in str(refused.value)
 
@@ -113,18 +111,18 @@ def test_a_checkpoint_of_another_run_is_refused(job, folder):
 
 def test_what_is_changed_on_the_way_is_said(job, folder):
     _, _, said = trained({**job, "lr": 0.5, "steps": 8, "out": folder})
-    assert said[:2] == ["From here on steps is 8 and no longer 6.", "From here on lr is 0.5 and no longer 0.001."]
+    assert said[:2] == ["From here on steps is 8 instead of 6.", "From here on lr is 0.5 instead of 0.001."]
 
 
 def test_fewer_steps_than_were_made_change_nothing(job, whole, folder):
     found, losses, said = trained({**job, "steps": 3, "out": folder})
-    assert (losses, said[-1]) == ({}, "All 4 updates were made before; give more --steps to go on.")
+    assert (losses, said[-1]) == ({}, "All 4 updates are already done; increase --steps to continue.")
 
 
 def test_two_runs_do_not_work_in_one_folder(job, tmp_path, monkeypatch):
     monkeypatch.setattr(rank, "_TRIES", 1)
     monkeypatch.setattr(rank, "_LOOKS", 0.0)
-    with rank.alone_in(tmp_path), pytest.raises(CourseError, match="Another run is at work in"):
+    with rank.alone_in(tmp_path), pytest.raises(CourseError, match="Another run is using"):
         train(Job(**job, out=tmp_path))
 
 

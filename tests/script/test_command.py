@@ -69,26 +69,26 @@ def test_alone_it_says_what_it_took_beside_what_was_predicted(job, tmp_path, cap
 
 # What is asked for, and what is answered before any process starts.
 REFUSED = {
-    "zero1 alone": (["--strategy", "zero1"], "shares out over ranks, and this is one process; add --ranks 2, say."),
-    "ranks for themselves": (["--ranks", "2"], "2 processes would each train for themselves; choose --strategy ddp"),
+    "zero1 alone": (["--strategy", "zero1"], "shards over ranks, but this is one process; add --ranks 2, for example."),
+    "ranks for themselves": (["--ranks", "2"], "2 processes would train independently; choose --strategy ddp"),
     "a batch that does not divide": (["--ranks", "5", "--strategy", "ddp"], "A batch of 12 does not divide"),
-    "hsdp on three": (["--ranks", "3", "--strategy", "hsdp", "--replicas", "2"], "3 ranks are no 2 groups of two or more"),
+    "hsdp on three": (["--ranks", "3", "--strategy", "hsdp", "--replicas", "2"], "3 ranks do not make 2 groups of two or more"),
     "a strategy that is none": (["--strategy", "zero9"], "No strategy is called 'zero9'; do you mean zero1"),
     "an optimizer that is none": (["--optimizer", "torch.Qqqqqq"], "No optimizer 'torch.Qqqqqq' trains here; choose torch.CLASS"),
     "one that calls the model": (["--optimizer", "torch.LBFGS"], "No optimizer 'torch.LBFGS' trains here; "),
-    "an option that is none": (["--option", "nothing"], "--option nothing is no NAME=VALUE"),
+    "an option that is none": (["--option", "nothing"], "--option nothing is not NAME=VALUE"),
     "an option that it lacks": (["--option", "foo=1"], "adamw does not take this: "),
     "a model without data": (["--data", "nowhere.txt"], "--data nowhere.txt cannot be read (No such file or directory)"),
     "no schedule": (["--warmup", "9"], "--warmup 9 does not end before the last of 4 steps"),
     "a loss by pieces of the own task": (["--model", "", "--chunked-loss", "9"], "give --model and --data, or neither"),
     "no ranks": (["--ranks", "0"], "--ranks must be a whole number from 1 on, not 0"),
-    "restarts of nothing": (["--max-restarts", "2"], "--max-restarts is for ranks that are started here"),
+    "restarts of nothing": (["--max-restarts", "2"], "--max-restarts requires --ranks"),
     "ranks and no text": (["--ranks", "2", "--strategy", "ddp", "--data", "/dev/null"], "There is no text in /dev/null"),
     "a folder that is a file": (["--ranks", "2", "--strategy", "ddp", "--out", "/dev/null"], "/dev/null cannot be written"),
-    "no next token": (["--sequence", "1"], "take a --sequence of 2 or more"),
+    "no next token": (["--sequence", "1"], "use a --sequence of 2 or more"),
     "a log that is not there": (["--logs", "tensorboard"], "TensorBoard is not installed; pip install tensorboard"),
-    "too long": (["--sequence", "999"], "has 64 positions, and --sequence is 999"),
-    "too large a batch": (["--batch", "99999", "--micro-batch", "1"], "and a batch takes 99999; take a smaller --batch"),
+    "too long": (["--sequence", "999"], "has 64 positions, but --sequence is 999"),
+    "too large a batch": (["--batch", "99999", "--micro-batch", "1"], "but a batch needs 99999; use a smaller --batch"),
 }  # fmt: skip
 
 

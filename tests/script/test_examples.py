@@ -76,7 +76,7 @@ def test_every_epoch_has_every_batch_in_an_order_of_its_own():
     ("name", "content", "words"),
     [
         ("empty.txt", b"", "There is no text in"),
-        ("latin.txt", "Müller".encode("latin-1"), "is no UTF-8 text"),
+        ("latin.txt", "Müller".encode("latin-1"), "is not UTF-8 text"),
         ("odd.jsonl", b'{"words": 1}', "has a line that is no JSON object with a text"),
         ("number.jsonl", b'{"text": 3}', "has a line that is no JSON object with a text"),
         ("half.jsonl", b'{"text": ', "has a line that is no JSON object with a text"),

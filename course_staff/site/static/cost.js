@@ -22,7 +22,7 @@ function show() {
     const fitting = rows.filter((row) => Number(row.dataset.most) <= memory);
     const tight = rows.filter((row) => !row.hidden).length - fitting.length;
     said.textContent = card.value
-      ? `On ${card.value} ${fitting.length} of ${rows.length} methods fit, and ${tight} are tight. The others are not shown.`
+      ? `On ${card.value} ${fitting.length} of ${rows.length} methods fit, ${tight} are tight. The others are hidden.`
       : "";
     choose(fitting[0] ?? rows.find((row) => !row.hidden) ?? rows[0]);
   }
@@ -35,7 +35,7 @@ function choose(row) {
   row.classList.add("chosen");
   const memory = card ? `--memory "${card}"` : "--memory 24GB";
   section.querySelector(".command").textContent = row.dataset.command.replace("--memory 24GB", memory);
-  section.querySelector(".command").previousElementSibling.textContent = `The whole answer for ${row.cells[0].textContent}:`;
+  section.querySelector(".command").previousElementSibling.textContent = `The full answer for ${row.cells[0].textContent}:`;
 }
 
 form.hidden = false;

@@ -186,28 +186,31 @@ def test_a_demo_keeps_its_word_and_what_is_not_as_expected_is_printed(write, tmp
     assert len(well) == 4 + 3
     assert all(line.endswith(": as expected") for line in well), well
     assert wrong[0].endswith(
-        "step 1 of 5, A number: 'x is 3' does not stand in the output. x + 0.1 is 2.1, expected 2 within 0%."
+        "step 1 of 5, A number: 'x is 3' is not in the output. x + 0.1 is 2.1, expected 2 within 0%."
     )
-    assert wrong[1].endswith("The picture is not described with 'a bar of 8', but: a bar of 7")
-    assert wrong[2].endswith("The clicks change nothing in the picture.")
+    assert wrong[1].endswith("The picture's description lacks 'a bar of 8'; it is: a bar of 7")
+    assert wrong[2].endswith("The clicks do not change the picture.")
     assert "The figure has no control 'depth'; its controls are: height, width." in wrong[3]
     assert wrong[4].endswith("Cell 'broken' failed: ZeroDivisionError: division by zero.")
 
 
 WRONG = {
     "no steps": ([(DEMO[DEMO.index("[[steps]]") :], "")], "it has no steps"),
-    "minutes": ([("minutes = 3", "minutes = 4")], "its steps take 3 minutes together, but it says 4"),
+    "minutes": ([("minutes = 3", "minutes = 4")], "its steps take 3 minutes in total, but it says 4"),
     "unknown key": ([("click =", "press =")], "step 2: .* unexpected keyword argument 'press'"),
     "nothing said": ([('say = "And now?"', 'say = " "')], "step 2: 'say' is empty"),
-    "a cell and code": ([('cell = "play"', 'cell = "play"\ncode = "1"')], "step 2: it has a cell and code of its own"),
+    "a cell and code": (
+        [('cell = "play"', 'cell = "play"\ncode = "1"')],
+        "step 2: it has both a cell and its own code",
+    ),
     "no such scale": (
         [("minutes = 3", 'scale = "large"\nminutes = 3')],
         "its scale 'large' is not one of smoke, laptop, gpu",
     ),
-    "no TOML": ([("title", "[title")], "is no demo .*line 2"),
+    "no TOML": ([("title", "[title")], "is not a demo .*line 2"),
     "covered and not answered": (
         [('cell = "number"', 'cell = "number"\ncovered = true')],
-        "step 1: it is covered, and 'then' is empty; answer there what 'say' asks",
+        "step 1: it is covered, but 'then' is empty; answer 'say' there",
     ),
     "no minutes": ([("minutes = 1\n", "minutes = 0\n")], "step 1: 'minutes' is not above 0"),
 }
@@ -224,7 +227,7 @@ def test_a_file_that_is_no_demo_is_refused_in_a_sentence(name, write):
 UNFIT = {
     "cell": ([('cell = "play"', 'cell = "toy"')], "step 2: 00_small.ipynb has no code cell 'toy'"),
     "need": ([('cell = "play"', 'cell = "play"\nneeds = ["toy"]')], "no code cell 'toy'"),
-    "nothing to click in": ([('cell = "play"\n', "")], "step 2 clicks, but shows no cell"),
+    "nothing to click in": ([('cell = "play"\n', "")], "step 2 clicks, but names no cell"),
 }
 
 

@@ -320,11 +320,11 @@ def test_a_python_behind_links_has_a_sandbox_too(behind, safe, tmp_path, monkeyp
 def test_where_bubblewrap_fails_its_own_words_are_given(tmp_path, monkeypatch):
     monkeypatch.setattr(sandbox.sys, "platform", "linux")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CourseError, match="code: bubblewrap is not installed; install it"):
+    with pytest.raises(CourseError, match="machine: bubblewrap is not installed; install it"):
         sandbox.best_kind(trust=False)
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
-    cause = r"code: bubblewrap fails \(bwrap: setting up uid map: Permission denied\)\. (?!.*nstall)"
+    cause = r"machine: bubblewrap fails \(bwrap: setting up uid map: Permission denied\)\. (?!.*nstall)"
     with pytest.raises(CourseError, match=cause):
         sandbox.best_kind(trust=False)
     assert sandbox.best_kind(trust=True) == "fork"

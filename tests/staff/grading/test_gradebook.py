@@ -71,7 +71,7 @@ def test_where_nobody_is_found_no_file_is_promised(tmp_path):
     (tmp_path / "export.csv").write_text(MOODLE, encoding="utf-8")
     said, written = Results(tmp_path, "99_test").fill(read_gradebook(tmp_path / "export.csv"), records(stranger=3))
     assert not written
-    assert said[-1].startswith("No moodle.csv was written: no submission is called as a student of export.csv;")
+    assert said[-1].startswith("No moodle.csv was written: no submission is named after a student in export.csv;")
     assert "Email address" in said[-1]
     assert not (tmp_path / "moodle.csv").exists()
 
@@ -110,7 +110,9 @@ def test_a_semicolon_between_cells_stays_one(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\xff\xfe\x00", b"Student,ID\n"])
 def test_a_file_that_is_no_export_is_answered_with_how_to_get_one(tmp_path, content):
     (tmp_path / "x.csv").write_bytes(content)
-    with pytest.raises(CourseError, match="x.csv is no export that can be filled; export the gradebook of Canvas"):
+    with pytest.raises(
+        CourseError, match="x.csv is not an export that can be filled in; export the gradebook of Canvas"
+    ):
         read_gradebook(tmp_path / "x.csv")
     with pytest.raises(CourseError, match="cannot be read"):
         read_gradebook(tmp_path / "none.csv")
@@ -136,8 +138,8 @@ def test_the_command_writes_the_filled_file_beside_the_results(tmp_path, tiny, c
     assert "earlier run" not in said.out
     (tmp_path / "class-results" / "by_hand.csv").write_text("student,question,points\nu1,q1,0\n")
     assert main(grade) == 0
-    assert "\ncanvas.csv there is from an earlier run; with --gradebook it gets" in capsys.readouterr().out
+    assert "\ncanvas.csv is from an earlier run; use --gradebook" in capsys.readouterr().out
     (tmp_path / "other.csv").write_text(CANVAS.replace("99_test", SET).replace("u1", "v1"), encoding="utf-8")
     assert main([*grade, "--gradebook", str(tmp_path / "other.csv")]) == 1
-    assert "canvas.csv there is from an earlier run.\n" in capsys.readouterr().out
+    assert "canvas.csv is from an earlier run.\n" in capsys.readouterr().out
     assert list(csv.reader((tmp_path / "class-results" / "canvas.csv").open(newline=""))) == rows

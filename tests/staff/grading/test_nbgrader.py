@@ -49,7 +49,7 @@ def test_an_instructors_configuration_stays_and_another_source_is_kept_as_a_copy
     source.write_text("{}")
     capsys.readouterr()
     assert main(release) == 0
-    assert "00_start_here.ipynb: written; the old one is in " in capsys.readouterr().out
+    assert "00_start_here.ipynb: written; old copy in " in capsys.readouterr().out
     assert "ours" in (tmp_path / "nbgrader_config.py").read_text()
     assert main([*release, "--check"]) == 0
 

@@ -231,7 +231,7 @@ def test_the_command_releases_new_questions_once_and_keeps_a_copy_of_what_it_rep
     answered = exercise.read_text(encoding="utf-8").replace("# EXERCISE q1", "# EXERCISE q1, answered here")
     exercise.write_text(answered, encoding="utf-8")
     assert main(["release"]) == 0
-    assert "99_exercises_test.ipynb: written; the old one is in " in capsys.readouterr().out
+    assert "99_exercises_test.ipynb: written; old copy in " in capsys.readouterr().out
     (copy,) = (settings().home / "copies").glob("*/99_exercises_test.ipynb")
     assert copy.read_text(encoding="utf-8") == answered
 
@@ -301,7 +301,7 @@ LATE = "exec('from course_utils.grading.run import OutOfTime; raise OutOfTime')"
         (
             '"2 * x", "x**2"',
             '"3 * x", "x**2"',
-            "q1 cannot be released: The mistake 'square' replaces '3 * x', which stands 0 times",
+            "q1 cannot be released: The mistake 'square' replaces '3 * x', which occurs 0 times",
         ),
     ],
 )

@@ -133,7 +133,7 @@ def test_facts_that_disagree_are_said_before_anything_is_run(tmp_path, monkeypat
         all_of(tmp_path / "kept", tmp_path, [path])
     path.write_text(text.replace(line[0], ""), encoding="utf-8")
     releasing._load_once.cache_clear()
-    with pytest.raises(CourseError, match=f"The statement of q2 lacks its facts; .*: {re.escape(line[0])}"):
+    with pytest.raises(CourseError, match=f"The statement of q2 lacks its facts line; .*: {re.escape(line[0])}"):
         all_of(tmp_path / "kept", tmp_path, [path])
 
 
@@ -151,10 +151,10 @@ def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     (checkout / "exercises" / exercise).write_text(answered, encoding="utf-8")
     assert main(["release", "--check", "00"]) == 1
     output = capsys.readouterr().out
-    assert "somebody changed it or answered in it" in output
-    assert f"`course release {name}` writes it anew and keeps a copy" in output
+    assert "it was edited or answered" in output
+    assert f"`course release {name}` rewrites it and saves a copy" in output
     assert main(["release", "00"]) == 0
-    assert "written; the old one is in " in capsys.readouterr().out
+    assert "written; old copy in " in capsys.readouterr().out
 
     assert main(["release", "--check", "00"]) == 0
     assert asked == [1, 1, 1, 0], "a set that stands as it was released is not run again"
@@ -169,14 +169,14 @@ def test_a_release_says_beforehand_what_it_runs_and_why(solutions, checkout, mon
 
     def said(*words):
         main(["release", *words])
-        return capsys.readouterr().err.split(" to run, about 1 minute on 1 core, because of this: ")
+        return capsys.readouterr().err.split(" to run, about 1 minute on 1 core. Reasons: ")
 
     assert said() == ["2 questions", "never released before (1 set).\n"]
     assert said("--check") == [""], "nothing changed, nothing is run, and nothing is said of it"
     path.write_text(path.read_text().replace("number", "figure") + "\n")
     assert said() == [
         "2 questions",
-        "the solutions or what was released of them changed since the last release (1 set).\n",
+        "the solutions or their released files changed since the last release (1 set).\n",
     ]
     monkeypatch.setattr(releasing, "_digest_of_code", lambda: "another")
     assert said("--check") == [

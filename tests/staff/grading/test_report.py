@@ -17,7 +17,7 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "instructors.md").read_text("utf-8
 def mistakes(*named):
     """The section of the commonest mistakes, where these are the named ones of one question, a submission each."""
     records = [record(f"s{number}", question(diagnosis=name)) for number, name in enumerate(named)]
-    return report.summary(records, "03_adamw", []).partition("\nCommonest named mistakes")[2]
+    return report.summary(records, "03_adamw", []).partition("\nMost common mistakes")[2]
 
 
 def test_answers_that_ended_their_process_are_pointed_out():
@@ -131,7 +131,7 @@ def test_a_page_says_what_to_look_at_next_what_is_wrong_before_what_is_not_writt
     assert re.findall("<a href='#(.*?)'>", steps) == ["q3", "q1"]
     assert "The decay is left out." in steps
     whole = record("s", question(1, state="passed", points=2))
-    assert "Every question has all its points." in report.page({**whole, "points": 2})
+    assert "You have all points." in report.page({**whole, "points": 2})
 
 
 def test_a_comment_by_hand_stands_beside_the_diagnosis():
@@ -146,7 +146,7 @@ def test_who_was_not_graded_counts_for_nothing():
     failed = {"failed": True, "questions": [], "of": 4, "notes": ["Not graded, because."]}
     alone = {**record("s"), **failed}
     assert report.summary([alone], "03_adamw", []).startswith("03_adamw: 1 submission, 1 not graded\n")
-    assert "Nobody was wrong" not in report.summary([alone], "03_adamw", [])
+    assert "No wrong answers" not in report.summary([alone], "03_adamw", [])
     assert "<tfoot>" not in report.summary_page([alone], "03_adamw", [])
     right = {**record("r", question(1, state="passed", points=2), question(2)), "points": 2}
     page = report.summary_page([alone, right], "03_adamw", [])
@@ -162,10 +162,10 @@ def test_who_was_not_graded_counts_for_nothing():
 @pytest.mark.parametrize(
     ("passed", "title"),
     [
-        ([1, 0], "Fewest passed q2, which its author calls hard"),
-        ([0, 0, 1], "Fewest passed q1 and q2"),
-        ([1, 0, 0, 0], "Fewest passed q2, q3 and q4"),
-        ([0, 0, 0, 0, 0, 1], "Fewest passed q1, q2, q3 and 2 more"),
+        ([1, 0], "Fewest students passed q2, rated hard"),
+        ([0, 0, 1], "Fewest students passed q1 and q2"),
+        ([1, 0, 0, 0], "Fewest students passed q2, q3 and q4"),
+        ([0, 0, 0, 0, 0, 1], "Fewest students passed q1, q2, q3 and 2 more"),
         ([1, 1], "All questions were passed equally often"),
     ],
 )

@@ -142,7 +142,7 @@ def broken(what: str) -> dict:
         ("twice", "Two cells begin with # EXERCISE q1"),
         ("other id", "99_test, q1: .* whose id is 'q1'"),
         ("no question", "99_test, q1: .* must define `question`"),
-        ("no hole", "99_test, q1: nothing is cut out"),
+        ("no hole", "99_test, q1: nothing is removed"),
     ],
 )
 def test_a_notebook_that_does_not_fit_together_is_refused_with_the_questions_name(what, says, tmp_path):
@@ -154,7 +154,7 @@ def test_a_patch_must_fit_exactly_once():
     two = Mistake("two", "Two.", (("a", "b"), ("c", "d")))
     assert mistaken("a c", two) == "b d"
     for source in ("c", "a a c"):
-        with pytest.raises(CourseError, match="stands . times in the solution"):
+        with pytest.raises(CourseError, match="occurs . times in the solution"):
             mistaken(source, two)
 
 

@@ -111,7 +111,7 @@ def test_a_marker_above_no_answer_leads_to_the_cell_that_defines_it(marked):
     found = answer(marked, "def f(x):\n    return torch.as_tensor(x)")
     assert sources_of(found.cells)[-1] == ("def f(x):\n    return torch.as_tensor(x)", True)
     assert ("import torch" in marked) == (len(found.cells) == 2)
-    assert found.notes == ("Cell 1 has # EXERCISE q1 and no answer; cell 2 was graded, which defines the answer.",)
+    assert found.notes == ("Cell 1 has # EXERCISE q1 but no answer; cell 2 was graded, which defines the answer.",)
 
 
 @pytest.mark.parametrize("begun", ["# EXERCISE q1\ndef f(x:", "%%time\n" + RIGHT, "# EXERCISE q1\nexec('f = abs')"])
@@ -123,7 +123,7 @@ def test_a_marked_cell_that_may_define_the_answer_counts_before_one_without_a_ma
 @pytest.mark.parametrize("kind", ["markdown", "raw"])
 def test_an_answer_that_became_text_is_pointed_out(kind):
     found = answer(OTHER, cell(RIGHT, kind))
-    assert (found.state, found.notes) == ("missing", ("Cell 2 holds the answer as text: turn it into a code cell.",))
+    assert (found.state, found.notes) == ("missing", ("Cell 2 contains the answer as text: turn it into a code cell.",))
 
 
 def test_of_cells_for_the_same_question_the_last_one_written_counts_and_a_note_says_so():
@@ -182,10 +182,10 @@ def test_cells_of_any_shape_are_passed_over():
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ('<<<<<<< HEAD\n{"cells": []}\n>>>>>>> x\n', "merge conflict"),
-        ("[]", "no notebook"),
-        ("null", "no notebook"),
-        ('{"cells": {}}', "no notebook"),
-        ('{"worksheets": []}', "no notebook"),
+        ("[]", "not a notebook"),
+        ("null", "not a notebook"),
+        ('{"cells": {}}', "not a notebook"),
+        ('{"worksheets": []}', "not a notebook"),
     ],
 )
 def test_what_is_no_notebook_has_no_cells_and_a_note(text, said):
@@ -207,7 +207,7 @@ def test_files_of_every_kind_are_read_or_noted(tmp_path):
     (tmp_path / "folder.ipynb").mkdir()
     (tmp_path / "link.ipynb").symlink_to(tmp_path / "a.ipynb")
     for name in ("folder", "link"):
-        assert "no regular file" in read_submission(tmp_path / f"{name}.ipynb").notes[0]
+        assert "not a regular file" in read_submission(tmp_path / f"{name}.ipynb").notes[0]
     assert "cannot be read" in read_submission(tmp_path / "none.ipynb").notes[0]
 
 
@@ -223,4 +223,4 @@ def test_a_file_beyond_all_size_is_not_read(tmp_path, monkeypatch):
 
 
 def test_a_file_without_cells_is_said_once():
-    assert answer_to(read_text("no notebook"), ENTRY).notes == ()
+    assert answer_to(read_text("not a notebook"), ENTRY).notes == ()

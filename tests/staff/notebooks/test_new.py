@@ -19,7 +19,7 @@ def checkout(tmp_path, monkeypatch):
 def test_all_that_a_new_chapter_lacks_is_a_run(checkout, capsys):
     assert main(["new", "chapter", "11_lora"]) == 0
     path = checkout / "notebooks" / "11_lora.ipynb"
-    assert "Change it into yours" in capsys.readouterr().out
+    assert "Edit it, then" in capsys.readouterr().out
     remarks = [violation.remark for violation in violations_in(path)]
     assert remarks
     assert all("course run --save" in remark for remark in remarks)
@@ -33,7 +33,7 @@ def test_all_that_a_new_chapter_lacks_is_a_run(checkout, capsys):
     [
         ("12", "such as 11c_lora"),
         ("my lora", "letters"),
-        ("11_lora", "11_lora.ipynb has this number already"),
+        ("11_lora", "11_lora.ipynb already has this number"),
         ("11_more", "11c"),
     ],
 )

@@ -113,7 +113,7 @@ def test_in_colab_the_cell_fetches_the_course_and_moves_nothing(tmp_path, monkey
     assert (before["numpy"], before["torch"]) == (OTHER_NUMPY, OTHER_TORCH)
 
     output = run_cell(tmp_path, cell, "hide", "colab", python=str(python), folder=folder, timeout=400)
-    assert output.count("smoke scale on cpu, seed 0\nColab forgets this machine's files.") == 2, output
+    assert output.count("smoke scale on cpu, seed 0\nColab deletes this machine's files.") == 2, output
     assert "RESULT NoneType None" in output
     after = _versions(python)
     assert after.pop("course-utils")

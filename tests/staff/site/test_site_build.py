@@ -43,7 +43,7 @@ def test_it_is_built_without_a_warning(built):
 
 def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work", encoding="utf-8")
-    with pytest.raises(CourseError, match="holds other things than a site"):
+    with pytest.raises(CourseError, match="contains files that are not a site"):
         build(Place(ROOT), tmp_path)
     assert (tmp_path / "thesis.tex").read_text(encoding="utf-8") == "years of work"
 

@@ -37,7 +37,7 @@ def test_a_warning_is_shown_and_is_a_fault(built, tmp_path, capsys):
 
 def test_an_address_without_its_beginning_is_refused(built, capsys):
     assert main(["site", "--address", "host.org/course"]) == 2
-    assert "host.org/course is no address of a site; write it out" in capsys.readouterr().err
+    assert "host.org/course is not a site address; write it in full" in capsys.readouterr().err
     assert built[0] == []
 
 

@@ -110,7 +110,7 @@ def test_a_value_that_the_control_cannot_have_is_refused_in_a_sentence(tmp_path,
 
 def test_a_chapter_without_settings_is_named(tmp_path, write):
     write()
-    with pytest.raises(CourseError, match="no settings for 09_local_sgd; write three into it"):
+    with pytest.raises(CourseError, match="no settings for 09_local_sgd; add three"):
         draw(LOCAL_SGD, tmp_path, "smoke")
 
 
