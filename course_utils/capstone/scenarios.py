@@ -143,7 +143,7 @@ class Weighed:
         terms = ", ".join(f"{term.name} ({format_bytes(term.bytes)})" for term in peak.parts[:3])
         where = f"{peak.name}, in `{peak.module}`" if peak.module else peak.name
         needs = f"needs {format_bytes(self.need[1])}, and {there} are there"
-        return f"{needs}. The fullest instant is in {where}: {by_kind}. The largest terms: {terms}"
+        return f"{needs}. The peak is in {where}: {by_kind}. The largest terms: {terms}"
 
     def on_seconds(self, limit: float) -> str | None:
         """What takes too long, and what it goes into."""

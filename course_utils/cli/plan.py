@@ -62,20 +62,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--memory",
         metavar="SIZE",
-        help="of one card: 24GB (24 GiB, as on data sheets), 16000MiB, or a card's name: {course_utils.hardware:MACHINES}",
+        help="memory of one card: 24GB (24 GiB, as on data sheets), 16000MiB, or a card's name: {course_utils.hardware:MACHINES}",
     )
     add("--machine", metavar="NAME", help="predict seconds for this card (default: the one named by --memory)")
-    add("--global-batch", type=int, metavar="N", help="examples of an update on all ranks, kept by accumulation")
-    add("--data", type=Path, metavar="FILE", help="lengths, one a line, .jsonl or a data set: plan for the worst batch")
+    add("--global-batch", type=int, metavar="N", help="examples per update over all ranks, reached by accumulation")
+    add(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="lengths (one per line), .jsonl or a data set: plan for the worst batch",
+    )
     add("--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not")
     add("--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot")
     add("--emit", metavar="KIND", help="the recipe as settings, command or file: {course_utils.memory.plan.emit:KINDS}")
-    add("--nodes", type=int, metavar="N", help="with --emit: machines that share out the ranks evenly (default: 1)")
+    add(
+        "--nodes",
+        type=int,
+        metavar="N",
+        help="with --emit: number of machines, with equally many ranks each (default: 1)",
+    )
     add("--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe")
-    add("--measure", action="store_true", help="run a few steps here, and set each term beside its measured bytes")
-    add("--beside", action="store_true", help="evaluation, saving and loading too")
+    add("--measure", action="store_true", help="run a few steps here and compare each term with its measured bytes")
+    add("--beside", action="store_true", help="also plan evaluation, saving and loading")
     add("--json", action="store_true", help="print JSON")
-    add("--again", action="store_true", help="work it out anew, whatever is stored")
+    add("--again", action="store_true", help="recompute, ignoring the cache")
     recipe = parser.add_argument_group("the recipe (fields of memory.Recipe)")
     whose = f"whose loop trains: {', '.join(LOOPS)}, each with its defaults (default: {_DEFAULT_LOOP})"
     recipe.add_argument("--loop", metavar="NAME", help=whose)
@@ -274,7 +284,7 @@ def _say_sources(reading: "Reading", text: list[str], values: dict, code: int) -
         if reading.effect != AT_LEAST or not code:
             values |= {"verdict": reading.effect, "without_it": values["verdict"]}
             code = 2
-    text += ["", "Where each value stands:", *reading.table(), *(f"  {remark}" for remark in reading.remarks)]
+    text += ["", "Where each value comes from:", *reading.table(), *(f"  {remark}" for remark in reading.remarks)]
     return code
 
 
@@ -336,7 +346,7 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
     if not match or match[2].upper() not in _UNITS:
         within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", given))
         raise CourseError(
-            f"{arguments.memory!r} is no size of memory, such as 24GB or 16000MiB, and no card that is known here; "
+            f"{arguments.memory!r} is neither a memory size, such as 24GB or 16000MiB, nor a known card; "
             f"{instead(next(within, given), MACHINES)} "
             "Of another card give the memory, and for seconds one like it by --machine."
         )

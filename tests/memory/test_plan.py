@@ -174,7 +174,7 @@ def test_a_row_is_what_a_dry_run_says_of_its_recipe_and_is_said(tight):
     assert_rows_are_true(tight, slice(None, None, 4))
     assert {row.level for row in tight.rows} == {0, 1}
     assert_rows_are_in_order(tight)
-    assert "What would make it fit, the least disturbing first:" in str(tight)
+    assert "What would make it fit, the least intrusive first:" in str(tight)
     found = json.loads(json.dumps(tight.json()))
     assert (found["verdict"], found["recipe"]) == (DOES_NOT, plain_recipe(RECIPE))
     assert [tuple(row["names"]) for row in found["rows"]] == [row.names for row in tight.rows]
@@ -397,7 +397,7 @@ def test_where_zero_3_does_not_go_with_the_recipe_nothing_is_said_of_cards(only)
     assert (found.verdict, "fewest cards by ZeRO-3" in found.largest) == (DOES_NOT, False)
     assert "ZeRO-3" not in str(found)
     asked = "batch=4, sequence=2048, precision=bf16, optimizer=adamw-foreach"
-    assert f"Asked with {asked}, checkpointing, lora=4, quantized=nf4." in str(found)
+    assert f"Settings: {asked}, checkpointing, lora=4, quantized=nf4." in str(found)
 
 
 def test_where_no_batch_fits_it_is_said(only):
@@ -521,7 +521,7 @@ def test_an_error_message_is_found_in_the_step(tmp_path):
     assert "It happened in the loss" in text
     assert "A tensor of that size is allocated in forward" in text
     assert "expandable_segments" in text
-    assert f"fullest instant is in {found.peak_instant.name}" in text
+    assert f"peak is in {found.peak_instant.name}" in text
 
 
 def test_a_snapshot_is_summed_by_the_line_that_asked(tmp_path):

@@ -179,7 +179,7 @@ class Estimate:
         if recipe.keeps_outputs:
             lines.append("counted: what the model returns lives until the step is done (outputs = model(…))")
         if recipe.galore:
-            lines.append("counted: a step that finds GaLore's directions anew, as every 200th does")
+            lines.append("counted: a step that recomputes GaLore's directions, as every 200th does")
         if recipe.context_parallel > 1:
             part = recipe.sequence // recipe.context_parallel
             lines.append(f"each rank has {part} of each row's {recipe.sequence} tokens")

@@ -117,7 +117,7 @@ def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterato
         yield f"{born}, with {format_bytes(int(log.totals[place]))} in use."
     peak = estimate.peak_instant
     largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.parts[:3])
-    yield f"The step's fullest instant is in {peak.name}, {format_bytes(peak.bytes)}: {largest}."
+    yield f"The step's peak is in {peak.name}, {format_bytes(peak.bytes)}: {largest}."
 
 
 def _explain_snapshot(data: bytes) -> Iterator[str]:

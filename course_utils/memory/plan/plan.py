@@ -81,7 +81,7 @@ def plan(
     rows, nearest, helpless, unrated = (), None, (), ()
     if verdict != FITS:
         rows, nearest, helpless, unrated = _ladder(source, trial, memory, machine, tell, show)
-    tell("how large it may be")
+    tell("finding the largest that fits")
     largest = _largest(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda" and cards:
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]

@@ -24,7 +24,7 @@ BELOW, ABOVE = 0.02, 0.09
 """By how much measurements on GPUs are below what is allocated and above what is reserved, mostly: docs/accuracy.md."""
 ERROR = 0.005
 """By how much predictions for the CPU are off, at most: docs/accuracy.md."""
-_OWN_LOOP = " An own loop is one that you write: neither has a setting for it."
+_OWN_LOOP = " 'own loop': you write the training loop yourself; neither has a setting for it."
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 CARDS = "fewest cards by ZeRO-3"
 """What this is called among the largest sizes."""
@@ -83,10 +83,10 @@ class Plan:
         peak = self.estimate.peak_instant
         lines = [
             self.headline,
-            f"Asked with {', '.join(_list_fields(self.recipe))}.",
+            f"Settings: {', '.join(_list_fields(self.recipe))}.",
             *([f"The loss is that of TRL {version('trl')}."] if self.recipe.trl_loss else []),
             *(f"{remark[0].upper()}{remark[1:]}." for remark in self.estimate.finder.source.remarks),
-            f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
+            f"The peak is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
             *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
         ]
         if self.recipe.device == "cuda":
@@ -106,7 +106,7 @@ class Plan:
         if self.verdict != FITS and not any_fits:
             lines += ["", "Nothing was found that is sure to fit."]
         if self.rows:
-            alone, together = "Alone these lower the peak most:", "What would make it fit, the least disturbing first:"
+            alone, together = "Alone these lower the peak most:", "What would make it fit, the least intrusive first:"
             by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
             lines += ["", together if any_fits else alone, *table(self.rows), ""]
             if any(row.verdict != DOES_NOT for row in self.rows):

@@ -118,10 +118,12 @@ class Recipe:
     use_cache: bool = _asks(True, "the model returns keys and values too", trainer="use_cache")
     label_smoothing: float = _asks(0.0, "Trainer's label_smoothing_factor", trainer="label_smoothing_factor")
     in_backward: bool = _asks(False, "update each parameter as soon as its gradient is there")
-    chunked_loss: int = _asks(0, "the loss by so many tokens at a time, whole logits never", unit="number of tokens")
+    chunked_loss: int = _asks(
+        0, "compute the loss this many tokens at a time, never all logits", unit="number of tokens"
+    )
     trl_loss: bool = _asks(False, "TRL's loss, which never holds whole logits")
     eval_batch: int = _asks(
-        0, "evaluate on batches of so many examples", unit="number of examples", trainer="per_device_eval_batch_size"
+        0, "batch size for evaluation", unit="number of examples", trainer="per_device_eval_batch_size"
     )
     eval_logits: int = _asks(0, "examples whose logits an evaluation keeps on the device", unit="number of examples")
     compiled: bool = _asks(False, "torch.compile's step, whose bytes nothing here predicts", trainer="torch_compile")
@@ -131,7 +133,7 @@ class Recipe:
         trainer="gradient_checkpointing",
         accelerate="fsdp_activation_checkpointing",
     )
-    segments: int | None = _asks(None, "with --checkpointing: recompute so many runs of blocks", least=1)
+    segments: int | None = _asks(None, "with --checkpointing: number of segments to recompute", least=1)
     offload_activations: bool = _asks(False, "what backward needs waits on the host", trl="activation_offloading")
     saved_on_disk: bool = _asks(False, "what backward needs waits in a file")
     lora: int = _asks(0, "train adapters of this rank only", unit="rank", trl="lora_r")
@@ -142,7 +144,7 @@ class Recipe:
     quantized: str = _asks("", "nf4: frozen weights in 4 bits", ("", "nf4"), trl="bnb_4bit_quant_type")
     double_quantization: bool = _asks(True, "with nf4: its scales in 8 bits", trl="use_bnb_nested_quant")
     upcast: bool = _asks(True, "with nf4: all else in float32, as PEFT prepares it; else in bfloat16")
-    galore: int = _asks(0, "AdamW keeps its averages in so many directions", unit="rank")
+    galore: int = _asks(0, "AdamW keeps its averages in this many directions", unit="rank")
     teacher: str = _asks("", "a larger model to learn from, as MODEL")
     zero_stage: int = _asks(0, "what the ranks share out", STAGES)
     ranks: int = _asks(1, "devices that train together", least=1, accelerate="num_processes")
