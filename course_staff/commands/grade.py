@@ -141,7 +141,7 @@ def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> 
         print(f"{len(before)} of {len(submitted)} were graded before; --again regrades them.", file=sys.stderr)
     if plan.outdated:
         print(
-            f"Regrading {len(plan.outdated)} of {len(submitted)}, because {name} or its grading changed.",
+            f"Grading again {len(plan.outdated)} of {len(submitted)}, because {name} or its grading changed.",
             file=sys.stderr,
         )
     if plan.waiting:
