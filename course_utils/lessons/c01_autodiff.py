@@ -157,7 +157,7 @@ def _draw_box(axes, x: float, y: float, variable: Variable, saved: bool) -> None
 
 
 def _draw_arrow(axes, start: tuple, bends: list[tuple], end: tuple, local: str) -> None:
-    """From box to box, level while it passes a column; its label stands past the middle, where arrows cross, and short of the tip."""
+    """From box to box, level while it passes a column; its label stands past the middle, short of the tip."""
     points = [(start[0] + _WIDTH / 2, start[1])]
     for x, y in bends:
         points += [(x - _WIDTH / 2, y), (x + _WIDTH / 2, y)]
