@@ -266,7 +266,7 @@ def six_figure(
         ["ravine along the axis", "ravine turned by 45°, drawn turned back"],
         loc="outside upper center",
         ncols=2,
-        title="Turned, AdaGrad and RMSProp need far more steps, the others hardly any. Steps: straight and turned",
+        title="Turned, AdaGrad and RMSProp need far more steps, the others hardly more: straight and turned",
     )
     counts = "; ".join(f"{name} {', '.join(str(count) for count, _ in ways.values())}" for name, ways in fewest.items())
     return figure, f"Paths of six optimizers over the ravine and over the turned one; steps needed on each: {counts}."
@@ -331,7 +331,7 @@ def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
         steps = range(total + 1)
         drawn_as = "steps-post" if name == "step" else "default"
         axes.plot(steps, [factor(step) for step in steps], color=COLORS["first"], drawstyle=drawn_as)
-        axes.set_title(f"{name}: ends at {factor(total):.2g}", fontsize=10)
+        axes.set_title(f"{name}: ends at {factor(total):.2g}", fontsize=9)
         axes.set(ylim=(0, 1.08), xlim=(0, total))
     for axes in panels[1]:
         axes.set(xlabel="update")
