@@ -161,7 +161,7 @@ def _draw_box(axes: Axes, x: float, y: float, variable: Variable, saved: bool) -
 
 
 def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local: str) -> None:
-    """From box to box, level while it passes a column; its label stands near its end, since arrows cross at one half."""
+    """From box to box, level while it passes a column; its label stands past the middle, short of the tip."""
     points = [(start[0] + _WIDTH / 2, start[1])]
     for x, y in bends:
         points += [(x - _WIDTH / 2, y), (x + _WIDTH / 2, y)]
@@ -170,7 +170,7 @@ def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local:
     shape = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", xy=tip, xytext=points[-1], arrowprops=shape, zorder=1)
     if local:
-        at = [0.26 * a + 0.74 * b for a, b in zip(points[-1], tip, strict=True)]
+        at = [0.32 * a + 0.68 * b for a, b in zip(points[-1], tip, strict=True)]
         look = {"color": writing("third"), "fontsize": 8.5, "ha": "center", "va": "center", "zorder": 2}
         axes.text(*at, local, bbox={"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 0.6}, **look)
 

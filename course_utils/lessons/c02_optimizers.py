@@ -229,6 +229,7 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
         plan.plot(*places.T, ".-", color=COLORS[color], linewidth=1.2, markersize=4, label=name)
         curve.plot(losses.clamp(min=_LOWEST), color=COLORS[color], label=name)
         descents.append(f"{name} from {losses[0]:.3g} to {losses[-1]:.3g}")
+    plan.set_aspect("equal")
     plan.plot(*next(iter(paths.values()))[0], "o", color=COLORS["ink"], markersize=6)
     plan.set(xlabel="x", ylabel="y", xlim=surface.view[0], ylim=surface.view[1], title=f"Paths on the {surface.name}")
     curve.set(xlabel="step", ylabel="loss (log)", yscale="log", title="Loss against steps")
@@ -266,7 +267,7 @@ def six_figure(
         ["ravine along the axis", "ravine turned by 45°, drawn turned back"],
         loc="outside upper center",
         ncols=2,
-        title="Turning the ravine changes nothing for the upper row. Steps needed: along the axis, and turned",
+        title="Turned, AdaGrad and RMSProp need far more steps, the others hardly more: straight and turned",
     )
     counts = "; ".join(f"{name} {', '.join(str(count) for count, _ in ways.values())}" for name, ways in fewest.items())
     return figure, f"Paths of six optimizers over the ravine and over the turned one; steps needed on each: {counts}."
@@ -311,24 +312,33 @@ def steering_figure(
     return paths_figure(here, {optimizer: places}, f"{steps} steps take the loss from {before:.2g} to {after:.2g}")
 
 
+def linear(step: int, total: int, warmup: int = 0) -> float:
+    """A warm-up, then a line down to 0 at update `total` (Transformers' `get_linear_schedule_with_warmup`)."""
+    return schedules.warm_up(step, warmup) if step < warmup else max(0.0, (total - step) / (total - warmup))
+
+
 def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
-    """The course's schedules over `total` updates as factors on α."""
+    """The course's schedules over `total` updates as factors on α, a panel each."""
     drawn = {
-        "warm-up, then constant": partial(schedules.warm_up, warmup=warmup),
+        "warm-up only": partial(schedules.warm_up, warmup=warmup),
         "inverse square root": partial(schedules.inverse_sqrt, warmup=warmup),
         "exponential": partial(schedules.exponential, gamma=0.01 ** (1 / total)),
         "step": partial(schedules.staircase, every=total // 3 + 1, gamma=0.3),
-        "cosine with warm-up": partial(schedules.cosine, total=total, warmup=warmup),
+        "linear": partial(linear, total=total, warmup=warmup),
+        "cosine": partial(schedules.cosine, total=total, warmup=warmup),
     }
-    looks = zip((*SERIES[:4], "gradients"), (":", "-", "-", "-", "--"), strict=True)
-    figure, axes = subplots(layout="constrained")
-    for (name, factor), (color, line) in zip(drawn.items(), looks, strict=True):
+    figure, panels = subplots(2, 3, figsize=(7.6, 4.2), layout="constrained", sharex=True, sharey=True)
+    for axes, (name, factor) in zip(panels.flat, drawn.items(), strict=True):
         steps = range(total + 1)
         drawn_as = "steps-post" if name == "step" else "default"
-        axes.plot(steps, [factor(step) for step in steps], line, color=COLORS[color], label=name, drawstyle=drawn_as)
-    axes.set(xlabel="update", ylabel="factor on α", ylim=(0, 1.08), xlim=(0, total))
-    axes.set_title("Only the cosine ends at zero")
-    figure.legend(loc="outside upper center", ncols=3)
+        axes.plot(steps, [factor(step) for step in steps], color=COLORS["first"], drawstyle=drawn_as)
+        axes.set_title(f"{name}: ends at {factor(total):.2g}", fontsize=9)
+        axes.set(ylim=(0, 1.08), xlim=(0, total))
+    for axes in panels[1]:
+        axes.set(xlabel="update")
+    for axes in panels[:, 0]:
+        axes.set(ylabel="factor on α")
+    figure.suptitle("Linear and cosine end at zero", x=0.01, ha="left", fontsize=11)
     ends = "; ".join(f"{name} {f(0):.2g}, {f(warmup):.2g}, {f(total):.2g}" for name, f in drawn.items())
     return figure, f"Factors on the learning rate at updates 0, {warmup} and {total}: {ends}."
 

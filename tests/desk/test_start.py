@@ -51,7 +51,7 @@ def work_on(path: Path, cells: int, when: float) -> None:
 def test_who_begins_reads_what_to_do_first_in_three_lines(folder):
     steps = re.findall(r"^\d\. .*", written(folder), re.MULTILINE)
     assert len(steps) == 3
-    assert steps[0].startswith("1. Open [Start here](notebooks/00_start_here.ipynb). It takes about 30 minutes")
+    assert steps[0].startswith("1. Open [Start here](notebooks/00_start_here.ipynb). It takes about 40 minutes")
     assert "(exercises/00_" in steps[2]
     assert "Your progress" not in written(folder)
 
@@ -105,7 +105,7 @@ def test_who_comes_back_reads_where_they_were_and_what_is_next(folder, monkeypat
     assert "**" not in short
     assert short.endswith("0 of 14 points"), "the bars"
     row = next(line for line in text.splitlines() if line.startswith("| 00 |"))
-    assert re.search(r"\| 30 \| \[1 of 3 passed\]\(exercises/00_\w+\.ipynb\) \| [▰▱]+ 4 of \d+ \| 1 of 2 \|$", row)
+    assert re.search(r"\| 40 \| \[1 of 3 passed\]\(exercises/00_\w+\.ipynb\) \| [▰▱]+ 4 of \d+ \| 1 of 2 \|$", row)
 
 
 def test_it_is_written_anew_and_a_page_that_somebody_changed_stays_beside_it(folder):

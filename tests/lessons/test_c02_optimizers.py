@@ -6,6 +6,7 @@ from math import sqrt
 import pytest
 import torch
 from figures import title
+from transformers import get_linear_schedule_with_warmup
 
 from course_utils.errors import CourseError
 from course_utils.lessons import c02_optimizers as lesson
@@ -160,13 +161,18 @@ def test_paths_are_drawn_where_they_went_beside_their_losses():
 
 def test_schedules_are_drawn_from_the_functions():
     figure, alt = lesson.schedules_figure(total=60, warmup=6)
-    drawn = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
-    assert len(drawn) == 5
+    drawn = {axes.get_title().split(":")[0]: axes.lines[0].get_ydata() for axes in figure.axes}
+    assert len(drawn) == 6
     assert drawn["inverse square root"][24] == schedules.inverse_sqrt(24, warmup=6) == 0.5
     assert "inverse square root 0, 1, 0.32" in alt
-    at_the_end = [name for name, factors in drawn.items() if factors[-1] == pytest.approx(0)]
-    assert at_the_end == ["cosine with warm-up"]
-    assert title(figure.axes[0]) == "Only the cosine ends at zero"
+    assert [name for name, factors in drawn.items() if factors[-1] == pytest.approx(0)] == ["linear", "cosine"]
+    assert figure.get_suptitle() == "Linear and cosine end at zero"
+
+
+def test_linear_decay_is_that_of_transformers():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    theirs = get_linear_schedule_with_warmup(optimizer, 5, 20).lr_lambdas[0]
+    assert [lesson.linear(step, 20, 5) for step in range(25)] == pytest.approx([theirs(step) for step in range(25)])
 
 
 def test_noise_is_held_against_one_over_the_size():
