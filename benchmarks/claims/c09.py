@@ -159,6 +159,17 @@ def adam_reset_at_each_average_ends_higher_by_package(seed):
     return losses["reset"] > losses["keep"] + 0.05
 
 
+@claim("09-average")
+def an_averaged_memory_of_adam_ends_lower_by_package_at_every_rate(seed):
+    for lr in (1e-3, 3e-3, 1e-2):
+        adam = partial(torch.optim.AdamW, lr=lr)
+        ways = {state: (adam, _sync(20, state=state)) for state in ("keep", "average")}
+        losses = _losses(seed, ways, of=["by package"], steps=170)["by package"]
+        if losses["average"] > losses["keep"] - 0.02:
+            return False
+    return True
+
+
 @claim("09-doubled")
 def the_doubled_rate_fails_with_ddp_too(seed):
     twice = partial(torch.optim.SGD, lr=4.0)

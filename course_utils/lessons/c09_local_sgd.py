@@ -443,7 +443,7 @@ def losses_of_ways_figure(
         ):
             panel.barh(row, value, 0.6, **look)
             panel.text(value, row, f" {text}", va="center", fontsize=8.5)
-    curves.set(xlabel="steps", ylabel="loss of the mean", title=f"loss; marks at {level:.2f}")
+    curves.set(xlabel="steps", ylabel="loss of the mean", title=f"loss; marks: first average ≤ {level:.2f}")
     for panel, title, label in (
         (bytes_, "bytes to there", f"sent by a rank, {unit}"),
         (seconds, "time to there", time_unit),
@@ -484,7 +484,7 @@ def losses_against_every_figure(
     axes.set_xticks(everies, [f"{h}" for h in everies])
     axes.set_xlim(everies[0] / 1.3, everies[-1] * 3.2)
     axes.minorticks_off()
-    title = "At equal steps local steps cost loss where ranks have other data (bands: DDP)"
+    title = "At equal steps local steps cost loss on unlike data (bands: DDP)"
     axes.set_title(title)
     by_kind = "; ".join(
         f"{kind}: {', '.join(f'{min(v):.2f} to {max(v):.2f} at H = {h}' for h, v in line.items())}, "

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from unittest.mock import patch
 
 import numpy as np
@@ -240,9 +241,21 @@ def host_or_again(
     return 2 * per_number * width / machine.host_link, operations / (share * machine.flops["bfloat16"])
 
 
-def width_that_meets(length: int, machine: Machine, per_number: float, share: float = 0.5) -> float:
-    """The width at which both take as long: 2 · per_number / link = (24h + 4s) / rate."""
-    return (2 * per_number * share * machine.flops["bfloat16"] / machine.host_link - 4 * length) / 24
+def exposed(moved, again):
+    """Seconds of `moved` that the step waits for: out while forward computes, back during a backward pass of twice the time."""
+    return np.maximum(moved / 2 - again, 0) + np.maximum(moved / 2 - 2 * again, 0)
+
+
+def length_that_meets(
+    width: int, machine: Machine, per_number: float, share: float = 0.5, overlapped: bool = False
+) -> float:
+    """The length from which moving takes less time than computing again: (24h + 4s) / rate = 2 · per_number / link.
+
+    `overlapped` counts only what the step waits for, so that the work need only take as long as half of one way. Below 0
+    moving always takes less.
+    """
+    each_way = per_number * share * machine.flops["bfloat16"] / machine.host_link
+    return ((0.5 if overlapped else 2) * each_way - 24 * width) / 4
 
 
 @contextmanager
@@ -283,9 +296,8 @@ def idea_figure(rows: int = 6, columns: int = 12, tile: tuple[int, int] = (2, 3)
                 inside = whole or (2 <= row < 2 + tile[0] and 6 <= column < 6 + tile[1])
                 seen = not whole and (row < 2 or (row < 4 and column < 6))
                 color = COLORS["activations"] if inside else COLORS["grid"] if seen else COLORS["paper"]
-                axes.add_patch(
-                    Rectangle((column, rows - 1 - row), 0.92, 0.92, facecolor=color, edgecolor=COLORS["grid"])
-                )
+                edge = COLORS["not attributed"] if seen else COLORS["grid"]
+                axes.add_patch(Rectangle((column, rows - 1 - row), 0.92, 0.92, facecolor=color, edgecolor=edge))
         axes.set(xlim=(-0.3, columns + 4), ylim=(-1.1, rows + 1.2), xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
         axes.grid(visible=False)
@@ -293,13 +305,15 @@ def idea_figure(rows: int = 6, columns: int = 12, tile: tuple[int, int] = (2, 3)
     left.set_title("Whole: every number of the row waits", fontsize=10)
     for place, name in enumerate(("top", "total")):
         for row in range(rows):
-            y = rows - 1 - row
-            right.add_patch(Rectangle((columns + 0.8 + 1.5 * place, y), 0.92, 0.92, color=COLORS["gradients"]))
+            begun = COLORS["gradients"] if row < 4 else COLORS["paper"]
+            square = Rectangle((columns + 0.8 + 1.5 * place, rows - 1 - row), 0.92, 0.92, edgecolor=COLORS["grid"])
+            square.set_facecolor(begun)
+            right.add_patch(square)
         right.text(columns + 1.26 + 1.5 * place, rows + 0.15, name, ha="center", fontsize=9)
-    right.set_title("In tiles: two numbers a row are enough", fontsize=10)
+    right.set_title("In tiles: a row keeps its top and its total", fontsize=10)
     return figure, (
         f"Left, a matrix of {rows} tokens by {columns} words, all of it in memory. Right, only one tile of {tile[0]} by {tile[1]}"
-        " is in memory; of what came before, each row keeps its largest number and its total."
+        " is in memory; of what came before, each row keeps its largest number and its total; the last two rows have not begun."
     )
 
 
@@ -308,8 +322,10 @@ def curves_figure(
     measured: Mapping[str, Mapping[int, float]],
     xlabel: str,
     title: str,
+    slopes: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Figure, str]:
-    """Bytes against a size on logarithmic axes, a line a way; dots are measured."""
+    """Bytes against a size on logarithmic axes, a line a way; dots are measured. A gray line beside a way
+    of `slopes` grows with that power of the size."""
     figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
     largest = max(max(line.values()) for line in measured.values())
     unit, size = byte_unit(largest)
@@ -328,12 +344,19 @@ def curves_figure(
             fontsize=9,
         )
         texts.append(f"{name}: " + ", ".join(f"{format_bytes(value)} at {at:,}" for at, value in dots.items()))
-    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=f"peak of the step, {unit}", title=title)
     places = sorted({at for line in measured.values() for at in line})
+    for name, power in slopes.items():
+        first = measured[name][places[0]] / size * 0.6
+        guide = [first * (at / places[0]) ** power for at in places]
+        axes.plot(places, guide, color=COLORS["predicted"], linewidth=1)
+        look = {"xytext": (8, 0), "textcoords": "offset points", "fontsize": 8.5, "color": writing("predicted")}
+        axes.annotate(f"slope {power}", (places[-1], guide[-1]), va="center", **look)
+    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=f"peak of the step, {unit}", title=title)
+    axes.text(0.02, 0.95, "lines predicted, marks measured", transform=axes.transAxes, fontsize=9, va="top")
     axes.set_xticks(places, [f"{at:,}" for at in places])
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
-    axes.set_xlim(min(places) * 0.8, max(places) * (max(places) / min(places)) ** 0.5)
+    axes.set_xlim(min(places) * 0.8, max(places) * (max(places) / min(places)) ** 0.3)
     return figure, f"{title}. Lines predicted, dots measured. " + "; ".join(texts) + "."
 
 
@@ -398,28 +421,34 @@ def budgets_figure(steps: Mapping[float, Cost], plain: Cost) -> tuple[Figure, st
     return figure, f"{title}. {rows}."
 
 
-def host_figure(machines: Sequence[Machine], length: int, per_number: float, share: float = 0.5) -> tuple[Figure, str]:
-    """Seconds of one block's token against the width: to the host and back, and computed again; simulated from rates."""
-    widths, texts = np.geomspace(256, 65_536, 60), []
-    both = [host_or_again(widths, length, machine, per_number, share) for machine in machines]
-    unit, size = second_unit(max(again[20] for _, again in both))
+def host_figure(machines: Sequence[Machine], width: int, per_number: float, share: float = 0.5) -> tuple[Figure, str]:
+    """Seconds of one block's token against the length: moved to the host and back, what of it a step waits for, and computed
+    again; simulated from rates."""
+    lengths, texts = np.geomspace(1024, 262_144, 90), []
+    both = [host_or_again(width, lengths, machine, per_number, share) for machine in machines]
+    highest = 1.6 * max(moved for moved, _ in both)
+    unit, size = second_unit(highest)
     figure, panels = subplots(1, len(machines), figsize=(7.8, 3.1), layout="constrained", sharey=True, squeeze=False)
     for axes, machine, (moved, again) in zip(panels[0], machines, both, strict=True):
-        meet = width_that_meets(length, machine, per_number, share)
+        meet = length_that_meets(width, machine, per_number, share)
+        moved = np.full_like(lengths, moved)
         for name, values, color, line, place, shift in (
-            ("to the host and back", moved, "communication", "-", 0, (4, 50)),
-            ("computed again", again, "recomputed", "--", 8, (8, -12)),
+            ("moved", moved, "communication", "-", 2, (0, 4)),
+            ("moved while computing: waits", exposed(moved, again), "communication", ":", 2, (0, 4)),
+            ("computed again", again, "recomputed", "--", min(np.searchsorted(again, 0.8 * highest), 89), (-6, 0)),
         ):
-            axes.plot(widths, values / size, color=COLORS[color], linestyle=line)
+            axes.plot(lengths, values / size, color=COLORS[color], linestyle=line)
             look = {"xytext": shift, "textcoords": "offset points", "fontsize": 9, "color": writing(color)}
-            axes.annotate(name, (widths[place], values[place] / size), **look)
+            look["ha"] = "right" if name == "computed again" else "left"
+            axes.annotate(name, (lengths[place], values[place] / size), **look)
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
-        axes.set(xscale="log", yscale="log", xlabel="width h", title=f"{machine.name}: equal at h = {meet:,.0f}")
-        axes.set_xticks([256, 1024, 4096, 16_384, 65_536], ["256", "1,024", "4,096", "16,384", "65,536"])
+        axes.set(xscale="log", xlabel="tokens s", title=f"{machine.name}: moving wins from s = {meet:,.0f}")
+        axes.set_xticks([1024, 8192, 65_536, 262_144], ["1,024", "8,192", "65,536", "262,144"])
         axes.minorticks_off()
-        texts.append(f"{machine.name}: both take as long at a width of {meet:,.0f}")
+        axes.set_ylim(0, highest / size)
+        texts.append(f"{machine.name}: both take as long at {meet:,.0f} tokens")
     panels[0][0].set_ylabel(f"simulated, {unit} a token and block")
-    begins = f"Simulated from the makers' rates, {share:.0%} of peak, {length:,} tokens"
+    begins = f"Simulated from the makers' rates, {share:.0%} of peak, width {width:,}"
     return figure, f"{begins}. {'; '.join(texts)}."
 
 

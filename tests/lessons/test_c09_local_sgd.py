@@ -230,7 +230,7 @@ def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
     paths = {"DDP": ddp, "H = 20": RankHistory([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
     figure, alt = lesson.losses_of_ways_figure(paths, computing=0.1, network=(1000, 0.5), name="string")
     curves, bytes_, seconds = figure.axes
-    assert title(curves) == "loss; marks at 1.10"
+    assert title(curves) == "loss; marks: first average ≤ 1.10"
     assert [bar.get_width() for bar in bytes_.patches] == pytest.approx([1000 / 1024, 100 / 1024])
     assert [bar.get_width() for bar in seconds.patches] == pytest.approx([1 + 1 + 10, 2 + 0.1 + 1])
     assert figure.get_suptitle() == "To one loss DDP takes the fewest steps, and H = 20 the fewest bytes (string)"

@@ -56,13 +56,20 @@ def test_tiles_above_the_diagonal_are_not_counted():
     assert lesson.tiles(side * TILE, True) == side * (side + 1) // 2
 
 
-@given(st.integers(1_000, 100_000), st.floats(10, 100))
-def test_at_the_width_that_meets_both_take_as_long(length, per_number):
+@given(st.integers(64, 20_000), st.floats(10, 100), st.booleans())
+def test_at_the_length_that_meets_both_take_as_long(width, per_number, overlapped):
     card = hardware.machine("A100-80GB")
-    width = lesson.width_that_meets(length, card, per_number)
-    if width > 0:
+    length = lesson.length_that_meets(width, card, per_number, overlapped=overlapped)
+    if length > 0:
         moved, again = lesson.host_or_again(width, length, card, per_number)
-        assert moved == pytest.approx(again)
+        waits = lesson.exposed(moved, again) if overlapped else moved
+        assert waits == pytest.approx(again)
+
+
+def test_a_step_waits_for_what_forward_and_backward_do_not_hide():
+    assert lesson.exposed(4.0, 2.5) == 0
+    assert lesson.exposed(4.0, 1.5) == 0.5
+    assert lesson.exposed(8.0, 1.0) == 3 + 2
 
 
 def test_padded_rows_have_labels_where_they_have_tokens():
@@ -87,6 +94,8 @@ def test_figures_say_what_they_draw():
     figure, alt = lesson.idea_figure()
     assert [title(axes).split(":")[0] for axes in figure.axes] == ["Whole", "In tiles"]
     assert "only one tile of 2 by 3" in alt
+    _, alt = lesson.host_figure([hardware.machine("A100-80GB")], 8192, 56.0)
+    assert "width 8,192. A100-80GB: both take as long at" in alt
     lengths = [3, 2, 1]
     _, alt = lesson.packing_figure(lengths, [torch.arange(n) for n in lengths], 4)
     assert "3 documents, padded to 3: 33% of positions are empty. Packed into 2 rows of 4: 25%." in alt
