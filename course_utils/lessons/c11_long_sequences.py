@@ -241,7 +241,7 @@ def host_or_again(
     return 2 * per_number * width / machine.host_link, operations / (share * machine.flops["bfloat16"])
 
 
-def exposed(moved, again):
+def exposed(moved: np.ndarray | float, again: np.ndarray | float) -> np.ndarray:
     """Seconds of `moved` that the step waits for: out while forward computes, back during a backward pass of twice the time."""
     return np.maximum(moved / 2 - again, 0) + np.maximum(moved / 2 - 2 * again, 0)
 
