@@ -100,6 +100,7 @@ def test_a_file_may_import_its_neighbors(tmp_path, capsys):
     assert "build: fits" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_model_with_few_positions_is_planned_for_as_many_tokens_as_it_takes(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "max_position_embeddings": 77}))
     assert main(["plan", str(tmp_path), "--memory", "24GB", "--json"]) == 0
