@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
-from transformers import MistralConfig
+from transformers import BertConfig, MistralConfig
 
 from course_utils.memory import Recipe, dry_run, estimate, measure
 from course_utils.memory.formulas.finder import finder_of, fit, powers
@@ -110,6 +110,20 @@ def test_beyond_a_window_of_attention_sizes_are_answered_by_dry_runs():
     finder = finder_of(source_of(config), recipe)
     finder.attempt(1, 512)
     assert most_that_fits(finder, lambda b: (b, 512), 1, 8, lambda log: log.reserved <= two) == 2
+
+
+def test_a_length_that_kernels_round_up_has_formulas_of_its_own():
+    """Those for all lengths do not give its first dry run; those in the batch alone are dry runs to the byte."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    config = BertConfig(**sizes, vocab_size=100, architectures=["BertForSequenceClassification"])
+    finder = finder_of(source_of(config), Recipe("sgd", device="cuda"))
+    finder.attempt(4, 16)
+    assert finder.formulas_for(9, 16).holds(9, 16)
+    assert not finder.by_regime[2, None].exact
+    assert finder.formulas_for(9, 17) is None
+    log, how = finder.log(7, 16)
+    assert how.startswith("formulas")
+    assert np.array_equal(log.totals, attempt(finder.source, replace(finder.recipe, batch=7, sequence=16)).log.totals)
 
 
 def test_of_a_function_that_makes_a_model_formulas_are_found_too():

@@ -175,7 +175,7 @@ def test_a_script_s_own_head_is_the_one_that_is_planned(made, kind, capsys):
         "train.py",
         f"model = {made}\ntok.tokenizer(max_length=16)\nTrainingArguments('o', per_device_train_batch_size=4)\n",
     )
-    assert main(["plan", "train.py", "--memory", "80GB", "--json"]) == 0
+    assert main(["plan", "train.py", "--memory", "1GB", "--json"]) == 0
     instants = json.loads(capsys.readouterr().out)["instants"].values()
     assert max(one["bytes"] for one in instants) == whole.peak
 

@@ -338,7 +338,9 @@ def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[
 
 
 def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, fits: Callable[[Log], bool]) -> int | None:
-    """By formulas, whose answer is confirmed; where it is not, by formulas confirmed at every size."""
+    """By formulas, whose answer is confirmed. Where they do not hold there, dry runs near it find the largest; where they are
+    far off, dry runs alone.
+    """
 
     def confirm(n: int) -> bool:
         try:
@@ -353,11 +355,25 @@ def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, fits: C
             return False
 
     guessed = most(guess, start, limit)
-    if guessed is None or confirm(guessed):
-        return guessed
-    if (rounded := guessed // STEP * STEP) and confirm(rounded):  # to which formulas are the surest
-        return rounded
-    return most(confirm, start, limit)
+    if guessed is None:
+        return None
+    if confirm(guessed):
+        formulas, low, step = finder.formulas_for(*at(guessed)), guessed, 1
+        if formulas is not None and formulas.holds(*at(guessed)):
+            return guessed
+        while low + step <= limit and confirm(low + step):
+            low, step = low + step, 2 * step
+        return _between(confirm, low, min(low + step, limit + 1))
+    rounded = guessed // STEP * STEP  # to which kernels round lengths up
+    return _between(confirm, rounded, guessed) if rounded and confirm(rounded) else most(confirm, start, limit)
+
+
+def _between(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest that fits, by halves, where `low` does and `high` does not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
@@ -378,9 +394,7 @@ def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
             high = low
         if low == 1 and not fits(1):
             return start if fits(start) else None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+    low = _between(fits, low, high)
     return start if start > low and fits(start) else low
 
 
