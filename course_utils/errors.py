@@ -19,7 +19,7 @@ _ALSO = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def instead(name: object, choices: Iterable[object], otherwise: str = "") -> str:
-    """How the refusal of an unknown `name` ends: `do you mean adamw?`, or `otherwise`, by default all that is known.
+    """How the refusal of an unknown `name` ends: `did you mean adamw?`, or `otherwise`, by default all that is known.
 
     Upper and lower case do not count, and a name that differs by them alone is the only one that is asked about.
     """
@@ -29,7 +29,7 @@ def instead(name: object, choices: Iterable[object], otherwise: str = "") -> str
     near = [wanted] if wanted in names else [one for one in names if _begins_a_part(wanted, one)][:3]
     near = near or get_close_matches(wanted, names, 2)
     if near:
-        return f"do you mean {' or '.join(names[one] for one in near)}?"
+        return f"did you mean {' or '.join(names[one] for one in near)}?"
     return otherwise or f"choose one of {', '.join(names.values())}."
 
 

@@ -19,7 +19,7 @@ from course_staff.notebooks.successor import with_successor, without_successor
 from course_utils.files import exercises_of
 
 SECTIONS = (
-    "Cost before",
+    "Predict the cost",
     "The idea in one picture",
     "By hand",
     "With PyTorch, Accelerate and Trainer",

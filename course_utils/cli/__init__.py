@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
             word = unknown[0].partition("=")[0]
             ours = [one for one in [_ALIASES.get(word)] if one in options]
             meant = (
-                f"do you mean {ours[0]}?"
+                f"did you mean {ours[0]}?"
                 if ours
                 else instead(word, options, f"`{self.prog} --help` lists all options.")
             )

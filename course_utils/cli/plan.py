@@ -341,7 +341,7 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
     if card in MACHINES:
         return MACHINES[card].memory, named
     if given.isdigit() and int(given) < _MOST_GB:
-        raise CourseError(f"--memory {given} has no unit; do you mean {given}GB?")
+        raise CourseError(f"--memory {given} has no unit; did you mean {given}GB?")
     match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", given)
     if not match or match[2].upper() not in _UNITS:
         within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", given))

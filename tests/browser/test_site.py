@@ -86,7 +86,7 @@ def test_a_link_to_a_covered_heading_uncovers_it_and_one_to_a_bets_own_section_d
     for chapter in ("notebooks/00_start_here.html", "notebooks/13_capstone.html"):
         page = opened(chapter)
         contents = page.locator("#pst-page-toc-nav a")
-        contents.filter(has_text="Cost before").first.click()
+        contents.filter(has_text="Predict the cost").first.click()
         page.wait_for_function("location.hash === '#cost-before'")
         assert page.locator("[data-under]:visible").count() == 0, chapter
         contents.filter(has_text="Summary").first.click()

@@ -89,7 +89,7 @@ def test_who_types_it_again_is_told_where_it_is_open_and_nothing_is_merged(addre
     shutil.copy(mine / "start.md", mine / ".handed-out")
     before = [path.read_bytes() for path in handed]
     newer = folder / "notebooks" / handed[0].name
-    newer.write_text(newer.read_text().replace("Cost before", "Cost beforehand"))
+    newer.write_text(newer.read_text().replace("Predict the cost", "Cost beforehand"))
     environment = environment_for_child(JUPYTER_CONFIG_DIR=str(folder.parent), COURSE_HOME=str(folder.parent / "home"))
     command = [sys.executable, "-m", "course_utils.cli", "lab", "--no-browser"]
     for named, path in ((), "start.md"), (("01",), "notebooks/01_autodiff.ipynb"):

@@ -68,10 +68,10 @@ def test_a_new_question_can_be_of_each_kind_that_its_help_lists():
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        ("chekc 03", "do you mean check?"),
-        ("plan llama-7b --memry 24GB", "do you mean --memory"),
-        ("new chaptr x", "do you mean chapter?"),
-        ("run 03 --scale smok", "do you mean smoke?"),
+        ("chekc 03", "did you mean check?"),
+        ("plan llama-7b --memry 24GB", "did you mean --memory"),
+        ("new chaptr x", "did you mean chapter?"),
+        ("run 03 --scale smok", "did you mean smoke?"),
     ],
 )
 def test_a_mistyped_word_is_one_line_with_what_was_meant(words, meant, capsys):
@@ -85,17 +85,17 @@ def test_a_mistyped_word_is_one_line_with_what_was_meant(words, meant, capsys):
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        ("lab adamw", "do you mean 03_adamw?"),
-        ("check adam", "do you mean 03_adamw or 05_8bit_adam?"),
+        ("lab adamw", "did you mean 03_adamw?"),
+        ("check adam", "did you mean 03_adamw or 05_8bit_adam?"),
         ("lint 99", "the chapters are: 00_start_here, "),
-        ("plan lama-7b --memory 24GB", "do you mean llama-7b"),
-        ("plan llama-7b --memory 3090", "do you mean RTX 3090?"),
-        ("plan llama-7b --memory A100", "do you mean A100-40GB or A100-80GB?"),
-        ("plan llama-7b --memory 24GB --optimizer adamW", "do you mean adamw?"),
-        ("plan llama-7b --memory 24GB --precision bf61", "do you mean bf16?"),
-        ("plan llama-7b --emit slrum", "do you mean slurm?"),
-        ("new question 04 --kind kill", "do you mean kills?"),
-        ("train --out x --optimizer torch.Adamw", "do you mean torch.AdamW?"),
+        ("plan lama-7b --memory 24GB", "did you mean llama-7b"),
+        ("plan llama-7b --memory 3090", "did you mean RTX 3090?"),
+        ("plan llama-7b --memory A100", "did you mean A100-40GB or A100-80GB?"),
+        ("plan llama-7b --memory 24GB --optimizer adamW", "did you mean adamw?"),
+        ("plan llama-7b --memory 24GB --precision bf61", "did you mean bf16?"),
+        ("plan llama-7b --emit slrum", "did you mean slurm?"),
+        ("new question 04 --kind kill", "did you mean kills?"),
+        ("train --out x --optimizer torch.Adamw", "did you mean torch.AdamW?"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(words, meant, capsys):
@@ -105,7 +105,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(words, meant, capsys):
 
 def test_what_is_near_and_what_is_not():
     known = ("adamw", "adamw8bit", "sgd")
-    assert instead("AdamW", known) == "do you mean adamw?"
-    assert instead("adamw9bit", known).startswith("do you mean adamw8bit")
+    assert instead("AdamW", known) == "did you mean adamw?"
+    assert instead("adamw9bit", known).startswith("did you mean adamw8bit")
     assert instead("lion", known) == "choose one of adamw, adamw8bit, sgd."
     assert instead("lion", known, "write sgd.") == "write sgd."

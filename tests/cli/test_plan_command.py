@@ -319,7 +319,7 @@ def test_a_mistyped_kind_is_told_before_a_plan_is_worked_out(config, capsys, mon
         import_module("course_utils.memory.plan.plan"), "plan", lambda *_, **__: pytest.fail("it was planned")
     )
     assert main(["plan", config, *TOO_LARGE, "--sequence", "1000", "--row", "1", "--emit", "trian"]) == 2
-    assert "do you mean train?" in capsys.readouterr().err
+    assert "did you mean train?" in capsys.readouterr().err
 
 
 def test_a_row_alone_is_asked_what_to_do_with_it(config, capsys):
@@ -364,8 +364,8 @@ def test_it_is_held_against_this_machine(adapters, config, capsys, recwarn):
         (["nobody-1b", "--memory", "8GB"], "No model is called 'nobody-1b'"),
         (["gpt2-small"], "How large is the card"),
         (["gpt2-small", "--memory", "much"], "is neither a memory size"),
-        (["gpt2-small", "--memory", "h100 80gb"], "do you mean H100?"),
-        (["gpt2-small", "--memory", "24"], "do you mean 24GB?"),
+        (["gpt2-small", "--memory", "h100 80gb"], "did you mean H100?"),
+        (["gpt2-small", "--memory", "24"], "did you mean 24GB?"),
         (["gpt2-small", "--memory", "8GB", "--machine", "abacus"], "No card is called 'abacus'"),
         (["gpt2-small", "--memory", "8GB", "--optimizer", "adam"], "No optimizer is called 'adam'"),
         (
@@ -392,5 +392,5 @@ def test_a_mistyped_file_is_a_file_where_its_like_is_there(config, capsys, monke
     (tmp_path / "config.json").write_bytes(Path(config).read_bytes())
     (tmp_path / "gpt2-smal.json").write_text("{}")
     assert main(["plan", "config.jsn", "--memory", "8GB"]) == 2
-    assert "There is no file config.jsn; do you mean config.json?" in capsys.readouterr().err
+    assert "There is no file config.jsn; did you mean config.json?" in capsys.readouterr().err
     assert main(["plan", "gpt2-small", "--sequence", "16", "--why", "", "batch=1"]) == 0

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def test_variables_one_by_one():
     wrong, unknown = doctor.probe_variable("COURSE_SCALE", "huge"), doctor.probe_variable("COURSE_SCLAE", "gpu")
     assert (wrong.mark, "COURSE_SCALE='huge'" in wrong.remedy) == ("fix", True)
-    assert (unknown.mark, "do you mean COURSE_SCALE" in unknown.text) == ("note", True)
+    assert (unknown.mark, "did you mean COURSE_SCALE" in unknown.text) == ("note", True)
     assert doctor.probe_variable("COURSE_SEED", "3") is None
     home = doctor.probe_variable("COURSE_HOME", "~no-such-user-here/x")
     assert "COURSE_HOME='~no-such-user-here/x'" in home.remedy

@@ -142,7 +142,7 @@ def test_the_shards_of_all_ranks_hold_everything(parameters, ranks, stage):
     ("arguments", "options", "says"),
     [
         (("ddp", 10, 1), {}, "ranks=1 .* at least 2"),
-        (("zero4", 10, 2), {}, "'zero4'; do you mean zero3"),
+        (("zero4", 10, 2), {}, "'zero4'; did you mean zero3"),
         (("local-sgd", 10, 2), {"every": 0}, "every=0"),
         (("ddp", 10, 2), {"every": 4}, "belongs to local SGD"),
         (("local-sgd", 10, 2), {"no_sync": True}, "leave no_sync out"),

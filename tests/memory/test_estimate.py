@@ -278,7 +278,7 @@ def test_recurrent_layers_are_said_to_be_planned_by_other_kernels_than_a_gpus():
 @pytest.mark.parametrize(
     ("what", "options", "said"),
     [
-        ("lama-7b", {}, "No model is called 'lama-7b'; do you mean llama-7b"),
+        ("lama-7b", {}, "No model is called 'lama-7b'; did you mean llama-7b"),
         (3, {}, "int is no model; give a configuration"),
         (nn.Linear(4, 4), {}, "takes neither token ids nor pictures by Transformers' names; give batch="),
         (lambda: 3, {}, "returned a int; let it return a module"),

@@ -218,7 +218,7 @@ def test_what_a_line_adds_to_a_file_counts_wherever_the_file_s_key_does():
 
 def test_a_script_s_misspelled_argument_is_refused_and_its_trainer_s_are_read():
     write("train.py", "SFTConfig(output_dir='x', per_device_train_batchsize=4)\n")
-    with pytest.raises(CourseError, match="do you mean per_device_train_batch_size"):
+    with pytest.raises(CourseError, match="did you mean per_device_train_batch_size"):
         read(["gpt2-small", "train.py"])
     write(
         "train.py",
@@ -561,7 +561,7 @@ def test_a_name_on_the_hub_is_found_in_the_cache_or_refused_without_a_far_sugges
         read(["HuggingFaceTB/SmolLM2-135M"])
     assert "mean" not in str(refusal.value)
     for name in ("meta-llama/Llama-3.1-8", "meta-llama/Llama-3.1-8B-Instruct"):
-        with pytest.raises(CourseError, match="do you mean llama-3.1-8b"):
+        with pytest.raises(CourseError, match="did you mean llama-3.1-8b"):
             read([name])
     folder = tmp_path / "cache/hub/models--HuggingFaceTB--SmolLM2-135M"
     (folder / "snapshots/abc").mkdir(parents=True)
@@ -609,7 +609,7 @@ def test_what_the_hub_refuses_is_one_sentence(error, said, monkeypatch):
         ("a.yaml", "max_length: many\nmodel_name_or_path: gpt2-small\n", "a.yaml:1: max_length must be a number"),
         ("a.yaml", "max_length: 0\nmodel_name_or_path: gpt2-small\n", "whole number from 1 on"),
         ("a.yaml", "packing: perhaps\nmodel_name_or_path: gpt2-small\n", "true or false"),
-        ("a.yaml", "per_device_train_batchsize: 2\nmax_length: 8\n", "do you mean per_device_train_batch_size"),
+        ("a.yaml", "per_device_train_batchsize: 2\nmax_length: 8\n", "did you mean per_device_train_batch_size"),
         ("a.yaml", "stage: sft\nmodel_name_or_path: gpt2-small\n", "does not train"),
         ("a.yaml", "model_name_or_path: gpt2-small\nbf16: true\nfp16: true\n", "exclude each other"),
         ("a.json", "{", "no JSON that can be read"),

@@ -66,7 +66,7 @@ def test_a_recipe_that_contradicts_itself_says_what_to_change(fields, said):
 
 
 def test_a_layer_that_is_not_there_is_refused_with_one_that_is():
-    with pytest.raises(CourseError, match="'q_prj'; do you mean q_proj"):
+    with pytest.raises(CourseError, match="'q_prj'; did you mean q_proj"):
         estimate(LLAMA, replace(SMALL, lora=4, lora_targets=("q_prj",)))
     with pytest.raises(CourseError, match="label_smoothing needs labels"):
         Workload(

@@ -73,7 +73,7 @@ REFUSED = {
     "ranks for themselves": (["--ranks", "2"], "2 processes would train independently; choose --strategy ddp"),
     "a batch that does not divide": (["--ranks", "5", "--strategy", "ddp"], "A batch of 12 does not divide"),
     "hsdp on three": (["--ranks", "3", "--strategy", "hsdp", "--replicas", "2"], "3 ranks do not make 2 groups of two or more"),
-    "a strategy that is none": (["--strategy", "zero9"], "No strategy is called 'zero9'; do you mean zero1"),
+    "a strategy that is none": (["--strategy", "zero9"], "No strategy is called 'zero9'; did you mean zero1"),
     "an optimizer that is none": (["--optimizer", "torch.Qqqqqq"], "No optimizer 'torch.Qqqqqq' trains here; choose torch.CLASS"),
     "one that calls the model": (["--optimizer", "torch.LBFGS"], "No optimizer 'torch.LBFGS' trains here; "),
     "an option that is none": (["--option", "nothing"], "--option nothing is not NAME=VALUE"),

@@ -123,7 +123,7 @@ def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
     for key, value in settings.items():
         near = get_close_matches(key, keys, 1, cutoff=0.9) if key not in keys and len(key) > 5 else []
         if near and near[0] not in settings:
-            raise CourseError(f"{value.where}: {tool.name} has no key {key!r}; do you mean {near[0]}?")
+            raise CourseError(f"{value.where}: {tool.name} has no key {key!r}; did you mean {near[0]}?")
 
 
 def _read_script(path: Path, problems: dict[str, str], given: Settings) -> tuple[Tool, Settings]:

@@ -38,7 +38,7 @@ def find_model(name: str) -> str:
     plain = re.sub(r"-(instruct|chat|it|base)(?=-|$)", "", name.lower())  # what is tuned has the same sizes
     near = get_close_matches(name.lower(), hubs, 1, _LEAST_ALIKE) or get_close_matches(plain, hubs, 1, _LEAST_ALIKE)
     otherwise = "give the path of its config.json, or of a folder that has one"
-    otherwise += f"; or do you mean {known_as(near[0])}?" if near else "."
+    otherwise += f"; or did you mean {known_as(near[0])}?" if near else "."
     if variables("HF_HUB_OFFLINE").get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         raise CourseError(f"{name} is not in the local cache, and HF_HUB_OFFLINE forbids to ask the Hub; {otherwise}")
     path = settings().home / "hub" / name.replace("/", "--") / "config.json"
