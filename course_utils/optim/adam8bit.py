@@ -109,7 +109,7 @@ class Adam8bit(AdamW):
         look-up; and 4 for each block. A small tensor needs its denominator only.
         """
         elements, stretch = prod(shape), min(prod(shape), stretch_on(device))
-        return 4 * elements if elements < 4096 else 17 * stretch + 4 * -(-stretch // BLOCK)
+        return 4 * elements if elements < 4096 else 17 * stretch + 4 * -(-stretch // cls.defaults["block_size"])
 
 
 class AdamW8bit(Adam8bit):

@@ -76,6 +76,13 @@ class GaLore(AdamW):
             return super().state_bytes(shape, itemsize)
         return super().state_bytes((rank, max(shape)), itemsize) + rank * min(shape) * itemsize
 
+    @classmethod
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, rank: float = 128) -> int:
+        """Bytes that the update of one tensor needs for a moment, in a step that keeps its directions: R, N and √v."""
+        if not is_projected(shape, rank):
+            return super().temporary_bytes(shape, itemsize)
+        return 3 * super().temporary_bytes((rank, max(shape)), itemsize)
+
 
 class APOLLO(GaLore):
     """As in the paper, but for its `scale` at rank 1, √128, which is yours to give; `growth` bounds how fast a step may grow."""
@@ -114,6 +121,14 @@ class APOLLO(GaLore):
         """Bytes of state for one parameter tensor."""
         beside = itemsize - rank * min(shape) * itemsize if is_projected(shape, rank) else 0
         return super().state_bytes(shape, itemsize, rank) + beside
+
+    @classmethod
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, rank: float = 128) -> int:
+        """Bytes that the update of one tensor needs for a moment: P, R, N, and the gradient times its columns' factors."""
+        if not is_projected(shape, rank):
+            return super().temporary_bytes(shape, itemsize, rank)
+        narrow, wide = sorted(shape)
+        return itemsize * (narrow * rank + 2 * rank * wide + (narrow + 1) * wide)
 
 
 def is_projected(shape: Sequence[int], rank: float) -> bool:

@@ -45,6 +45,11 @@ class AdamW16bit(AdamW):
         """Bytes of state for one parameter tensor, whatever its type."""
         return super().state_bytes(shape, 2)
 
+    @classmethod
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
+        """Bytes that the update of one float32 tensor needs for a moment: both averages, and three steps of rounding one."""
+        return 5 * 4 * prod(shape)
+
 
 class AdamW4bit(AdamW8bit):
     """AdamW with 4-bit averages (Li et al. 2023) as torchao has it: `AdamW8bit` with 16 numbers, and two codes to a byte.
@@ -80,6 +85,12 @@ class AdamW4bit(AdamW8bit):
             if elements < 4096
             else 2 * (-(-elements // 2) + 4 * -(-elements // 128))
         )
+
+    @classmethod
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, device: str = "cpu") -> int:
+        """Bytes that the update of one 32-bit tensor needs for a moment: a byte for each code, and packing or 8-bit AdamW."""
+        elements, of_update = prod(shape), super().temporary_bytes(shape, itemsize, device)
+        return of_update if elements < 4096 else 2 * elements + max(of_update, 5 * elements // 2)
 
 
 @cache

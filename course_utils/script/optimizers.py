@@ -1,6 +1,6 @@
 """The optimizers that `course train` makes by name."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,20 +9,13 @@ from torch import nn
 
 from course_utils import optim
 from course_utils.errors import CourseError, instead
-from course_utils.memory.step.optimizers import OPTIMIZERS
+from course_utils.memory.step.optimizers import make
+from course_utils.memory.step.recipe import OPTIMIZERS, Spec
 from course_utils.optim import ChainedOptimizer, hidden_matrices, low_bit
 
 _BY_ELEMENT = {"SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "RMSProp"}
 _BY_ELEMENT |= {"Adagrad", "AdaGrad", "Adadelta", "ASGD", "Rprop"}
 _NOT_HERE = {"LBFGS", "SparseAdam", "GaLore", "adamw4bit", "Optimizer"}  # they ask for more than parameters and a rate
-_OF_PLANS = {  # the class behind a name that plans have, and its arguments
-    "sgd": ("torch.SGD", {"foreach": False}),
-    "momentum": ("torch.SGD", {"momentum": 0.9, "foreach": False}),
-    "adamw": ("torch.AdamW", {"foreach": False}),
-    "adamw-foreach": ("torch.AdamW", {"foreach": True}),
-    "adamw-fused": ("torch.AdamW", {"fused": True}),
-    "adafactor": ("torch.Adafactor", {"foreach": False}),
-}
 
 
 @dataclass(frozen=True)
@@ -43,19 +36,20 @@ def kind_of(name: str) -> Kind:
     """What is behind a name. Raises `CourseError` for one that makes no optimizer here."""
     if name == "muon":
         return Kind(_muon, {}, False, False, None)
-    whole, arguments = _OF_PLANS.get(name, (name, {}))
-    room, _, kind = whole.partition(".")
+    spec = OPTIMIZERS.get(name, Spec(name))
+    room, _, kind = spec.path.replace("torch.optim.", "torch.").partition(".")
     places = {"torch": [torch.optim], "course": [optim, low_bit]}.get(room, [])
     if name in OPTIMIZERS and not places and name not in _NOT_HERE:
-        return Kind(_library(name), {}, False, False, name)
+        return Kind(partial(make, name), {}, False, False, name)
     optimizer = next((getattr(place, kind) for place in places if hasattr(place, kind)), None)
-    if not (isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer)) or kind in _NOT_HERE:
+    if not _is_optimizer(optimizer) or kind in _NOT_HERE:
         here = [one for one in OPTIMIZERS if one not in _NOT_HERE]
-        choices = (*here, "muon", *(f"{room}.{one}" for place in places for one in vars(place) if one not in _NOT_HERE))
+        classes = {one for place in places for one, value in vars(place).items() if _is_optimizer(value)} - _NOT_HERE
+        choices = (*here, "muon", *(f"{room}.{one}" for one in sorted(classes)))
         choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(here)}."
         raise CourseError(f"No optimizer {name!r} trains here; {instead(name, choices, choose)}")
-    recipe = name if name in OPTIMIZERS else partial(optimizer, lr=1e-3, **arguments)
-    return Kind(optimizer, arguments, kind in _BY_ELEMENT, room == "torch", recipe)
+    recipe = name if name in OPTIMIZERS else partial(optimizer, lr=1e-3)
+    return Kind(optimizer, spec.options, kind in _BY_ELEMENT, room == "torch", recipe)
 
 
 def make_optimizer(name: str, model: nn.Module, lr: float, options: dict) -> torch.optim.Optimizer:
@@ -68,16 +62,8 @@ def make_optimizer(name: str, model: nn.Module, lr: float, options: dict) -> tor
         raise CourseError(f"{name} does not take this: {error}; change --option.") from error
 
 
-def _library(name: str) -> Callable:
-    """bitsandbytes' and Transformers' optimizers by the name that plans have for them."""
-
-    def make(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-        made = OPTIMIZERS[name](parameters)
-        for group in made.param_groups:
-            group["lr"] = lr
-        return made
-
-    return make
+def _is_optimizer(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
 
 
 def _muon(model: nn.Module, lr: float, **options) -> ChainedOptimizer:

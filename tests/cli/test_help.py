@@ -45,8 +45,7 @@ def test_every_option_has_a_help_that_tells_its_default_and_its_choices(name, ac
 
 def test_a_plan_tells_the_defaults_of_a_recipe_and_every_name_that_it_knows():
     from course_utils.memory.plan.emit import KINDS
-    from course_utils.memory.step.optimizers import OPTIMIZERS
-    from course_utils.memory.step.recipe import LOOPS, PRECISIONS
+    from course_utils.memory.step.recipe import LOOPS, OPTIMIZERS, PRECISIONS
 
     said = COMMANDS["plan"].format_help()
     for option in COMMANDS["plan"]._actions:

@@ -17,8 +17,7 @@ from course_utils.errors import CourseError
 from course_utils.memory import Recipe
 from course_utils.memory.plan.command import OWN_LOOP
 from course_utils.memory.plan.emit import emit, kind_for
-from course_utils.memory.step.optimizers import OPTIMIZERS
-from course_utils.memory.step.recipe import PRECISIONS
+from course_utils.memory.step.recipe import OPTIMIZERS, PRECISIONS
 
 PLAIN = Recipe("adamw-foreach", batch=4, sequence=256, accumulation=2, device="cuda")
 EVERYTHING = replace(

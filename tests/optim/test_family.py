@@ -7,7 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course_utils import memory
 from course_utils.optim import SGD, Adafactor, AdaGrad, Adam, AdamW, Momentum, Nesterov, RMSProp
+from course_utils.optim.galore import APOLLO, GaLore
+from course_utils.optim.low_bit import AdamW4bit, AdamW16bit
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 PAIRS = {
@@ -113,6 +116,24 @@ def test_temporary_bytes_are_what_the_allocator_sees(by_hand):
         optimizer.step()
     allocated = [event.self_cpu_memory_usage for event in profiler.events() if event.self_cpu_memory_usage >= p.nbytes]
     assert sum(allocated) == by_hand.temporary_bytes(p.shape)
+
+
+@pytest.mark.parametrize("shape", [(512, 512), (300, 704), (1024, 512), (30, 40)])
+@pytest.mark.parametrize(
+    ("kind", "options"), [(AdamW16bit, {}), (AdamW4bit, {}), (GaLore, {"rank": 16}), (APOLLO, {"rank": 16})]
+)
+def test_temporary_bytes_of_fewer_bits_and_directions_are_what_the_allocator_sees(kind, options, shape):
+    model = torch.nn.Linear(*shape, bias=False)
+    optimizer = kind(model.parameters(), lr=0.1, **options)
+
+    def step():
+        model.weight.grad = torch.ones_like(model.weight)
+        with memory.phase("update"):
+            optimizer.step()
+
+    measured = memory.measure((model, optimizer), step, timed=0)
+    scratch = measured.by_phase["update"] - measured.resident
+    assert 0 <= scratch - kind.temporary_bytes(shape, **options) <= 12  # three numbers that correct the averages
 
 
 @each

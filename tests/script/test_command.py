@@ -75,6 +75,7 @@ REFUSED = {
     "hsdp on three": (["--ranks", "3", "--strategy", "hsdp", "--replicas", "2"], "3 ranks do not make 2 groups of two or more"),
     "a strategy that is none": (["--strategy", "zero9"], "No strategy is called 'zero9'; did you mean zero1"),
     "an optimizer that is none": (["--optimizer", "torch.Qqqqqq"], "No optimizer 'torch.Qqqqqq' trains here; choose torch.CLASS"),
+    "no class but a near name": (["--optimizer", "course.Adamm"], "trains here; did you mean course.Adam"),
     "one that calls the model": (["--optimizer", "torch.LBFGS"], "No optimizer 'torch.LBFGS' trains here; "),
     "an option that is none": (["--option", "nothing"], "--option nothing is not NAME=VALUE"),
     "an option that it lacks": (["--option", "foo=1"], "adamw does not take this: "),

@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from course_utils import models, viz
 from course_utils.hardware import MACHINES
 from course_utils.memory import Recipe, estimate
-from course_utils.memory.step.optimizers import OPTIMIZERS
+from course_utils.memory.step.recipe import OPTIMIZERS
 from course_utils.units import format_bytes
 from course_utils.viz.controls import in_words
 from course_utils.viz.picker import ModelPicker

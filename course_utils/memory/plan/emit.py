@@ -132,7 +132,7 @@ def _describe_script(recipe: Recipe, settings: set[str]) -> str:
 
 
 def _trl(model: str, recipe: Recipe) -> str:
-    names = {name: trainers for name, (_, _, trainers) in OPTIMIZERS.items() if trainers}
+    names = {name: spec.trainer for name, spec in OPTIMIZERS.items() if spec.trainer}
     if recipe.optimizer not in names:
         raise CourseError(f"Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(names)}.")
     if recipe.quantized and recipe.precision == "fp16":

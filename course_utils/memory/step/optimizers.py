@@ -8,7 +8,7 @@ from math import inf
 import torch
 
 from course_utils.errors import CourseError, instead
-from course_utils.memory.step import recipe
+from course_utils.memory.step.recipe import OPTIMIZERS
 from course_utils.memory.trace.as_cuda import GPU, HOST
 from course_utils.memory.trace.fake import fake_tensors, is_fake
 from course_utils.memory.trace.state import StateSize, optimizer_state_size
@@ -17,7 +17,7 @@ from course_utils.optim import GaLore, hidden_matrices
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
-class AdamW4bit(torch.optim.Optimizer):
+class MemoryOfAdamW4bit(torch.optim.Optimizer):
     """The memory of a 4-bit AdamW (Li et al. 2023) as torchao has it, not its arithmetic: for dry runs.
 
     Tensors of 4096 elements and more whose number 128 divides keep, for each of two averages, half a byte an element, a float32
@@ -30,7 +30,7 @@ class AdamW4bit(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], torch.Tensor] | None = None):
-        """Bears the state of every parameter that has a gradient."""
+        """Creates the state of every parameter that has a gradient."""
         for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
             if parameter not in self.state:
                 self.state[parameter] = self._new_state(parameter)
@@ -70,14 +70,13 @@ def _page_on_host(kind: type) -> type:
     return Paged
 
 
-def _make(name: str, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    path, options, _ = recipe.OPTIMIZERS[name]
-    module, _, kind = path.rpartition(".")
+def make(name: str, parameters: Iterable[torch.nn.Parameter], **options) -> torch.optim.Optimizer:
+    """The optimizer that a recipe names, with `options` over those that it has there."""
+    spec = OPTIMIZERS[name]
+    module, _, kind = spec.path.rpartition(".")
     chosen = getattr(import_module(module), kind)
-    return (_page_on_host(chosen) if name.startswith("paged") else chosen)(parameters, **{"lr": 1e-4, **options})
-
-
-OPTIMIZERS: dict[str, Make] = {name: partial(_make, name) for name in recipe.OPTIMIZERS}
+    paged = _page_on_host(chosen) if name.startswith("paged") else chosen
+    return paged(parameters, **{"lr": 1e-4, **spec.options, **options})
 
 
 def make_galore(model: torch.nn.Module, rank: int) -> Make:
@@ -88,13 +87,13 @@ def make_galore(model: torch.nn.Module, rank: int) -> Make:
     hidden = set(hidden_matrices(model)[0])
     inside = [parameter in hidden for parameter in model.parameters() if parameter.requires_grad]
 
-    def make(parameters: Iterable[torch.nn.Parameter]):
+    def make_groups(parameters: Iterable[torch.nn.Parameter]):
         groups = [{"params": [], "rank": inf}, {"params": [], "rank": rank}]
         for parameter, is_hidden in zip(parameters, inside, strict=True):
             groups[is_hidden]["params"].append(parameter)
         return GaLore(groups, lr=1e-4, interval=1)
 
-    return make
+    return make_groups
 
 
 def state_size(
@@ -116,4 +115,4 @@ def maker(optimizer: str | Make) -> Make:
         return optimizer
     if optimizer not in OPTIMIZERS:
         raise CourseError(f"No optimizer is called {optimizer!r}; {instead(optimizer, OPTIMIZERS)}")
-    return OPTIMIZERS[optimizer]
+    return partial(make, optimizer)

@@ -3,29 +3,36 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from course_utils.errors import CourseError, instead, require_count
 
+
+class Spec(NamedTuple):
+    """An optimizer: the library's class, its options, and what `TrainingArguments` calls it, if it has it."""
+
+    path: str
+    options: dict = {}  # noqa: RUF012 nobody writes to it
+    trainer: str = ""
+
+
 _ONE_BY_ONE = {"foreach": False}
 OPTIMIZERS = {
-    "sgd": ("torch.optim.SGD", _ONE_BY_ONE, "sgd"),
-    "momentum": ("torch.optim.SGD", {"momentum": 0.9, "foreach": False}, ""),
-    "adamw": ("torch.optim.AdamW", _ONE_BY_ONE, "adamw_torch"),
-    "adamw-foreach": ("torch.optim.AdamW", {"foreach": True}, "adamw_torch"),
-    "adamw-fused": ("torch.optim.AdamW", {"fused": True}, "adamw_torch_fused"),
-    "adafactor": ("torch.optim.Adafactor", _ONE_BY_ONE, ""),
-    "adafactor-transformers": (
-        "transformers.Adafactor",
-        {"lr": 1e-3, "relative_step": False, "scale_parameter": False},
-        "adafactor",
+    "sgd": Spec("torch.optim.SGD", _ONE_BY_ONE, "sgd"),
+    "momentum": Spec("torch.optim.SGD", {"momentum": 0.9, "foreach": False}),
+    "adamw": Spec("torch.optim.AdamW", _ONE_BY_ONE, "adamw_torch"),
+    "adamw-foreach": Spec("torch.optim.AdamW", {"foreach": True}, "adamw_torch"),
+    "adamw-fused": Spec("torch.optim.AdamW", {"fused": True}, "adamw_torch_fused"),
+    "adafactor": Spec("torch.optim.Adafactor", _ONE_BY_ONE),
+    "adafactor-transformers": Spec(
+        "transformers.Adafactor", {"relative_step": False, "scale_parameter": False}, "adafactor"
     ),
-    "adamw8bit": ("bitsandbytes.optim.AdamW8bit", {}, "adamw_bnb_8bit"),
-    "adamw4bit": ("course_utils.memory.step.optimizers.AdamW4bit", {}, "adamw_torch_4bit"),
-    "paged_adamw_8bit": ("bitsandbytes.optim.PagedAdamW8bit", {}, "paged_adamw_8bit"),
-    "paged_adamw_32bit": ("bitsandbytes.optim.PagedAdamW32bit", {}, "paged_adamw_32bit"),
+    "adamw8bit": Spec("bitsandbytes.optim.AdamW8bit", trainer="adamw_bnb_8bit"),
+    "adamw4bit": Spec("course_utils.memory.step.optimizers.MemoryOfAdamW4bit", trainer="adamw_torch_4bit"),
+    "paged_adamw_8bit": Spec("bitsandbytes.optim.PagedAdamW8bit", trainer="paged_adamw_8bit"),
+    "paged_adamw_32bit": Spec("bitsandbytes.optim.PagedAdamW32bit", trainer="paged_adamw_32bit"),
 }
-"""By name: the library's class, its options, and what Transformers' `TrainingArguments` calls it, if it has it."""
+"""What a `Recipe` may name."""
 PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
@@ -196,8 +203,9 @@ class Recipe:
             yield "Offloading moves what lies on the device to the host, where device='cpu' has it; take device='cuda'."
         if self.in_backward and self.offload:
             yield "The host updates once all gradients are there, not within backward; leave in_backward or offload out."
-        if self.zero_stage and OPTIMIZERS.get(self.optimizer, ("",))[0].startswith("bitsandbytes"):
-            yield "bitsandbytes' AdamW takes no shards; with a zero_stage take one of torch's optimizers."
+        of_bitsandbytes = self.optimizer in OPTIMIZERS and OPTIMIZERS[self.optimizer].path.startswith("bitsandbytes")
+        if self.zero_stage and of_bitsandbytes:
+            yield f"{self.optimizer} is bitsandbytes', which takes no shards; with a zero_stage take an optimizer of torch's."
         if self.in_backward and (self.clipping or self.accumulation > 1 or self.precision == "fp16" or self.ranks > 1):
             yield (
                 "An update within backward drops each gradient at once, so it knows no clipping, accumulation, loss scaling "

@@ -146,7 +146,9 @@ class Reading:
             planned = "adamw"
         self._put("optimizer", planned, value.where)
         if name.startswith("paged"):
-            self.remarks.append(f"Pages of {name} ({value.where}) may move to the host; all are counted on the device.")
+            self.remarks.append(
+                f"The states of {name} ({value.where}) are counted on the host, where CUDA may page them."
+            )
         if name == "galore_adamw":
             words = self.settings.get("optim_args")
             rank = re.search(r"rank=(\d+)", str(words.value)) if words else None

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from course_utils.memory.plan.reading.settings import Settings, Value
+from course_utils.memory.step.recipe import OPTIMIZERS
 
 _NO_BOUND = ("max_length", "max_grad_norm")
 """Keys whose null is a value of its own; of all others it is silence."""
@@ -41,7 +42,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Tables:
-    """What `tools.yaml` holds: the tools, what is not modeled by key, Trainer's optimizers, and peft's layers by family."""
+    """What `tools.yaml` holds: the tools, what is not modeled by key, names of optimizers, and peft's layers by family."""
 
     tools: dict[str, Tool]
     unmodelled: dict[str, str]
@@ -63,7 +64,7 @@ def tables() -> Tables:
     return Tables(
         tools,
         {key: why for why, keys in unmodelled.items() for key in keys},
-        optimizers,
+        {spec.trainer: name for name, spec in OPTIMIZERS.items()} | optimizers,
         {family: tuple(names.split()) for names, families in targets.items() for family in families.split()},
     )
 
