@@ -38,7 +38,7 @@ class UnknownCollectiveError(CourseError):
 class Entry:
     """One collective, or one message, as this rank saw it.
 
-    `sent` and `received` are bytes without headers, in `messages` sends. `started` is in seconds since the ledger was opened.
+    `sent` and `received` are bytes without headers, in `messages` sends. `started` is in seconds since counting began.
     A message has the rank that it is sent `to`.
     """
 
@@ -51,7 +51,7 @@ class Entry:
 
 
 class Traffic:
-    """The ledger of one rank."""
+    """What one rank sent and received."""
 
     def __init__(self):
         self.entries: list[Entry] = []
@@ -88,15 +88,15 @@ class Traffic:
 
 @contextmanager
 def counted() -> Iterator[Traffic]:
-    """A ledger of all that this rank sends meanwhile, also in the backward pass. Ledgers may be open inside each other."""
-    ledger = Traffic()
-    with _Watcher(ledger):
-        yield ledger
+    """Count all that this rank sends meanwhile, also in the backward pass; counts may be nested."""
+    traffic = Traffic()
+    with _Watcher(traffic):
+        yield traffic
 
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """What torch.distributed does meanwhile is in no ledger."""
+    """What torch.distributed does meanwhile is not counted."""
     _uncounted.append(None)
     try:
         yield
@@ -107,9 +107,9 @@ def uncounted() -> Iterator[None]:
 class _Watcher(TorchDispatchMode):
     """Records the operators of torch.distributed."""
 
-    def __init__(self, ledger: Traffic):
+    def __init__(self, traffic: Traffic):
         super().__init__()
-        self.ledger = ledger
+        self.traffic = traffic
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
@@ -123,10 +123,10 @@ class _Watcher(TorchDispatchMode):
             return
         if name not in _LOADS:
             raise UnknownCollectiveError(
-                f"The ledger does not know what torch.distributed's {name} sends; leave it out of what is counted."
+                f"What torch.distributed's {name} sends cannot be counted; leave it out of what is counted."
             )
         collective, load = _LOADS[name]
-        self.ledger.record(collective, *load(args, _group(args).size()), args[2] if name == "send" else None)
+        self.traffic.record(collective, *load(args, _group(args).size()), args[2] if name == "send" else None)
 
 
 def _group(args: tuple) -> dist.ProcessGroup:

@@ -77,13 +77,13 @@ def asked_for(values: dict, exact_or_most: Mapping) -> dict:
     return {**wanted, **{name: max(wanted[name], limit) for name, limit in most.items()}}
 
 
-def counts(ledger: Traffic) -> dict:
+def counts(traffic: Traffic) -> dict:
     """Numbers of messages and collectives, bytes, and to whom messages went; a collective's own messages are not counted."""
-    sends = [entry for entry in ledger.entries if entry.collective == "send"]
-    collectives = [entry for entry in ledger.entries if entry.collective not in ("send", "receive")]
+    sends = [entry for entry in traffic.entries if entry.collective == "send"]
+    collectives = [entry for entry in traffic.entries if entry.collective not in ("send", "receive")]
     return {
         MESSAGES: len(sends),
-        BYTES: ledger.sent,
+        BYTES: traffic.sent,
         PARTNERS: sorted({entry.to for entry in sends}),
         COLLECTIVES: len(collectives),
     }
@@ -123,8 +123,8 @@ def watched(seconds: float, work: Callable, *arguments):
 def _call(use: Callable, answer: Callable, given: dict, in_place: tuple[str, ...]) -> dict:
     mine = copy.deepcopy(given)
     dist.barrier()  # else a fast rank of the next call could be taken for a slow one of this
-    with counted() as ledger:
+    with counted() as traffic:
         result = use(answer, **mine)
     values = plain(result if type(result) is dict else {"result": result})
     left = all(same(given[name], mine[name]) for name in given if name not in in_place)
-    return {**values, **{name: plain(mine[name]) for name in in_place}, LEFT: left, **counts(ledger)}
+    return {**values, **{name: plain(mine[name]) for name in in_place}, LEFT: left, **counts(traffic)}

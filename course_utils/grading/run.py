@@ -128,7 +128,7 @@ def _of_rank(error: RankError) -> Outcome:
         return Outcome(kinds[error.kind], text=_cut(error.text))
     if error.kind == "UnknownCollectiveError":
         unknown = error.text.partition(";")[0].rstrip(".")
-        return Outcome("unsafe", text=f"{unknown}. Use what it can count: {_COUNTED}.")
+        return Outcome("unsafe", text=f"{unknown}. Use one of those that can be: {_COUNTED}.")
     if error.kind == "TypeError" and not line:
         return Outcome("signature", text=_cut(error.text))
     if not error.kind:

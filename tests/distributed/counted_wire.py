@@ -18,17 +18,17 @@ def sent() -> int:
 
 
 def by_hand():
-    """Bytes that all ranks together send for rings, torch's own collectives and DDP by hand, and those in this rank's ledger."""
+    """Bytes that all ranks together send for rings, torch's own collectives and DDP by hand, and those counted by this rank."""
     dist.barrier()
     before, numbers = sent(), torch.ones(1_000_000)
-    with counted() as ledger:
+    with counted() as traffic:
         ring.all_reduce(numbers)
         ring.all_gather(ring.reduce_scatter(numbers), len(numbers))
         dist.all_reduce(numbers)
         dist.all_to_all_single(torch.empty_like(numbers), numbers)
         DDP(torch.nn.Linear(1000, 1000))(torch.ones(2, 1000)).sum().backward()
         dist.barrier()
-    return sent() - before, ledger.sent
+    return sent() - before, traffic.sent
 
 
 def layers():
@@ -77,18 +77,18 @@ STEPS = {
 
 
 def by_step():
-    """By way, bytes that all ranks together send in four steps, and those in this rank's ledger."""
+    """By way, bytes that all ranks together send in four steps, and those counted by this rank."""
     found = {}
     for name, make in STEPS.items():
         step = make()
         step()  # what is sent only once, to begin with
         dist.barrier()
         before = sent()
-        with counted() as ledger:
+        with counted() as traffic:
             for _ in range(4):
                 step()
             dist.barrier()
-        found[name] = sent() - before, ledger.sent
+        found[name] = sent() - before, traffic.sent
     return found
 
 

@@ -90,9 +90,9 @@ def sent():
             optimizer = ShardedOptimizer(plain.parameters(), torch.optim.SGD, lr=0.1)
         else:
             model = FSDP(plain, techniques.blocks_of(plain), reshard_after_forward=method == "zero3")
-        with counted() as ledger:
+        with counted() as traffic:
             trained(model, [rank], optimizer)
-        found[method] = ledger.sent
+        found[method] = traffic.sent
     return found
 
 

@@ -74,14 +74,14 @@ def gradients(wrap):
     own = Net(seed=0)
     own.load_state_dict(model.module.state_dict())
     own(data(dist.get_rank(), 0)).square().mean().backward()
-    with counted() as ledger:
-        model.module.first.bias.register_hook(lambda _: early.append(len(ledger.entries)))
+    with counted() as traffic:
+        model.module.first.bias.register_hook(lambda _: early.append(len(traffic.entries)))
         with model.no_sync():
             model(data(dist.get_rank(), 0)).square().mean().backward()
-        quiet, single = len(ledger.entries), model.module.last.bias.grad.clone()
+        quiet, single = len(traffic.entries), model.module.last.bias.grad.clone()
         model.zero_grad()
         model(data(dist.get_rank(), 0)).square().mean().backward()
-    return own.last.bias.grad, single, model.module.last.bias.grad, quiet, early[-1], ledger.sent
+    return own.last.bias.grad, single, model.module.last.bias.grad, quiet, early[-1], traffic.sent
 
 
 def test_gradients_differ_before_synchronization_and_are_their_mean_after():
@@ -111,11 +111,11 @@ def under_checkpoints(ways):
         torch.manual_seed(0)
         model = DDP(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), bucket_bytes=1)
         hidden = data(rank, 0)[:, :4].requires_grad_()
-        with counted() as ledger:
+        with counted() as traffic:
             for _ in range(2):
                 hidden = checkpointed(model, hidden)
             hidden.square().mean().backward()
-        found[name] = [p.grad for p in model.parameters()], len(ledger.entries)
+        found[name] = [p.grad for p in model.parameters()], len(traffic.entries)
     return found
 
 

@@ -173,7 +173,7 @@ def in_halves(dtype):
     nets = [nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6)) for _ in range(2)]
     nets[1].load_state_dict(nets[0].state_dict())
     model = FSDP(nets[0], [nets[0][0], nets[0][2]], compute_dtype=dtype)
-    with counted() as ledger:
+    with counted() as traffic:
         out = model(data(dist.get_rank()))
         out.float().square().mean().backward()
     for part in (nets[1][0], nets[1][2]):
@@ -182,7 +182,7 @@ def in_halves(dtype):
     nets[1](data(dist.get_rank())).float().square().mean().backward()
     ours = model.gather_by_name([shard.grad for shard in model.shards])
     theirs = {name: p.grad.full_tensor() for name, p in nets[1].named_parameters()}
-    return out.dtype, {p.dtype for p in model.parameters()}, ours, theirs, ledger.sent
+    return out.dtype, {p.dtype for p in model.parameters()}, ours, theirs, traffic.sent
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -51,9 +51,9 @@ def run(optimizer_of, steps=STEPS, extra_tensors=lambda net: (), finish=True, **
     net = Net(seed=dist.get_rank()).double()
     optimizer = optimizer_of(trained(net))
     thetas, drifts = [], []
-    with counted() as ledger:
+    with counted() as traffic:
         local = LocalSGD(optimizer, extra_tensors=extra_tensors(net), **options)
-        at_start = ledger.sent
+        at_start = traffic.sent
         for step in range(steps):
             net(data(step)).square().mean().backward()
             optimizer.step()
@@ -63,21 +63,21 @@ def run(optimizer_of, steps=STEPS, extra_tensors=lambda net: (), finish=True, **
             thetas.append(flat(trained(net)))
         if finish:
             local.finish()
-    return thetas, drifts, ledger.sent - at_start, net, optimizer.state
+    return thetas, drifts, traffic.sent - at_start, net, optimizer.state
 
 
 def run_ddp(optimizer_of):
     """The same with gradients averaged at every step."""
-    with counted() as ledger:
+    with counted() as traffic:
         net = DDP(Net(seed=0).double())
         optimizer, thetas = optimizer_of(trained(net)), []
-        at_start = ledger.sent
+        at_start = traffic.sent
         for step in range(STEPS):
             net(data(step)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             thetas.append(flat(trained(net)))
-    return thetas, ledger.sent - at_start
+    return thetas, traffic.sent - at_start
 
 
 def both(optimizer_of, **options):

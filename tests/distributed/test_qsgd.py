@@ -55,9 +55,9 @@ def one_mean(levels):
     averaging = QSGD(layer.parameters(), levels)
     layer(torch.randn(8, 100, generator=draws(dist.get_rank()))).square().mean().backward()
     own = layer.weight.grad.clone()
-    with counted() as ledger:
+    with counted() as traffic:
         averaging.average()
-    return own, layer.weight.grad, ledger.sent, ledger.messages
+    return own, layer.weight.grad, traffic.sent, traffic.messages
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

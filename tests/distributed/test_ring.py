@@ -18,7 +18,7 @@ def mine(shape, dtype=torch.float64, rank=None):
 
 
 def beside_torch():
-    """Every shape through each collective: ours, torch's, and what the ledger has of ours."""
+    """Every shape through each collective: ours, torch's, and what is counted of ours."""
     found = []
     for shape in SHAPES:
         ours, theirs = mine(shape), mine(shape)
@@ -30,7 +30,7 @@ def beside_torch():
             piece = ring.reduce_scatter(before)
         with counted() as gathered:
             whole = ring.all_gather(piece, before.numel())
-        found.append((ours, theirs, whole, before, [ledger.entries for ledger in (reduced, scattered, gathered)]))
+        found.append((ours, theirs, whole, before, [traffic.entries for traffic in (reduced, scattered, gathered)]))
     return found
 
 
@@ -66,7 +66,7 @@ def test_a_view_is_summed_in_place():
 
 
 def torchs_own():
-    """torch's collectives, DDP and FSDP2, each in a ledger: their entries by kind, and CommDebugMode's counts of FSDP2."""
+    """torch's collectives, DDP and FSDP2, each counted: their entries by kind, and CommDebugMode's counts of FSDP2."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.debug import CommDebugMode
@@ -84,7 +84,7 @@ def torchs_own():
     with counted() as fsdp, CommDebugMode() as theirs:
         sharded(torch.ones(2, 6)).sum().backward()
     calls = {str(name).rsplit(".", 1)[-1]: count for name, count in theirs.get_comm_counts().items()}
-    return [{entry.collective: entry for entry in ledger.entries} for ledger in (plain, ddp, fsdp)], calls
+    return [{entry.collective: entry for entry in traffic.entries} for traffic in (plain, ddp, fsdp)], calls
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -114,12 +114,12 @@ def functional():
         "all-to-all": lambda: collectives.all_to_all_single(numbers, None, None, group),
     }
     for name, call in calls.items():
-        with counted() as ledger:
+        with counted() as traffic:
             found[name] = call().sum().item()
-        (entry,) = ledger.entries
+        (entry,) = traffic.entries
         found[name] = found[name], entry.collective, entry.sent, entry.received, entry.messages
     parts = [torch.empty(12) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
-    with pytest.raises(CourseError, match="does not know what torch.distributed's gather sends"), counted():
+    with pytest.raises(CourseError, match="torch.distributed's gather sends cannot be counted"), counted():
         dist.gather(numbers, parts)
     return found
 
@@ -140,13 +140,13 @@ def exchanges():
     even, uneven = torch.full((2 * ranks, 3), rank), torch.full((sum(range(ranks)), 3), rank)
     got = torch.empty(rank * ranks, 3, dtype=torch.int64)
     last = dist.new_group([ranks - 2, ranks - 1])
-    with counted() as ledger:
+    with counted() as traffic:
         dist.all_to_all_single(torch.empty_like(even), even)
         dist.all_to_all_single(got, uneven, [rank] * ranks, list(range(ranks)))
         if rank >= ranks - 2:
             own = rank - (ranks - 2)
             dist.all_to_all_single(torch.empty(2 * own, 3), torch.ones(1, 3), [own] * 2, [0, 1], group=last)
-    return [(entry.sent, entry.received, entry.messages) for entry in ledger.entries], got[:, 0].tolist()
+    return [(entry.sent, entry.received, entry.messages) for entry in traffic.entries], got[:, 0].tolist()
 
 
 def test_an_all_to_all_sends_each_part_straight_to_its_rank():

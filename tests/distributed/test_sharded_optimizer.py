@@ -96,10 +96,10 @@ def shares():
     begun = model[0].weight.detach().clone()
     sharded = ShardedOptimizer(groups(model), torch.optim.AdamW)
     same = model[0].weight.detach().clone()
-    with counted() as ledger:
+    with counted() as traffic:
         train(model, sharded, schedule(sharded.optimizer), [dist.get_rank()], range(2))
     state = sum(v.numel() for entries in sharded.optimizer.state.values() for v in entries.values() if v.ndim)
-    return begun, same, state, ledger.sent, ledger.frame()["calls"].to_dict()
+    return begun, same, state, traffic.sent, traffic.frame()["calls"].to_dict()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

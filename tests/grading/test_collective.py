@@ -166,4 +166,4 @@ def test_a_collective_that_cannot_be_counted_is_told_with_those_that_can():
     )
     [verdict] = grade_answer(ring(2), everyone).verdicts
     assert verdict.kind == "unsafe"
-    assert re.search(r"does not know what torch.distributed's gather sends\. Use .*`all_gather`", verdict.sentence)
+    assert re.search(r"What torch.distributed's gather sends cannot be counted\. Use .*`all_gather`", verdict.sentence)

@@ -126,9 +126,9 @@ def dried(one: Recipe) -> tuple[Usage, int]:
     work, sent = Workload(LLAMA, one), []
 
     def step(*built):
-        with counted() as ledger:
+        with counted() as traffic:
             work.step(*built)
-        sent.append(ledger.sent)
+        sent.append(traffic.sent)
 
     return dry_run(work.build, step, one.device, ranks=one.ranks), sent[-1]
 

@@ -154,7 +154,7 @@ def run_whole(
 ) -> Trial:
     """The dry run of all of this step; the parameters that are `idle` get no gradient in it, and so have no state."""
     work, watch = Workload(source, recipe, idle=idle), OperatorWatch(HOST if recipe.device == "cuda" else None)
-    clock, traffic, sent = Counter(), {}, []
+    clock, traffic, counts = Counter(), {}, []
 
     @contextmanager
     def timed(phase: str) -> Iterator[None]:
@@ -167,7 +167,7 @@ def run_whole(
     def watched() -> Iterator[None]:
         with ExitStack() as entered:
             if recipe.ranks > 1:
-                sent.append(entered.enter_context(counted()))
+                counts.append(entered.enter_context(counted()))
             if machine is not None:
                 entered.enter_context(watch)
                 entered.enter_context(observed_by(timed))
@@ -177,7 +177,7 @@ def run_whole(
     if work.idle != idle:  # only a step tells
         return run_whole(source, recipe, machine, work.idle)
     host = Log.of(usage.host) if usage.host is not None else Log.nothing()
-    for entry in (entry for ledger in sent for entry in ledger.entries):
+    for entry in (entry for count in counts for entry in count.entries):
         size, messages = traffic.get(entry.collective, (0, 0))
         traffic[entry.collective] = size + entry.sent, messages + entry.messages
     return Trial(recipe, Log.of(usage), host, clock, traffic)

@@ -22,7 +22,7 @@ def verdict_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
         return None
     trial, estimate = stored
     need = needs(trial.log, recipe.device)
-    return Plan(name, recipe, memory, estimate, trial, need, verdict_of(need, memory), (), (), {})
+    return Plan(name, recipe, memory, estimate, trial, need, verdict_of(need, memory))
 
 
 def rows_at_once(plan: Plan) -> tuple[Option, ...]:
@@ -32,10 +32,22 @@ def rows_at_once(plan: Plan) -> tuple[Option, ...]:
         stored = look_up(plan.model, recipe)
         if stored is None or verdict_of(need := needs(stored[0].log, recipe.device), plan.memory) != FITS:
             continue
-        names, costs = tuple(change.name for change in changes), "; ".join(change.costs for change in changes)
-        level, peak = max(change.level for change in changes), stored[0].log.peak
-        saved, how = plan.trial.log.peak - peak, stored[1].how
-        rows.append(Option(names, level, costs, peak, need, FITS, saved, nan, 0, how, recipe))
+        peak = stored[0].log.peak
+        rows.append(
+            Option(
+                names=tuple(change.name for change in changes),
+                level=max(change.level for change in changes),
+                costs="; ".join(change.costs for change in changes),
+                peak=peak,
+                need=need,
+                verdict=FITS,
+                saves=plan.trial.log.peak - peak,
+                seconds=nan,
+                sent=0,
+                how=stored[1].how,
+                recipe=recipe,
+            )
+        )
     return tuple(sorted(rows, key=lambda row: (row.level, len(row.names), row.peak))[:_SHOWN])
 
 

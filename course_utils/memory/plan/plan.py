@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations, product
 from math import inf, isnan, prod
+from typing import NamedTuple
 
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
@@ -77,17 +78,30 @@ def plan(
         say(f"it {verdict.replace(TIGHT, f'is {TIGHT}')}; {what_now}")
 
     about = source.name, recipe, memory, base, trial, need, verdict
-    show(Plan(*about, (), (), {}, why_no_seconds=why_no_seconds))
-    rows, nearest, helpless, unrated = (), None, (), ()
-    if verdict != FITS:
-        rows, nearest, helpless, unrated = _ladder(source, trial, memory, machine, tell, show)
+    show(Plan(*about, why_no_seconds=why_no_seconds))
+    changes = Changes() if verdict == FITS else _ladder(source, trial, memory, machine, tell, show)
     tell("finding the largest that fits")
     largest = _largest(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda" and cards:
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
         with suppress(CourseError):  # it does not go together with the recipe
             largest[CARDS] = _fewest_cards(source, recipe, memory, enough, tell)
-    return Plan(*about, rows, helpless, largest, unrated, why_no_seconds, max(cards, default=0), nearest)
+    return Plan(
+        *about,
+        **changes._asdict(),
+        largest=largest,
+        why_no_seconds=why_no_seconds,
+        most_cards=max(cards, default=0),
+    )
+
+
+class Changes(NamedTuple):
+    """What a search for changes ends with; the fields are a `Plan`'s."""
+
+    rows: tuple[Option, ...] = ()
+    helpless: tuple[str, ...] = ()
+    unrated: tuple[str, ...] = ()
+    nearest: Option | None = None
 
 
 def _ladder(
@@ -97,7 +111,10 @@ def _ladder(
     machine: Machine | None,
     say: Callable[[str], None],
     show: Callable[[Plan | Option], None],
-) -> tuple[tuple, Option | None, tuple, tuple]:
+) -> Changes:
+    """Look for changes of the `base` trial with which it fits: each alone, then up to three that cost something with any that are
+    easy. Those that should fit, by bytes that each left alone, are tried; then those that a row can do without are taken out.
+    """
     unrated = []
     tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say, unrated)}
     changes = [change for change in CHANGES if change.name in tried]
@@ -154,17 +171,17 @@ def _ladder(
                     show(fitting[-1])
                     levels[fitting[-1].level] += 1
                     break
-    shown = _two_of_each_level_and_the_gentlest(sorted(fitting, key=_disturbance))
+    shown = _select_two_of_each_level(sorted(fitting, key=_disturbance))
     gentlest = min((row.level for row in fitting), default=len(_LEVELS))
     nearest, gentler = None, [one for one in tight if max(change.level for change in one[0]) < gentlest]
     if gentler:
         best, most = min(gentler, key=lambda one: one[1])
         nearest = row_of(_fewest(best, lambda fewer: fewer and need(fewer)[1] <= most))
     lower = sorted((row for row in rows if row.saves > 0), key=lambda row: row.peak)
-    return tuple(shown or lower[:5]), nearest, helpless, tuple(unrated)
+    return Changes(tuple(shown or lower[:5]), helpless, tuple(unrated), nearest)
 
 
-def _two_of_each_level_and_the_gentlest(rows: list[Option]) -> list[Option]:
+def _select_two_of_each_level(rows: list[Option]) -> list[Option]:
     first = [row for row in rows if row in [other for other in rows if other.level == row.level][:2]]
     more = [row for row in rows if row not in first][: _SHOWN - len(first)]
     return sorted(first + more, key=_disturbance)
@@ -231,10 +248,11 @@ def _fewest(changes: tuple[Change, ...], fits: Callable) -> tuple[Change, ...]:
 def _promising(
     recipe: Recipe, useful: list[Change], wanted: dict[int, float], count: int, fitting: list[set], guess: Callable
 ) -> Iterator[tuple[int, list[tuple[Change, ...]]]]:
-    """`count` changes, with those of the easy ones beside which they should take least, which may fit: of each level with
-    other changes of that level, the least disturbing first; the changes below it in several ways, the least disturbing ones and
-    the one that should take least. In all they disturb less than what is `wanted` of the level. With and without a smaller
-    micro-batch, between which gradients are kept.
+    """By level, sets of changes to try in their order: the first that fits makes a row.
+
+    Every set of `count` changes that cost something gets the easy ones with which it should take the least, once with a smaller
+    micro-batch and once without. Sets that should not fit are left out, and those that disturb as much as is `wanted` of their
+    level. Sets with the same changes of their level are alternatives, of which the least disturbing and the smallest are given.
     """
     by_level, places = {}, {change.name: place for place, change in enumerate(useful)}
     easy, hard = ([change for change in useful if (change.name in _EASY) is is_easy] for is_easy in (True, False))

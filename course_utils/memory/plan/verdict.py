@@ -65,9 +65,9 @@ class Plan:
     trial: "Trial" = field(repr=False)
     need: tuple[int, int]
     verdict: str
-    rows: tuple[Option, ...]
-    helpless: tuple[str, ...]
-    largest: dict[str, int | None]
+    rows: tuple[Option, ...] = ()
+    helpless: tuple[str, ...] = ()
+    largest: dict[str, int | None] = field(default_factory=dict)
     unrated: tuple[str, ...] = ()
     why_no_seconds: str = ""
     most_cards: int = 0

@@ -115,7 +115,7 @@ class Workload:
                     optimizer.zero_grad()
 
     def prime(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        """Bear the optimizer's state, as a first step does; under FSDP2 take one, since it bears its buffers there."""
+        """Create the optimizer's state, as a first step does; under FSDP2 take one, which creates its buffers too."""
         if self.recipe.zero_stage > 1 or self.recipe.in_backward:
             self.step(model, optimizer, batches)
             return

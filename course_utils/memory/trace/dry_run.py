@@ -71,10 +71,10 @@ def dry_run(
     `build` returns a tuple with the model or models, the optimizers, and what else the step takes; all that it makes is fake.
     With `like="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
     are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
-    `ranks` the step is that of one `rank` of so many, in a process group whose other ranks are pretended. Where a step reads a
-    number that depends on values of floating tensors (`loss.item()`) it gets 1. `warm` bears the optimizer's state in place of a
-    first step, and `watch()` is entered around the second. Raises `CourseError`, naming the line, where a step needs more of its
-    values than that, where it never updates, where the model was not built inside, and where it is not done after `seconds`.
+    `ranks` the step is that of one `rank` among them, in a process group whose other ranks are pretended. Where a step reads a
+    number that depends on values of floating tensors (`loss.item()`) it gets 1. `warm` creates the optimizer's state in place of
+    a first step, and `watch()` is entered around the second. Raises `CourseError`, naming the line, if a step needs more of
+    its values than that, never updates, is not done after `seconds`, or if the model was not built inside.
     """
     if like not in ("cpu", "cuda"):
         raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
