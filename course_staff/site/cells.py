@@ -5,9 +5,8 @@ They come from the formulas of named models that are shipped with the package.
 
 from typing import NamedTuple
 
-from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.named import look_up
-from course_utils.memory.plan.verdict import FITS, TIGHT, needs, verdict_of
+from course_utils.memory.plan.verdict import FITS, TIGHT, cards_of, name_cards, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe
 from course_utils.units import format_bytes
 
@@ -78,22 +77,12 @@ def rows_of(model: str, batch: int, sequence: int) -> list[dict]:
                 "least": need[0],
                 "most": need[1],
                 "need": f"{format_bytes(need[0])} to {format_bytes(need[1])}",
-                "fits": _cards(need, method, FITS),
-                "tight": _cards(need, method, TIGHT),
+                "fits": name_cards(cards_of(need, FITS), method.recipe()) or "none",
+                "tight": name_cards(cards_of(need, TIGHT), method.recipe()) or "none",
                 "command": command(model, method, batch, sequence),
             }
         )
     return rows
-
-
-def _cards(need: tuple[int, int], method: Method, verdict: str) -> str:
-    """The cards with this verdict by their memory, with what they lack; all that have more than the first are a number."""
-    halves = method.recipe().precision != "fp32"
-    of_verdict = [card for card in MACHINES.values() if verdict_of(need, card.memory) == verdict]
-    least = [card for card in of_verdict if card.memory == of_verdict[0].memory]
-    names = [card.name + " (no bfloat16)" * (halves and "bfloat16" not in card.flops) for card in least]
-    more = len(of_verdict) - len(least)
-    return ", ".join(names) + f" and {more} with more memory" * bool(more) if names else "none"
 
 
 def command(model: str, method: Method, batch: int, sequence: int, memory: str = "24GB") -> str:

@@ -15,7 +15,7 @@ from course_utils.store import Section
 from course_utils.units import format_bytes, format_seconds, three_digits
 
 
-class Figure(NamedTuple):
+class BudgetLine(NamedTuple):
     """One number of a choice: what it is of, its budget, the prediction, and the measurement or None.
 
     `unit` is `bytes`, `seconds`, `bytes sent`, or any other word, such as `%`, that stands behind the number.
@@ -40,7 +40,7 @@ class Figure(NamedTuple):
 @dataclass(frozen=True)
 class Choice:
     """What was chosen for `scenario`: the fields of a `memory.Recipe`, the layout over devices where there are several, and
-    `rows`, a `Figure` or its five values each.
+    `rows`, a `BudgetLine` or its five values each.
 
     Raises `ValueError` where the rows are none of that, and where a number of theirs is not finite.
     """
@@ -48,11 +48,11 @@ class Choice:
     scenario: str
     recipe: dict
     layout: dict | None
-    rows: tuple[Figure, ...]
+    rows: tuple[BudgetLine, ...]
 
     def __post_init__(self):
         try:
-            rows = tuple(Figure(*row) for row in self.rows)
+            rows = tuple(BudgetLine(*row) for row in self.rows)
             named = re.fullmatch(r"\w[\w-]*", self.scenario)
             right = named and isinstance(self.recipe, dict) and isinstance(self.layout, dict | None)
             right = right and all(map(_is_sound, rows))
@@ -63,7 +63,7 @@ class Choice:
         object.__setattr__(self, "rows", rows)
 
 
-def _is_sound(row: Figure) -> bool:
+def _is_sound(row: BudgetLine) -> bool:
     numbers = [row.budget, row.predicted, *([] if row.measured is None else [row.measured])]
     finite = all(isinstance(one, (int, float)) and isfinite(one) for one in numbers)
     return finite and isinstance(row.what, str) and isinstance(row.unit, str)

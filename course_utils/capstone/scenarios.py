@@ -8,7 +8,7 @@ from itertools import zip_longest
 from threading import Lock
 
 from course_utils import models
-from course_utils.capstone.kept import Choice, Figure, keep
+from course_utils.capstone.kept import BudgetLine, Choice, keep
 from course_utils.capstone.layout import Layout, Sent, sent_by
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine, machine
@@ -110,15 +110,15 @@ class Weighed:
         return verdict_of(self.need, self.scenario.memory) == FITS
 
     @property
-    def figures(self) -> tuple[Figure, ...]:
+    def figures(self) -> tuple[BudgetLine, ...]:
         """What is predicted beside its budget."""
         scenario = self.scenario
         rows = [
-            Figure("memory of a card", scenario.memory, self.need[1], None, "bytes"),
-            Figure("an update", scenario.seconds, self.seconds, None, "seconds"),
+            BudgetLine("memory of a card", scenario.memory, self.need[1], None, "bytes"),
+            BudgetLine("an update", scenario.seconds, self.seconds, None, "seconds"),
         ]
         if scenario.between is not None:
-            rows.append(Figure("leaving a machine", scenario.between, self.leaving, None, "bytes sent"))
+            rows.append(BudgetLine("leaving a machine", scenario.between, self.leaving, None, "bytes sent"))
         return tuple(rows)
 
     def __str__(self):

@@ -5,11 +5,10 @@ Symbols: N ranks, P parameters, k micro-batches of an update, H updates between 
 
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Integral
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, instead, require_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,8 +131,10 @@ def communication(
     that the method does not have.
     """
     _check_method(method, every, no_sync)
-    _check_counts(parameters=parameters, parameter_bytes=parameter_bytes, gradient_bytes=gradient_bytes)
-    _check_counts(accumulation=accumulation, every=every, buckets=buckets, ranks=ranks)
+    sizes = {"parameters": parameters, "parameter_bytes": parameter_bytes, "gradient_bytes": gradient_bytes}
+    counts = {"accumulation": accumulation, "every": every, "buckets": buckets, "ranks": ranks}
+    for name, count in (sizes | counts).items():
+        require_count(name, count)
     if ranks < 2:
         raise CourseError(f"ranks={ranks} leaves nobody to send to; use at least 2.")
     payloads = {
@@ -161,7 +162,8 @@ def zero_bytes_per_rank(
     """
     if stage not in range(4):
         raise CourseError(f"ZeRO has no stage {stage!r}; use 0, 1, 2 or 3.")
-    _check_counts(parameters=parameters, ranks=ranks)
+    require_count("parameters", parameters)
+    require_count("ranks", ranks)
     shard = -(-parameters // ranks)
     first_shared = ((optimizer_bytes, 1), (gradient_bytes, 2), (parameter_bytes, 3))
     return sum(size * (shard if stage >= first else parameters) for size, first in first_shared)
@@ -187,9 +189,3 @@ def _check_method(method: str, every: int, no_sync: bool | None) -> None:
         raise CourseError("Local SGD never sends gradients; leave no_sync out.")
     if method != "local-sgd" and every != 1:
         raise CourseError(f"every={every} belongs to local SGD; leave it out, or choose method='local-sgd'.")
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
-            raise CourseError(f"{name}={count!r} makes no sense; use a whole number of 1 or more.")

@@ -178,8 +178,15 @@ class TrainingLoop:
                 step = self.next(step)
             if first < self.job.steps:
                 self._save(self.job.steps)
-        figures = (self.meter.losses, self.peak, self.expected.peak, self.meter.rate)
-        result = Result(max(first, self.job.steps), first, *figures, self.engine)
+        result = Result(
+            step=max(first, self.job.steps),
+            resumed_from=first,
+            losses=self.meter.losses,
+            peak=self.peak,
+            predicted=self.expected.peak,
+            tokens_per_second=self.meter.rate,
+            engine=self.engine,
+        )
         self._say_end(result)
         return result
 

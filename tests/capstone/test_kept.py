@@ -3,7 +3,7 @@
 import pytest
 
 from course_utils.capstone import kept
-from course_utils.capstone.kept import Choice, Figure, keep, load
+from course_utils.capstone.kept import BudgetLine, Choice, keep, load
 from course_utils.errors import CourseError
 from course_utils.settings import settings
 from course_utils.store import Section
@@ -49,7 +49,7 @@ def test_a_choice_is_read_back_as_it_was_and_a_later_one_takes_its_place(restart
 def test_figures_are_said_in_their_unit():
     words = [[row.in_words(row.predicted), row.in_words(row.budget)] for row in choice().rows]
     assert words == [["22.5 GiB", "24.0 GiB"], ["1.75 s", "2.00 s"], ["512 KiB", "1.00 MiB"], ["80 %", "75 %"]]
-    assert Figure("x", 1, 1.5, None, "").in_words(1.5) == "1.50"
+    assert BudgetLine("x", 1, 1.5, None, "").in_words(1.5) == "1.50"
 
 
 WRONG = [

@@ -143,12 +143,12 @@ def test_the_shards_of_all_ranks_hold_everything(parameters, ranks, stage):
     [
         (("ddp", 10, 1), {}, "ranks=1 .* at least 2"),
         (("zero4", 10, 2), {}, "'zero4'; did you mean zero3"),
-        (("local-sgd", 10, 2), {"every": 0}, "every=0"),
+        (("local-sgd", 10, 2), {"every": 0}, "every must be a whole number from 1 on, not 0"),
         (("ddp", 10, 2), {"every": 4}, "belongs to local SGD"),
         (("local-sgd", 10, 2), {"no_sync": True}, "leave no_sync out"),
-        (("ddp", 10, 2), {"accumulation": 0}, "accumulation=0"),
-        (("ddp", 0, 2), {}, "parameters=0"),
-        (("ddp", 10, 2), {"buckets": 1.5}, "buckets=1.5"),
+        (("ddp", 10, 2), {"accumulation": 0}, "accumulation must be a whole number from 1 on, not 0"),
+        (("ddp", 0, 2), {}, "parameters must be a whole number from 1 on, not 0"),
+        (("ddp", 10, 2), {"buckets": 1.5}, "buckets must be a whole number from 1 on, not 1.5"),
     ],
 )
 def test_a_contradiction_is_told_in_one_sentence(arguments, options, says):
@@ -156,7 +156,7 @@ def test_a_contradiction_is_told_in_one_sentence(arguments, options, says):
         communication(*arguments, **options)
 
 
-@pytest.mark.parametrize(("ranks", "stage", "says"), [(4, 4, "no stage 4; use 0, 1, 2 or 3"), (0, 1, "ranks=0")])
+@pytest.mark.parametrize(("ranks", "stage", "says"), [(4, 4, "no stage 4; use 0, 1, 2 or 3"), (0, 1, "ranks must be a whole number from 1 on, not 0")])
 def test_zero_refuses_what_it_does_not_know(ranks, stage, says):
     with pytest.raises(CourseError, match=says):
         zero_bytes_per_rank(10, ranks, stage)

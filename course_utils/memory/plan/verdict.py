@@ -93,7 +93,7 @@ class Plan:
             reserved, width = format_bytes(self.trial.log.reserved), self.need[1] / self.need[0] - 1
             how = f"and the most is {width:.0%} above the least; known from {self.estimate.how}"
             lines.append(f"The allocator reserves {reserved} for it, {how}.")
-            on = {verdict: self._name_cards(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
+            on = {verdict: name_cards(self.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
             lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
             lines.append(self._by_the_label())
         else:
@@ -132,21 +132,12 @@ class Plan:
 
     def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
         """The cards in `hardware.MACHINES` of which this is the verdict where `offered` of their memory is there."""
-        return tuple(name for name, card in MACHINES.items() if verdict_of(self.need, offered * card.memory) == verdict)
-
-    def _name_cards(self, names: Sequence[str]) -> str:
-        """Those with the least memory, the others as a number; beside a name that it lacks what the recipe multiplies in."""
-        halves = "bfloat16" if self.recipe.precision != "fp16" else "float16"
-        wanted = halves if self.recipe.precision != "fp32" or self.recipe.quantized else "float32"
-        least = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]
-        text = ", ".join(name if wanted in MACHINES[name].flops else f"{name} (no {wanted})" for name in least)
-        more = len(names) - len(least)
-        return f"{text} and {more} with more memory" if more else text
+        return cards_of(self.need, verdict, offered)
 
     def _by_the_label(self) -> str:
         """What to know of a memory that a label says, and which of the cards would not do as well with the least of it."""
         worse = {v: [card for card in self.cards(v, OFFERED) if card not in self.cards(v)] for v in (TIGHT, DOES_NOT)}
-        then = [f"{verdict} on {self._name_cards(cards)}" for verdict, cards in worse.items() if cards]
+        then = [f"{verdict} on {name_cards(cards, self.recipe)}" for verdict, cards in worse.items() if cards]
         advice = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
         return f"{advice} With 8 % less: {'; '.join(then)}." if then else advice
 
@@ -234,3 +225,18 @@ def needs(log: "Log", device: str) -> tuple[int, int]:
 def verdict_of(need: tuple[int, int], memory: float) -> str:
     """`FITS` where the most that is needed is there, `DOES_NOT` where the least is not."""
     return FITS if need[1] <= memory else TIGHT if need[0] <= memory else DOES_NOT
+
+
+def cards_of(need: tuple[int, int], verdict: str, offered: float = 1.0) -> tuple[str, ...]:
+    """The cards in `hardware.MACHINES` of which this is the verdict where `offered` of their memory is there."""
+    return tuple(name for name, card in MACHINES.items() if verdict_of(need, offered * card.memory) == verdict)
+
+
+def name_cards(names: Sequence[str], recipe: Recipe) -> str:
+    """Those with the least memory, the others as a number; beside a name that it lacks what the recipe multiplies in."""
+    halves = "bfloat16" if recipe.precision != "fp16" else "float16"
+    wanted = halves if recipe.precision != "fp32" or recipe.quantized else "float32"
+    least = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]
+    text = ", ".join(name if wanted in MACHINES[name].flops else f"{name} (no {wanted})" for name in least)
+    more = len(names) - len(least)
+    return f"{text} and {more} with more memory" if more else text
