@@ -74,7 +74,7 @@ def _with_stored_numbers(path: Path, text: str) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """Of all cells' sources, hidden parts too."""
+    """A hash of the sources of all cells, hidden parts included."""
     return hashlib.sha256(json.dumps([cell["source"] for cell in read_notebook(path).cells]).encode()).hexdigest()
 
 

@@ -23,7 +23,7 @@ class Method(NamedTuple):
     fields: dict
 
     def recipe(self, batch: int = BATCHES[0], sequence: int = LENGTHS[0]) -> Recipe:
-        """In Trainer's loop on a GPU."""
+        """The recipe for Trainer's loop on a GPU."""
         return Recipe(**{**LOOPS["trainer"], **self.fields, "batch": batch, "sequence": sequence, "device": "cuda"})
 
 

@@ -96,7 +96,7 @@ class Weighed:
 
     @property
     def seconds(self) -> float:
-        """Of an update."""
+        """Seconds of one update, with the communication that nothing hides."""
         return sum(self.parts.values())
 
     @property

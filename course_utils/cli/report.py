@@ -7,7 +7,7 @@ HELP = "write a page with your bets, the ledger, the capstone's choices and this
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the page goes."""
+    """The file that the page is written to."""
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the page (default: report.html in the course's home folder)"
     )

@@ -262,7 +262,7 @@ def _look(name: str) -> Bet | None:
 
 
 def _keep(name: str, now: Bet) -> None:
-    """In this process, and beside whatever other notebooks have kept."""
+    """Store the bet for this process, and beside what other notebooks have stored."""
     _here[name] = now
     if settings().attended:
         chapter = _chapter(name)

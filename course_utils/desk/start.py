@@ -64,7 +64,7 @@ class Notebook:
 
     @property
     def link(self) -> str:
-        """Its title, as a link from the learner's folder."""
+        """The chapter's title, as a link from the learner's folder."""
         return f"[{self.title}]({self.path.parent.name}/{self.path.name})"
 
 

@@ -134,7 +134,7 @@ def _describe_error(error: BaseException) -> dict:
 
 
 def _message(error: BaseException) -> str:
-    """In one line of at most `_LONGEST` characters."""
+    """The error as one line of at most `_LONGEST` characters."""
     try:
         words = " ".join(str(error).split())
     except Exception:  # an exception of the learner's own

@@ -264,7 +264,7 @@ def _find_unsaved(path: Path, name: str, sources: list[str]) -> list[str]:
 
 
 def _digest(source: str) -> str:
-    """Of a cell, spaces and blank lines aside."""
+    """A hash of the cell's code, without spaces and blank lines."""
     return hashlib.sha256(" ".join(source.split()).encode()).hexdigest()[:16]
 
 

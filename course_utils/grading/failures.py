@@ -45,7 +45,7 @@ class Failures:
 
 
 def _in_words(error: BaseException) -> str:
-    """Its type, and of a syntax error what and where."""
+    """The error's type, and for a syntax error also what is wrong and where."""
     name = type(error).__name__
     return f"{name} ({error.msg}, line {error.lineno})" if isinstance(error, SyntaxError) else name
 

@@ -31,7 +31,7 @@ LINKS = {
 
 
 def all_reduce_seconds(size: float, ranks: int, link: Link) -> float:
-    """Of `size` bytes on a ring of `ranks`, none of it hidden; 0 on one rank."""
+    """Seconds of an all-reduce of `size` bytes on a ring of `ranks`, none of it hidden; 0 on one rank."""
     if ranks == 1:
         return 0.0
     return communication("ddp", max(1, round(size)), ranks, gradient_bytes=1).seconds(link.bandwidth, link.latency)

@@ -196,7 +196,7 @@ def flop_formula(packet: torch._ops.OpOverloadPacket) -> Callable[..., int] | No
 
 
 def _recurrent(flops: int) -> Callable[..., int]:
-    """Of a layer that takes so many FLOPs for each input row and each weight."""
+    """A layer that takes this many FLOPs for each input row and each weight."""
     return lambda x, of_input, of_state, *_, **__: flops * prod(x[:-1]) * (prod(of_input) + prod(of_state))
 
 

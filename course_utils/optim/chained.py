@@ -15,7 +15,7 @@ class ChainedOptimizer(torch.optim.Optimizer):
 
     @property
     def state(self) -> dict:
-        """By parameter, what its own optimizer keeps."""
+        """The state of each parameter, from its own optimizer."""
         return {parameter: state for each in self.optimizers for parameter, state in each.state.items()}
 
     @state.setter

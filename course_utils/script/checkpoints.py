@@ -88,7 +88,7 @@ class Checkpoints:
             shutil.rmtree(old)
 
     def paths(self) -> list[Path]:
-        """Those that have their name, the newest first."""
+        """The checkpoints that are complete, the newest first."""
         return sorted((p for p in self.folder.glob("step-*") if p.suffix != _PARTIAL), reverse=True)
 
     def load(self, say: Callable[[str], None]) -> dict | None:

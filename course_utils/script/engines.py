@@ -57,7 +57,7 @@ class Engine:
         self.optimizer.zero_grad()
 
     def state(self) -> Iterator[tuple[nn.Parameter, dict]]:
-        """By parameter what the optimizer keeps on this rank."""
+        """The optimizer's state of each parameter on this rank."""
         states = self.stateful.state
         return ((p, states.get(p, {})) for group in self.stateful.param_groups for p in group["params"])
 

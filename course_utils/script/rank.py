@@ -34,7 +34,7 @@ class ThisRank:
 
     @property
     def device(self) -> torch.device:
-        """Its own."""
+        """The device of this rank."""
         return torch.device("cuda", self.local_rank) if settings().device.type == "cuda" else torch.device("cpu")
 
 

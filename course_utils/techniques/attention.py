@@ -89,7 +89,7 @@ def scores_of(
 
 
 def above_diagonal(rows: slice, cols: slice, device: torch.device) -> Bool[Tensor, "rows cols"]:
-    """Where a key lies after its query."""
+    """True for each key that comes after its query."""
     queries, keys = (torch.arange(part.start, part.stop, device=device) for part in (rows, cols))
     return keys > queries[:, None]
 

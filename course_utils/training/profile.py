@@ -147,7 +147,7 @@ class Trace:
         return table.sort_values("seconds", ascending=False)
 
     def verdict(self) -> str:
-        """In one sentence, how long the model waited for its data loader."""
+        """One sentence on how long the model waited for its data loader."""
         steps, gaps = len(self.of("step")), self.gaps()
         waits = gaps.loc[gaps["where"] == LOADING, "seconds"]
         if waits.empty:

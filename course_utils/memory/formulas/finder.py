@@ -59,7 +59,7 @@ class Formulas:
 
     @property
     def how(self) -> str:
-        """In words."""
+        """How the formulas were found, for the printed answer."""
         b, s = max(self.confirmed)
         scratch = ", without libraries' scratch space" * self.scratch
         return f"formulas found from {self.runs} dry runs, confirmed by another at b={b}, s={s}{scratch}"

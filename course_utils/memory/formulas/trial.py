@@ -47,7 +47,7 @@ class Trial:
 
     @property
     def seconds(self) -> float:
-        """Of all operators, one after the other; NaN without a machine."""
+        """The sum over all operators, none of them overlapping; NaN without a machine."""
         return sum(self.clock.values()) if self.clock else nan
 
     @property

@@ -174,7 +174,7 @@ def _copy_configs(model: nn.Module) -> None:
 
 
 def _modules_above(model: nn.Module, name: str) -> list[nn.Module]:
-    """Those in which the list lies, the outermost first."""
+    """The modules that contain the list, the outermost first."""
     parts = name.split(".")
     return [model.get_submodule(".".join(parts[:place])) for place in range(len(parts))]
 

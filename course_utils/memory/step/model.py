@@ -135,7 +135,7 @@ class Source:
 
     @cached_property
     def blocks(self) -> Blocks | None:
-        """Where it repeats itself; None where it does not, or not often enough."""
+        """The model's equal blocks; None if it has too few of them."""
         return self._structure.blocks
 
     @property

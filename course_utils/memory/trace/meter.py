@@ -307,7 +307,7 @@ class Meter(TorchDispatchMode):
         self._mark_as("inputs", self._tensors)
 
     def _iterate_named(self, what: str) -> Iterator[tuple[str, object]]:
-        """Of all models by name; of several each name begins with the model's number."""
+        """Parameters, buffers or modules of all models by name; with several models a name begins with the model's number."""
         for number, model in enumerate(self.models):
             prefix = f"{number}" if len(self.models) > 1 else ""
             yield from getattr(model, what)(prefix=prefix)

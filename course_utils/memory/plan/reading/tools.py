@@ -70,7 +70,7 @@ def tables() -> Tables:
 
 
 def kind_of(settings: Settings) -> Tool | None:
-    """Whose file this is, by its keys; None where it is nobody's that is known here."""
+    """The tool that has such keys; None if no tool has."""
     tools = tables().tools
     order = ("axolotl", "llama-factory", "accelerate", "deepspeed", "trl", "trainer")
     return next((tools[key] for key in order if settings.keys() & set(tools[key].known_by)), None)
