@@ -5,14 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from course_utils.memory.step.sharded import share_state, units_of
+from course_utils.memory.step.sharded import shard_blocks, share_state
 
 Make = Callable[[nn.Module], Optimizer]
 
@@ -90,15 +87,10 @@ class Zero1(Ddp):
 
 
 class Fsdp2(Engine):
-    """`fully_shard` around every block and the whole, as ZeRO-3; with `replicas` in so many groups that hold everything each."""
+    """`fully_shard` around every block and the whole, as ZeRO-3; with `replicas` in groups that hold everything each."""
 
     averages, casts_itself = True, True
 
     def __init__(self, plain: nn.Module, make: Make, *, device: torch.device, halves: bool, replicas: int = 1):
-        ranks = dist.get_world_size()
-        shape = (replicas, ranks // replicas) if replicas > 1 else (ranks,)
-        mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
-        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if halves else MixedPrecisionPolicy()
-        for unit in [*units_of(plain), plain]:
-            fully_shard(unit, mesh=mesh, mp_policy=policy)
+        shard_blocks(plain, device.type, replicas, halves=halves)
         super().__init__(plain, make)

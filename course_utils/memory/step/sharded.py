@@ -22,20 +22,33 @@ from course_utils.units import MiB
 
 def shard(model: nn.Module, recipe: Recipe) -> None:
     """FSDP2 around every block and around the whole (`fully_shard`), in place."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
-    shape = (recipe.replicas, recipe.ranks // recipe.replicas) if recipe.replicas > 1 else (recipe.ranks,)
-    halves = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    options = {
-        "mesh": init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards")[-len(shape) :]),
-        "reshard_after_forward": recipe.zero_stage == 3,
-        "mp_policy": halves if recipe.precision == "autocast" else MixedPrecisionPolicy(),
-        "offload_policy": CPUOffloadPolicy() if recipe.offload and recipe.zero_stage == 3 else OffloadPolicy(),
-    }
     with patch("torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty", _Chunks):
-        for unit in [*units_of(model), model]:
-            fully_shard(unit, **options)
+        shard_blocks(
+            model,
+            "cpu",
+            recipe.replicas,
+            halves=recipe.precision == "autocast",
+            reshard_after_forward=recipe.zero_stage == 3,
+            offload_policy=CPUOffloadPolicy() if recipe.offload and recipe.zero_stage == 3 else OffloadPolicy(),
+        )
+
+
+def shard_blocks(model: nn.Module, device: str, replicas: int = 1, *, halves: bool = False, **options) -> None:
+    """`fully_shard` around every block and the whole, in place, over all ranks or in `replicas` groups that hold everything each.
+
+    With `halves` parameters are gathered in bfloat16, and gradients summed in float32. `options` are `fully_shard`'s.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    ranks = dist.get_world_size()
+    shape = (replicas, ranks // replicas) if replicas > 1 else (ranks,)
+    mesh = init_device_mesh(device, shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if halves else MixedPrecisionPolicy()
+    for unit in [*units_of(model), model]:
+        fully_shard(unit, mesh=mesh, mp_policy=policy, **options)
 
 
 class _Chunks:
