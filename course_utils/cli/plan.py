@@ -369,7 +369,7 @@ def _plan(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -
             _note(f"\r\033[K{passed:.0f} s: {what_now}", end="")
         elif passed > _LONG and not last_line:
             last_line = passed
-            _note("Working it out, which takes minutes for some models; the answer is then kept.")
+            _note("Planning: half a minute for most models, minutes for some. The answer is then cached.")
         elif last_line and passed > last_line + _OFTEN:
             last_line = passed
             _note(f"{passed:.0f} s: {what_now}")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from math import isnan
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from course_utils.hardware import MACHINES, OFFERED
@@ -24,6 +25,8 @@ BELOW, ABOVE = 0.02, 0.09
 """By how much measurements on GPUs are below what is allocated and above what is reserved, mostly: docs/accuracy.md."""
 ERROR = 0.005
 """By how much predictions for the CPU are off, at most: docs/accuracy.md."""
+_WIDE = 68
+"""Characters of words beside a row's numbers."""
 _OWN_LOOP = " 'own loop': you write the training loop yourself; neither has a setting for it."
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 CARDS = "fewest cards by ZeRO-3"
@@ -186,7 +189,7 @@ def _list_fields(recipe: Recipe) -> Iterator[str]:
 
 
 def table(rows: Sequence[Option]) -> Iterator[str]:
-    """Rows as text, in columns; what is not known of any of them has none."""
+    """Rows as text: numbers in columns, where they are known of any row, and beside them what is changed and what it costs."""
 
     def signed(size: int) -> str:
         return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
@@ -196,7 +199,6 @@ def table(rows: Sequence[Option]) -> Iterator[str]:
 
     columns = {
         "row": [str(number) for number in range(1, len(rows) + 1)],
-        "": [" + ".join(row.names) for row in rows],
         "peak": [format_bytes(row.peak) for row in rows],
         "change": [signed(-row.saves) for row in rows],
         "seconds": [longer(row.seconds) for row in rows],
@@ -206,12 +208,18 @@ def table(rows: Sequence[Option]) -> Iterator[str]:
     shown = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
 
     def line(cells: Iterable[str]) -> str:
-        formats = (f"{'<' if name in ('', 'train by') else '>'}{width}s" for name, width in shown.items())
-        return "  ".join(map(format, cells, formats))
+        formats = (f"{'<' if name == 'train by' else '>'}{width}s" for name, width in shown.items())
+        return f"  {'  '.join(map(format, cells, formats))}  "
 
-    yield f"  {line(shown)}   costs"
+    heads = line(shown)
+    yield f"{heads}what to change, and its costs"
     for place, row in enumerate(rows):
-        yield f"  {line(columns[name][place] for name in shown)}   {row.costs}"
+        words = [
+            *wrap(" + ".join(row.names), _WIDE),
+            *wrap(row.costs, _WIDE, initial_indent="  ", subsequent_indent="  "),
+        ]
+        yield line(columns[name][place] for name in shown) + words[0]
+        yield from (" " * len(heads) + more for more in words[1:])
 
 
 def needs(log: "Log", device: str) -> tuple[int, int]:
