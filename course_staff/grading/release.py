@@ -111,9 +111,10 @@ def facts(question: Question) -> str:
 
 
 def allowed(question: Question) -> str:
-    """The line below the facts: `*Everything may be used, except for `torch.optim.SGD`.*`"""
-    names = [f"`{name}`" for name in question.replaces if "._" not in name]
-    return f"*Everything may be used{', except for ' if names else ''}{', '.join(names)}.*"
+    """The line below the facts: `*You may use everything except `torch.optim.SGD`.*`"""
+    *names, last = [f"`{name}`" for name in question.replaces if "._" not in name] or [""]
+    but = f" except {', '.join(names)}{' and ' if names else ''}{last}" if last else ""
+    return f"*You may use everything{but}.*"
 
 
 def set_entry(authored: Authored) -> dict:

@@ -85,7 +85,7 @@ def _compare(expected: object, got: object, tolerance: Tolerance, path: tuple) -
     if expected != got:
         shown = _show(got)
         return _differ(
-            path, f"is {shown} where {_show(expected)} is right", f"is {shown}, which is not right", expected, got
+            path, f"is {shown} but should be {_show(expected)}", f"is {shown}, which is not right", expected, got
         )
     return None
 
@@ -120,7 +120,7 @@ def _lists(expected: list, got: list, tolerance: Tolerance, path: tuple) -> Diff
 
 def _numbers(expected: float, got: float, tolerance: Tolerance, path: tuple) -> Difference | None:
     if got != got and expected == expected:
-        return _differ(path, f"is NaN where {_show(expected)} is right", "is NaN", expected, got, inf)
+        return _differ(path, f"is NaN but should be {_show(expected)}", "is NaN", expected, got, inf)
     distance = _distance(expected, got, tolerance)
     if distance <= 1:
         return None
@@ -170,7 +170,7 @@ def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, p
     right, wrong = a[index].item(), b[index].item()
     others = f"; {count} of {differs.numel()} elements differ" if differs.numel() > 1 else ""
     if wrong != wrong:
-        return _differ(path, f"is NaN where {_show(right)} is right{others}", "is NaN", right, wrong, inf, index)
+        return _differ(path, f"is NaN but should be {_show(right)}{others}", "is NaN", right, wrong, inf, index)
     distance = abs(right - wrong) if isinstance(right, complex) else _distance(right, wrong, tolerance)
     problem, guarded = _say(right, wrong, distance) + others, f"is {_show(wrong)}, which is not right"
     return _differ(path, problem, guarded, right, wrong, distance, index)
@@ -178,7 +178,7 @@ def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, p
 
 def _say(right: complex, wrong: complex, distance: float) -> str:
     far = f", {_factor(distance)} is allowed" if distance < _PLAIN else ""
-    return f"is {_show(wrong)} where {_show(right)} is right{far}"
+    return f"is {_show(wrong)} but should be {_show(right)}{far}"
 
 
 def _factor(number: float) -> str:

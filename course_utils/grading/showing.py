@@ -176,7 +176,7 @@ def _status(result: Result, record: Record, older: str = "") -> str:
     if result.passed and record.only_seen:
         return "right, and counted as seen, because our solution was shown before"
     if result.passed and result.public_only:
-        return f"passed here; a grade would draw further cases for its {worth}"
+        return f"passed on these cases; a grade for its {worth} comes from further ones"
     if result.passed:
         return f"passed, {worth}"
     gained = f", {result.points:g} of {worth}" if result.points else ""

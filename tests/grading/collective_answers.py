@@ -35,7 +35,7 @@ WRONG_RINGS = {
     "the library's": (
         "for step in range(ranks - 1):",
         "dist.all_gather(pieces, piece)\n    for step in []:",
-        "`a vector · rank 0 · messages sent` is 0 where 2 is right",
+        "`a vector · rank 0 · messages sent` is 0 but should be 2",
     ),
     "everything to everybody": (
         "for step in range(ranks - 1):",
@@ -51,12 +51,12 @@ WRONG_RINGS = {
         "sending.wait()",
         "sending.wait()\n    other = dist.isend(piece, (rank + 1) % ranks)\n"
         "    dist.recv(piece.clone(), (rank - 1) % ranks)\n    other.wait()",
-        "`a vector · rank 0 · messages sent` is 3 where 2 is right",
+        "`a vector · rank 0 · messages sent` is 3 but should be 2",
     ),
     "changes its argument": (
         "return torch.cat(pieces)",
         "piece.zero_()\n    return torch.cat(pieces)",
-        "`a vector · rank 0 · arguments left as they were` is False where True is right",
+        "`a vector · rank 0 · arguments left as they were` is False but should be True",
     ),
     "wrong on the last rank": (
         "return torch.cat(pieces)",

@@ -109,7 +109,7 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
     assert lines[0] == "q1 · Doubling <fast>: not right yet, 0 of 2 checks passed"
     assert lines[1] == "Graded: `double`, a function from In [1], line 1."
     assert lines[2:4] == ["Diagnosis: this is <tripling>", "Hint: a nudge"]
-    assert lines[4] == "✗ one: `result` is 3 where 2 is right."
+    assert lines[4] == "✗ one: `result` is 3 but should be 2."
     again = [said(notebook).splitlines()[3] for _ in range(2)]
     assert again == ["Hint: an outline"] * 2, "the mistake's own hint, from the second try on"
 
@@ -152,7 +152,7 @@ def test_an_untouched_bug_hunt_is_known_by_its_source(notebook):
     run(notebook, "def twice(x):\n    return x")
     assert "q2 · A bug hunt: nothing to check yet" in said(notebook, "q2")
     run(notebook, "def twice(x):\n    return x + x")
-    assert "passed here; a grade would draw further cases for its 4 points" in said(notebook, "q2")
+    assert "passed on these cases; a grade for its 4 points comes from further ones" in said(notebook, "q2")
 
 
 def test_a_value_is_traced_to_the_cell_that_assigned_it(notebook):

@@ -58,7 +58,7 @@ def test_more_bytes_than_allowed_and_collectives_are_said():
     assert sentence == "`call · rank 0 · bytes sent` is 16 where at most 10 is allowed."
     limits[ranks.BYTES] = 16.0
     sentence = grade_answer(question, twice).verdicts[0].sentence
-    assert sentence == "`call · rank 0 · collectives` is 1 where 0 is right."
+    assert sentence == "`call · rank 0 · collectives` is 1 but should be 0."
 
 
 def test_only_what_is_asked_for_is_among_the_values_and_whatever_keeps_a_limit_looks_alike():
@@ -104,7 +104,7 @@ def test_an_answer_may_be_used_in_steps():
     counting = "import itertools\ndef answer(start):\n    numbers = itertools.count(start + 1)\n    return lambda: next(numbers)"
     assert grade_answer(question, define(counting)).passed
     sentence = grade_answer(question, define(counting.replace("start + 1", "6"))).verdicts[0].sentence
-    assert sentence == "After step 1, `call · rank 1` is 6 where 8 is right."
+    assert sentence == "After step 1, `call · rank 1` is 6 but should be 8."
 
 
 def test_what_a_use_counts_itself_may_be_limited_too():

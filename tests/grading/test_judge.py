@@ -26,26 +26,26 @@ def said(expected, got, tolerance=TIGHT) -> str | None:
 @pytest.mark.parametrize(
     ("expected", "got", "sentence"),
     [
-        (1.0, 1.5, "`y` is 1.5 where 1 is right."),
-        (1.0, 1.0 + 2e-9, "`y` is 1.000000002 where 1 is right, 2 times as far off as is allowed."),
-        (1.0, 1.0 + 1.02e-9, "`y` is 1.000000001 where 1 is right, a little further off than is allowed."),
-        (1, 2, "`y` is 2 where 1 is right."),
-        (1.0, math.nan, "`y` is NaN where 1 is right."),
-        (1.0, math.inf, "`y` is inf where 1 is right."),
+        (1.0, 1.5, "`y` is 1.5 but should be 1."),
+        (1.0, 1.0 + 2e-9, "`y` is 1.000000002 but should be 1, 2 times as far off as is allowed."),
+        (1.0, 1.0 + 1.02e-9, "`y` is 1.000000001 but should be 1, a little further off than is allowed."),
+        (1, 2, "`y` is 2 but should be 1."),
+        (1.0, math.nan, "`y` is NaN but should be 1."),
+        (1.0, math.inf, "`y` is inf but should be 1."),
         (True, 1, "`y` is a number where a truth value is expected."),
         (1, True, "`y` is a truth value where a number is expected."),
         (1.0, "1.0", "`y` is a string where a number is expected."),
         (1.0, None, "`y` is None where a number is expected."),
         (None, 0, "`y` is a number where None is expected."),
-        ("a", "b", "`y` is `b` where `a` is right."),
+        ("a", "b", "`y` is `b` but should be `a`."),
         (1.0, torch.tensor(1.0), "`y` is a tensor where a number is expected."),
         (torch.zeros(2), [0.0, 0.0], "`y` is a list or tuple where a tensor is expected."),
         (torch.zeros(2), torch.zeros(2).double(), "`y` has the dtype torch.float64 where torch.float32 is expected."),
         (torch.zeros(2), torch.zeros(3), "`y` has the shape (3,) where (2,) is expected."),
         (torch.zeros(2), torch.zeros(2, device="meta"), "`y` is on the device meta where cpu is expected."),
-        (torch.zeros(3), torch.tensor([0, math.nan, 1]), "`y[1]` is NaN where 0 is right; 2 of 3 elements differ."),
+        (torch.zeros(3), torch.tensor([0, math.nan, 1]), "`y[1]` is NaN but should be 0; 2 of 3 elements differ."),
         ([1, 2], [1], "`y` has the length 1 where 2 is expected."),
-        ([1, 2], [1, 3], "`y[1]` is 3 where 2 is right."),
+        ([1, 2], [1, 3], "`y[1]` is 3 but should be 2."),
         ({"a": 1}, {}, "`y · a` is missing."),
         ({"a": 1}, {"b": 2, "A": 1}, "`y · a` is missing; not asked for: `b`, `A`."),
         ({"a": 1}, dict.fromkeys("bcde"), "`y · a` is missing; not asked for: `b`, `c`, `d` and more."),
@@ -101,7 +101,7 @@ def test_the_first_step_tensor_and_index_are_named():
     assert (difference.step, difference.name, difference.index) == (2, "bias", (1,))
     assert (difference.expected, difference.got, difference.distance) == (1.0, 1.5, pytest.approx(5.0))
     assert difference.sentence() == (
-        "After step 2, `bias[1]` is 1.5 where 1 is right, 5 times as far off as is allowed; 1 of 2 elements differ."
+        "After step 2, `bias[1]` is 1.5 but should be 1, 5 times as far off as is allowed; 1 of 2 elements differ."
     )
 
 

@@ -62,9 +62,9 @@ def test_the_first_step_and_tensor_that_differ_are_said(adamw):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("1e-2", "1.01e-2", "weight_decay` is `0.0101` where `0.01` is right."),
-        ("1e-8", "1.01e-8", "eps` is `1.01e-08` where `1e-08` is right."),
-        ("0.999", "0.9991", "betas` is `0.9, 0.9991` where `0.9, 0.999` is right."),
+        ("1e-2", "1.01e-2", "weight_decay` is `0.0101` but should be `0.01`."),
+        ("1e-8", "1.01e-8", "eps` is `1.01e-08` but should be `1e-08`."),
+        ("0.999", "0.9991", "betas` is `0.9, 0.9991` but should be `0.9, 0.999`."),
     ],
 )
 def test_a_default_that_is_off_by_a_little_is_said(adamw, old, new, said):
@@ -74,7 +74,7 @@ def test_a_default_that_is_off_by_a_little_is_said(adamw, old, new, said):
 
 def test_touched_gradients_are_said(adamw):
     sentence = grade_answer(adamw, define(patch(ADAMW, *WRONG["clears p.grad"]))).verdicts[0].sentence
-    assert sentence == "After step 1, `p.grad is left as it was` is False where True is right."
+    assert sentence == "After step 1, `p.grad is left as it was` is False but should be True."
 
 
 SGD = """
@@ -163,7 +163,7 @@ def test_a_function_may_give_several_values():
     question = function(oracle, public=lambda _: [Case("c", {"x": 2, "y": 3})], **FIELDS)
     assert grade_answer(question, define("def answer(x, y): return [x + y, {'product': x * y}]")).passed
     result = grade_answer(question, define("def answer(x, y): return x + y, {'product': x + y}"))
-    assert result.verdicts[0].sentence.startswith("`result[1] · product` is 5 where 6 is right")
+    assert result.verdicts[0].sentence.startswith("`result[1] · product` is 5 but should be 6")
 
 
 BYTES = {"parameters": (526_264_752, "bytes"), "peak": (lambda: 2008.0, "MiB")}

@@ -348,4 +348,4 @@ def test_a_hidden_oracle_stays_and_its_words_on_the_public_cases_go(release):
         assert same(authored.question.expected(right.inputs), question.expected(found.inputs))
     with pytest.raises(KeyError):
         question.expected({"x": torch.ones(3)})
-    assert allowed(authored.question) == "*Everything may be used, except for `torch.nn.functional.softmin`.*"
+    assert allowed(authored.question) == "*You may use everything except `torch.nn.functional.softmin`.*"

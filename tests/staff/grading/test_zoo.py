@@ -115,7 +115,7 @@ def test_a_pass_that_uses_its_batches_up_is_refused():
     popped = mistaken(authored.solution, Mistake("", "", (POPPED,)))
     found = CaseRunner(authored).result(popped, entry(name, authored))
     assert {verdict.sentence for verdict in found.verdicts} == {
-        "`batches are left as they were` is False where True is right."
+        "`batches are left as they were` is False but should be True."
     }
 
 
