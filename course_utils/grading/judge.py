@@ -107,8 +107,8 @@ def explain(question: Question, outcome: Outcome) -> str:
     return {
         "untouched": text or f"{name} is as it was handed out: write your answer in its cell, and run that cell.",
         "missing": f"There is no {name} yet: define it in its cell, keep its name, and run the cell.",
-        "foreign": f"{name} rests on {text}, which it should replace: write your own.",
-        "signature": f"{name} cannot be called as the exercise asks ({text}): compare its arguments with the statement.",
+        "foreign": f"{name} uses {text}, which it should replace: write your own.",
+        "signature": f"{name} cannot be called as the exercise requires ({text}): compare its arguments with the statement.",
         "exception": f"{name} stopped with {text}{where}.",
         "stuck": f"{name} stopped with {text}{where}.",
         "timeout": f"{name} had not ended after {text} and was stopped{where}. Look for a loop that never ends.",

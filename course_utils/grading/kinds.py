@@ -138,7 +138,7 @@ def account(
 
     def run(answer: object, inputs: dict) -> dict:
         if type(answer) is not dict and len(names) > 1:
-            raise UnfitError(f"`{called}` is no dict; give one with the keys {', '.join(map(repr, names))}.")
+            raise UnfitError(f"`{called}` is not a dict; give one with the keys {', '.join(map(repr, names))}.")
         given = _spell_as_known(answer, names) if type(answer) is dict else {names[0]: answer}
         return {name: _number(given[name]) for name in [inputs["number"]] if name in given}
 
@@ -192,7 +192,7 @@ def choice(
             if key is None:
                 return f"The {what} is missing: answer with a pair of strings, the choice and the reason."
             if type(key) is not str or key not in allowed:
-                return f"The {what} {key!r} is none of {', '.join(map(repr, allowed))}: answer with a pair of these strings."
+                return f"The {what} {key!r} is not one of {', '.join(map(repr, allowed))}: answer with a pair of these strings."
         if chosen == right:
             return (why_not or {}).get(because, "The choice is right; the reason is another.")
         return (why_not or {}).get(chosen)

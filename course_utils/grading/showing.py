@@ -127,7 +127,7 @@ def solution_shown(question: Question, own: str, ours: str, passed: bool) -> Sho
     lines.append(
         Line(
             "fact",
-            "Lines with − are in yours alone, lines with + in ours. Another way may be as right: the check decides.",
+            "Lines with − are in yours alone, lines with + in ours. Other answers may be just as right: the check decides.",
         )
     )
     for tag, first, last, start, end in changes:
@@ -141,7 +141,7 @@ def solution_shown(question: Question, own: str, ours: str, passed: bool) -> Sho
 
 def solution_kept(question: Question) -> Shown:
     """What is said to somebody who asks for the solution before any try."""
-    why = f'Check an answer of your own first, right or wrong; then `check("{question.id}", {_SEEING})` shows ours beside it.'
+    why = f'First check your own answer, right or wrong; then `check("{question.id}", {_SEEING})` shows ours beside it.'
     now = f'To see it now all the same: `check("{question.id}", {_ANYWAY})`. The question then counts as seen, not as passed.'
     head = Line("head", f"{question.id} · {question.title}: our solution comes after a try of yours")
     return Shown((head, Line("fact", why), Line("fact", now)))

@@ -92,7 +92,7 @@ def test_after_a_syntax_error_the_verdict_is_on_the_older_answer_and_says_so(pag
 
 def test_our_solution_is_unlocked_by_a_try_and_stands_beside_the_answer(page, checkout):
     ask(page, "q2")
-    expect_said(page, "q2", "Check an answer of your own first", GRAY)
+    expect_said(page, "q2", "First check your own answer", GRAY)
     answer(page, "q2", LAST)
     ask(page, "q2", "")
     expect_said(page, "q2", "not right yet", RED)

@@ -122,7 +122,7 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
             f"def double(x):\n    raise NotImplementedError({UNTOUCHED!r})",
             "`double` is as it was handed out: write your answer in its cell, and run that cell.",
         ),
-        ("def double(x, y): return x", "cannot be called as the exercise asks"),
+        ("def double(x, y): return x", "cannot be called as the exercise requires"),
         ("def double(x):\n    return 1 / 0", "ZeroDivisionError: division by zero at your line 2: `return 1 / 0`."),
         ("def double(x):\n    while True: pass", "had not ended after 0.5 s"),
         ("def double(x): return {'result': {1}}", "is of type set"),
@@ -331,7 +331,7 @@ def ask(shell, words="solution=True"):
 def test_before_a_try_the_solution_is_kept_and_the_way_to_it_is_told(notebook, solutions):
     text, _ = ask(notebook)
     assert "x + x" not in text
-    assert "Check an answer of your own first" in text
+    assert "First check your own answer" in text
     assert '`check("q1", solution="anyway")`' in text
     assert not recall("03_test")
     run(notebook, f"# EXERCISE q1\ndef double(x):\n    raise NotImplementedError({UNTOUCHED!r})")

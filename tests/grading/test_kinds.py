@@ -226,7 +226,7 @@ def test_an_account_tells_missing_numbers_stubs_and_other_types():
     verdict = grade_answer(bytes_asked(), 5).verdicts[0]
     assert (verdict.kind, verdict.sentence) == (
         "unsafe",
-        "`answer` is no dict; give one with the keys 'parameters', 'peak'.",
+        "`answer` is not a dict; give one with the keys 'parameters', 'peak'.",
     )
     single = account({"bytes": (8, "bytes")}, **FIELDS)
     assert grade_answer(single, 8).passed
@@ -254,7 +254,7 @@ def test_a_choice_needs_its_reason():
         "The reason is missing: answer with a pair of strings, the choice and the reason."
     )
     assert grade_answer(question, ("c", "2")).diagnosis == (
-        "The choice 'c' is none of 'a', 'b': answer with a pair of these strings."
+        "The choice 'c' is not one of 'a', 'b': answer with a pair of these strings."
     )
     assert grade_answer(question, (..., ...)).untouched
     assert not any("'b'" in verdict.sentence for verdict in grade_answer(question, ("a", "1")).verdicts)
