@@ -133,7 +133,7 @@ def _title(name: str, solutions: Path | None) -> str:
 
 
 def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> None:
-    """A line on stderr for whatever of the submissions or of the results is left as it is, or graded anew unasked."""
+    """A line on stderr for whatever of the submissions or of the results is left as it is, or graded again unasked."""
     saved = [record["student"] for record in plan.saved]
     before = [student for student in saved if student in submitted and student not in plan.waiting]
     elsewhere = [student for student in saved if student not in submitted]

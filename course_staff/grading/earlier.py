@@ -42,7 +42,7 @@ def plan(
     for other in {record.get("seed") for student, record in earlier.items() if student not in anew} - {seed}:
         was = "without a seed" if other is None else f"with --seed {other}"
         raise CourseError(
-            f"This class was graded {was}: do so again, or grade the whole folder anew with --again, "
+            f"This class was graded {was}: do so again, or grade the whole folder with --again, "
             "or name another folder with --out."
         )
     missing = [

@@ -89,7 +89,7 @@ def prepare(name: str, solutions: Path | None = None, seed: int | None = None, s
         questions = [each.question for each in authored]
     else:
         questions, seed = list(map(question_from, entries)), None
-    # Text cells count for nothing here: a better sentence in a question is no reason to grade a class anew.
+    # Text cells count for nothing here: a better sentence in a question is no reason to grade a class again.
     cells = read_notebook(solutions).cells if solutions else []
     texts = [json.dumps(entries, sort_keys=True), [cell["source"] for cell in cells if cell["cell_type"] == "code"]]
     fingerprint = hashlib.sha256(repr((_VERSION, *texts, seed, seconds)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Limits on one question: those that a process sets itself, and those that whoever watches it and its descendants keeps."""
+"""Limits on one question: those that a process sets for itself, and those enforced by the one that watches it."""
 
 import contextlib
 import ctypes
@@ -59,7 +59,7 @@ def limit(memory: int, file: int, processes: int, **_) -> None:
     if sys.platform == "linux":
         bounds |= {"RLIMIT_DATA": memory}
     if in_own_user_namespace():
-        bounds |= {"RLIMIT_NPROC": processes * 4}  # of threads too; whoever watches counts processes exactly
+        bounds |= {"RLIMIT_NPROC": processes * 4}  # of threads too; the watching process counts exactly
     for name, bound in bounds.items():
         kind = getattr(resource, name)
         most = resource.getrlimit(kind)[1]
@@ -87,7 +87,7 @@ def adopt_orphans() -> None:
 
 
 def keep_no_keys() -> None:
-    """A session keyring of its own: the one of whoever grades holds their keys."""
+    """A session keyring of its own: the grader's holds the grader's keys."""
     if number := _KEYCTL.get(os.uname().machine):
         ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)
 

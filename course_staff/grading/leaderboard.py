@@ -1,7 +1,7 @@
 """The leaderboard: what right answers cost in bytes and operations, and how accurate they are; which of them nobody beats.
 
 Students are called by letters, which a hash of their submissions puts in order, so that neither names nor files can be told from
-them. Each run gives them anew, and each student's page says its own.
+them. Each run assigns new ones, and each student's page says its own.
 """
 
 import hashlib

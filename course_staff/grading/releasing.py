@@ -34,7 +34,7 @@ def parts_of(path: Path) -> list[Part]:
 
 
 def released_parts(parts: Sequence[Part], jobs: int, done: Callable) -> dict[Part, str | dict]:
-    """Each part's text or entry, worked out by so many processes at once; `done(part, released)` is called as each is through.
+    """Each part's text or entry, computed by this many processes at once; `done(part, released)` is called as each is through.
 
     Raises `CourseError` where a question is not fit to be handed out.
     """

@@ -1,8 +1,9 @@
 """The one source of every question, a notebook in `solutions/`, and what is released of it.
 
-A cell is told by its first line, which survives tools that strip metadata: `# QUESTION q1` holds the question, `# EXERCISE q1`
-the answer; any other cell goes to the learner as it is. Between `# HIDDEN` and `# END HIDDEN` stands what never leaves
-`solutions/`: `hidden`, `mistakes`, `variants`, and a function `oracle`, of which the set gets what it says of the public cases.
+A cell is recognized by its first line, which survives tools that strip metadata: `# QUESTION q1` holds the question, `#
+EXERCISE q1` the answer; any other cell goes to the learner as it is. Between `# HIDDEN` and `# END HIDDEN` stands what never
+leaves `solutions/`: `hidden`, `mistakes`, `variants`, and a function `oracle`, of which the set gets what it says of the public
+cases.
 In an answer, `### BEGIN SOLUTION` … `### END SOLUTION`, or `  ### SOLUTION`
 behind an assignment, mark what is cut out; `### BEGIN STUB` … `### END STUB`, directly below, is a comment that the learner gets
 as code instead.

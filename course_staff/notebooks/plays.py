@@ -61,7 +61,7 @@ def needed(cells: Sequence[Mapping]) -> list[str]:
 def catch(path: Path) -> Play:
     """What the chapter at `path` gives to `viz.play`, last; its needed statements are run in this process, and nothing is shown.
 
-    Opens the chapter as its set-up cell does, so that settings are read anew and seeds are set. Raises `CourseError` where the
+    Opens the chapter as its set-up cell does, so that settings are read again and seeds are set. Raises `CourseError` where the
     section Play has no figure to play with.
     """
     sources = needed(read_notebook(path).cells)[1:]

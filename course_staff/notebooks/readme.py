@@ -59,7 +59,7 @@ def picture_text(path: Path) -> str:
 
 
 def stamp_pictures(root: Path) -> list[Path]:
-    """Draw a picture anew, light and dark, where what it says is not what a step and the stored rows say today; what changed."""
+    """Redraw a picture, light and dark, if a step or the stored rows say something else today; returns what changed."""
     from course_staff.notebooks.one_step import one_step_figure
     from course_staff.notebooks.overview import overview_figure
 

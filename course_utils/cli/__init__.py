@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"course {arguments.command}: The package {package} is missing: {HOW_TO_INSTALL}.", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # whoever read has read enough, as `head` does
+    except BrokenPipeError:  # the reader has read enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

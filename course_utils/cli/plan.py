@@ -108,7 +108,7 @@ def _say(value: object) -> str:
 
 
 def _usual(loop: str) -> dict:
-    """What a recipe of the command has unless it is told otherwise."""
+    """The defaults of a recipe of the command."""
     if loop not in LOOPS:
         raise CourseError(f"No loop is called {loop!r}; {instead(loop, LOOPS)}")
     return {"device": "cuda", **LOOPS[loop]}

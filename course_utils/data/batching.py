@@ -34,7 +34,7 @@ def tokenize(dataset: DatasetDict, tokenizer: "PreTrainedTokenizerBase", sequenc
 def texts_of(split: Dataset) -> list[str]:
     """The column `text`; raises `CourseError` where there is none."""
     if "text" not in split.column_names:
-        raise CourseError(f"There is no text among {', '.join(split.column_names)}; load the data anew.")
+        raise CourseError(f"There is no text among {', '.join(split.column_names)}; load the data again.")
     return split["text"][:]
 
 

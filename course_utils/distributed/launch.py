@@ -32,7 +32,7 @@ from course_utils.distributed.waiting import sign_of_life
 from course_utils.errors import CourseError
 
 SECONDS = 120.0
-"""How long the ranks may take, unless `launch` is told otherwise."""
+"""How long the ranks may take by default."""
 _METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 _SLOW = (
     "course_utils.models",

@@ -165,7 +165,7 @@ class Checker:
         return result, shown(result, question, graded, of_set, len(self.entries), **details)
 
     def _place(self, where: Definition) -> dict:
-        """What was checked, in which notebook, and when: whoever reads the file can tell whether it is as new."""
+        """What was checked, in which notebook, and when: a reader of the file can tell whether it is as new."""
         session = variables("JPY_SESSION_NAME").get("JPY_SESSION_NAME", "")  # its path, in JupyterLab
         notebook = Path(session) if session.endswith(".ipynb") else Path(exercises_of(self.name)).name
         return {

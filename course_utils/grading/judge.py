@@ -210,7 +210,7 @@ def _loses_elsewhere(
 def _advice(
     question: Question, name: str, entry: Mapping, verdicts: Sequence[Verdict], tries: int | None
 ) -> tuple[str, str]:
-    """The named mistake's sentence and hint, or the hint that so many tries have earned."""
+    """The named mistake's sentence and hint, or the hint that this many tries have earned."""
     if name:
         mistake = entry["mistakes"][name]
         return mistake["sentence"], question.hints[

@@ -90,7 +90,7 @@ def counts(traffic: Traffic) -> dict:
 
 
 def watched(seconds: float, work: Callable, *arguments):
-    """`work(*arguments)` in a thread of its own; raises `TimeoutError` from where it stands after so many seconds.
+    """`work(*arguments)` in a thread of its own; raises `TimeoutError` from where it stands after `seconds`.
 
     A rank that waits in a collective hears of no signal, so the main thread tells what it waits for.
     """

@@ -49,7 +49,7 @@ def known_as(name: str) -> str:
 
 
 SETTINGS = (".yaml", ".yml", ".json", ".py", ".bin", ".pt", ".pkl")
-"""Endings of files that say how something is trained; a model has `.json` too, and is told from them by what it holds."""
+"""Endings of files that say how something is trained. A model has `.json` too, and is distinguished by its content."""
 
 
 def is_model(word: str) -> bool:

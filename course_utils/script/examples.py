@@ -21,7 +21,7 @@ from course_utils.techniques.chunked_loss import IGNORED
 from course_utils.techniques.packing import first_fit
 
 PACKED = ("llama", "gpt2", "gpt_neox", "gptj", "gpt_neo", "mistral", "qwen2", "qwen3", "gemma", "phi3")
-"""Families that are known to part documents where positions begin anew; in others the documents of a row see each other."""
+"""Families that are known to separate documents at positions that restart; in others the documents of a row see each other."""
 _PREPARED = "COURSE_EXAMPLES"
 
 
@@ -192,7 +192,7 @@ def _tokenizer(name: str | Path):
 
 
 def _pack(documents: list[torch.Tensor], sequence: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Rows of whole documents that do not see each other: by positions that begin anew, as Transformers understands them.
+    """Rows of whole documents that do not see each other: by positions that restart, as Transformers understands them.
 
     Longer documents are cut, and a piece of one token has none to tell. What is left of a row is one document more, which no
     loss counts; beside the rows, how many tokens of each are real.

@@ -65,7 +65,7 @@ def restore(run: "Run", path: Path) -> None:
         state = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # torch raises many kinds for a damaged file
         raise CourseError(
-            f"The checkpoint {path} is damaged and cannot be read; resume from an older one, or start anew."
+            f"The checkpoint {path} is damaged and cannot be read; resume from an older one, or start over."
         ) from error
     callbacks = _callbacks_with_state(run)
     _refuse_another_run(run, state, callbacks, path)

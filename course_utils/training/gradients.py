@@ -1,4 +1,4 @@
-"""The gradient that a whole training used, whoever was in charge of its loop."""
+"""The gradient that a whole training used, no matter who wrote its loop."""
 
 from collections.abc import Callable
 

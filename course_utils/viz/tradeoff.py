@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Board:
-    """One question's entries: first the `front`, so many that nobody beats, then the others; each part by bytes."""
+    """One question's entries: first the `front` that nobody beats, then the others; each part by bytes."""
 
     id: str
     title: str

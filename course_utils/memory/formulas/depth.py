@@ -51,7 +51,7 @@ class Depth:
         return cls(tuple(repeated), growth, sure)
 
     def order(self, blocks: int) -> np.ndarray:
-        """The places in the log of three blocks of the events of a model of so many."""
+        """For each event of a model with this many blocks, its place in the log of three."""
         order, places, start = np.arange(len(self.growth)), [], 0
         for begin, end in self.repeated:
             places += [order[start:end], *[order[begin:end]] * (blocks - 3)]
@@ -59,7 +59,7 @@ class Depth:
         return np.concatenate([*places, order[start:]])
 
     def deepen(self, three: Log, blocks: int) -> Log:
-        """The log of so many blocks."""
+        """The log of a model with this many blocks."""
         order = self.order(blocks)
         grown = three.changes + self.growth * (blocks - 3)
         return Log(grown[order], tuple(three.labels[place] for place in order), three.grain)

@@ -61,7 +61,7 @@ class Polynomial:
         return Polynomial(tuple(sorted((key, factor) for key, factor in sums.items() if factor)))
 
     def times(self, factor: Fraction | int) -> "Polynomial":
-        """Each term so many times."""
+        """Each term multiplied by a count."""
         return Polynomial(tuple((key, value * factor) for key, value in self.terms if factor))
 
     def value(self, sizes: Mapping[str, int]) -> Fraction:

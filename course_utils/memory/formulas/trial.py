@@ -106,7 +106,7 @@ def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffi
 
 
 def grown(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:
-    """Clock and traffic where what `many` has more than `few` comes so many times more."""
+    """Clock and traffic with what `many` has more than `few` added `times` more."""
     clock = {call: seconds + (seconds - few.clock.get(call, 0.0)) * times for call, seconds in many.clock.items()}
     traffic = {
         name: tuple(b + (b - a) * times for a, b in zip(few.traffic.get(name, (0, 0)), both, strict=True))

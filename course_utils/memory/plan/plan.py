@@ -363,7 +363,7 @@ def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, fits: C
     def confirm(n: int) -> bool:
         try:
             return fits(finder.log(*at(n))[0])
-        except CourseError:  # the model does not take so many
+        except CourseError:  # the model does not take that many
             return False
 
     def guess(n: int) -> bool:

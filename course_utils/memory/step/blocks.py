@@ -74,12 +74,12 @@ class Blocks:
         return {one.length - (one.count - count) * one.period: one.length for one in self.lists.values()}
 
     def shorten_config(self, config: "PretrainedConfig", count: int) -> None:
-        """Let a configuration say so many repetitions, as far as it has the numbers and lists itself."""
+        """Set the number of repetitions in a configuration, as far as it has the numbers and lists itself."""
         for stretch in self.lists.values():
             _shorten(config, stretch.length, stretch.dropped(count))
 
     def shorten(self, model: nn.Module, count: int) -> nn.Module:
-        """The model with so many repetitions, changed where it is; copies of its configurations say so."""
+        """The model with this many repetitions, changed in place; copies of its configurations say so."""
         _copy_configs(model)
         for name, stretch in self.lists.items():
             dropped = stretch.dropped(count)

@@ -147,7 +147,7 @@ def _make_tokens(config: "PretrainedConfig", recipe: Recipe, name: str, wanted: 
     size = (recipe.batch, recipe.sequence)
     text = getattr(config, "text_config", config)
     ids = torch.randint(1, text.vocab_size, size)
-    if recipe.packed:  # two documents in each row, marked by positions that begin anew
+    if recipe.packed:  # two documents in each row, marked by positions that restart
         half = recipe.sequence // 2
         positions = torch.cat([torch.arange(half), torch.arange(recipe.sequence - half)]).expand(size)
         inputs = {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}

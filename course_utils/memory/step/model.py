@@ -148,7 +148,7 @@ class Source:
         return f"None of its {depth} blocks can be left out: all are run, which takes about {seconds}"
 
     def with_blocks(self, count: int) -> "Source":
-        """The same model with so many repetitions of its blocks."""
+        """The same model with this many repetitions of its blocks."""
         if not self._structure.by_config:
             return replace(self, make=lambda: self.blocks.shorten(self.make(), count), configured=False)
         config = deepcopy(self.config)

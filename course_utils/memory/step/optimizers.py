@@ -82,7 +82,7 @@ def make(name: str, parameters: Iterable[torch.nn.Parameter], **options) -> torc
 def make_galore(model: torch.nn.Module, rank: int) -> Make:
     """`GaLore` for the trained parameters of `model`, or for copies of them in their order; hidden matrices are projected.
 
-    It finds the directions anew in every step.
+    It finds new directions in every step.
     """
     hidden = set(hidden_matrices(model)[0])
     inside = [parameter in hidden for parameter in model.parameters() if parameter.requires_grad]

@@ -52,7 +52,7 @@ LOOPS = {
         "trl_loss": True,
     },
 }
-"""What each loop does unless it is told otherwise: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
+"""What each loop does by default: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
 
 
 def _asks(default: Any, what: str, choices: tuple = (), least: int = 0, unit: str = "number", **keys: str) -> Any:
@@ -83,13 +83,13 @@ class Recipe:
     from whole logits.
 
     With `in_backward` each parameter is updated as soon as its gradient is there. With `chunked_loss` a causal language
-    model's loss and its gradients are made by logits of so many tokens at a time (`techniques.LossWithGradients`); it returns
+    model's loss and its gradients are made by logits of that many tokens at a time (`techniques.LossWithGradients`); it returns
     hidden states in place of logits. With `trl_loss` the loss is TRL's, whose output layer never holds whole logits. With
     `eval_batch` each update is followed by an evaluation on batches of that many examples. The logits of `eval_logits` examples
     are then kept on the device, as Trainer does for `compute_metrics`. With `compiled` the step is torch.compile's, whose bytes
     nothing here predicts.
 
-    With `checkpointing` every block of a transformer is recomputed in backward, or with `segments` so many runs of blocks. What
+    With `checkpointing` every block of a transformer is recomputed in backward, or with `segments` that many runs of blocks. What
     backward needs waits in the host's memory with `offload_activations`, in a file with `saved_on_disk`. With `lora` only
     adapters of that rank are trained, beside every linear layer but a language model's last (peft's `all-linear`), or beside
     those that `lora_targets` names as peft does; of the modules that `modules_to_save` names copies are trained whole. `frozen`
@@ -98,7 +98,7 @@ class Recipe:
     without `upcast` it is bfloat16, the adapters too, as TRL has it.
 
     With `galore` an `adamw` becomes `optim.GaLore`: it keeps its averages of the hidden matrices in that many directions of their
-    gradients, and is plain AdamW for all else, tensor by tensor. The step is one that finds the directions anew, as every 200th
+    gradients, and is plain AdamW for all else, tensor by tensor. The step is one that finds new directions, as every 200th
     does, since that one takes the most. With `teacher`, a larger model's name or the path of its `config.json`, that model's
     logits are made beside the student's in each micro-batch, without gradients and in the same precision, and the loss is
     `techniques.distillation_loss`; its weights count as parameters of the module `teacher`.

@@ -209,7 +209,7 @@ class Workload:
         return outputs
 
     def _batch(self, model: nn.Module, examples: int):
-        """A batch of so many, of which a rank has its part."""
+        """A batch of this many examples, of which a rank has its part."""
         batch = self.source.batch(model, replace(self.recipe, batch=examples))
         parts = self.recipe.context_parallel
         return part_of(batch, parts) if parts > 1 else batch

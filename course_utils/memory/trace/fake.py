@@ -44,7 +44,7 @@ _WHOLE, _FLOATING = 2**20, 2**10
 
 @contextmanager
 def fake_tensors(seconds: float = 600.0) -> Iterator[FakeTensorMode]:
-    """Tensors made inside are fake, for at most so many seconds; raises `CourseError` after them, naming the line."""
+    """Tensors made inside are fake, for at most `seconds`; raises `CourseError` after that, naming the line."""
     for signed in (True, False):  # their functions keep them for good, and must not keep fake ones
         lookup_table(dynamic_codebook(signed, device=torch.device("cpu")))
     with ExitStack() as entered:

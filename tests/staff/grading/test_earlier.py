@@ -42,7 +42,7 @@ def test_what_is_graded_and_what_stays(earlier, given, expected):
     ("seed", "only", "again"), [(8, None, False), (8, "a", False), (None, "a", True), (None, None, False)]
 )
 def test_grades_of_two_seeds_never_stand_in_one_table(seed, only, again):
-    with pytest.raises(CourseError, match="graded with --seed 7: do so again, or grade the whole folder anew"):
+    with pytest.raises(CourseError, match="graded with --seed 7: do so again, or grade the whole folder with --again"):
         plan({"a": A, "b": B}, {"a": OF_A, "b": OF_B}, seed, only, again)
     with pytest.raises(CourseError, match="graded without a seed"):
         plan({"a": A}, {"a": {**OF_A, "seed": None}}, 7, None, False)
