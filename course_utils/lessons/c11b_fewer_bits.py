@@ -17,6 +17,7 @@ from datasets import Dataset
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
@@ -216,7 +217,7 @@ def table_of_places(steps: Mapping[tuple[int, str], Placed]) -> pd.DataFrame:
     for key, one in steps.items():
         sizes = map(format_bytes, (one.saved, one.for_a_moment, one.planned, one.measured))
         rows[key] = [f"{one.trained:,}", *sizes]
-    names = ["trained", "saved for backward", "for a moment", "peak, planned", "measured"]
+    names = ["trained", "saved for backward", "temporary", "peak, planned", "measured"]
     return pd.DataFrame(rows, names).T.rename_axis(["rows", "adapters on"])
 
 
@@ -275,15 +276,11 @@ def in_equal_steps(weight: Tensor) -> Tensor:
 
 def merged(model: nn.Module, adapted: nn.Module) -> tuple[float, dict[str, nn.Module]]:
     """Adapters of peft that were trained beside NF4 weights, merged in three ways: how large they are beside the weights, by
-    norms, and the models. `model` has the weights as they were before they were rounded."""
+    norms, and the models; one more has the rounded weights without adapters. `model` has the weights before they were rounded."""
     import bitsandbytes
     import peft
 
-    places = (
-        "the rounded weights, kept in 32 bits",
-        "the weights before rounding",
-        "the rounded weights, rounded again",
-    )
+    places = ("merged, in 32 bits", "merged into weights never rounded", "merged, rounded again", "rounded, no adapters")
     made, sizes = {place: deepcopy(model) for place in places}, []
     for name, layer in adapted.base_model.model.named_modules():
         if not isinstance(layer, peft.tuners.lora.LoraLayer):
@@ -292,11 +289,20 @@ def merged(model: nn.Module, adapted: nn.Module) -> tuple[float, dict[str, nn.Mo
         is_narrow = isinstance(own, bitsandbytes.nn.Params4bit)
         wide = bitsandbytes.functional.dequantize_4bit(own.data, own.quant_state).float() if is_narrow else own.detach()
         again = NF4.of((wide + change).cpu()).wide().to(wide.device) if is_narrow else wide + change
-        for place, weight in zip(places, (wide + change, None, again), strict=True):
+        for place, weight in zip(places, (wide + change, None, again, wide), strict=True):
             parameter = made[place].get_submodule(name).weight
             parameter.data = parameter.data + change if weight is None else weight
         sizes.append((change.norm() / wide.norm()).item())
     return sum(sizes) / len(sizes), made
+
+
+def operations_of_step(pupil: nn.Module, loss: Callable | None = None) -> int:
+    """Of the products of a student's step on 16 rows, forward and backward, with `loss(model, ids)` or the model's own."""
+    ids = rows("train")[:16].to(next(pupil.parameters()).device)
+    with FlopCounterMode(display=False) as counted:
+        (pupil(input_ids=ids, labels=ids).loss if loss is None else loss(pupil, ids)).backward()
+    pupil.zero_grad()
+    return counted.get_total_flops()
 
 
 def bytes_of_torchao(shape: tuple[int, ...]) -> int:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.nn.functional import cross_entropy
 
 from course_utils import models, viz
@@ -294,11 +295,43 @@ def one_at_a_time(stages: int, micro_batches: int) -> list[list[tuple[str, int]]
     return [[(kind, i) for i in range(micro_batches) for kind in "FB"] for _ in range(stages)]
 
 
-def time_schedules(work: Work, schedules: Mapping[str, Callable], times: int) -> dict[str, float]:
-    """To be launched: seconds of an update by each schedule, the quickest of `times`; schedules take turns."""
-    _, pipeline = stage_here(work)
+class Sleeping(nn.Module):
+    """A stage that needs no processor: it sleeps `slot` seconds forward and twice as long backward."""
+
+    def __init__(self, slot: float):
+        super().__init__()
+        self.slot, self.weight = slot, nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x, later."""
+        return _Sleep.apply(x * self.weight, self.slot)
+
+
+class _Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, slot: float) -> Tensor:
+        ctx.slot = slot
+        time.sleep(slot)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
+        time.sleep(2 * ctx.slot)
+        return grad, None
+
+
+def time_schedules(
+    work: Work, schedules: Mapping[str, Callable], times: int, slot: float | None = None
+) -> dict[str, float]:
+    """To be launched: seconds of an update by each schedule, the quickest of `times`; schedules take turns. With a `slot` the
+    stages sleep instead of computing."""
+    ids, pipeline = work.batches(), None
+    if slot is None:
+        _, pipeline = stage_here(work)
+    else:
+        ids = [torch.zeros(work.boundary, dtype=work.dtype) for _ in ids]
+        pipeline = Pipeline(Sleeping(slot), work.boundary, work.dtype, lambda y, _: y.sum())
     by_schedule: dict[str, list[float]] = {name: [] for name in schedules}
-    ids = work.batches()
     for _, (name, orders) in product(range(times), schedules.items()):
         order = orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()]
         dist.barrier()
