@@ -7,7 +7,6 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -303,20 +302,6 @@ def operations_of_step(pupil: nn.Module, loss: Callable | None = None) -> int:
         (pupil(input_ids=ids, labels=ids).loss if loss is None else loss(pupil, ids)).backward()
     pupil.zero_grad()
     return counted.get_total_flops()
-
-
-def bytes_of_torchao(shape: tuple[int, ...]) -> int:
-    """What torchao's 4-bit AdamW keeps for a tensor of that shape; 0 where it is not installed."""
-    if not find_spec("torchao"):
-        return 0
-    from torchao.optim import AdamW4bit as Theirs
-
-    theta = nn.Parameter(torch.zeros(shape))
-    theta.grad = torch.ones(shape)
-    optimizer = Theirs([theta])
-    optimizer.step()
-    averages = [optimizer.state[theta][name] for name in ("exp_avg", "exp_avg_sq")]
-    return sum(getattr(average, name).nbytes for average in averages for name in average.tensor_attrs)
 
 
 # Optimizers with a smaller state, on chapter 05b's task.
