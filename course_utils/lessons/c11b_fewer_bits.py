@@ -273,14 +273,20 @@ def in_equal_steps(weight: Tensor) -> Tensor:
     return (numbers[nearest(blocks / scales, numbers).int()] * scales).view(weight.shape)
 
 
-def merged(model: nn.Module, adapted: nn.Module) -> tuple[float, dict[str, nn.Module]]:
-    """Adapters of peft that were trained beside NF4 weights, merged in three ways: how large they are beside the weights, by
-    norms, and the models; one more has the rounded weights without adapters. `model` has the weights before they were rounded."""
+def merged(model: nn.Module, adapted: nn.Module) -> tuple[float, float, dict[str, nn.Module]]:
+    """Adapters of peft that were trained beside NF4 weights, merged in three ways. By norms: how large they are beside the weights,
+    and how far off once merged and rounded again; and the models, one more without adapters. `model` has the weights before all
+    rounding."""
     import bitsandbytes
     import peft
 
-    places = ("merged, in 32 bits", "merged into weights never rounded", "merged, rounded again", "rounded, no adapters")
-    made, sizes = {place: deepcopy(model) for place in places}, []
+    places = (
+        "merged, in 32 bits",
+        "merged into weights never rounded",
+        "merged, rounded again",
+        "rounded, no adapters",
+    )
+    made, sizes, errors = {place: deepcopy(model) for place in places}, [], []
     for name, layer in adapted.base_model.model.named_modules():
         if not isinstance(layer, peft.tuners.lora.LoraLayer):
             continue
@@ -292,7 +298,8 @@ def merged(model: nn.Module, adapted: nn.Module) -> tuple[float, dict[str, nn.Mo
             parameter = made[place].get_submodule(name).weight
             parameter.data = parameter.data + change if weight is None else weight
         sizes.append((change.norm() / wide.norm()).item())
-    return sum(sizes) / len(sizes), made
+        errors.append(((again - wide - change).norm() / change.norm()).item())
+    return sum(sizes) / len(sizes), sum(errors) / len(errors), made
 
 
 def operations_of_step(pupil: nn.Module, loss: Callable | None = None) -> int:
