@@ -274,9 +274,8 @@ def in_equal_steps(weight: Tensor) -> Tensor:
 
 
 def merged(model: nn.Module, adapted: nn.Module) -> tuple[float, float, dict[str, nn.Module]]:
-    """Adapters of peft that were trained beside NF4 weights, merged in three ways. By norms: how large they are beside the weights,
-    and how far off once merged and rounded again; and the models, one more without adapters. `model` has the weights before all
-    rounding."""
+    """Adapters of peft, trained beside NF4 weights and merged in three ways: by norms, how large they are beside the weights
+    and how far off after rounding again; and the models, one more without adapters. `model` has the weights before rounding."""
     import bitsandbytes
     import peft
 

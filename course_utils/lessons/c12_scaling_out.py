@@ -320,26 +320,33 @@ class _Sleep(torch.autograd.Function):
         return grad, None
 
 
+@dataclass
+class Timed:
+    """Seconds of an update, and those in which this rank's process was `computing`."""
+
+    seconds: float
+    computing: float
+
+
 def time_schedules(
     work: Work, schedules: Mapping[str, Callable], times: int, slot: float | None = None
-) -> dict[str, float]:
-    """To be launched: seconds of an update by each schedule, the quickest of `times`; schedules take turns. With a `slot` the
-    stages sleep instead of computing."""
-    ids, pipeline = work.batches(), None
+) -> dict[str, Timed]:
+    """To be launched: an update by each schedule, the quickest of `times`; schedules take turns. With a `slot` of so many seconds
+    the stages sleep instead of computing."""
     if slot is None:
-        _, pipeline = stage_here(work)
+        ids, (_, pipeline) = work.batches(), stage_here(work)
     else:
-        ids = [torch.zeros(work.boundary, dtype=work.dtype) for _ in ids]
+        ids = [torch.zeros(work.boundary, dtype=work.dtype)] * work.micro_batches
         pipeline = Pipeline(Sleeping(slot), work.boundary, work.dtype, lambda y, _: y.sum())
-    by_schedule: dict[str, list[float]] = {name: [] for name in schedules}
+    by_schedule: dict[str, list[Timed]] = {name: [] for name in schedules}
     for _, (name, orders) in product(range(times), schedules.items()):
         order = orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()]
         dist.barrier()
-        begin = time.perf_counter()
+        begin, computed = time.perf_counter(), time.process_time()
         pipeline.run(order, ids, ids)
         dist.barrier()
-        by_schedule[name].append(time.perf_counter() - begin)
-    return {name: min(seconds) for name, seconds in by_schedule.items()}
+        by_schedule[name].append(Timed(time.perf_counter() - begin, time.process_time() - computed))
+    return {name: min(runs, key=lambda run: run.seconds) for name, runs in by_schedule.items()}
 
 
 # Figures.
