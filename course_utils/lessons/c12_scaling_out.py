@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
+import pandas as pd
 import torch
 import torch.distributed as dist
 from matplotlib.axes import Axes
@@ -23,7 +24,7 @@ from course_utils.distributed.tensor_parallel import Split
 from course_utils.lessons.c10_fsdp_and_zero import local_part
 from course_utils.memory import saved_bytes
 from course_utils.memory.trace.allocator import allocator_of
-from course_utils.units import format_counted
+from course_utils.units import format_counted, format_seconds
 from course_utils.viz.parts import patches, subplots
 from course_utils.viz.style import COLORS, writing
 
@@ -347,6 +348,27 @@ def time_schedules(
         dist.barrier()
         by_schedule[name].append(Timed(time.perf_counter() - begin, time.process_time() - computed))
     return {name: min(runs, key=lambda run: run.seconds) for name, runs in by_schedule.items()}
+
+
+def table_of_speeds(
+    slots: Mapping[str, Schedule], asleep: Mapping[str, Timed], timed: Mapping[str, Timed]
+) -> pd.DataFrame:
+    """A row for each schedule: slots and seconds of an update, and shares of them in which a stage works; last, how many times as
+    quick the second schedule is as the first."""
+    rows = {
+        name: [
+            str(schedule.end),
+            *(format_seconds(seen[name].seconds) for seen in (asleep, timed)),
+            f"{float(1 - schedule.bubble):.0%}",
+            f"{timed[name].computing / timed[name].seconds:.0%}",
+        ]
+        for name, schedule in slots.items()
+    }
+    first, second = slots
+    ratios = [slots[first].end / slots[second].end]
+    ratios += [seen[first].seconds / seen[second].seconds for seen in (asleep, timed)]
+    rows["times as quick"] = [*(f"{ratio:.2f}" for ratio in ratios), "", ""]
+    return pd.DataFrame(rows, ["slots", "asleep", "computing", "at work, by slots", "computed"]).T
 
 
 # Figures.
