@@ -67,3 +67,12 @@ def a_teacher_lowers_the_loss(seed):
 @claim("11b-epoch")
 def a_second_epoch_lowers_it_more(seed):
     return _loss_alone(seed, epochs=2) < min(_loss_with_teacher(seed, temperature) for temperature in (1.0, 2.0))
+
+
+@claim("11b-again")
+def only_small_adapters_are_lost_when_rounded_again(seed):
+    """At the low rate as much of B A is off as there was; at the high rate less than half."""
+    scale, start = SCALES["laptop"], _make_start(seed)
+    four = memory.Recipe(batch=16, sequence=scale.sequence, lora=16, quantized="nf4")
+    low, high = (lesson.merged(start, lesson.fine_tuned(start, four, scale, rate, seed))[1] for rate in (3e-4, 3e-3))
+    return high < 0.5 < 0.8 < low

@@ -7,7 +7,6 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +16,7 @@ from datasets import Dataset
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
@@ -216,7 +216,7 @@ def table_of_places(steps: Mapping[tuple[int, str], Placed]) -> pd.DataFrame:
     for key, one in steps.items():
         sizes = map(format_bytes, (one.saved, one.for_a_moment, one.planned, one.measured))
         rows[key] = [f"{one.trained:,}", *sizes]
-    names = ["trained", "saved for backward", "for a moment", "peak, planned", "measured"]
+    names = ["trained", "saved for backward", "temporary", "peak, planned", "measured"]
     return pd.DataFrame(rows, names).T.rename_axis(["rows", "adapters on"])
 
 
@@ -273,18 +273,19 @@ def in_equal_steps(weight: Tensor) -> Tensor:
     return (numbers[nearest(blocks / scales, numbers).int()] * scales).view(weight.shape)
 
 
-def merged(model: nn.Module, adapted: nn.Module) -> tuple[float, dict[str, nn.Module]]:
-    """Adapters of peft that were trained beside NF4 weights, merged in three ways: how large they are beside the weights, by
-    norms, and the models. `model` has the weights as they were before they were rounded."""
+def merged(model: nn.Module, adapted: nn.Module) -> tuple[float, float, dict[str, nn.Module]]:
+    """Adapters of peft, trained beside NF4 weights and merged in three ways: by norms, how large they are beside the weights
+    and how far off after rounding again; and the models, one more without adapters. `model` has the weights before rounding."""
     import bitsandbytes
     import peft
 
     places = (
-        "the rounded weights, kept in 32 bits",
-        "the weights before rounding",
-        "the rounded weights, rounded again",
+        "merged, in 32 bits",
+        "merged into weights never rounded",
+        "merged, rounded again",
+        "rounded, no adapters",
     )
-    made, sizes = {place: deepcopy(model) for place in places}, []
+    made, sizes, errors = {place: deepcopy(model) for place in places}, [], []
     for name, layer in adapted.base_model.model.named_modules():
         if not isinstance(layer, peft.tuners.lora.LoraLayer):
             continue
@@ -292,25 +293,21 @@ def merged(model: nn.Module, adapted: nn.Module) -> tuple[float, dict[str, nn.Mo
         is_narrow = isinstance(own, bitsandbytes.nn.Params4bit)
         wide = bitsandbytes.functional.dequantize_4bit(own.data, own.quant_state).float() if is_narrow else own.detach()
         again = NF4.of((wide + change).cpu()).wide().to(wide.device) if is_narrow else wide + change
-        for place, weight in zip(places, (wide + change, None, again), strict=True):
+        for place, weight in zip(places, (wide + change, None, again, wide), strict=True):
             parameter = made[place].get_submodule(name).weight
             parameter.data = parameter.data + change if weight is None else weight
         sizes.append((change.norm() / wide.norm()).item())
-    return sum(sizes) / len(sizes), made
+        errors.append(((again - wide - change).norm() / change.norm()).item())
+    return sum(sizes) / len(sizes), sum(errors) / len(errors), made
 
 
-def bytes_of_torchao(shape: tuple[int, ...]) -> int:
-    """What torchao's 4-bit AdamW keeps for a tensor of that shape; 0 where it is not installed."""
-    if not find_spec("torchao"):
-        return 0
-    from torchao.optim import AdamW4bit as Theirs
-
-    theta = nn.Parameter(torch.zeros(shape))
-    theta.grad = torch.ones(shape)
-    optimizer = Theirs([theta])
-    optimizer.step()
-    averages = [optimizer.state[theta][name] for name in ("exp_avg", "exp_avg_sq")]
-    return sum(getattr(average, name).nbytes for average in averages for name in average.tensor_attrs)
+def operations_of_step(pupil: nn.Module, loss: Callable | None = None) -> int:
+    """Of the products of a student's step on 16 rows, forward and backward, with `loss(model, ids)` or the model's own."""
+    ids = rows("train")[:16].to(next(pupil.parameters()).device)
+    with FlopCounterMode(display=False) as counted:
+        (pupil(input_ids=ids, labels=ids).loss if loss is None else loss(pupil, ids)).backward()
+    pupil.zero_grad()
+    return counted.get_total_flops()
 
 
 # Optimizers with a smaller state, on chapter 05b's task.

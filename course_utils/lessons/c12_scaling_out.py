@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
+import pandas as pd
 import torch
 import torch.distributed as dist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.nn.functional import cross_entropy
 
 from course_utils import models, viz
@@ -22,7 +24,7 @@ from course_utils.distributed.tensor_parallel import Split
 from course_utils.lessons.c10_fsdp_and_zero import local_part
 from course_utils.memory import saved_bytes
 from course_utils.memory.trace.allocator import allocator_of
-from course_utils.units import format_counted
+from course_utils.units import format_counted, format_seconds
 from course_utils.viz.parts import patches, subplots
 from course_utils.viz.style import COLORS, writing
 
@@ -294,19 +296,79 @@ def one_at_a_time(stages: int, micro_batches: int) -> list[list[tuple[str, int]]
     return [[(kind, i) for i in range(micro_batches) for kind in "FB"] for _ in range(stages)]
 
 
-def time_schedules(work: Work, schedules: Mapping[str, Callable], times: int) -> dict[str, float]:
-    """To be launched: seconds of an update by each schedule, the quickest of `times`; schedules take turns."""
-    _, pipeline = stage_here(work)
-    by_schedule: dict[str, list[float]] = {name: [] for name in schedules}
-    ids = work.batches()
+class Sleeping(nn.Module):
+    """A stage that needs no processor: it sleeps `slot` seconds forward and twice as long backward."""
+
+    def __init__(self, slot: float):
+        super().__init__()
+        self.slot, self.weight = slot, nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x, later."""
+        return _Sleep.apply(x * self.weight, self.slot)
+
+
+class _Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, slot: float) -> Tensor:
+        ctx.slot = slot
+        time.sleep(slot)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
+        time.sleep(2 * ctx.slot)
+        return grad, None
+
+
+@dataclass
+class Timed:
+    """Seconds of an update, and those in which this rank's process was `computing`."""
+
+    seconds: float
+    computing: float
+
+
+def time_schedules(
+    work: Work, schedules: Mapping[str, Callable], times: int, slot: float | None = None
+) -> dict[str, Timed]:
+    """To be launched: an update by each schedule, the quickest of `times`; schedules take turns. With a `slot` of so many seconds
+    the stages sleep instead of computing."""
+    if slot is None:
+        ids, (_, pipeline) = work.batches(), stage_here(work)
+    else:
+        ids = [torch.zeros(work.boundary, dtype=work.dtype)] * work.micro_batches
+        pipeline = Pipeline(Sleeping(slot), work.boundary, work.dtype, lambda y, _: y.sum())
+    by_schedule: dict[str, list[Timed]] = {name: [] for name in schedules}
     for _, (name, orders) in product(range(times), schedules.items()):
         order = orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()]
         dist.barrier()
-        begin = time.perf_counter()
+        begin, computed = time.perf_counter(), time.process_time()
         pipeline.run(order, ids, ids)
         dist.barrier()
-        by_schedule[name].append(time.perf_counter() - begin)
-    return {name: min(seconds) for name, seconds in by_schedule.items()}
+        by_schedule[name].append(Timed(time.perf_counter() - begin, time.process_time() - computed))
+    return {name: min(runs, key=lambda run: run.seconds) for name, runs in by_schedule.items()}
+
+
+def table_of_speeds(
+    slots: Mapping[str, Schedule], asleep: Mapping[str, Timed], timed: Mapping[str, Timed]
+) -> pd.DataFrame:
+    """A row for each schedule: slots and seconds of an update, and shares of them in which a stage works; last, how many times as
+    quick the second schedule is as the first."""
+    rows = {
+        name: [
+            str(schedule.end),
+            *(format_seconds(seen[name].seconds) for seen in (asleep, timed)),
+            f"{float(1 - schedule.bubble):.0%}",
+            f"{timed[name].computing / timed[name].seconds:.0%}",
+        ]
+        for name, schedule in slots.items()
+    }
+    first, second = slots
+    ratios = [slots[first].end / slots[second].end]
+    ratios += [seen[first].seconds / seen[second].seconds for seen in (asleep, timed)]
+    rows["times as quick"] = [*(f"{ratio:.2f}" for ratio in ratios), "", ""]
+    return pd.DataFrame(rows, ["slots", "asleep", "computing", "at work, by slots", "computed"]).T
 
 
 # Figures.

@@ -84,12 +84,27 @@ def test_a_step_with_adapters_is_planned_to_the_byte_and_saves_what_the_layers_n
 def test_adapters_merged_into_the_rounded_weights_give_the_same_losses():
     recipe = replace(RECIPE, lora=2, quantized="nf4")
     tuned = lesson.fine_tuned(BASE, recipe, SCALE, 1e-3, seed=1)
-    size, made = lesson.merged(BASE, tuned)
+    size, off, made = lesson.merged(BASE, tuned)
     assert 0 < size < 1
-    exact, _, rounded = (lesson.held_out(one, SCALE) for one in made.values())
+    assert off > 0
+    exact, _, rounded, untuned = (lesson.held_out(one, SCALE) for one in made.values())
     apart = lesson.held_out(tuned, SCALE)
     assert exact == pytest.approx(apart, abs=1e-4)
     assert abs(rounded - apart) > abs(exact - apart)
+    assert abs(untuned - apart) > abs(exact - apart)
+
+
+def test_a_taught_step_adds_the_teachers_forward_pass():
+    pupil, teacher = lesson.language_model(64, 1, 0), lesson.language_model(128, 2, 0)
+    blocks = {64: 4 * 64**2 + 3 * 64 * 256, 128: 2 * (4 * 128**2 + 3 * 128 * 512)}
+    weights = {width: count + width * lesson.WORDS for width, count in blocks.items()}
+    alone, taught = (
+        lesson.operations_of_step(pupil),
+        lesson.operations_of_step(pupil, lesson.from_teacher(teacher, 2.0)),
+    )
+    assert all(parameter.grad is None for parameter in pupil.parameters())
+    expected = 1 + 2 * weights[128] / (6 * weights[64])
+    assert taught / alone == pytest.approx(expected, rel=0.05)
 
 
 def test_each_way_was_tuned_at_three_rates_and_the_best_is_taken():

@@ -71,6 +71,26 @@ def test_a_model_cut_by_depth_is_the_same_model(work, truth):
             assert seen.sent.sent == (1 if rank in (0, 3) else 2) * 3 * work.boundary_bytes
 
 
+def test_stages_that_sleep_need_their_slots_and_no_processor(work):
+    slot, schedules = 0.01, {"one at a time": lesson.one_at_a_time, "1F1B": one_f_one_b}
+    for ranks in launch(lesson.time_schedules, 2, work, schedules, 1, slot):
+        for name, orders in schedules.items():
+            slots = Schedule(orders(2, work.micro_batches)).end
+            assert ranks[name].seconds >= slots * slot
+            assert ranks[name].computing < slots * slot
+
+
+def test_speeds_are_compared_by_slots_asleep_and_computing():
+    slots = {
+        name: Schedule(orders(2, 8)) for name, orders in {"old": lesson.one_at_a_time, "1F1B": one_f_one_b}.items()
+    }
+    asleep = {"old": lesson.Timed(1.0, 0.0), "1F1B": lesson.Timed(0.5, 0.0)}
+    timed = {"old": lesson.Timed(3.0, 1.5), "1F1B": lesson.Timed(4.0, 1.0)}
+    table = lesson.table_of_speeds(slots, asleep, timed)
+    assert table.loc["times as quick"].tolist() == ["1.78", "2.00", "0.75", "", ""]
+    assert table.loc["1F1B"].tolist() == ["27", "500 ms", "4.00 s", "89%", "25%"]
+
+
 def test_torch_s_pipeline_is_ours(work):
     """It divides gradients, not the loss; Llama's norm works in 32 bits, so only a power of two gives the same."""
     work = replace(work, micro_batches=4)
