@@ -110,11 +110,14 @@ def is_freed(make: Callable[[], torch.Tensor]) -> bool:
 class Waiting:
     """How many rows of a model's forward passes wait for their backward pass: those whose graph is still there.
 
-    A context around what is watched; `most` is the largest number of rows at once, counted after each forward pass.
+    A context around what is watched; `most` is the largest number of rows at once, counted after each forward pass, and
+    `outputs` that of rows whose outputs are still there.
     """
 
     def __init__(self, model: torch.nn.Module):
-        self.most, self._passes = 0, []  # of each pass its rows, and what its graph still holds
+        self.most = self.outputs = 0
+        self._passes: list[tuple[int, WeakSet]] = []  # of each pass its rows, and what its graph still holds
+        self._made: list[tuple[int, StorageWeakRef]] = []  # of each pass its rows, and the memory of its output
         model.register_forward_pre_hook(lambda _, given: self._passes.append((len(given[0]), WeakSet())))
         model.register_forward_hook(self._count)
         self._hooks = saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
@@ -132,8 +135,10 @@ class Waiting:
             self._passes[-1][1].add(saved)
         return saved
 
-    def _count(self, *_) -> None:
+    def _count(self, model: torch.nn.Module, given: tuple, output: torch.Tensor) -> None:
+        self._made.append((len(output), StorageWeakRef(output.untyped_storage())))
         self.most = max(self.most, sum(rows for rows, held in self._passes if held))
+        self.outputs = max(self.outputs, sum(rows for rows, memory in self._made if not memory.expired()))
 
 
 class _Saved:

@@ -127,11 +127,13 @@ def _tensor(tensor: torch.Tensor, where: str) -> torch.Tensor:
 
 
 def same(a: object, b: object) -> bool:
-    """Whether two values are the same to the last bit, NaN included; used to see that inputs were left alone."""
+    """Whether two values are the same to the last bit, NaN included, and tensors ask for a gradient and have one alike; used to
+    see that inputs were left alone."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
+        traits, others = ((t.dtype, t.shape, t.device, t.requires_grad, t.is_leaf and t.grad is None) for t in (a, b))
+        if traits != others:
             return False
         a, b = a.detach(), b.detach()
         return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())

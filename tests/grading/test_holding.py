@@ -125,6 +125,18 @@ def test_rows_wait_as_long_as_their_graph_is_there(keep, most):
     assert waiting.most == most
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_rows_of_outputs_are_counted_while_somebody_holds_them(kept):
+    model, outputs = nn.Linear(3, 3), []
+    with Waiting(model) as waiting:
+        for _ in range(3):
+            output = model(torch.ones(2, 3))
+            output.square().sum().backward()
+            outputs += [output] if kept else []
+    assert waiting.outputs == (6 if kept else 4)
+    assert waiting.most == 2
+
+
 class Kept(torch.autograd.Function):
     """Keeps its output, `by_torch` or by an attribute of the context."""
 

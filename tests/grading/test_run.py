@@ -135,6 +135,16 @@ def test_changed_inputs_are_named():
     assert y == [1, [2]]
 
 
+@pytest.mark.parametrize("change", ["x.requires_grad_()", "x.float().requires_grad_()", "x.grad = torch.ones(2)"])
+def test_an_input_that_asks_for_a_gradient_or_has_one_is_changed(change):
+    assert outcome(f"import torch\ndef double(x):\n    {change}\n    return 0", x=torch.ones(2)).mutated == ("x",)
+
+
+def test_an_input_in_the_hands_of_autograd_is_left_alone():
+    source = "def double(x):\n    y = x.detach().requires_grad_()\n    y.sum().backward()\n    return y.grad"
+    assert outcome(source, x=torch.ones(2)).mutated == ()
+
+
 def test_random_numbers_repeat_and_go_on_as_before():
     source = "import random, torch\ndef double(x): return [random.random(), torch.rand(()).item()]"
     torch.manual_seed(5)
