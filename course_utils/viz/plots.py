@@ -26,6 +26,7 @@ _GROUNDS = ("ink", "paper", "grid")  # colors that are never a line's because of
 _VISIBLE = 0.002  # the least share of a figure's width that a reader sees
 _FEW = 12  # points of a line that have marks, ticks and a place in the text each
 _LETTERS_IN_NAME, _LINE_HEIGHT = 22, 12.0  # of a name beside its line; height in points of the page
+_PAPER = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}  # behind a number
 _ROOM = 1.32  # beyond the longest bar, for what is written at its end
 
 
@@ -91,7 +92,7 @@ def lines(
         axes.axhline(value / size, color=COLORS[color], linestyle=style, linewidth=1.4, label=name)
         named.append((name, color, None, value / size))
         said.append(f"{name} is at {_say(value, unit, number)}")
-    if "y" not in log and min(finite) >= 0:
+    if "y" not in log and min(finite) >= 0 and (unit or min(finite) <= max(finite) / 2):
         axes.set_ylim(0, max(axes.get_ylim()[1], 1.08 * max(finite) / size))
     if "y" in log:
         _tick_by_powers(axes, finite, size)
@@ -130,15 +131,14 @@ def bars(
     axes = axes if axes is not None else panels(height=1.2 + 0.44 * len(rows))[1]
     if limit:
         axes.axvline(limit[1] / size, color=COLORS["warning"], linestyle="--", zorder=0)
-        look = {"textcoords": "offset points", "fontsize": 9, "va": "top", "color": writing("warning")}
+        look = {"textcoords": "offset points", "fontsize": 9, "va": "bottom", "color": writing("warning")}
         axes.annotate(f" {limit[0]}", (limit[1] / size, len(rows) - 0.45), (0, 0), **look)
     for row, (name, parts) in enumerate(rows.items()):
         stack(axes, row, parts, size, colors)
         end = max(totals[name], marked.get(name, 0)) / size
         text = (notes or {}).get(name) or _say(totals[name], unit, number)
-        paper = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}
         axes.text(
-            end + (0.03 if name in marked else 0.012) * most / size, row, text, va="center", fontsize=9, bbox=paper
+            end + (0.03 if name in marked else 0.012) * most / size, row, text, va="center", fontsize=9, bbox=_PAPER
         )
     if marked:
         places = [list(rows).index(name) for name in marked]
@@ -150,7 +150,8 @@ def bars(
         legend_of_kinds(axes, rows, colors)
     said = []
     for name, parts in rows.items():
-        whole = "" if "" in parts else ", ".join(f"{kind} {_say(part, unit, number)}" for kind, part in parts.items())
+        is_named = "" not in parts and (legend or len(parts) > 1)
+        whole = ", ".join(f"{kind} {_say(part, unit, number)}" for kind, part in parts.items() if is_named)
         beside = f", {what} {_say(marked[name], unit, number)}" if name in marked else ""
         total = _say(totals[name], unit, number)
         said.append(
@@ -166,34 +167,45 @@ def dots(
     x: str = "",
     *,
     unit: str = "",
+    log: bool = False,
     number: str = ".2f",
     axes: Axes | None = None,
 ) -> tuple[Figure, str]:
     """A row by name with a dot for each seed, or for each seed of each kind; of one kind the mean is a stroke.
 
-    0 is marked where it lies between the dots. What is not finite is counted at the right edge.
+    Where there is one value of each, it stands at its dot. 0 is marked where it lies between the dots. What is not finite
+    is counted at the right edge.
     """
     rows = {name: kinds if isinstance(kinds, Mapping) else {"": kinds} for name, kinds in data.items()}
     every = list(dict.fromkeys(kind for kinds in rows.values() for kind in kinds))
     finite = [v for kinds in rows.values() for values in kinds.values() for v in values if isfinite(v)]
     size, name_of_unit = _scale(unit, max(finite, default=1.0))
     axes = axes if axes is not None else panels(height=1.1 + 0.34 * len(rows))[1]
+    if log:
+        axes.set_xscale("log")
+    alone = all(len(values) == 1 for kinds in rows.values() for values in kinds.values())
+    for place, kind in enumerate(every):
+        there = [(v / size, row) for row, kinds in enumerate(rows.values()) for v in kinds.get(kind, ()) if isfinite(v)]
+        color = SERIES[place]
+        look = {"color": COLORS[color], "markerfacecolor": "none" if place else COLORS[color], "label": kind}
+        axes.plot(*zip(*there, strict=True), MARKS[place], markersize=5, alpha=0.85, **look)
+        for value, row in there if alone else ():
+            look = {"ha": "center", "fontsize": 8.5, "bbox": _PAPER, "color": writing(color)}
+            text = _say(value * size, unit, number)
+            axes.annotate(text, (value, row), (0, -14 if place else 5), "data", "offset points", **look)
     said = []
     for row, (name, kinds) in enumerate(rows.items()):
-        ends = []
-        for kind, values in kinds.items():
-            there = [value / size for value in values if isfinite(value)]
-            place = every.index(kind)
-            look = {"color": COLORS[SERIES[place]], "markerfacecolor": "none" if place else COLORS[SERIES[place]]}
-            axes.plot(there, [row] * len(there), MARKS[place], markersize=5, alpha=0.85, label=kind, **look)
-            if len(every) == 1 and len(there) > 1:
-                mean = sum(there) / len(there)
-                axes.plot([mean, mean], [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5)
-            if len(there) < len(values):
-                lost = f"{len(values) - len(there)} of {len(values)} diverged"
+        for values in kinds.values():
+            finite = [value / size for value in values if isfinite(value)]
+            if len(every) == 1 and len(finite) > 1:
+                axes.plot(
+                    [sum(finite) / len(finite)] * 2, [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5
+                )
+            if len(finite) < len(values):
+                lost = f"{len(values) - len(finite)} of {len(values)} diverged"
                 axes.annotate(lost, (1, row), xycoords=axes.get_yaxis_transform(), ha="right", va="center", fontsize=9)
-            ends.append(f"{kind} {_say_seeds(values, unit, number)}".strip())
-        said.append(f"{name}: {', '.join(ends)}")
+        ends = (f"{kind} {_say_seeds(values, unit, number)}".strip() for kind, values in kinds.items())
+        said += [f"{name}: {', '.join(ends)}".replace("\n", ", ")] * any(kinds.values())
     left, right = axes.get_xlim()
     if left < 0 < right:
         axes.axvline(0, color=COLORS["ink"], linewidth=1, zorder=0)
@@ -233,7 +245,7 @@ def timeline(
         color, hatch = looks.get(span.kind, (span.kind, ""))
         start, length = span.start / size, (span.end - span.start) / size
         look = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.6}
-        axes.add_patch(Rectangle((start, span.lane - 0.4), length, 0.8, **look))
+        axes.add_patch(Rectangle((start, span.lane - 0.37), length, 0.74, **look))
         if span.text:
             axes.text(start + length / 2, span.lane, span.text, ha="center", va="center", fontsize=8)
         sums.setdefault((span.lane, span.kind), []).append(span.end - span.start)
@@ -243,7 +255,7 @@ def timeline(
     said = []
     for lane, name in enumerate(lanes):
         kinds = [
-            f"{kind} {len(took)} times, {_say(sum(took), unit, '.3g')}"
+            f"{kind} × {len(took)}" + (f" ({_say(sum(took), unit, '')})" if unit else "")
             for (row, kind), took in sums.items()
             if row == lane
         ]
@@ -338,8 +350,10 @@ def _draw_line(axes: Axes, drawn: Sequence, color: str, style: str, name: str) -
     places, means = [place for place, _ in drawn], [values.mean() for _, values in drawn]
     low, high = [values.min() for _, values in drawn], [values.max() for _, values in drawn]
     if low != high and not any(each in style for each in LINES):
-        axes.vlines(places, low, high, color=COLORS[color], linewidth=1.4)
-    elif low != high:
+        reach = np.subtract(means, low), np.subtract(high, means)
+        axes.errorbar(places, means, reach, fmt=style, color=COLORS[color], label=name, markersize=5)
+        return places, means
+    if low != high:
         axes.fill_between(places, low, high, color=COLORS[color], alpha=0.2, linewidth=0)
     axes.plot(places, means, style, color=COLORS[color], label=name, markersize=5)
     return places, means
@@ -349,10 +363,11 @@ def _tick(axes: Axes, places: set[float]) -> None:
     """Ticks of a logarithmic axis at the places themselves, as far as they have room beside each other."""
     if not places:
         return
-    (left, right), shown = np.log(axes.get_xlim()), []
+    (left, right), shown, spec = np.log(axes.get_xlim()), [], axes.get_subplotspec()
+    columns = spec.get_gridspec().ncols if spec else 1
     for place in sorted(places):
         text = f"{place:,.10g}"
-        at, half = (np.log(place) - left) / (right - left), 0.006 * (len(text) + 2)
+        at, half = (np.log(place) - left) / (right - left), 0.006 * (len(text) + 2) * columns
         if not shown or at - half > shown[-1][1]:
             shown.append((place, at + half, text))
     axes.set_xticks([place for place, *_ in shown], [text for *_, text in shown])
@@ -403,7 +418,7 @@ def _lanes(axes: Axes, names: Sequence[str]) -> None:
 def _scale(unit: str, most: float) -> tuple[float, str]:
     """By what values are divided, and what that is called."""
     if unit == "bytes":
-        name, size = byte_unit(most, (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1)))
+        name, size = byte_unit(most)
         return size, name
     if unit == "seconds":
         name, size = second_unit(most)
