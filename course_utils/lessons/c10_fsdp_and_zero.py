@@ -33,10 +33,9 @@ from course_utils.memory.trace.allocator import Account, allocator_of, quiet
 from course_utils.settings import set_variable
 from course_utils.training.profile import PHASES
 from course_utils.units import MiB, format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
-from course_utils.viz.style import COLORS, writing
-from course_utils.viz.parts import cell, drawing
+from course_utils.viz.parts import byte_unit, cell, drawing, subplots
 from course_utils.viz.plots import Span, layers, legend, lines, panels, timeline, together
+from course_utils.viz.style import COLORS, writing
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -310,7 +310,8 @@ def legend_of_kinds(axes: Axes, rows: Mapping[str, Mapping[str, float]], colors:
     entries = [(add_letter(kind), (colors or {}).get(kind, kind)) for kind in kinds]
     handles, labels = patches(*entries)
     if handles or marks:
-        lines_of_names = -(-len(handles + marks) // 5)  # no more than five names have room beside each other
+        # No more than five names, and a hundred letters with what stands between them, have room beside each other.
+        lines_of_names = max(-(-len(handles + marks) // 5), -(-sum(len(name) + 6 for name in [*labels, *names]) // 100))
         columns = -(-len(handles + marks) // lines_of_names)
         axes.figure.legend([*handles, *marks], [*labels, *names], loc="outside upper center", ncols=columns)
 

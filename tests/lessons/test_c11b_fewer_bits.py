@@ -176,7 +176,9 @@ def test_a_teacher_is_not_trained_and_a_student_is():
 
 def test_figures_say_what_they_draw():
     figure, alt = lesson.idea_figure()
-    assert all(part in alt for part in ("AdamW: 16.00, of it", "AdamW, 8 bits: 10.03, of it", "AdamW, 4 bits: 9.06, of it"))
+    assert all(
+        part in alt for part in ("AdamW: 16.00, of it", "AdamW, 8 bits: 10.03, of it", "AdamW, 4 bits: 9.06, of it")
+    )
     assert len(figure.axes[0].get_yticklabels()) == 6
     figure, alt = lesson.bands_figure({"a": [1.0, 2.0], "b": [1.5, 3.5]}, "loss", "B is higher")
     assert title(figure.axes[0]) == "B is higher"
