@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from course_utils.autodiff import Variable, backward_order, relu
-from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit, patches, subplots
+from course_utils.viz.parts import subplots
+from course_utils.viz.plots import bars
 from course_utils.viz.style import COLORS, writing
 
 _WIDTH, _HEIGHT = 0.66, 0.62  # of a node, where columns and rows are 1 apart
@@ -204,34 +204,16 @@ def saved_by_length_figure(
 
     `formula` has both terms by length; `eager` and `fused` have what attention of that kind was measured to save.
     """
-    unit, size = byte_unit(max(eager.values()))
-    figure, axes = subplots(figsize=(7.6, 1.2 + 0.75 * len(formula)), layout="constrained")
-    for row, (length, (straight, squared)) in enumerate(formula.items()):
-        axes.barh(row - 0.2, straight / size, 0.36, color=COLORS["activations"])
-        axes.barh(row - 0.2, squared / size, 0.36, left=straight / size, color=COLORS["second"])
-        axes.barh(row + 0.2, fused[length] / size, 0.36, color=COLORS["measured"])
-        axes.plot(eager[length] / size, row - 0.2, "D", color=COLORS["ink"], markersize=5)
-        for place, count, name in ((-0.2, eager[length], "eager"), (0.2, fused[length], "fused, no attention dropout")):
-            axes.text(count / size, row + place, f"   {format_bytes(count)}, {name}", va="center", fontsize=9)
-    axes.set(yticks=range(len(formula)), yticklabels=[f"s = {length}" for length in formula])
-    axes.set(
-        xlabel=f"saved by one block, {unit}",
-        title="Twice the length, four times the scores; fused attention keeps none",
+    linear, squared, kept = "formula: in line with s", "formula: scores, with s²", "fused, measured"
+    rows, marks = {}, {}
+    for length, terms in formula.items():
+        rows[f"s = {length}"] = dict(zip((linear, squared), terms, strict=True))
+        rows[f"s = {length}, fused, no attention dropout"] = {kept: fused[length]}
+        marks[f"s = {length}"] = eager[length]
+    return bars(
+        rows,
+        "Twice the length, four times the scores; fused attention keeps none",
+        "saved by one block",
+        colors={linear: "activations", squared: "second", kept: "measured"},
+        marks=("eager, measured", marks),
     )
-    axes.set_xlim(0, 1.4 * max(eager.values()) / size)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    kinds = (
-        ("formula: in line with s", "activations"),
-        ("formula: scores, with s²", "second"),
-        ("fused, measured", "measured"),
-    )
-    handles, labels = patches(*kinds)
-    marks = axes.plot([], [], "D", color=COLORS["ink"], markersize=5)
-    figure.legend([*handles, *marks], [*labels, "eager, measured"], loc="outside upper center", ncols=4)
-    by_length = "; ".join(
-        f"s = {length}: {format_bytes(straight)} and {format_bytes(squared)} by the formula, "
-        f"{format_bytes(eager[length])} measured, {format_bytes(fused[length])} with fused attention"
-        for length, (straight, squared) in formula.items()
-    )
-    return figure, f"Bytes that one block saves, by length; what grows with s and the scores. {by_length}."

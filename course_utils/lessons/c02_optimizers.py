@@ -14,6 +14,7 @@ from course_utils.errors import CourseError
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
 from course_utils.settings import settings
 from course_utils.viz.parts import arrow, box, subplots
+from course_utils.viz.plots import legend, lines, panels, together
 from course_utils.viz.style import COLORS, SERIES, writing
 
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
@@ -221,20 +222,25 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
     """
     if not 0 < len(paths) <= 4:
         raise CourseError(f"One figure shows 1 to 4 paths, not {len(paths)}; draw several figures.")
-    figure, (plan, curve) = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained")
+    figure, (plan, curve) = panels(1, 2, height=3.6)
     _draw_contours(plan, surface)
-    descents = []
-    for (name, places), color in zip(paths.items(), SERIES, strict=False):
-        losses = heights(surface, places)
-        plan.plot(*places.T, ".-", color=COLORS[color], linewidth=1.2, markersize=4, label=name)
-        curve.plot(losses.clamp(min=_LOWEST), color=COLORS[color], label=name)
-        descents.append(f"{name} from {losses[0]:.3g} to {losses[-1]:.3g}")
-    plan.set_aspect("equal")
+    for places, color in zip(paths.values(), SERIES, strict=False):
+        plan.plot(*places.T, ".-", color=COLORS[color], linewidth=1.2, markersize=4)
     plan.plot(*next(iter(paths.values()))[0], "o", color=COLORS["ink"], markersize=6)
     plan.set(xlabel="x", ylabel="y", xlim=surface.view[0], ylim=surface.view[1], title=f"Paths on the {surface.name}")
-    curve.set(xlabel="step", ylabel="loss (log)", yscale="log", title="Loss against steps")
-    figure.legend(*curve.get_legend_handles_labels(), loc="outside upper center", ncols=len(paths), title=title or None)
-    return figure, f"Paths over the {surface.name}, and the loss over {len(losses) - 1} steps: {'; '.join(descents)}."
+    plan.set_aspect("equal")
+    losses = {name: heights(surface, places) for name, places in paths.items()}
+    drawn = {name: enumerate(line.clamp(min=_LOWEST)) for name, line in losses.items()}
+    looks = {name: (color, "-") for name, color in zip(paths, SERIES, strict=False)}
+    lines(drawn, "Loss against steps", y="loss (log)", log="y", looks=looks, labels="legend", axes=curve)
+    if title:
+        together(figure, title)
+    steps = len(next(iter(losses.values()))) - 1
+    descents = "; ".join(f"{name} from {line[0]:.3g} to {line[-1]:.3g}" for name, line in losses.items())
+    return (
+        figure,
+        f"{title}{'. ' if title else ''}Paths over the {surface.name}, and the loss over {steps} steps: {descents}.",
+    )
 
 
 def six_figure(
@@ -244,33 +250,24 @@ def six_figure(
 
     `fewest` holds by name and surface what `fewest_steps` returned for each of `makers`.
     """
-    figure, panels = subplots(2, 3, figsize=(7.6, 5.6), layout="constrained", sharex=True, sharey=True)
-    for axes, (name, ways) in zip(panels.flat, fewest.items(), strict=True):
+    figure, grid = panels(2, 3, height=5.6, sharex=True, sharey=True)
+    counts = []
+    for axes, (name, ways) in zip(grid.flat, fewest.items(), strict=True):
         _draw_contours(axes, replace(RAVINE, view=((-5, 2), (-3.2, 1.7))))
-        for surface, look in ((RAVINE, "second"), (TURNED_RAVINE, "first")):
+        for surface, color, width, mark in ((RAVINE, "second", 3.5, 0), (TURNED_RAVINE, "first", 1, 2.5)):
             count, rate = ways[surface.name]
             x, y = path(partial(makers[name], lr=rate), surface, count).T
             if surface is TURNED_RAVINE:
                 x, y = (x + y) / sqrt(2), (y - x) / sqrt(2)
-            width, mark = (3.5, 0) if surface is RAVINE else (1, 2.5)
-            axes.plot(x, y, ".-", color=COLORS[look], linewidth=width, markersize=mark)
+            axes.plot(x, y, ".-", color=COLORS[color], linewidth=width, markersize=mark)
         straight, turned = (ways[surface.name][0] for surface in (RAVINE, TURNED_RAVINE))
-        axes.set(xlim=(-5, 2), ylim=(-3.2, 1.7))
+        axes.set(xlim=(-5, 2), ylim=(-3.2, 1.7), xlabel="along the ravine", ylabel="across")
         axes.set_title(f"{name}: {straight} and {turned}", fontsize=10)
-    for axes in panels[1]:
-        axes.set(xlabel="along the ravine")
-    for axes in panels[:, 0]:
-        axes.set(ylabel="across")
-    thick, thin = ([line] for line in panels[0, 0].lines[:2])
-    figure.legend(
-        [*thick, *thin],
-        ["ravine along the axis", "ravine turned by 45°, drawn turned back"],
-        loc="outside upper center",
-        ncols=2,
-        title="Turned, AdaGrad and RMSProp need far more steps, the others hardly more: straight and turned",
-    )
-    counts = "; ".join(f"{name} {', '.join(str(count) for count, _ in ways.values())}" for name, ways in fewest.items())
-    return figure, f"Paths of six optimizers over the ravine and over the turned one; steps needed on each: {counts}."
+        counts.append(f"{name} {straight}, {turned}")
+    legend(axes, ("ravine along the axis", "second"), ("ravine turned by 45°, drawn turned back", "first"))
+    title = "Turned, AdaGrad and RMSProp need far more steps, the others hardly more: straight and turned"
+    text = "Paths of six optimizers over the ravine and over the turned one; steps needed on each: "
+    return together(figure, title, f"{text}{'; '.join(counts)}.")
 
 
 def sizes_figure(sizes: Mapping[str, float], least: float = 1e-9) -> tuple[Figure, str]:
@@ -327,20 +324,15 @@ def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
         "linear": partial(linear, total=total, warmup=warmup),
         "cosine": partial(schedules.cosine, total=total, warmup=warmup),
     }
-    figure, panels = subplots(2, 3, figsize=(7.6, 4.2), layout="constrained", sharex=True, sharey=True)
-    for axes, (name, factor) in zip(panels.flat, drawn.items(), strict=True):
-        steps = range(total + 1)
-        drawn_as = "steps-post" if name == "step" else "default"
-        axes.plot(steps, [factor(step) for step in steps], color=COLORS["first"], drawstyle=drawn_as)
-        axes.set_title(f"{name}: ends at {factor(total):.2g}", fontsize=9)
-        axes.set(ylim=(0, 1.08), xlim=(0, total))
-    for axes in panels[1]:
-        axes.set(xlabel="update")
-    for axes in panels[:, 0]:
-        axes.set(ylabel="factor on α")
-    figure.suptitle("Linear and cosine end at zero", x=0.01, ha="left", fontsize=11)
+    figure, grid = panels(2, 3, height=4.2, sharex=True, sharey=True)
+    for axes, (name, factor) in zip(grid.flat, drawn.items(), strict=True):
+        line = {name: {step: factor(step) for step in range(total + 1)}}
+        title = f"{name}: ends at {factor(total):.2g}"
+        lines(line, title, "update", "factor on α", looks={name: ("first", "-")}, labels="none", axes=axes)
+    grid.flat[3].lines[0].set_drawstyle("steps-post")
     ends = "; ".join(f"{name} {f(0):.2g}, {f(warmup):.2g}, {f(total):.2g}" for name, f in drawn.items())
-    return figure, f"Factors on the learning rate at updates 0, {warmup} and {total}: {ends}."
+    text = f"Factors on the learning rate at updates 0, {warmup} and {total}: {ends}."
+    return together(figure, "Linear and cosine end at zero", text)
 
 
 def noise_figure(sizes: Sequence[int], repeated: Sequence[Sequence[float]]) -> tuple[Figure, str]:
@@ -351,24 +343,18 @@ def noise_figure(sizes: Sequence[int], repeated: Sequence[Sequence[float]]) -> t
     variances = torch.tensor(repeated, dtype=torch.float64)
     means, errors = variances.mean(1), variances.std(1) / variances.shape[1] ** 0.5
     predicted = means[0] * sizes[0] / torch.tensor(sizes)
-    figure, axes = subplots(figsize=(7.6, 3.0))
-    axes.plot(sizes, predicted, color=COLORS["predicted"], label="through the first point, as 1 / batch size")
-    look = {"fmt": "o", "color": COLORS["first"], "capsize": 4}
-    axes.errorbar(sizes, means, 2 * errors, label="measured, with two standard errors", **look)
-    axes.set(xlabel="batch size (log)", ylabel="variance of the gradient (log)", xscale="log", yscale="log")
-    axes.set(title="Twice the batch, half the variance")
-    axes.set_xticks(list(sizes), [str(size) for size in sizes])
-    round_ones = [
-        m * 10.0**e for e in range(-3, 4) for m in (1, 2, 5) if means.min() / 2 < m * 10.0**e < 2 * means.max()
-    ]
-    axes.set_yticks(round_ones, [f"{tick:g}" for tick in round_ones])
-    axes.minorticks_off()
-    axes.legend()
-    ratios = ", ".join(f"{m:.2f} ± {2 * e:.2f}" for m, e in zip(means / predicted, errors / predicted, strict=True))
-    return figure, (
-        f"Variance of a batch's gradient for batch sizes {', '.join(map(str, sizes))}, falling from {means[0]:.3g} to "
-        f"{means[-1]:.3g}; measured over predicted, with two standard errors: {ratios}."
+    strokes = torch.stack([means - 2 * errors, means, means + 2 * errors], 1)
+    data = {
+        "through the first point, as 1 / batch size": dict(zip(sizes, predicted, strict=True)),
+        "measured, with two standard errors": dict(zip(sizes, strokes, strict=True)),
+    }
+    looks = dict(zip(data, (("predicted", "-"), ("first", "o")), strict=True))
+    title = "Twice the batch, half the variance"
+    figure, alt = lines(
+        data, title, "batch size (log)", "variance of the gradient (log)", log="xy", looks=looks, labels="legend"
     )
+    ratios = ", ".join(f"{m:.2f} ± {2 * e:.2f}" for m, e in zip(means / predicted, errors / predicted, strict=True))
+    return figure, f"{alt} Measured over predicted, with two standard errors: {ratios}."
 
 
 _MEMBERS = {

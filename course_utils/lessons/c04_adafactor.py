@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from course_utils.errors import CourseError
 from course_utils.optim.adafactor import rank_one, rms
 from course_utils.viz.memory import instants_figure
-from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS, LINES, SERIES
+from course_utils.viz.plots import lines, panels, seeds_of, together
+from course_utils.viz.style import COLORS
 
 
 def row_means(squares: torch.Tensor) -> torch.Tensor:
@@ -171,23 +171,19 @@ def growing(model: torch.nn.Module, layer: torch.nn.Linear, batches: Sequence[Ma
 
 def growing_figure(matrices: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
     """A column for each of `matrices`: the matrix over its mean above, V̂ / V below."""
-    figure, axes = subplots(2, len(matrices), figsize=(7.6, 4.6), layout="constrained", sharex=True, sharey=True)
+    figure, axes = panels(2, len(matrices), height=4.6, sharex=True, sharey=True)
     errors = {}
     for (name, squares), (above, below) in zip(matrices.items(), axes.T, strict=True):
         guess = estimate(squares)
         errors[name] = relative_error(squares, guess)
-        size = _draw_heat(
-            above, (squares / squares.mean()).log10(), -3, 1, "viridis", f"{name}\nerror {errors[name]:.0%}"
-        )
-        ratio = _draw_heat(below, (guess / squares).log10(), -_DECADES, _DECADES, "RdBu_r", "V̂ / V")
-        above.set_xlabel("")
-    axes[0, 0].set_ylabel("g²: row")
-    axes[1, 0].set_ylabel("ratio: row")
-    figure.colorbar(size, ax=axes[0].tolist(), label="log₁₀ of g² / its mean", extend="both", aspect=12)
-    figure.colorbar(ratio, ax=axes[1].tolist(), label="log₁₀ of V̂ / V", extend="both", aspect=12)
+        title = f"{name}\nerror {errors[name]:.0%}"
+        size = _draw_heat(above, (squares / squares.mean()).log10(), (-3, 1), "viridis", title)
+        ratio = _draw_heat(below, (guess / squares).log10(), (-_DECADES, _DECADES), "RdBu_r", "V̂ / V")
+    for row, picture, what in zip(axes, (size, ratio), ("g² / its mean", "V̂ / V"), strict=True):
+        figure.colorbar(picture, ax=row.tolist(), label=f"log₁₀ of {what}", extend="both", aspect=12)
     by_name = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
-    figure.suptitle("One token is exact; sums of tokens are not", x=0.01, ha="left")
-    return figure, f"The first {_DRAWN} rows and columns of g², and V̂ / V below. Error of the whole matrix: {by_name}."
+    text = f"The first {_DRAWN} rows and columns of g², and V̂ / V below. Error of the whole matrix: {by_name}."
+    return together(figure, "One token is exact; sums of tokens are not", text)
 
 
 _DECADES = 0.6  # how far the ratio's color scale reaches to each side
@@ -198,27 +194,22 @@ def factoring_figure(rows: int = 4, columns: int = 5) -> tuple[Figure, str]:
     """A matrix of squares, the means that are kept of it, and what they give back."""
     squares = random_squares(2, rows, columns, noise=0.4, seed=3)
     estimated = estimate(squares)
-    low, high = _color_limits(squares, estimated)
+    limits, error = _color_limits(squares, estimated), relative_error(squares, estimated)
     shape = {"width_ratios": [columns, 1, 0.9 * columns, columns], "height_ratios": [1, rows]}
-    figure, axes = subplots(2, 4, figsize=(7.6, 2.7), layout="constrained", gridspec_kw=shape)
-    parts = {
-        (0, 0): (column_means(squares), f"C: {columns} column means", ""),
-        (1, 0): (squares, "", f"V: {rows} × {columns} = {rows * columns} numbers"),
-        (1, 1): (row_means(squares), "R", str(rows)),
-        (1, 3): (estimated, "", f"V̂: off by {relative_error(squares, estimated):.0%}"),
-    }
+    figure, axes = panels(2, 4, height=2.7, gridspec_kw=shape)
     for panel in axes.flat:
         panel.axis("off")
-    for place, (values, title, below) in parts.items():
-        _draw_matrix(axes[place], values, low, high, title, below)
+    _draw_matrix(axes[0, 0], column_means(squares), limits, f"C: {columns} column means")
+    _draw_matrix(axes[1, 0], squares, limits, below=f"V: {rows} × {columns} = {rows * columns} numbers")
+    _draw_matrix(axes[1, 1], row_means(squares), limits, "R", str(rows))
+    _draw_matrix(axes[1, 3], estimated, limits, below=f"V̂: off by {error:.0%}")
     note = f"keep {rows} + {columns} = {rows + columns}\nof {rows * columns} numbers"
     axes[1, 2].text(0.5, 0.62, note, ha="center", va="bottom", fontsize=11, color=COLORS["first"])
     arrow = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.6}
     axes[1, 2].annotate("", xy=(0.95, 0.5), xytext=(0.05, 0.5), arrowprops=arrow)
     return figure, (
         f"A matrix of {rows} by {columns} squares in shades by size; the means of its {rows} rows and {columns} columns, which "
-        f"alone are kept; and the matrix that they give back, with an error of "
-        f"{relative_error(squares, estimated):.0%}."
+        f"alone are kept; and the matrix that they give back, with an error of {error:.0%}."
     )
 
 
@@ -232,29 +223,24 @@ def estimate_figure(squares: torch.Tensor, name: str = "", conclusion: str = "")
     if squares.ndim != 2 or not (squares > 0).any():
         raise CourseError("The figure needs a matrix of squares with at least one number above 0.")
     estimated = estimate(squares)
-    figure, axes = subplots(1, 3, figsize=(7.6, 3.1), layout="constrained", sharey=True)
-    low, high = _color_limits(squares, estimated)
-    for panel, values, title in ((axes[0], squares, "V"), (axes[1], estimated, "V̂, from rows and columns")):
-        picture = _draw_heat(panel, values.log10(), low, high, "viridis", title)
-    figure.colorbar(picture, ax=axes[:2], location="bottom", aspect=40, label="log₁₀ of the number")
-    ratio = (estimated / squares).log10()
-    picture = _draw_heat(axes[2], ratio, -_DECADES, _DECADES, "RdBu_r", "V̂ / V")
-    figure.colorbar(picture, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
-    axes[0].set_ylabel("row")
+    ratio, limits = (estimated / squares).log10(), _color_limits(squares, estimated)
+    figure, axes = panels(1, 3, height=3.1, sharey=True)
+    _draw_heat(axes[0], squares.log10(), limits, "viridis", "V")
+    number = _draw_heat(axes[1], estimated.log10(), limits, "viridis", "V̂, from rows and columns")
+    figure.colorbar(number, ax=axes[:2], location="bottom", aspect=40, label="log₁₀ of the number")
+    quotient = _draw_heat(axes[2], ratio, (-_DECADES, _DECADES), "RdBu_r", "V̂ / V")
+    figure.colorbar(quotient, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
     finite = ratio[ratio.isfinite()]
-    error, near = relative_error(squares, estimated), (finite.abs() <= log10(2)).double().mean().item()
+    near = (finite.abs() <= log10(2)).double().mean().item()
+    error = _describe_error(relative_error(squares, estimated), near)
     crop = f"; first {_DRAWN} shown" if max(squares.shape) > _DRAWN else ""
-    figure.suptitle(
-        (f"{conclusion}\n" if conclusion else "")
-        + f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_describe_error(error, near)}{crop}",
-        x=0.01,
-        ha="left",
-    )
-    return figure, (
+    size = f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {error}{crop}"
+    text = (
         f"Three pictures of a matrix{f' ({name})' if name else ''} of {squares.shape[0]} by {squares.shape[1]} squares: "
-        f"the matrix with numbers from 10^{low:.1f} to 10^{high:.1f}, its estimate from row and column means, "
-        f"and their ratio, from 10^{finite.min():.2f} to 10^{finite.max():.2f}. {_describe_error(error, near)}."
+        f"the matrix with numbers from 10^{limits[0]:.1f} to 10^{limits[1]:.1f}, its estimate from row and column means, "
+        f"and their ratio, from 10^{finite.min():.2f} to 10^{finite.max():.2f}. {error}."
     )
+    return together(figure, "\n".join(filter(None, (conclusion, size))), text)
 
 
 def play_estimate(rank: int = 1, noise: float = 0.0, rows: int = 40, columns: int = 60) -> tuple[Figure, str]:
@@ -265,55 +251,30 @@ def play_estimate(rank: int = 1, noise: float = 0.0, rows: int = 40, columns: in
 
 def adafactor_schedules_figure(steps: int = 100_000, beta2: float = 0.999) -> tuple[Figure, str]:
     """What share a new g² has in the average, in Adafactor and in Adam."""
-    t = torch.logspace(0, torch.tensor(float(steps)).log10().item(), 200, dtype=torch.float64)
-    figure, axes = subplots(figsize=(7.6, 3.0), layout="constrained")
-    share, adam = t**-0.8, (1 - beta2) / (1 - beta2**t)
-    axes.plot(t, share, color=COLORS["first"], label="Adafactor: 1 − β₂ₜ = t⁻⁰·⁸")
-    axes.plot(t, adam, color=COLORS["second"], linestyle="--", label=f"Adam, β₂ = {beta2}, corrected")
-    axes.set(xscale="log", yscale="log", xlabel="step t", ylabel="share of the newest g²")
-    axes.set_title("Both begin with the first g² alone; Adafactor's share goes on falling")
-    axes.legend(loc="upper right")
-    return figure, (
-        f"The share of the newest squared gradient in the average falls from {share[0]:.0f} at step 1 to {share[-1]:.1e} "
-        f"at step {steps} in Adafactor, and from {adam[0]:.0f} to {adam[-1]:.1e} in Adam."
-    )
+    t = torch.logspace(0, log10(steps), 200, dtype=torch.float64)
+    data = {
+        "Adafactor: 1 − β₂ₜ = t⁻⁰·⁸": zip(t, t**-0.8, strict=True),
+        f"Adam, β₂ = {beta2}, corrected": zip(t, (1 - beta2) / (1 - beta2**t), strict=True),
+    }
+    title = "Both begin with the first g² alone; Adafactor's share goes on falling"
+    return lines(data, title, "step t", "share of the newest g²", log="xy", number=".2g")
 
 
 def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence[float]) -> tuple[Figure, str]:
     """How much of an update changes when all gradients are multiplied by a scale; one line per optimizer."""
-    figure, axes = subplots(layout="constrained")
-    for (name, values), color, style in zip(lost.items(), SERIES, LINES, strict=False):
-        axes.plot(scales, values, color=COLORS[color], linestyle=style, marker="o", markersize=3, label=name)
-    axes.set(xscale="log", xlabel="scale of the gradients", ylim=(-0.02, None))
-    axes.set(ylabel="change of the steps\n0: the same, 1: as far off as no step")
-    axes.set_title("Below some scale ε decides, not the gradient")
-    axes.legend()
-    ends = "; ".join(
-        f"{name}: {values[0]:.2f} at {scales[0]:.0e}, {values[-1]:.2f} at {scales[-1]:.0e}"
-        for name, values in lost.items()
-    )
-    return figure, f"Relative change of the steps against the scale of the gradients. {ends}."
+    data = {name: dict(zip(scales, values, strict=True)) for name, values in lost.items()}
+    y = "change of the steps\n0: the same, 1: as far off as no step"
+    title = "Below some scale ε decides, not the gradient"
+    figure, alt = lines(data, title, "scale of the gradients", y, log="x", labels="legend", number=".2f")
+    figure.axes[0].set_ylim(-0.02, None)
+    return figure, alt
 
 
 def rates_figure(ends: Mapping[str, Mapping[float, Sequence[float]]], title: str) -> tuple[Figure, str]:
     """Losses at the end against the learning rate: by name and rate one of each seed. Mean and range are drawn."""
-    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
-    described = []
-    for (name, by_rate), color, style in zip(ends.items(), SERIES, LINES, strict=False):
-        rates, losses = list(by_rate), torch.tensor(list(by_rate.values()))
-        low, mean, high = losses.amin(1), losses.mean(1), losses.amax(1)
-        axes.fill_between(rates, low, high, color=COLORS[color], alpha=0.2, linewidth=0)
-        axes.plot(rates, mean, color=COLORS[color], linestyle=style, marker="o", label=name)
-        parts = zip(rates, mean, low, high, strict=True)
-        line = "; ".join(f"{m:.2f} ({a:.2f} to {b:.2f}) at {rate:g}" for rate, m, a, b in parts)
-        described.append(f"{name}: {line}")
-    every = sorted({rate for by_rate in ends.values() for rate in by_rate})
-    axes.set(xscale="log", ylim=(0, None), xlabel="lr", ylabel="loss, mean of the last ten steps", title=title)
-    axes.set_xticks(every, [f"{rate:g}" for rate in every])
-    axes.minorticks_off()
-    axes.legend()
+    figure, alt = lines(ends, title, "lr", "loss, mean of the last ten steps", log="x", number=".2f")
     seeds = len(next(iter(next(iter(ends.values())).values())))
-    return figure, f"Loss at the end against lr, mean and range over seeds ({seeds}). {'. '.join(described)}."
+    return figure, f"{alt} {seeds_of(seeds)}"
 
 
 def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[Figure, str]:
@@ -333,21 +294,22 @@ def _color_limits(*matrices: torch.Tensor) -> tuple[float, float]:
     return some.quantile(0.02).item(), max(some.quantile(0.98).item(), some.quantile(0.02).item() + 1e-3)
 
 
-def _draw_matrix(axes: Axes, values: torch.Tensor, low: float, high: float, title: str, below: str) -> None:
+def _draw_matrix(
+    axes: Axes, values: torch.Tensor, limits: tuple[float, float], title: str = "", below: str = ""
+) -> None:
     axes.axis("on")
-    axes.imshow(values.log10().numpy(), vmin=low, vmax=high, cmap="viridis", aspect="auto")
+    _draw_heat(axes, values.log10(), limits, "viridis", "")
     for (row, column), value in np.ndenumerate(values.numpy()):
         paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1.2}
         axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, color=COLORS["ink"], bbox=paper)
     axes.set_title(title, fontsize=10, loc="center")
-    axes.set(xticks=[], yticks=[], xlabel=below)
-    axes.grid(visible=False)
+    axes.set(xticks=[], yticks=[], xlabel=below, ylabel="")
 
 
-def _draw_heat(axes: Axes, values: torch.Tensor, low: float, high: float, colors: str, title: str):
-    drawn = values[:_DRAWN, :_DRAWN].numpy()
+def _draw_heat(axes: Axes, values: torch.Tensor, limits: tuple[float, float], colors: str, title: str):
+    drawn, (low, high) = values[:_DRAWN, :_DRAWN].numpy(), limits
     picture = axes.imshow(drawn, vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
-    axes.set(xlabel="column", title=title)
+    axes.set(xlabel="column", ylabel="row", title=title)
     axes.grid(visible=False)
     return picture
 

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import nn
 
 from course_utils.hardware import Machine, Work
@@ -17,8 +16,9 @@ from course_utils.optim.codebook import dynamic_codebook, linear_codebook, value
 from course_utils.optim.quantization import BLOCK, dequantize, nearest, quantize, stochastic
 from course_utils.settings import settings
 from course_utils.units import format_bytes
-from course_utils.viz.parts import box, subplots
-from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, writing
+from course_utils.viz.parts import box, cell, drawing
+from course_utils.viz.plots import dots, legend, lines, panels, together
+from course_utils.viz.style import BIT_COLORS, COLORS, writing
 
 
 class LinearBook(AdamW8bit):
@@ -165,31 +165,24 @@ def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[F
     scale = scale.item()
     heads = ("a block of m", f"÷ {scale:g}", "nearest entry", "code: 1 byte", "read back", "off by")
     places = (0.07, 0.25, 0.44, 0.62, 0.79, 0.94)
-    figure, axes = subplots(figsize=(7.6, 0.42 * len(values) + 1.5), layout="constrained")
+    figure, axes = panels(height=0.42 * len(values) + 1.5)
+    middle = {"ha": "center", "va": "center"}
     journeys = []
     for row, (value, code, read) in enumerate(zip(values, numbers.tolist(), back.tolist(), strict=True)):
         error = abs(read - value) / abs(value)
-        texts = [*map(_write, (value, value / scale, codes[code].item())), str(code), _write(read), f"{error:.1%}"]
-        for place, text, head in zip(places, texts, heads, strict=True):
-            if head.startswith("code"):
-                box(axes, place, -row, text, "optimizer state", "ink")
-            else:
-                color = "warning" if head == "off by" and error > 0.5 else "ink"
-                axes.text(place, -row, text, ha="center", va="center", color=writing(color))
+        texts = [*map(_write, (value, value / scale, codes[code].item())), "", _write(read), f"{error:.1%}"]
+        colors = ["ink"] * 5 + ["warning" if error > 0.5 else "ink"]
+        for place, text, color in zip(places, texts, colors, strict=True):
+            axes.text(place, -row, text, color=writing(color), **middle)
+        box(axes, places[3], -row, str(code), "optimizer state", "ink")
         journeys.append(f"{_write(value)} is kept as {code} and read back as {_write(read)}")
     for place, head in zip(places, heads, strict=True):
-        axes.text(place, 0.85, head, ha="center", va="center", fontsize=9.5, fontweight="bold")
-    box(axes, 0.62, -len(values) - 0.05, f"scale {scale:g}: 4 bytes", "optimizer state", "ink")
+        axes.text(place, 0.85, head, fontsize=9.5, fontweight="bold", **middle)
+    box(axes, places[3], -len(values) - 0.05, f"scale {scale:g}: 4 bytes", "optimizer state", "ink")
     axes.text(0.5, -len(values) - 0.05, "kept for the block  ", ha="right", va="center")
-    axes.set(xlim=(0, 1), ylim=(-len(values) - 0.6, 1.2))
-    axes.axis("off")
-    figure.suptitle(
-        f"{len(values)} values are kept as {len(values)} bytes and one scale; the smallest is lost",
-        x=0.01,
-        ha="left",
-        fontsize=11,
-    )
-    return figure, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(journeys)}."
+    drawing(axes, ylim=(-len(values) - 0.6, 1.2))
+    title = f"{len(values)} values are kept as {len(values)} bytes and one scale; the smallest is lost"
+    return together(figure, title, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(journeys)}.")
 
 
 def _write(value: float) -> str:
@@ -203,7 +196,7 @@ def _power(value: float) -> str:
 
 def byte_figure(bits: str = "00010110") -> tuple[Figure, str]:
     """One byte read in the book of m, which has a sign, and in that of v, which has none; a color for each part."""
-    figure, axes = subplots(figsize=(7.6, 3.3), layout="constrained")
+    figure, axes = panels(height=3.3)
     readings = []
     for row, signed in enumerate((True, False)):
         y, first = -2.2 * row, int(signed)
@@ -212,44 +205,36 @@ def byte_figure(bits: str = "00010110") -> tuple[Figure, str]:
         value, steps, step = value_of_bits(bits, signed), 2 ** len(rest), int(rest, 2)
         middle = 0.1 + 0.9 * (step + 0.5) / steps
         parts = [
-            ("sign", BIT_COLORS["sign"], 1, f"sign {'−' if bits[0] == '1' else '+'}"),
-            ("zeros", BIT_COLORS["exponent"], zeros, f"{zeros} zeros:\n× $10^{{-{zeros}}}$"),
-            ("end", "grid", 1, "end of\nzeros"),
-            ("step", BIT_COLORS["mantissa"], len(rest), f"step {step} of {steps}\nfrom 0.1 to 1: {middle:.4f}"),
+            (BIT_COLORS["sign"], 1, f"sign {'−' if bits[0] == '1' else '+'}"),
+            (BIT_COLORS["exponent"], zeros, f"{zeros} zeros:\n× $10^{{-{zeros}}}$"),
+            ("grid", 1, "end of\nzeros"),
+            (BIT_COLORS["mantissa"], len(rest), f"step {step} of {steps}\nfrom 0.1 to 1: {middle:.4f}"),
         ][1 - first :]
         edge = 0
-        for _, color, width, text in parts:
+        for color, width, text in parts:
             for place in range(edge, edge + width):
-                axes.add_patch(Rectangle((place + 0.05, y), 0.9, 0.9, color=COLORS[color]))
-                axes.text(place + 0.5, y + 0.45, bits[place], ha="center", va="center", fontsize=13, color=BIT_INK)
+                cell(axes, place + 0.05, y, color, bits[place])
             axes.text(edge + width / 2, y - 0.12, text, ha="center", va="top", fontsize=8.5)
             edge += width
         name = "m" if signed else "v"
         axes.text(-0.3, y + 0.45, f"in the book of {name}", ha="right", va="center")
-        axes.text(
-            edge + 0.3, y + 0.45, f"= {value:+.4g}" if signed else f"= {value:.4g}", ha="left", va="center", fontsize=12
-        )
+        axes.text(edge + 0.3, y + 0.45, f"= {value:{'+' * signed}.4g}", va="center", fontsize=12)
         readings.append(f"in the book of {name}, {zeros} zeros, a 1 and step {step} of {steps} make it {value:.4g}")
-    axes.set(xlim=(-3.4, 11.4), ylim=(-3.2, 1.2))
-    axes.axis("off")
-    figure.suptitle("Zeros say how many powers of ten down, the rest counts steps", x=0.01, ha="left", fontsize=11)
-    return figure, f"The byte {bits}: {'; '.join(readings)}."
+    drawing(axes, xlim=(-3.4, 11.4), ylim=(-3.2, 1.2))
+    title = "Zeros say how many powers of ten down, the rest counts steps"
+    return together(figure, title, f"The byte {bits}: {'; '.join(readings)}.")
 
 
 def codebooks_figure() -> tuple[Figure, str]:
     """Linear beside dynamic unsigned book: where their entries lie, and the relative error of rounding to them."""
     books = {"linear": linear_codebook(False), "dynamic": dynamic_codebook(False)}
     values = torch.logspace(-7, 0, 20_000)
-    at = values.view(200, 100)[:, 50]
-    figure, (top, below) = subplots(2, 1, figsize=(7.6, 4.6), layout="constrained", sharex=True, height_ratios=(1, 2))
-    ends, lost = [], {}
+    figure, (top, below) = panels(2, 1, height=4.6, sharex=True, height_ratios=(1, 2))
+    ends, lost, errors = [], {}, {}
     for row, (name, codes), color in zip((1, 0), books.items(), ("second", "first"), strict=True):
-        above_zero = codes[codes > 0]
-        top.plot(
-            above_zero, torch.full_like(above_zero, row), "|", color=COLORS[color], markersize=16, markeredgewidth=0.8
-        )
+        _draw_entries(top, codes, row, color)
         error = relative_error(values, codes, len(values))
-        below.plot(at, error.view(200, 100).amax(1), color=COLORS[color])
+        errors[name] = zip(values.view(200, 100)[:, 50], error.view(200, 100).amax(1), strict=True)
         lost[name] = values[error > 0.5].max().item()
         decades = [(codes > 10.0**-d).sum() - (codes > 10.0 ** (1 - d)).sum() for d in (1, 2, 3)]
         counts = ", ".join(str(int(count)) for count in decades)
@@ -257,21 +242,15 @@ def codebooks_figure() -> tuple[Figure, str]:
             f"the {name} book has {counts} entries in the three uppermost decades and loses more than half of a value "
             f"below {lost[name]:.1g}"
         )
-    top.set(yticks=(1, 0), yticklabels=("linear", "dynamic"), ylim=(-0.6, 1.6))
-    top.set_title("Where the 256 entries lie", fontsize=10)
-    top.grid(visible=False)
-    below.set(xscale="log", yscale="log", ylim=(1e-3, 2), xlabel="value / largest of its block")
-    below.set(ylabel="largest relative error")
-    below.set_title("Error of the nearest entry; 1: the value becomes 0", fontsize=10)
-    for name, color, x, y in (("linear", "second", 0.012, 0.2), ("dynamic", "first", 8e-5, 0.3)):
-        below.text(x, y, name, color=writing(color), ha="left", va="bottom")
-    figure.suptitle(
-        f"Off by more than half below {lost['linear']:.1g} in the linear book, below {_power(lost['dynamic'])} in the dynamic",
-        x=0.01,
-        ha="left",
-        fontsize=11,
-    )
-    return figure, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}."
+    top.set(yticks=(1, 0), yticklabels=books, ylim=(-0.6, 1.6), title="Where the 256 entries lie")
+    looks = {"linear": ("second", "-"), "dynamic": ("first", "-")}
+    title, x = "Error of the nearest entry; 1: the value becomes 0", "value / largest of its block"
+    lines(errors, title, x, "largest relative error", log="xy", looks=looks, labels="none", axes=below)
+    below.set_ylim(1e-3, 2)
+    for name, x, y in (("linear", 0.012, 0.2), ("dynamic", 8e-5, 0.3)):
+        below.text(x, y, name, color=writing(looks[name][0]), va="bottom")
+    title = f"Off by more than half below {lost['linear']:.1g} in the linear book, below {_power(lost['dynamic'])} in the dynamic"
+    return together(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
 
 
 def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> tuple[Figure, str]:
@@ -281,31 +260,20 @@ def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> t
     """
     with_outlier = values.clone().flatten()
     with_outlier[0] = 1e6 * values.max()
-    names = [*(f"blocks of {size:,}" for size in sizes), "one scale for all"]
-    figure, axes = subplots(figsize=(7.6, 2.6), layout="constrained")
-    medians = []
-    kinds = (
-        ("as they are", values.flatten(), "first", "o", 10),
-        ("with one outlier", with_outlier, "second", "D", -16),
-    )
-    for label, tensor, color, mark, above in kinds:
-        errors = [
-            relative_error(tensor, dynamic_codebook(False), size).median().item() for size in (*sizes, values.numel())
-        ]
-        axes.plot(errors, range(len(names)), mark, color=COLORS[color], markersize=8, label=label)
-        for row, error in enumerate(errors):
-            name = f"{label}: " if row == len(names) - 1 else ""
-            at = {"xytext": (0, above), "textcoords": "offset points", "ha": "center", "fontsize": 9}
-            axes.annotate(f"{name}{error:.1%}", (error, row), color=writing(color), **at)
-        medians.append(f"{label}: " + ", ".join(f"{error:.1%}" for error in errors))
-    axes.set(xscale="log", xlim=(0.004, 3), yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
-    axes.set_xticks([0.01, 0.1, 1], ["1%", "10%", "100%"])
-    axes.minorticks_off()
-    axes.set(xlabel="median relative error of v", title="In blocks, one outlier spoils only its own block")
-    return (
-        figure,
-        f"Median relative error for blocks of {', '.join(map(str, sizes))} and the whole tensor. {'; '.join(medians)}.",
-    )
+    rows = {f"blocks of {size:,}": size for size in sizes} | {"one scale for all": values.numel()}
+
+    def error(tensor: torch.Tensor, size: int) -> list[float]:
+        return [relative_error(tensor, dynamic_codebook(False), size).median().item()]
+
+    data = {
+        name: {"as they are": error(values.flatten(), size), "with one outlier": error(with_outlier, size)}
+        for name, size in rows.items()
+    }
+    title = "In blocks, one outlier spoils only its own block"
+    figure, alt = dots(data, title, "median relative error of v", unit="%", log=True, axes=panels(height=2.8)[1])
+    figure.axes[0].xaxis.set_major_formatter("{x:g}")
+    figure.axes[0].set_ylim(2.6, -0.7)
+    return figure, alt
 
 
 def stagnation_figure(
@@ -321,29 +289,27 @@ def stagnation_figure(
     def by_chance(values: torch.Tensor, codes: torch.Tensor):
         return stochastic(values, codes, generator)
 
-    figure, panels = subplots(1, len(cases), figsize=(7.6, 3.8), layout="constrained")
-    by_case = []
-    for panel, (title, (start, target)) in zip(np.atleast_1d(panels), cases.items(), strict=True):
+    figure, grid = panels(1, len(cases), height=3.8, squeeze=False)
+    by_case, colors = [], ("predicted", "second", "activations", "first")
+    for panel, (title, (start, target)) in zip(grid[0], cases.items(), strict=True):
         curves = {
-            "32 bits": ("predicted", 5, follow(start, target, steps, beta, None)),
-            "8 bits, nearest": ("second", 2, follow(start, target, steps, beta, nearest)),
-            "by chance, one run": ("activations", 1, follow(start, target, steps, beta, by_chance)),
-            "by chance, mean of 200": ("first", 1.8, follow(start, target, steps, beta, by_chance, copies=200)),
+            "32 bits": follow(start, target, steps, beta, None),
+            "8 bits, nearest": follow(start, target, steps, beta, nearest),
+            "by chance, one run": follow(start, target, steps, beta, by_chance),
+            "by chance, mean of 200": follow(start, target, steps, beta, by_chance, copies=200),
         }
-        for name, (color, width, curve) in curves.items():
-            panel.plot(range(1, steps + 1), curve, color=COLORS[color], linewidth=width, label=name)
-        ends = {name: curve[-1].item() for name, (*_, curve) in curves.items()}
-        ratio = sqrt(ends["32 bits"] / ends["8 bits, nearest"])
+        ratio = sqrt(curves["32 bits"][-1] / curves["8 bits, nearest"][-1])
         step = f"steps {ratio:.1f} times too long" if ratio > 1 else f"steps {1 / ratio:.1f} times too short"
-        panel.set_title(f"{title}: {step}", fontsize=10)
-        panel.set(xlabel="step", ylim=(0, 1.15 * max(start, target)))
-        means = "; ".join(f"{name} {end:.3f}" for name, end in ends.items())
+        looks = {name: (color, "-") for name, color in zip(curves, colors, strict=True)}
+        data = {name: enumerate(curve, 1) for name, curve in curves.items()}
+        lines(data, f"{title}: {step}", y="v / largest of its block", looks=looks, labels="none", axes=panel)
+        panel.lines[0].set_linewidth(5)
+        panel.lines[2].set_linewidth(1)
+        means = "; ".join(f"{name} {curve[-1].item():.3f}" for name, curve in curves.items())
         by_case.append(f"v starts at {start:g} and its input is {target:g}; after {steps} steps it is: {means}; {step}")
-    np.atleast_1d(panels)[0].set(ylabel="v / largest of its block")
-    handles, labels = np.atleast_1d(panels)[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
-    figure.suptitle("Rounded to the nearest entry, v freezes: too high or too low", x=0.01, ha="left", fontsize=11)
-    return figure, f"With β₂ = {beta:g}. {'. '.join(by_case)}."
+    legend(panel)
+    title = "Rounded to the nearest entry, v freezes: too high or too low"
+    return together(figure, title, f"With β₂ = {beta:g}. {'. '.join(by_case)}.")
 
 
 def codebook_figure(
@@ -358,24 +324,24 @@ def codebook_figure(
     lost = (error > 0.5).float().mean().item()
     scales = quantize(values, codes, block_size)[1]
     bits = total_bits + 32 * len(scales) / values.numel()
-    figure, (top, below) = subplots(2, 1, figsize=(7.6, 4.6), layout="constrained", height_ratios=(1, 4))
-    entries = codes[codes > 0]
-    top.plot(entries, torch.zeros_like(entries), "|", color=COLORS["first"], markersize=16, markeredgewidth=0.8)
+    figure, (top, below) = panels(2, 1, height=4.6, height_ratios=(1, 4))
+    _draw_entries(top, codes, 0, "first")
     top.set(xscale="log", xlim=(3e-8, 1.5), yticks=(), xlabel="entry of the codebook (logarithmic)")
     _draw_shares(below, values, error)
     title = f"{kind}, blocks of {block_size:,}: {bits:.2f} bits a value, and {lost:.1%} lose more than half"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, (
+    return together(
+        figure,
+        title,
         f"A {kind} book of {len(codes)} entries, blocks of {block_size} values, {bits:.2f} bits a value with scales. Of "
         f"{format_bytes(values.nbytes)} of values over six decades, the median relative error is {error.median():.1%}, "
-        f"and {lost:.1%} lose more than half."
+        f"and {lost:.1%} lose more than half.",
     )
 
 
 def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
     """A bar for each decade of `values`: how many lose up to a tenth, up to a half, and more."""
-    decades = range(-8, 1)
-    groups = values.log10().floor().clamp(min(decades), max(decades))
+    decades = list(range(-8, 1))
+    groups = values.log10().floor().clamp(decades[0], decades[-1])
     bottom = np.zeros(len(decades))
     limits = (
         ("lose up to 10 %", -1, 0.1, "first"),
@@ -385,10 +351,16 @@ def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
     for label, low, high, color in limits:
         inside = (error > low) & (error <= high)
         share = np.array([(inside & (groups == decade)).sum() / max(1, (groups == decade).sum()) for decade in decades])
-        axes.bar(list(decades), share, 0.85, bottom=bottom, color=COLORS[color], label=label)
+        axes.bar(decades, share, 0.85, bottom=bottom, color=COLORS[color], label=label)
         bottom += share
-    names = [f"$10^{{{decade}}}$" for decade in decades[1:-1]]
-    axes.set_xticks(list(decades), ["less", *names, "≥ 1"])
+    axes.set_xticks(decades, ["less", *(f"$10^{{{decade}}}$" for decade in decades[1:-1]), "≥ 1"])
     axes.set(xlabel="size of the value, by powers of ten", ylabel="share of the values", ylim=(0, 1))
     axes.grid(visible=False)
-    axes.figure.legend(loc="outside lower center", ncols=3)
+    legend(axes)
+
+
+def _draw_entries(axes: Axes, codes: torch.Tensor, row: int, color: str) -> None:
+    entries = codes[codes > 0]
+    look = {"color": COLORS[color], "markersize": 16, "markeredgewidth": 0.8}
+    axes.plot(entries, torch.full_like(entries, row), "|", **look)
+    axes.grid(visible=False)

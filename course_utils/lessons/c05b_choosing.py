@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 from torch.utils.data import DataLoader
@@ -18,9 +17,8 @@ from course_utils import models, optim
 from course_utils.optim import schedules
 from course_utils.training import History, train
 from course_utils.units import GiB, format_bytes
-from course_utils.viz.memory import legend_of_kinds, stack
-from course_utils.viz.parts import byte_unit, subplots
-from course_utils.viz.style import COLORS, SERIES, writing
+from course_utils.viz.plots import bars, dots, lines, panels, together
+from course_utils.viz.style import COLORS, SERIES
 
 _DECAY = 0.01
 RUNS = Path(__file__).with_name("c05b_runs.json")
@@ -105,6 +103,11 @@ def losses_by_rate(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.fillna({"loss": inf}).groupby("lr")["loss"].agg(["mean", "min", "max"])
 
 
+def losses_of_seeds(runs: pd.DataFrame) -> dict[float, list[float]]:
+    """The loss of each seed, by rate; infinite where the run diverged."""
+    return runs.fillna({"loss": inf}).groupby("lr")["loss"].agg(list).to_dict()
+
+
 def best_rates(runs: pd.DataFrame) -> dict[str, float]:
     """By optimizer, the rate with the lowest mean loss."""
     return {name: losses_by_rate(of_name)["mean"].idxmin() for name, of_name in runs.groupby("name", sort=False)}
@@ -112,87 +115,52 @@ def best_rates(runs: pd.DataFrame) -> dict[str, float]:
 
 def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     """Loss against learning rate, a panel for each optimizer: mean and range over the seeds, the best rate marked."""
-    figure, panels = subplots(2, 3, figsize=(7.6, 4.8), layout="constrained", sharex=True, sharey=True)
+    figure, grid = panels(2, 3, height=4.8, sharex=True, sharey=True)
     by_optimizer = []
-    for panel, (name, best) in zip(panels.flat, best_rates(runs).items(), strict=True):
-        losses = losses_by_rate(runs[runs["name"] == name])
+    for panel, (name, best) in zip(grid.flat, best_rates(runs).items(), strict=True):
+        of_name = runs[runs["name"] == name]
+        curve, x = {name: losses_of_seeds(of_name)}, "learning rate α (log)"
+        looks, title = {name: ("first", "o-")}, f"{name}: best at {best:g}"
+        y = "training loss, last 20 steps"
+        _, alt = lines(curve, title, x, y, log="x", looks=looks, labels="none", number=".2f", axes=panel)
         panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1)
-        _draw_curve(panel, losses, "first")
-        for rate in losses.index[losses["max"] == inf]:
-            panel.plot(rate, 2.4, "x", color=COLORS["second"])
-            ended = runs[(runs["name"] == name) & (runs["lr"] == rate)]["loss"]
-            lost = f"{ended.isna().sum()} of {len(ended)} diverged "
-            panel.text(rate, 2.4, lost, ha="right", va="center", fontsize=9)
-        panel.plot(best, losses["mean"][best], "o", color=COLORS["second"], markersize=8)
-        panel.set(title=f"{name}: best at {best:g}", xscale="log", ylim=(0, 2.6))
-        by_optimizer.append(f"{name}: {rates_in_words(losses)}")
-    panels[0, 0].text(1.1e-3, 0.1, "0.001", fontsize=9)
-    figure.supxlabel("learning rate α (logarithmic)", fontsize=10)
-    figure.supylabel("training loss, last 20 steps", fontsize=10)
-    figure.suptitle("Every best rate lies inside its grid; 0.001 is the best of none", x=0.01, ha="left", fontsize=11)
-    return figure, f"Training loss at the end against the learning rate. {'. '.join(by_optimizer)}."
+        for rate, losses in curve[name].items():
+            if lost := sum(loss == inf for loss in losses):
+                panel.plot(rate, 2.4, "x", color=COLORS["second"])
+                panel.text(rate, 2.4, f"{lost} of {len(losses)} diverged ", ha="right", va="center", fontsize=9)
+        panel.plot(best, losses_by_rate(of_name)["mean"][best], "o", color=COLORS["second"], markersize=8)
+        panel.set(ylim=(0, 2.6))
+        panel.set_xticks([0.001, 0.01, 0.1], ["0.001", "0.01", "0.1"])
+        by_optimizer.append(alt)
+    grid[0, 0].text(1.1e-3, 0.1, "0.001", fontsize=9)
+    return together(figure, "Every best rate lies inside its grid; 0.001 is the best of none", *by_optimizer)
 
 
 def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
-    """Loss against learning rate for two optimizers, each with a constant rate and with the cosine: four lines, and bars from the
-    lowest to the highest seed."""
-    figure, axes = subplots(figsize=(7.6, 3.8), layout="constrained")
-    by_line = []
+    """Loss against learning rate for two optimizers, each with a constant rate and with the cosine: four lines, and bands
+    from the lowest to the highest seed."""
+    curves, looks = {}, {}
     for number, ((schedule, name), of_both) in enumerate(runs.groupby(["schedule", "name"])):
-        losses = losses_by_rate(of_both)
-        shift, look = (1.03, {"fmt": "D--", "markerfacecolor": "none"}) if number % 2 else (0.97, {"fmt": "o-"})
-        reach = losses["mean"] - losses["min"], losses["max"] - losses["mean"]
-        look |= {"color": COLORS[SERIES[number // 2]], "capsize": 3, "label": f"{name}, {schedule}"}
-        axes.errorbar(losses.index * shift, losses["mean"], reach, **look)
-        by_line.append(f"{name}, {schedule}: {rates_in_words(losses)}")
-    axes.set(xscale="log", xlabel="learning rate α (logarithmic)", ylabel="training loss, last 20 steps", ylim=(0, 2.6))
-    rates = sorted(runs["lr"].unique())
-    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
-    axes.minorticks_off()
-    axes.set_title("Up to 0.001 the lines pair up by schedule, not by optimizer")
-    axes.legend()
-    return figure, f"Training loss at the end against the learning rate. {'. '.join(by_line)}."
-
-
-def _draw_curve(axes: Axes, losses: pd.DataFrame, color: str, line: str = "-", **look) -> None:
-    """Mean and range, as far as it is finite."""
-    finite = losses[losses["max"] < inf]
-    axes.fill_between(finite.index, finite["min"], finite["max"], color=COLORS[color], alpha=0.15, linewidth=0)
-    axes.plot(finite.index, finite["mean"], line, color=COLORS[color], marker="o", **{"markersize": 3.5} | look)
-
-
-def rates_in_words(losses: pd.DataFrame) -> str:
-    """The mean at each rate."""
-    ends = ((f"{mean:.2f}" if mean < inf else "diverged", rate) for rate, mean in losses["mean"].items())
-    return ", ".join(f"{end} at {rate:g}" for end, rate in ends)
+        line = f"{name}, {schedule}"
+        curves[line], looks[line] = losses_of_seeds(of_both), (SERIES[number // 2], ("o-", "D--")[number % 2])
+    title = "Up to 0.001 the lines pair up by schedule, not by optimizer"
+    y = "training loss, last 20 steps"
+    figure, alt = lines(curves, title, "learning rate α (log)", y, log="x", looks=looks, number=".2f")
+    figure.axes[0].set(ylim=(0, 2.6))
+    return figure, alt
 
 
 def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Figure, str]:
     """A row for each optimizer, two marks for each seed: training and held-out loss. `state_bytes` by name, where known."""
-    figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
-    rows = race.groupby("name")["loss"].mean().sort_values().index
-    by_optimizer = []
-    for row, name in enumerate(rows):
+    ends = {}
+    for name in race.groupby("name")["loss"].mean().sort_values().index:
         of_name = race[race["name"] == name]
-        first = row == 0
-        axes.plot(
-            of_name["loss"], [row] * len(of_name), "o", color=COLORS["first"], label="training" if first else None
-        )
-        look = {"color": COLORS["second"], "markerfacecolor": "none", "label": "held-out files" if first else None}
-        axes.plot(of_name["test"], [row] * len(of_name), "D", **look)
-        ends = "; ".join(
-            f"{kind} {as_range(of_name[column])}" for kind, column in (("training", "loss"), ("held-out", "test"))
-        )
-        if lost := of_name["loss"].isna().sum():
-            axes.text(2.58, row, f"{lost} of {len(of_name)} diverged", ha="right", va="center", fontsize=9)
-        size = f" with {format_bytes(state_bytes[name])}" if name in state_bytes else ""
-        by_optimizer.append(f"{name}{size}: {ends}")
-    sizes = {name: f"\n{format_bytes(size)}" for name, size in state_bytes.items()}
-    axes.set_yticks(range(len(rows)), [f"{name}{sizes.get(name, '')}" for name in rows])
-    axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 2.6), xlabel="loss at the end, a mark for each seed")
-    axes.set_title("Muon ends lowest, and a smaller state does not mean a higher loss")
-    axes.legend()
-    return figure, f"Loss at the end of three seeds by optimizer. {'. '.join(by_optimizer)}."
+        row = f"{name}\n{format_bytes(state_bytes[name])}" if name in state_bytes else name
+        ends[row] = {"training": of_name["loss"].tolist(), "held-out files": of_name["test"].tolist()}
+    title = "Muon ends lowest, and a smaller state does not mean a higher loss"
+    figure, alt = dots(ends, title, "loss at the end, a mark for each seed", axes=panels(height=3.6)[1])
+    figure.axes[0].set(xlim=(0, 2.6))
+    return figure, alt
 
 
 def as_range(losses: pd.Series) -> str:
@@ -233,25 +201,8 @@ def _state(kind: type, shapes: Sequence[torch.Size], itemsize: int) -> int:
 
 def bytes_figure(model: str, itemsize: int = 4, card: int = CARD) -> tuple[Figure, str]:
     """Bars of P, G and O by optimizer for the model of that name, with a line where a card of `card` bytes ends."""
-    bars = sizes_of(model, itemsize)
-    totals = {name: sum(parts.values()) for name, parts in bars.items()}
-    widest = max(*totals.values(), card)
-    unit, size = byte_unit(widest)
-    figure, axes = subplots(figsize=(7.6, 1.2 + 0.5 * len(bars)), layout="constrained")
-    for row, (name, parts) in enumerate(bars.items()):
-        stack(axes, row, parts, size)
-        ground = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1}
-        inside = totals[name] < card < 1.15 * totals[name]  # else the line of the card would run through the number
-        place = {"x": totals[name] / size * (0.99 if inside else 1.01), "ha": "right" if inside else "left"}
-        axes.text(y=row, s=f" {format_bytes(totals[name])}", va="center", bbox=ground, **place)
-    axes.axvline(card / size, color=COLORS["warning"], linestyle="--")
-    axes.text(card / size, len(bars) - 0.45, f" {card / GiB:g} GiB", color=writing("warning"), va="bottom")
-    fitting = sum(total <= card for total in totals.values())
-    fit = "none fits" if not fitting else "all fit" if fitting == len(bars) else f"{fitting} of {len(bars)} fit"
+    rows = sizes_of(model, itemsize)
+    fitting = sum(sum(parts.values()) <= card for parts in rows.values())
+    fit = "none fits" if not fitting else "all fit" if fitting == len(rows) else f"{fitting} of {len(rows)} fit"
     title = f"{model} in {8 * itemsize} bits: {fit} into {card / GiB:g} GiB before any activation"
-    axes.set(yticks=range(len(bars)), yticklabels=list(bars), xlabel=f"P + G + O, {unit}", title=title)
-    axes.set(xlim=(0, 1.2 * widest / size), ylim=(len(bars) - 0.4, -0.6))
-    axes.grid(axis="y", visible=False)
-    legend_of_kinds(figure, bars)
-    sums = "; ".join(f"{name} {format_bytes(total)}" for name, total in totals.items())
-    return figure, f"Parameters, gradients and optimizer state of {model} in {8 * itemsize} bits, by optimizer: {sums}."
+    return bars(rows, title, "P + G + O", limit=(f"{card / GiB:g} GiB", card))

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -17,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from course_utils.optim import AdamW
 from course_utils.training import Accumulate, Run, num_loss_tokens
 from course_utils.units import format_bytes
-from course_utils.viz.parts import box, byte_unit, patches, subplots
+from course_utils.viz.parts import box, cell, drawing
+from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
 from course_utils.viz.style import COLORS
 
 # Slips from published code or from practice, each as a difference to `Accumulate`.
@@ -161,13 +161,12 @@ def _count_all_reduce(reduced: Reduced, bucket: dist.GradBucket) -> torch.future
 
 def accumulation_figure(counts: Sequence[int] = (3, 8, 5, 2)) -> tuple[Figure, str]:
     """The idea: micro-batches of different numbers of counted tokens add up in one G, which is divided once."""
-    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
+    figure, axes = panels(height=3.4)
     widest, middle = max(counts), len(counts) / 2 - 0.2
     for row, count in enumerate(counts):
         y = len(counts) - 1 - row
         for place in range(widest):
-            color = COLORS["first" if place < count else "grid"]
-            axes.add_patch(Rectangle((place + 0.05, y), 0.85, 0.6, color=color))
+            cell(axes, place + 0.05, y, "first" if place < count else "grid", width=0.85, height=0.6)
         axes.text(-0.5, y + 0.3, f"micro-batch {row + 1}", ha="right", va="center")
         axes.text(widest + 0.4, y + 0.3, f"$T_{row + 1}$ = {count}", va="center")
         _draw_line(axes, (widest + 3.6, y + 0.3), (widest + 5.4, middle))
@@ -178,11 +177,8 @@ def accumulation_figure(counts: Sequence[int] = (3, 8, 5, 2)) -> tuple[Figure, s
         box(axes, x + 4.1 * place, middle, text, color, letters="ink")
         if place:
             _draw_line(axes, (x - 2.4 + 4.1 * place, middle), (x - 1.5 + 4.1 * place, middle))
-    axes.set(xlim=(-4.6, x + 10), ylim=(-0.4, len(counts) + 0.1))
-    axes.axis("off")
-    axes.set_title("Each micro-batch counts by its tokens; G is divided once", loc="left")
-    handles, labels = patches(("token that counts", "first"), ("padding", "grid"))
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    drawing(axes, (-4.6, x + 10), (-0.4, len(counts) + 0.1), "Each micro-batch counts by its tokens; G is divided once")
+    legend(axes, ("token that counts", "first"), ("padding", "grid"))
     listed = ", ".join(map(str, counts))
     return figure, (
         f"{len(counts)} micro-batches with {listed} counted tokens. Each adds its gradient times its tokens to one buffer G. "
@@ -232,7 +228,7 @@ def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -
     """Play: tokens of each micro-batch of `size` texts, and how many times its right weight a mean of means gives each."""
     counts, error = texts.mean_of_means(size, by_length)
     weights, k = token_weights(counts), len(counts)
-    figure, (above, below) = subplots(2, 1, figsize=(7.6, 4.2), layout="constrained", sharex=True)
+    figure, (above, below) = panels(2, 1, height=4.2, sharex=True)
     places = np.arange(1, k + 1)
     above.bar(places, counts, color=COLORS["first"])
     above.set(ylabel="tokens\nthat count", ylim=(0, None))
@@ -242,10 +238,11 @@ def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -
     below.set_yticks([0.5, 1, 2, 5], ["0.5", "1", "2", "5"])
     below.minorticks_off()
     below.set_xticks(places[:: max(1, k // 16)])
-    figure.suptitle(f"{k} × {size} texts: a mean of means is off by {error:.0%} of the gradient", fontsize=11)
-    return figure, (
+    return together(
+        figure,
+        f"{k} × {size} texts: a mean of means is off by {error:.0%} of the gradient",
         f"{k} micro-batches of {counts.min()} to {counts.max()} tokens. A mean of means weighs a token "
-        f"{weights.min():.2f} to {weights.max():.2f} times as it should; the gradient is off by {error:.1%}."
+        f"{weights.min():.2f} to {weights.max():.2f} times as it should; the gradient is off by {error:.1%}.",
     )
 
 
@@ -285,53 +282,38 @@ def _mean_losses(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> tup
 
 def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: int = 10) -> tuple[Figure, str]:
     """What each run of `train_on_texts` reports, and beside it the held-out loss of a token."""
-    figure, panels = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained", sharey=True)
-    titles = {"reported": "training loss, as reported", "by token": "held-out loss of a token"}
-    descents = []
-    for panel, (kind, title) in zip(panels, titles.items(), strict=True):
-        for color, mark, (name, run) in zip(("first", "second"), "oD", runs.items(), strict=True):
-            updates = [every * (place + 1) for place in range(len(run[kind]))]
-            panel.plot(updates, run[kind], f"{mark}-", color=COLORS[color], markerfacecolor="none", label=name)
-            descents.append(f"{title}, {name}: {run[kind][0]:.2f} to {run[kind][-1]:.2f}")
-        panel.set(title=title, xlabel="update, from 32 texts each")
-    panels[0].set(ylabel="loss")
-    panels[1].legend()
-    title = "The mean of means reports a lower loss, and predicts held-out tokens about as well"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, f"Losses of two runs. {'; '.join(descents)}."
+    figure, axes = panels(1, 2, height=3.6, sharey=True)
+    kinds = {"reported": "training loss, as reported", "by token": "held-out loss of a token"}
+    texts = []
+    for panel, (kind, title), labels in zip(axes, kinds.items(), ("none", "ends"), strict=True):
+        data = {name: {every * (i + 1): loss for i, loss in enumerate(run[kind])} for name, run in runs.items()}
+        x = "update, from 32 texts each"
+        texts.append(lines(data, title, x, "loss", number=".2f", labels=labels, axes=panel)[1])
+    return together(
+        figure, "The mean of means reports a lower loss, and predicts held-out tokens about as well", *texts
+    )
 
 
 def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[Figure, str]:
     """Which micro-batches went into which update: a row for each way, `updates` being the numbers of micro-batches in its
     updates, in order; what of `batches` is left over stays pale."""
-    figure, axes = subplots(figsize=(7.6, 0.9 + 0.75 * len(updates)), layout="constrained")
-    shades = ("first", "second", "third")
+    axes = panels(height=0.9 + 0.9 * len(updates))[1]
+    spans, looks = [], {"left over": ("grid", "")}
     for row, sizes in enumerate(updates.values()):
-        edge = 0
-        for number, size in enumerate([*sizes, batches - sum(sizes)]):
-            left_over = number == len(sizes)
-            for place in range(edge, edge + size):
-                color = COLORS["grid" if left_over else shades[number % 3]]
-                axes.add_patch(Rectangle((place + 0.06, row - 0.3), 0.88, 0.6, color=color))
-            if size:
-                text = "left over" if left_over else f"update {number + 1}"
-                axes.text(edge + size / 2, row + 0.42, text, ha="center", va="center", fontsize=8)
-            edge += size
+        kinds = [f"update {number + 1}" for number, size in enumerate(sizes) for _ in range(size)]
+        kinds += ["left over"] * (batches - len(kinds))
+        spans += [Span(row, place + 0.06, place + 0.94, kind) for place, kind in enumerate(kinds)]
+        for number, kind in enumerate(dict.fromkeys(kinds)):
+            looks.setdefault(kind, (("first", "second", "third")[number % 3], ""))
+            middle = kinds.index(kind) + kinds.count(kind) / 2
+            axes.text(middle, row + 0.5, kind, ha="center", va="center", fontsize=8)
     *_, (name, sizes) = updates.items()
-    lost = batches - sum(sizes)
-    axes.set_title(f"{name}: the first update has {sizes[0]}, and {lost} is left over", loc="left")
-    axes.set(xlim=(0, batches), ylim=(len(updates) - 0.4, -0.5), xlabel="micro-batch, counted from 0")
-    axes.set_xticks([i + 0.5 for i in range(batches)], range(batches))
-    axes.set_yticks(range(len(updates)), list(updates))
+    title = f"{name}: the first update has {sizes[0]}, and {batches - sum(sizes)} is left over"
+    figure, alt = timeline(spans, list(updates), title, "micro-batch, counted from 0", looks=looks, axes=axes)
+    axes.set_xticks([place + 0.5 for place in range(batches)], range(batches))
     axes.grid(visible=False)
     axes.tick_params(length=0)
-    counts = "; ".join(
-        f"{name}: {', '.join(map(str, sizes))}, left over {batches - sum(sizes)}" for name, sizes in updates.items()
-    )
-    return (
-        figure,
-        f"{batches} micro-batches in a row, colored by the update they go into. Numbers in each update: {counts}.",
-    )
+    return figure, alt
 
 
 def noise_by_groups(gradients: torch.Tensor, ks: Sequence[int]) -> list[float]:
@@ -347,49 +329,29 @@ def noise_by_groups(gradients: torch.Tensor, ks: Sequence[int]) -> list[float]:
 
 def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Sequence[float]]]) -> tuple[Figure, str]:
     """The gradient's noise against the micro-batches of an update: by name a list over `ks` of each seed, mean and range."""
-    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
-    described = []
-    for (name, measured), color, mark in zip(noise.items(), ("first", "second"), "oD", strict=False):
-        values = np.asarray(measured)
-        mean = values.mean(0)
-        reach = mean - values.min(0), values.max(0) - mean
-        axes.errorbar(ks, mean, reach, fmt=mark, color=COLORS[color], capsize=4, label=name)
-        axes.loglog(ks, [mean[0] * ks[0] / k for k in ks], color=COLORS[color], linewidth=1)
-        described.append(f"{name}: {', '.join(f'{m:.3g} at k = {k}' for k, m in zip(ks, mean, strict=True))}")
-    axes.plot([], [], color=COLORS["ink"], linewidth=1, label="1/k")
-    axes.set_title("Twice the micro-batches, half the noise; and training raises it")
-    axes.set(
-        xlabel="k, micro-batches of an update (log)", ylabel="variance of the gradient\n/ its squared length (log)"
-    )
-    axes.set_xticks(list(ks), [str(k) for k in ks])
-    axes.minorticks_off()
-    axes.legend()
-    return figure, f"Variance of the gradient over its squared length, falling about as 1/k. {'; '.join(described)}."
+    data = {name: dict(zip(ks, zip(*measured, strict=True), strict=True)) for name, measured in noise.items()}
+    looks = dict(zip(data, (("first", "o"), ("second", "D")), strict=False))
+    title, x = "Twice the micro-batches, half the noise; and training raises it", "k, micro-batches of an update (log)"
+    y = "variance of the gradient\n/ its squared length (log)"
+    figure, alt = lines(data, title, x, y, log="xy", looks=looks)
+    for line in list(figure.axes[0].lines)[: len(data)]:
+        first = line.get_ydata()[0]
+        figure.axes[0].plot(ks, [first * ks[0] / k for k in ks], color=line.get_color(), linewidth=1)
+    figure.axes[0].text(0.02, 0.04, "thin lines: as 1/k", transform=figure.axes[0].transAxes, fontsize=9)
+    return figure, f"{alt} Thin lines fall as 1/k."
 
 
 def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[Figure, str]:
     """Peaks of a step by the way its batch is cut: a bar by pencil, a mark from the run, and the sizes in words."""
-    unit, size = byte_unit(max(predicted.values()))
-    figure, axes = subplots(figsize=(7.6, 0.9 + 0.5 * len(predicted)), layout="constrained")
-    rows = range(len(predicted))
-    axes.barh(
-        rows,
-        [p / size for p in predicted.values()],
-        0.6,
-        color=COLORS["predicted"],
-        label="by pencil, as backward begins",
+    pencil = "by pencil, as backward begins"
+    return bars(
+        {name: {pencil: size} for name, size in predicted.items()},
+        "A second micro-batch adds one G here; further ones add nothing",
+        "peak of a step",
+        colors={pencil: "predicted"},
+        notes={name: format_bytes(size) for name, size in dry.items()},
+        marks=("dry run", dry),
     )
-    axes.plot([dry[name] / size for name in predicted], rows, "D", color=COLORS["measured"], label="dry run")
-    for row, name in enumerate(predicted):
-        axes.text(dry[name] / size, row, f"   {format_bytes(dry[name])}", va="center")
-    axes.set_title("A second micro-batch adds one G here; further ones add nothing", loc="left")
-    axes.set(yticks=rows, yticklabels=list(predicted), xlabel=f"peak of a step, {unit}")
-    axes.set_xlim(0, 1.2 * max(predicted.values()) / size)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    figure.legend(loc="outside upper center", ncols=2)
-    peaks = "; ".join(f"{name} {format_bytes(predicted[name])} and {format_bytes(dry[name])}" for name in predicted)
-    return figure, f"Peak of a step, by pencil and in a dry run: {peaks}."
 
 
 def _draw_line(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

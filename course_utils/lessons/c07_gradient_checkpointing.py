@@ -5,13 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import sqrt
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import nn
 
 from course_utils.techniques import blocks_of, segment_ranges
 from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit, subplots
+from course_utils.viz.parts import byte_unit
+from course_utils.viz.plots import dots, layers, legend, lines, panels, together
 from course_utils.viz.style import COLORS
 
 ITEMSIZE = 4  # bytes of a float32 number
@@ -69,27 +71,19 @@ def walk(blocks: int, segments: int | None, per_block: float) -> list[tuple[int,
 def idea_figure(blocks: int = 6, per_block: int = 8) -> tuple[Figure, str]:
     """Memory over one step: everything kept, and beside it each block's input kept and the rest computed again."""
     plain, again = walk(blocks, None, per_block), walk(blocks, blocks, per_block)
-    figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained", sharey=True)
-    for axes, moments, forward in ((left, plain, blocks), (right, again, blocks)):
-        times, boundaries, activations = zip(*moments, strict=True)
-        above = [low + high for low, high in zip(boundaries, activations, strict=True)]
-        color = COLORS["activations" if axes is left else "recomputed"]
-        axes.fill_between(times, boundaries, above, step="post", linewidth=0, color=color)
-        axes.fill_between(times, 0, boundaries, step="post", linewidth=0, color=COLORS["activations"])
-        axes.axvline(forward, color=COLORS["ink"], linestyle=":", linewidth=1)
-        axes.text(forward / 2, 1.03 * per_block * blocks, "forward", ha="center", fontsize=9)
-        axes.text((forward + times[-1]) / 2, 1.03 * per_block * blocks, "backward", ha="center", fontsize=9)
-        axes.set(
-            xlabel="time, in forward passes of a block", ylim=(0, 1.15 * per_block * blocks), xlim=(0, again[-1][0])
-        )
-    left.set_ylabel("kept, in boundaries")
+    figure, grid = panels(1, 2, height=3.0, sharey=True)
     highest = [max(low + high for _, low, high in moments) for moments in (plain, again)]
-    left.set_title(f"Everything is kept: {highest[0]} at the peak", fontsize=10)
-    right.set_title(f"Computed again from boundaries: {highest[1]}", fontsize=10)
-    right.text(
-        blocks + 1, highest[1] + 2, "one block's activations, for a moment", fontsize=9, color=COLORS["recomputed"]
-    )
-    right.text(blocks + 1, 1, "boundaries", fontsize=9)
+    titles = f"Everything is kept: {highest[0]} at the peak", f"Computed again from boundaries: {highest[1]}"
+    for axes, moments, title, color in zip(grid, (plain, again), titles, ("activations", "recomputed"), strict=True):
+        _draw_walk(axes, moments, title, "kept, in boundaries", {"activations": color, "boundaries": "activations"})
+        axes.axvline(blocks, color=COLORS["ink"], linestyle=":", linewidth=1)
+        for middle, name in ((blocks / 2, "forward"), ((blocks + moments[-1][0]) / 2, "backward")):
+            axes.text(middle, 1.03 * per_block * blocks, name, ha="center", fontsize=9)
+        axes.set(ylim=(0, 1.15 * per_block * blocks), xlim=(0, again[-1][0]))
+    above = blocks + 1, highest[1] + 2
+    grid[1].text(*above, "one block's activations, for a moment", fontsize=9, color=COLORS["recomputed"])
+    grid[1].text(blocks + 1, 1, "boundaries", fontsize=9)
+    grid[1].set_ylabel("")
     return figure, (
         f"Memory over one step of {blocks} blocks that save {per_block} boundaries each. Left, everything kept: it climbs to "
         f"{highest[0]} boundaries and falls in backward. Right, only boundaries kept: at most {highest[1]}, since one block at a "
@@ -104,48 +98,38 @@ def segment_curves_figure(
 
     The root of r · n is marked, and the title says how far the lowest measured point is from it.
     """
-    figure, panels = subplots(1, len(curves), figsize=(7.8, 3.1), layout="constrained", squeeze=False)
+    figure, grid = panels(1, len(curves), height=3.3, squeeze=False)
     texts, off = [], []
-    for axes, (title, (product, lines)) in zip(panels[0], curves.items(), strict=True):
-        unit, size = byte_unit(max(max(line.values()) for line in lines.values()))
-        for name, look in (("predicted", {"linewidth": 4.0}), ("measured", {"linestyle": "", "marker": "o"})):
-            line = lines[name]
-            axes.plot(list(line), [value / size for value in line.values()], color=COLORS[name], label=name, **look)
+    looks = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
+    for axes, (title, (product, data)) in zip(grid[0], curves.items(), strict=True):
+        line = data["measured"]
         lowest, root = min(line, key=line.get), sqrt(product)
         off.append(abs(lowest / min(root, max(line)) - 1))
+        title = f"{title}\nlowest at {lowest}, √(r·n) = {root:.3g}"
+        _, alt = lines(data, title, "segments c", "peak", unit="bytes", looks=looks, labels="none", axes=axes)
+        axes.lines[0].set_linewidth(4)
         axes.axvline(root, color=COLORS["warning"], linestyle=":", linewidth=1.4, label="√(r·n)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(xlabel="segments c", ylabel=f"peak, {unit}", ylim=(0, None))
-        axes.set_title(f"{title}\nlowest at {lowest}, √(r·n) = {root:.3g}", fontsize=10)
-        values = ", ".join(f"{segments}: {format_bytes(value)}" for segments, value in line.items())
-        texts.append(f"{title}, √(r·n) = {root:.3g}, measured: {values}; lowest at {lowest}.")
-    panels[0][-1].legend(fontsize=8, loc="upper right")
-    conclusion = f"The peak is lowest within {max(off):.0%} of √(r·n) segments, or at one per block where that is fewer"
-    figure.suptitle(conclusion, x=0.01, ha="left", fontsize=11)
-    return figure, f"{conclusion}. Peak memory against the number of segments. " + " ".join(texts)
+        texts.append(alt)
+    legend(axes)
+    title = f"The peak is lowest within {max(off):.0%} of √(r·n) segments, or at one per block where that is fewer"
+    return together(figure, title, *texts)
 
 
 def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Figure, str]:
     """A row per way to train: its memory and its time, both relative to the first one's."""
-    figure, panels = subplots(1, 2, figsize=(7.8, 0.9 + 0.31 * len(ways)), layout="constrained", sharey=True)
-    rows, saving = range(len(ways)), list(ways)[1:]
-    for panel, side, xlabel in ((0, -1, "peak, relative"), (1, 1, "seconds of a step, relative")):
-        axes, values = panels[panel], [point[panel] for point in ways.values()]
-        axes.axvline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
-        axes.hlines(rows, 1, values, color=COLORS["activations" if panel == 0 else "recomputed"], linewidth=2)
-        axes.plot(values, rows, "o", color=COLORS["measured"], markersize=6)
-        for row, value in zip(rows, values, strict=True):
-            place = {"xytext": (8 * side, 0), "textcoords": "offset points", "ha": "right" if side < 0 else "left"}
-            axes.annotate(f"{value:.2f}", (value, row), **place, va="center", fontsize=9)
-        axes.set(xlabel=xlabel, yticks=list(rows), yticklabels=list(ways), ylim=(len(ways) - 0.5, -0.5))
-        axes.grid(visible=False, axis="y")
-        axes.margins(x=0.28)
+    figure, grid = panels(1, 2, height=0.9 + 0.4 * len(ways), sharey=True)
+    texts = []
+    for panel, what in enumerate(("peak, relative", "seconds of a step, relative")):
+        data = {name: [both[panel]] for name, both in ways.items()}
+        texts.append(dots(data, x=what, axes=grid[panel])[1])
+        grid[panel].axvline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
+        grid[panel].margins(x=0.1)
+    saving = list(ways)[1:]
     least, fastest = (min(saving, key=lambda name: ways[name][panel]) for panel in (0, 1))
     both = f"{least}: least memory and, of those that save memory, least time"
     title = both if least == fastest else f"{least}: least memory; {fastest}: least time of those that save memory"
-    figure.suptitle(title[0].upper() + title[1:], x=0.01, ha="left", fontsize=11)
-    listed = "; ".join(f"{name}: {m:.2f} of the memory, {s:.2f} of the time" for name, (m, s) in ways.items())
-    return figure, f"{title[0].upper() + title[1:]}. Both relative to the first. {listed}."
+    return together(figure, title[0].upper() + title[1:], "Both relative to the first.", *texts)
 
 
 def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_block: float = 36.0) -> tuple[Figure, str]:
@@ -158,26 +142,30 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     without = boundary * peak(blocks, None, per_block)
     peaks = {count: boundary * peak(blocks, count, per_block) for count in range(1, blocks + 1)}
     lowest = _join_counts([count for count, value in peaks.items() if value == min(peaks.values())])
-    unit, size = byte_unit(without)
-    figure, (left, right) = subplots(1, 2, figsize=(7.8, 3.5), layout="constrained", width_ratios=(2, 1))
-    times, boundaries, activations = zip(*again, strict=True)
-    below = [boundary / size * value for value in boundaries]
-    above = [low + boundary / size * value for low, value in zip(below, activations, strict=True)]
-    area = {"step": "post", "linewidth": 0}
-    left.fill_between(times, below, above, color=COLORS["recomputed"], label="computed again", **area)
-    left.fill_between(times, 0, below, color=COLORS["activations"], label="boundaries", **area)
-    heights = [boundary / size * moment[2] for moment in plain]
-    dashed = {"where": "post", "color": COLORS["ink"], "linestyle": "--"}
-    left.step([moment[0] for moment in plain], heights, label="no checkpoint", **dashed)
-    left.set(xlabel="time, in forward passes of a block", ylabel=f"activations kept, {unit}")
-    left.set(xlim=(0, None), ylim=(0, None))
     now, end, plain_end = peaks[segments], again[-1][0], plain[-1][0]
-    left.set_title(f"{format_bytes(now)} instead of {format_bytes(without)}, time {end} instead of {plain_end}")
+    figure, (left, right) = panels(1, 2, height=3.5, width_ratios=(2, 1))
+    colors = {"boundaries": "activations", "computed again": "recomputed"}
+    sized = [(time, boundary * low, boundary * high) for time, low, high in again]
+    title = f"{format_bytes(now)} instead of {format_bytes(without)}, time {end} instead of {plain_end}"
+    _draw_walk(left, sized, title, "activations kept", colors, unit="bytes")
+    size = byte_unit(max(low + high for _, low, high in sized))[1]
+    dashed = {"where": "post", "color": COLORS["ink"], "linestyle": "--", "label": "no checkpoint"}
+    left.step([moment[0] for moment in plain], [boundary * moment[2] / size for moment in plain], **dashed)
+    left.set(xlim=(0, None), ylim=(0, 1.1 * without / size))
     left.legend(loc="upper right")
-    right.plot(list(peaks), [value / size for value in peaks.values()], ".-", color=COLORS["predicted"])
-    right.plot(segments, now / size, "o", color=COLORS["warning"], markersize=9)
+    looks = {"peak": ("predicted", ".-")}
+    lines(
+        {"peak": peaks},
+        f"Lowest at c = {lowest}",
+        "segments c",
+        "peak",
+        unit="bytes",
+        looks=looks,
+        labels="none",
+        axes=right,
+    )
+    right.plot(segments, right.lines[0].get_ydata()[segments - 1], "o", color=COLORS["warning"], markersize=9)
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
-    right.set(xlabel="segments c", ylabel=f"peak, {unit}", title=f"Lowest at c = {lowest}", ylim=(0, None))
     return figure, (
         f"{blocks} blocks in {segments} segments, batch {batch}, {per_block:g} boundaries to a block: at most "
         f"{format_bytes(now)} are kept instead of {format_bytes(without)}; {blocks} blocks are computed "
@@ -195,3 +183,13 @@ def _join_counts(counts: Sequence[int]) -> str:
             runs.append([count])
     words = [word for run in runs for word in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _draw_walk(
+    axes: Axes, moments: Sequence[tuple], title: str, y: str, colors: Mapping[str, str], unit: str = ""
+) -> None:
+    """The boundaries of each moment, and above them what is computed again."""
+    times, boundaries, activations = zip(*moments, strict=True)
+    upper = next(kind for kind in colors if kind != "boundaries")
+    heights, x = {"boundaries": boundaries, upper: activations}, "time, in forward passes of a block"
+    layers(times, heights, title, x, y, unit=unit, colors=colors, axes=axes)

@@ -24,8 +24,9 @@ from course_utils.hardware.calibration import seconds_of
 from course_utils.precision import FORMATS, Format
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.units import format_seconds
-from course_utils.viz.parts import arrow, box, patches, second_unit, subplots
-from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, LINES, MARKS, SERIES, writing
+from course_utils.viz.parts import arrow, box, cell, second_unit, subplots
+from course_utils.viz.plots import bars, lines, together
+from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, SERIES, writing
 
 
 def in_decimal(value: float) -> str:
@@ -276,21 +277,12 @@ def operator_seconds_figure(table: pd.DataFrame, top: int = 8) -> tuple[Figure, 
     """The `top` slowest operators of `Trace.operator_seconds`, each bar split by phase; the rest is one bar."""
     rest = table.iloc[top:]
     shown = pd.concat([table.iloc[:top], rest.sum().to_frame(f"{len(rest)} others").T])
-    unit, size = second_unit(shown["seconds"].max())
-    figure, axes = subplots(figsize=(7.6, 1.2 + 0.3 * len(shown)), layout="constrained")
-    left = 0.0
-    for phase, color in PHASE_COLORS.items():
-        axes.barh(shown.index, shown[phase] / size, 0.7, left=left, color=COLORS[color])
-        left = left + shown[phase] / size
-    shares = shown["seconds"] / table["seconds"].sum()
-    for row, (length, share) in enumerate(zip(left, shares, strict=True)):
-        axes.text(length, row, f"  {share:.0%}", va="center")
-    axes.set(xlabel=f"its own time in all recorded steps, {unit}", xlim=(0, 1.12 * left.max()))
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    figure.legend(*patches(*PHASE_COLORS.items()), loc="outside upper center", ncols=len(PHASE_COLORS))
-    percentages = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-    return figure, f"Bars of time by operator, split by phase. Shares of all operators' time: {percentages}."
+    shares = {name: f"{share:.0%}" for name, share in (shown["seconds"] / table["seconds"].sum()).items()}
+    rows = shown[list(PHASE_COLORS)].to_dict("index")
+    x = "its own time in all recorded steps"
+    figure, alt = bars(rows, "", x, unit="seconds", colors=PHASE_COLORS, notes=shares)
+    percentages = ", ".join(f"{name} {share}" for name, share in shares.items())
+    return figure, f"Bars of time by operator, split by phase. {alt} Shares of all operators' time: {percentages}."
 
 
 def formats_figure() -> tuple[Figure, str]:
@@ -411,33 +403,21 @@ def scale_window_figure(
 ) -> tuple[Figure, str]:
     """The shares of gradients that vanish, lose bits and overflow in a format, against the loss scale."""
     losses = [underflow_in(gradients, number, 2.0**power) for power in powers]
-    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
-    curves = (
-        ("vanished", "vanish", "first"),
-        ("subnormal", "lose bits", "third"),
-        ("overflowed", "overflow", "second"),
-    )
-    for name, label, color in curves:
-        shares = [100 * getattr(loss, name) for loss in losses]
-        axes.plot(powers, shares, color=COLORS[color], marker="o", markersize=3)
-        place = {"vanished": 0, "subnormal": len(powers) // 3, "overflowed": -1}[name]
-        look = {
-            "xytext": (-4 if place else 4, 5),
-            "textcoords": "offset points",
-            "ha": "left" if place >= 0 else "right",
-        }
-        axes.annotate(label, (powers[place], shares[place]), color=writing(color), **look)
-    axes.set(xlabel="loss scale S, as power of two", ylabel="% of the gradients that are not 0", ylim=(-3, 108))
+    kinds = {"vanished": "vanish", "subnormal": "lose bits", "overflowed": "overflow"}
+    looks = {name: (color, ".-") for name, color in zip(kinds.values(), ("first", "third", "second"), strict=True)}
+    data = {
+        label: {power: getattr(loss, name) for power, loss in zip(powers, losses, strict=True)}
+        for name, label in kinds.items()
+    }
     good = [p for p, loss in zip(powers, losses, strict=True) if loss.vanished < 0.01 and loss.overflowed == 0]
     title = f"No scale suits all in {number.name}"
     if good:
-        axes.axvspan(good[0], good[-1], color=COLORS["third"], alpha=0.15, linewidth=0)
         title = f"From S = 2^{good[0]} to 2^{good[-1]} less than 1 % vanish in {number.name}, and none overflows"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, (
-        f"{title}. Shares of the gradients against S: at 2^{powers[0]} {losses[0].vanished:.1%} vanish, at "
-        f"2^{powers[-1]} {losses[-1].overflowed:.1%} overflow."
-    )
+    x, y = "loss scale S, as power of two", "gradients that are not 0"
+    figure, alt = lines(data, "", x, y, unit="%", looks=looks)
+    if good:
+        figure.axes[0].axvspan(good[0], good[-1], color=COLORS["third"], alpha=0.15, linewidth=0)
+    return together(figure, title, alt)
 
 
 def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
@@ -447,30 +427,20 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
     """
     calls, kinds = (list(dict.fromkeys(times.index.get_level_values(level))) for level in (0, 1))
     narrow = kinds[1:]
-    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
-    speed, places = {}, {}
-    for number, kind in enumerate(narrow):
-        for place, call in enumerate(calls):
-            y = place + 0.4 * (number - 0.5 * (len(narrow) - 1))
-            speed[call, kind] = times.loc[(call, kinds[0])] / times.loc[(call, kind)]
-            places[call, kind] = y
-            axes.barh(y, speed[call, kind]["measured"], 0.34, color=COLORS[SERIES[number]])
-            axes.plot(speed[call, kind]["predicted"], y, "D", color=COLORS["ink"], markerfacecolor=COLORS["paper"])
-    most = max(max(both) for both in speed.values())
-    for (call, kind), both in speed.items():
-        text = f"{kind}: {both['measured']:.2g} times"
-        axes.text(max(both) + 0.02 * most, places[call, kind], text, va="center", fontsize=9)
-    axes.axvline(1, color=COLORS["ink"], linewidth=1, linestyle="--")
-    axes.set(yticks=range(len(calls)), yticklabels=calls, xlim=(0, 1.35 * most))
-    axes.set(xlabel="speed as a multiple of float32's; ◇ predicted")
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    figure.suptitle(_speed_conclusion(speed, calls, narrow), x=0.01, ha="left", fontsize=11)
-    multiples = "; ".join(
-        f"{call} in {kind} {both['measured']:.2g} times (predicted {both['predicted']:.2g})"
-        for (call, kind), both in speed.items()
+    speed = {(call, kind): times.loc[(call, kinds[0])] / times.loc[(call, kind)] for kind in narrow for call in calls}
+    names = {key: "{} in {}".format(*key) for key in speed}
+    colors = dict(zip(narrow, SERIES, strict=False))
+    figure, alt = bars(
+        {names[key]: {key[1]: both["measured"]} for key, both in speed.items()},
+        "",
+        "speed as a multiple of float32's",
+        unit="",
+        colors=colors,
+        notes={names[key]: f"{both['measured']:.2g} times" for key, both in speed.items()},
+        marks=("predicted", {names[key]: both["predicted"] for key, both in speed.items()}),
     )
-    return figure, f"Speeds as multiples of float32's: {multiples}."
+    figure.axes[0].axvline(1, color=COLORS["ink"], linewidth=1, linestyle="--")
+    return together(figure, _speed_conclusion(speed, calls, narrow), alt)
 
 
 def _speed_conclusion(speed: dict, calls: Sequence[str], narrow: Sequence[str]) -> str:
@@ -488,21 +458,11 @@ def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
 
     `errors` has a row for each size of that value, as a multiple of the largest of the others, and a column for each way.
     """
-    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
-    for number, (name, shares) in enumerate(errors.items()):
-        look = {"color": COLORS[SERIES[number]], "linestyle": LINES[number], "marker": MARKS[number], "markersize": 5}
-        axes.plot(errors.index, 100 * shares, **look)
-        place = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "color": writing(SERIES[number])}
-        axes.annotate(name, (errors.index[-1], 100 * shares.iloc[-1]), **place)
-    axes.set(xscale="log", xlim=(errors.index[0] * 0.8, errors.index[-1] * 12), ylim=(0, 105))
-    axes.set(xlabel="one value of x, as a multiple of the largest of the others", ylabel="error of the other rows, %")
-    axes.set_xticks(errors.index, [f"{size:,.0f}" for size in errors.index])
-    axes.minorticks_off()
+    x, y = "one value of x, as a multiple of the largest of the others", "error of the other rows"
+    figure, alt = lines(dict(errors.items()), "", x, y, unit="%", log="x")
     worst, best = (errors.iloc[-1].filter(like=part).max() for part in ("one scale", "block"))
     title = f"One large value: errors up to {worst:.0%} with one scale a tensor, up to {best:.0%} with blocks"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    ends = "; ".join(f"{name} {shares.iloc[0]:.1%} to {shares.iloc[-1]:.1%}" for name, shares in errors.items())
-    return figure, f"Errors of the other rows, as one value grows to {errors.index[-1]:,.0f} times the largest: {ends}."
+    return together(figure, title, alt)
 
 
 class NumberPicker(VBox):
@@ -593,7 +553,7 @@ def _draw_fields(axes: Axes, row: int, number: Format) -> None:
     left = 0
     for color, width in zip(BIT_COLORS.values(), _widths(number), strict=True):
         for place in range(left, left + width):
-            axes.add_patch(Rectangle((place, row - 0.35), 0.9, 0.7, color=COLORS[color]))
+            cell(axes, place, row - 0.35, color, width=0.9, height=0.7)
         left += width
 
 

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import nn
 
 from course_utils.distributed import DDP, QSGD, LocalSGD, counted, ring
@@ -20,7 +20,8 @@ from course_utils.distributed.local_sgd import average_over_ranks, drift
 from course_utils.distributed.torchrun import announce
 from course_utils.distributed.traffic import uncounted
 from course_utils.units import format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
+from course_utils.viz.parts import cell, subplots
+from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
 from course_utils.viz.style import COLORS, MARKS, SERIES, writing
 
 BATCH = 16
@@ -265,35 +266,26 @@ def ring_figure(turns: Sequence[Sequence[Sequence[str]]]) -> tuple[Figure, str]:
     Digits are the ranks whose parts a piece holds. An arrow comes from the rank before, into the piece that it brought.
     """
     ranks = len(turns)
-    figure, grid = subplots(2, ranks, figsize=(7.6, 4.1), layout="constrained")
+    figure, grid = panels(2, ranks, height=4.1)
     states = [[turns[rank][turn] for rank in range(ranks)] for turn in range(2 * ranks - 1)]
-    panels = [*grid[0], *grid[1][1:]]
-    for turn, (panel, state) in enumerate(zip(panels, states, strict=True)):
+    way = {"arrowstyle": "-|>", "color": COLORS["second"], "linewidth": 1.4}
+    middles = [i + 0.5 for i in range(ranks)]
+    for turn, (panel, state) in enumerate(zip([*grid[0], *grid[1][1:]], states, strict=True)):
         for rank, row in enumerate(state):
             for piece, parts in enumerate(row):
                 whole = len(parts) == ranks
-                shade = {
-                    "color": COLORS["third" if whole else "activations"],
-                    "alpha": 0.6 if whole else 0.2 * len(parts),
-                }
-                panel.add_patch(Rectangle((piece + 0.05, rank + 0.07), 0.9, 0.86, linewidth=0, **shade))
+                color, alpha = ("third", 0.6) if whole else ("activations", 0.2 * len(parts))
+                cell(panel, piece + 0.05, rank + 0.07, color, width=0.9, height=0.86, alpha=alpha)
                 panel.text(piece + 0.5, rank + 0.5, parts, ha="center", va="center", fontsize=7.5)
                 if turn and parts != states[turn - 1][rank][piece]:
-                    way = {"arrowstyle": "-|>", "color": COLORS["second"], "linewidth": 1.4}
                     panel.annotate("", (piece + 0.5, rank + 0.24), (piece + 0.5, rank - 0.36), arrowprops=way)
-        title = f"turn {turn}: {'add' if turn < ranks else 'copy'}" if turn else "before"
-        panel.set_title(title, fontsize=9.5)
-        panel.set_xticks([i + 0.5 for i in range(ranks)], range(ranks))
-        panel.set_yticks(
-            [i + 0.5 for i in range(ranks)], [f"rank {i}" for i in range(ranks)] if turn in (0, ranks) else []
-        )
-    for panel in panels:
-        panel.set(xlim=(0, ranks), ylim=(ranks, -0.5))
+        panel.set(title=f"turn {turn}: {'add' if turn < ranks else 'copy'}" if turn else "before")
+        panel.set(xlim=(0, ranks), ylim=(ranks, -0.5), xlabel="piece" if turn >= ranks else "")
+        panel.set_xticks(middles, range(ranks))
+        panel.set_yticks(middles, [f"rank {i}" for i in range(ranks)] if turn in (0, ranks) else [""] * ranks)
         panel.grid(visible=False)
         panel.tick_params(length=0, labelsize=8)
         panel.spines[:].set_visible(False)
-    for panel in grid[1]:
-        panel.set_xlabel("piece", fontsize=8.5)
     note = grid[1][0]
     note.set_axis_off()
     words = (
@@ -301,40 +293,31 @@ def ring_figure(turns: Sequence[Sequence[Sequence[str]]]) -> tuple[Figure, str]:
         "arrow: came from\nthe rank before\n(the first from\nthe last)"
     )
     note.text(0, 0.98, words, transform=note.transAxes, fontsize=8.5, va="top")
-    figure.suptitle(
-        f"{ranks - 1} turns add and {ranks - 1} copy; in each a rank sends 1 of its {ranks} pieces",
-        x=0.01,
-        ha="left",
-        fontsize=11,
-    )
+    title = f"{ranks - 1} turns add and {ranks - 1} copy; in each a rank sends 1 of its {ranks} pieces"
     moves = "; ".join(f"turn {turn}: {', '.join('-'.join(row) for row in state)}" for turn, state in enumerate(states))
-    return figure, f"Whose parts each piece holds, rank by rank, on a ring of {ranks}. {moves}."
+    return together(figure, title, f"Whose parts each piece holds, rank by rank, on a ring of {ranks}. {moves}.")
 
 
 def local_rounds_figure(ranks: int = 3, every: int = 4, steps: int = 8) -> tuple[Figure, str]:
     """The idea: ranks that send after every step, above ranks that send after `every` steps and diverge in between."""
     sending = 0.8  # of a step's time
-    figure, axes = subplots(2, 1, figsize=(7.6, 3.6), layout="constrained", sharex=True)
+    figure, axes = panels(2, 1, height=3.6, sharex=True)
     titles = (
         f"data parallelism: gradients are averaged at each step, {steps} times",
         f"local SGD, H = {every}: parameters are averaged after {every} steps, {steps // every} times",
     )
+    looks = {"a step of a rank": ("first", ""), "all ranks send": ("gradients", "")}
     for panel, h, title in zip(axes, (1, every), titles, strict=True):
-        for rank in range(ranks):
-            edge = 0.0
-            for step in range(1, steps + 1):
-                panel.add_patch(Rectangle((edge + 0.04, rank - 0.32), 0.92, 0.64, color=COLORS["first"]))
-                edge += 1
-                if step % h == 0:
-                    panel.add_patch(Rectangle((edge, rank - 0.5), sending, 1, color=COLORS["gradients"]))
-                    edge += sending
-        panel.set(title=title, xlim=(0, steps * (1 + sending) + 0.1), ylim=(ranks - 0.4, -0.6), xticks=[])
-        panel.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
-        panel.grid(visible=False)
-        panel.tick_params(length=0)
-    axes[1].set(xlabel="time")
-    handles, labels = patches(("a step of a rank", "first"), ("all ranks send", "gradients"))
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+        spans = []
+        for rank, step in product(range(ranks), range(steps)):
+            start = step + step // h * sending
+            spans.append(Span(rank, start, start + 1, "a step of a rank"))
+            if (step + 1) % h == 0:
+                spans.append(Span(rank, start + 1, start + 1 + sending, "all ranks send"))
+        timeline(spans, [f"rank {rank}" for rank in range(ranks)], title, looks=looks, axes=panel)
+        panel.set(xlim=(0, steps * (1 + sending) + 0.1), xticks=[])
+    axes[0].set(xlabel="")
+    legend(panel, *((kind, color) for kind, (color, _) in looks.items()))
     return figure, (
         f"{ranks} ranks make {steps} steps each. Above all ranks send after every step, {steps} times. Below they send after "
         f"every {every} steps, {steps // every} times, and are done sooner; within a round the ranks' parameters part."
@@ -346,41 +329,39 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
 
     `computing` is the seconds of a step, `sending` those of one average; nothing overlaps. A mark is at the first H from 9r on.
     """
-    figure, panels = subplots(1, len(computing), figsize=(7.6, 3.4), layout="constrained", sharey=True, squeeze=False)
+    figure, grid = panels(1, len(computing), height=3.4, sharey=True, squeeze=False)
     everies, marks = np.logspace(0, 5, 200), []
-    for panel, (machine, step) in zip(panels[0], computing.items(), strict=True):
+    for panel, (machine, step) in zip(grid[0], computing.items(), strict=True):
         panel.axhline(90, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
-        for (name, average), color, marker in zip(sending.items(), SERIES, MARKS, strict=False):
-            r = average / step
-            panel.plot(everies, 100 * everies / (everies + r), color=COLORS[color], label=name)
-            enough = max(
-                1, math.ceil(round(9 * r, 6))
-            )  # rounded, so that a sum of floats does not ask for one step more
+        ratios = {name: average / step for name, average in sending.items()}
+        data = {name: zip(everies, everies / (everies + r), strict=True) for name, r in ratios.items()}
+        title, x = f"{machine}: {format_seconds(step)} a step", "H, steps between two averages"
+        y = "share of time in which\nthe ranks compute"
+        lines(data, title, x, y, unit="%", log="x", labels="none", axes=panel)
+        for (name, r), color, marker in zip(ratios.items(), SERIES, MARKS, strict=False):
+            enough = max(1, math.ceil(round(9 * r, 6)))  # rounded, so that a sum of floats asks for no step more
             panel.plot(enough, 100 * enough / (enough + r), marker, color=COLORS[color], markersize=8)
             marks.append(f"{machine}, {name}: nine tenths at H = {enough:,}")
-        panel.set(title=f"{machine}: {format_seconds(step)} a step", xscale="log", xlim=(0.8, 1e5), ylim=(0, 105))
-        panel.set(xlabel="H, steps between two averages")
-    panels[0][0].set(ylabel="share of time in which\nthe ranks compute, %")
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(sending))
+        panel.set(xlim=(0.8, 1e5), ylim=(0, 105))
+    legend(panel)
     title = "Nine tenths of the time go to computing from H = 9r on; a faster machine needs a larger H"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, f"Share of the time spent computing against H, an S for each network. {'; '.join(marks)}."
+    text = f"Share of the time spent computing against H, an S for each network. {'; '.join(marks)}."
+    return together(figure, title, text)
 
 
 def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> tuple[Figure, str]:
     """How far a rank is from the mean of all, against its steps: a panel per group, in it a line per run of (step, distance)."""
-    figure, panels = subplots(1, len(drifts), figsize=(7.6, 3.3), layout="constrained", sharey=True, squeeze=False)
+    figure, grid = panels(1, len(drifts), height=3.3, sharey=True, squeeze=False)
     gaps = []
-    for axes, (group, lines) in zip(panels[0], drifts.items(), strict=True):
-        for color, (name, points) in zip(SERIES, lines.items(), strict=False):
-            axes.plot(*zip(*points, strict=True), color=COLORS[color], label=name)
+    for axes, (group, runs) in zip(grid[0], drifts.items(), strict=True):
+        looks = {name: (color, "-") for name, color in zip(runs, SERIES, strict=False)}
+        lines(runs, group, y="distance to the mean", looks=looks, labels="none", axes=axes)
+        for name, points in runs.items():
             gaps.append(f"{group}, {name}: at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end")
-        axes.set(xlabel="step", title=group)
-    panels[0][0].set(ylabel="distance to the mean", ylim=(0, None))
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    legend(grid[0][0])
     title = "Within a round the ranks part, and an average brings them together"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, f"Distance of a rank to the mean of all ranks against steps, a sawtooth. {'; '.join(gaps)}."
+    text = f"Distance of a rank to the mean of all ranks against steps, a sawtooth. {'; '.join(gaps)}."
+    return together(figure, title, text)
 
 
 def apart_figure(lines: Mapping[str, Sequence[tuple[int, float]]], low: float) -> tuple[Figure, str]:
@@ -419,48 +400,43 @@ def losses_of_ways_figure(
 
     `computing` is the seconds of a step; `network` is bytes a second out of a rank and seconds a message, and has a `name`.
     """
-    figure, (curves, bytes_, seconds) = subplots(
-        1, 3, figsize=(7.6, 3.3), layout="constrained", width_ratios=(1.5, 1, 1)
-    )
     level, (bandwidth, latency) = max(run.losses[-1] for run in runs.values()), network
     costs = {way: cost_of_a_loss(run, level) for way, run in runs.items()}
+    sent = {way: bytes_ for way, (_, bytes_, _) in costs.items()}
     times = {
-        way: step * computing + sent / bandwidth + messages * latency for way, (step, sent, messages) in costs.items()
+        way: step * computing + sent[way] / bandwidth + messages * latency for way, (step, _, messages) in costs.items()
     }
-    (unit, size), (time_unit, second) = (
-        byte_unit(max(sent for _, sent, _ in costs.values())),
-        second_unit(max(times.values())),
-    )
+    figure, (curves, left, right) = panels(1, 3, height=3.3, width_ratios=(1.5, 1, 1))
+    looks = {way: (color, "-") for way, color in zip(runs, SERIES, strict=False)}
+    data = {way: zip(run.steps, run.losses, strict=True) for way, run in runs.items()}
+    title = f"loss; marks: first average ≤ {level:.2f}"
+    lines(data, title, "steps", "loss of the mean", looks=looks, labels="none", number=".2f", axes=curves)
     curves.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
-    rows = range(len(runs))
-    for row, color, marker, (way, run) in zip(rows, SERIES, MARKS, runs.items(), strict=False):
-        look = {"color": COLORS[color]}
-        curves.plot(run.steps, run.losses, label=way, linewidth=1.3, **look)
-        curves.plot(costs[way][0], run.losses[run.steps.index(costs[way][0])], marker, **look)
-        for panel, value, text in (
-            (bytes_, costs[way][1] / size, format_bytes(costs[way][1])),
-            (seconds, times[way] / second, format_seconds(times[way])),
-        ):
-            panel.barh(row, value, 0.6, **look)
-            panel.text(value, row, f" {text}", va="center", fontsize=8.5)
-    curves.set(xlabel="steps", ylabel="loss of the mean", title=f"loss; marks: first average ≤ {level:.2f}")
-    for panel, title, label in (
-        (bytes_, "bytes to there", f"sent by a rank, {unit}"),
-        (seconds, "time to there", time_unit),
-    ):
-        panel.set(title=title, xlabel=label, yticks=rows, ylim=(len(runs) - 0.4, -0.6))
-        panel.set_xlim(0, 1.55 * panel.get_xlim()[1])
-        panel.grid(visible=False, axis="y")
-    bytes_.set_yticklabels(list(runs))
-    seconds.set_yticklabels([])
+    for (way, (step, *_)), marker in zip(costs.items(), MARKS, strict=False):
+        curves.plot(step, runs[way].losses[runs[way].steps.index(step)], marker, color=COLORS[looks[way][0]])
+    for axes, values, unit, what in ((left, sent, "bytes", "sent by a rank"), (right, times, "seconds", "time")):
+        rows, colors = {way: {way: value} for way, value in values.items()}, {way: looks[way][0] for way in runs}
+        bars(
+            rows,
+            f"{unit if unit == 'bytes' else 'time'} to there",
+            what,
+            unit=unit,
+            colors=colors,
+            legend=False,
+            axes=axes,
+        )
+        axes.set_xlim(0, 1.2 * axes.get_xlim()[1])
+    right.set_yticklabels([])
     quick, frugal = (min(costs, key=lambda way: costs[way][place]) for place in (0, 1))
-    title = f"To one loss {quick} takes the fewest steps, and {frugal} the fewest bytes ({name})"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     by_way = "; ".join(
-        f"{way}: {format_counted(step, 'step')}, {format_bytes(sent)} sent, {format_seconds(times[way])}"
-        for way, (step, sent, _) in costs.items()
+        f"{way}: {format_counted(step, 'step')}, {format_bytes(sent[way])} sent, {format_seconds(times[way])}"
+        for way, (step, *_) in costs.items()
     )
-    return figure, f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}. {by_way}."
+    return together(
+        figure,
+        f"To one loss {quick} takes the fewest steps, and {frugal} the fewest bytes ({name})",
+        f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}. {by_way}.",
+    )
 
 
 def losses_against_every_figure(

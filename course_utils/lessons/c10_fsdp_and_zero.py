@@ -33,7 +33,8 @@ from course_utils.memory.trace.allocator import Account, allocator_of, quiet
 from course_utils.settings import set_variable
 from course_utils.training.profile import PHASES
 from course_utils.units import MiB, format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
+from course_utils.viz.parts import byte_unit, cell, drawing, subplots
+from course_utils.viz.plots import Span, layers, legend, lines, panels, timeline, together
 from course_utils.viz.style import COLORS, writing
 
 if TYPE_CHECKING:
@@ -534,21 +535,19 @@ LOOKS = {
 
 def sharding_figure(ranks: int = 4) -> tuple[Figure, str]:
     """The idea: of parameters, gradients and optimizer state, what each rank keeps under DDP and ZeRO-1 to 3."""
-    figure, axes = subplots(figsize=(7.6, 3.9), layout="constrained")
+    figure, axes = panels(height=3.9)
     kinds, height = ("parameters", "gradients", "optimizer state"), 0.76 / ranks
     for row, stage in enumerate(STAGES):
         axes.text(-0.15, row + 0.38, stage, ha="right", va="center", fontsize=11)
         for rank, (column, kind), part in product(range(ranks), enumerate(kinds), range(ranks)):
             is_sharded = row >= len(kinds) - column
-            color = COLORS[kind if part == rank or not is_sharded else "grid"]
+            color = kind if part == rank or not is_sharded else "grid"
             corner = (1.15 * rank + 0.33 * column, row + part * height)
-            axes.add_patch(Rectangle(corner, 0.29, height, facecolor=color, edgecolor=COLORS["paper"]))
+            cell(axes, *corner, color, width=0.29, height=height, edgecolor=COLORS["paper"])
     for rank in range(ranks):
         axes.text(1.15 * rank + 0.48, -0.12, f"rank {rank}", ha="center")
-    axes.set(xlim=(-0.9, 1.15 * ranks), ylim=(len(STAGES) - 0.05, -0.35))
-    axes.axis("off")
-    handles, labels = patches(*((kind, kind) for kind in kinds), ("kept by others", "grid"))
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    drawing(axes, (-0.9, 1.15 * ranks), (len(STAGES) - 0.05, -0.35))
+    legend(axes, *((kind, kind) for kind in kinds), ("kept by others", "grid"))
     return figure, (
         f"What each of {ranks} ranks keeps. DDP: all parameters, gradients and optimizer state on each. ZeRO-1: a share of "
         "the optimizer state. ZeRO-2: a share of the gradients too. ZeRO-3: a share of the parameters too."
@@ -651,60 +650,39 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
 
 def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
     """What rank 0 did in a real step of each run, on one time axis: a lane for what it computed, one for its collectives."""
-    jobs, by_run, end = [], [], 0.0
+    jobs, by_run = [], []
     for row, (name, lane) in enumerate(runs.items()):
         zero = min(activity.start for activity in lane)
-        end = max(end, max(activity.end for activity in lane) - zero)
         jobs += [(row, a.what, a.start - zero, a.end - zero) for a in lane]
         sent = ", ".join(f"{count} {what}" for what, count in Counter(a.what for a in lane if not a.computes).items())
         computed = format_seconds(sum(a.end - a.start for a in lane if a.computes))
         by_run.append(f"{name}: computes {computed} and takes part in {sent}")
-    unit_name, size = second_unit(end)
-    jobs = [(row, what, start / size, stop / size) for row, what, start, stop in jobs]
-    figure, axes = subplots(figsize=(7.6, 1.2 + 0.95 * len(runs)), layout="constrained")
-    _draw_lanes(figure, axes, jobs, [name for run in runs for name in (f"{run}: computes", "sends, receives")])
-    axes.set(xlim=(0, end / size), xlabel=f"time of a step of rank 0, {unit_name}")
-    axes.set_title("By hand a rank computes or sends; with prefetch it can do both", fontsize=11)
-    return figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
+    axes = panels(height=1.2 + 0.95 * len(runs))[1]
+    names = [name for run in runs for name in (f"{run}: computes", "sends, receives")]
+    title = "By hand a rank computes or sends; with prefetch it can do both"
+    _draw_lanes(axes, jobs, names, title, "time of a step of rank 0", unit="seconds")
+    return axes.figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
 
 
-def _draw_lanes(figure: Figure, axes: Axes, jobs: Sequence[tuple], names: Sequence[str]) -> None:
+def _draw_lanes(axes: Axes, jobs: Sequence[tuple], names: Sequence[str], title: str, x: str, unit: str = "") -> None:
     """`jobs` are (pair of lanes from the top, what, start, end); `names` those of the lanes."""
-    for row, what, start, end in jobs:
-        color, hatch = LOOKS[what]
-        look = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.3}
-        axes.add_patch(Rectangle((start, 2 * row + (what not in PHASES) - 0.38), end - start, 0.76, **look))
-    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
-    axes.grid(axis="y", visible=False)
+    spans = [Span(2 * row + (what not in PHASES), start, end, what) for row, what, start, end in jobs]
+    timeline(spans, names, title, x, unit=unit, looks=LOOKS, axes=axes)
     used = {what: look for what, look in LOOKS.items() if any(job[1] == what for job in jobs)}
     looks = ({"facecolor": COLORS[color], "hatch": hatch} for color, hatch in used.values())
     handles = [Patch(**look, edgecolor=COLORS["paper"]) for look in looks]
-    figure.legend(handles, list(used), loc="outside upper center", ncols=len(used))
+    axes.figure.legend(handles, list(used), loc="outside upper center", ncols=len(used))
 
 
 def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
     """Peak and largest unit against the number of units: `table` has columns `units`, `peak`, `gathered` (bytes).
 
     `shards` are the bytes that stay however small the units."""
-    figure, axes = subplots(figsize=(7.6, 3.3), layout="constrained")
-    unit, size = byte_unit(table["peak"].max())
-    units = table["units"]
-    lines = {"peak": ("o-", "measured", "peak, measured"), "gathered": ("s--", "temporaries", "largest unit")}
-    for column, (style, color, label) in lines.items():
-        axes.plot(units, table[column] / size, style, color=COLORS[color])
-        place = units.iloc[-1], table[column].iloc[-1] / size
-        axes.annotate(label, place, (0, 6), textcoords="offset points", ha="right", color=writing(color))
-    axes.axhline(shards / size, color=COLORS["ink"], linestyle=":")
-    axes.annotate("all shards", (units.iloc[0], shards / size), (0, -4), textcoords="offset points", va="top")
-    axes.set(xlabel="units", ylabel=f"{unit} of a rank", ylim=(0, None), xscale="log")
-    axes.set_title("Smaller units save memory until the largest is one matrix", fontsize=11)
-    axes.set_xticks(units, [f"{count}" for count in units])
-    axes.minorticks_off()
-    by_count = "; ".join(
-        f"{format_counted(row.units, 'unit')}: peak {format_bytes(row.peak)}, largest unit {format_bytes(row.gathered)}"
-        for row in table.itertuples()
-    )
-    return figure, f"Peak of a rank against the number of units; all shards take {format_bytes(shards)}. {by_count}."
+    by_units = table.set_index("units")
+    data = {"peak, measured": by_units["peak"], "largest unit": by_units["gathered"]}
+    looks = {"peak, measured": ("measured", "o-"), "largest unit": ("temporaries", "s--"), "all shards": ("ink", ":")}
+    title, levels = "Smaller units save memory until the largest is one matrix", {"all shards": shards}
+    return lines(data, title, "units", "of a rank", unit="bytes", log="x", looks=looks, levels=levels)
 
 
 def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figure, str]:
@@ -713,31 +691,26 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figu
     `on_paper` has columns `way`, `tokens`, `loss` and `gradients`; `measured` has `way`, `tokens` and `peak`, all in bytes.
     """
     ways = list(dict.fromkeys(on_paper["way"]))
-    figure, panels = subplots(1, len(ways), figsize=(7.6, 3.3), layout="constrained", sharey=True)
-    unit, size = byte_unit(measured["peak"].max())
-    looks = {"gradients": ("gradients", "--"), "loss": ("activations", "-")}
-    for axes, way in zip(panels, ways, strict=True):
-        lines = on_paper[on_paper["way"] == way]
-        for moment, (color, style) in looks.items():
-            axes.plot(lines["tokens"], lines[moment] / size, style, color=COLORS[color], label=f"on paper: {moment}")
-        dots = measured[measured["way"] == way]
-        axes.plot(dots["tokens"], dots["peak"] / size, "o", color=COLORS["measured"], label="measured, highest step")
-        axes.set(xscale="log", ylim=(0, None), title=way, xlabel="tokens")
+    figure, grid = panels(1, len(ways), height=3.3, sharey=True)
+    names = ("on paper: gradients", "on paper: loss", "measured, highest step")
+    looks = dict(zip(names, (("gradients", "--"), ("activations", "-"), ("measured", "o")), strict=True))
+    size, crossed = byte_unit(measured["peak"].max())[1], []
+    for axes, way in zip(grid, ways, strict=True):
+        paper = on_paper[on_paper["way"] == way].set_index("tokens")
+        dots = measured[measured["way"] == way].set_index("tokens")
+        drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
+        data, y = dict(zip(names, drawn, strict=True)), f"{byte_unit(size)[0]} of a rank"
+        lines(data, way, "tokens", y, log="x", looks=looks, labels="none", axes=axes)
         axes.set_xticks([32, 256], ["32", "256"])
         axes.minorticks_off()
-    panels[0].set_ylabel(f"{unit} of a rank")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
-    figure.suptitle(
-        "With few tokens gradients decide the peak, with many the activations", x=0.01, ha="left", fontsize=11
-    )
-    peaks = "; ".join(f"{row.way}, {row.tokens} tokens: {format_bytes(row.peak)}" for row in measured.itertuples())
-    crossed = []
-    for way in ways:
-        lines = on_paper[on_paper["way"] == way]
-        above = lines["tokens"][lines["loss"] > lines["gradients"]]
+        above = paper.index[paper["loss"] > paper["gradients"]]
         crossed.append(f"{way} {above.min()}" if len(above) else f"{way} none drawn")
+    grid[0].set_ylim(0, None)
+    legend(grid[0])
+    peaks = "; ".join(f"{row.way}, {row.tokens} tokens: {format_bytes(row.peak)}" for row in measured.itertuples())
     at = f"First tokens drawn at which the loss needs more than the gradients: {', '.join(crossed)}"
-    return figure, f"Two moments on paper against tokens of a rank, rising and level. {at}. Measured peaks: {peaks}."
+    text = f"Two moments on paper against tokens of a rank, rising and level. {at}. Measured peaks: {peaks}."
+    return together(figure, "With few tokens gradients decide the peak, with many the activations", text)
 
 
 # A step on paper, to play with: equal units, a steady wire. Times are in forward passes of the model, memory in parameters.
@@ -869,29 +842,22 @@ def play_sharding(
 ) -> tuple[Figure, str]:  # fmt: skip
     """Play: the lanes of the first and the last rank in a step on paper; below, the first rank's memory by kind."""
     plan, followed = step_on_paper(stage, ranks, units, wire, latency, prefetch, slowest), [0, ranks - 1][:ranks]
-    size = (7.6, 4.0 + 0.8 * len(followed))
-    figure, (above, below) = subplots(
-        2, figsize=size, layout="constrained", sharex=True, height_ratios=(0.75 * len(followed), 2.0)
-    )
+    ratios = (0.75 * len(followed), 2.0)
+    figure, (above, below) = panels(2, height=4.0 + 0.8 * len(followed), sharex=True, height_ratios=ratios)
     names = [name for rank in followed for name in (f"rank {rank} computes", "sends, receives")]
-    _draw_lanes(figure, above, plan.jobs, names)
-    low, times = np.zeros(len(plan.times) + 1), [*plan.times, plan.end]
-    for kind, sizes in plan.held.items():
-        high = low + np.array([*sizes, sizes[-1]])
-        if max(sizes) > 1e-9:
-            color = COLORS["recomputed" if kind == "gathered" else kind]
-            name = "copies of gradients" if kind == "communication" else kind
-            below.fill_between(times, low, high, step="post", color=color, linewidth=0, label=name)
-        low = high
+    counted_ranks = f"{STAGES[stage]}, {format_counted(ranks, 'rank')}"
+    title = f"{counted_ranks}: a step takes {plan.end:.2f}, of which rank 0 waits {plan.waiting:.0%}"
+    _draw_lanes(above, plan.jobs, names, title, "")
+    called = {"communication": "copies of gradients"}
+    held = {called.get(kind, kind): [*sizes, sizes[-1]] for kind, sizes in plan.held.items() if max(sizes) > 1e-9}
+    colors = {"gathered": "recomputed", "copies of gradients": "communication"}
+    x, y = "time (forward pass of the model = 1)", "memory of rank 0\n(parameters = 1)"
+    layers([*plan.times, plan.end], held, "", x, y, colors=colors, axes=below)
     peak = max(plan.memory)
     below.axhline(peak, color=COLORS["warning"], linestyle="--", linewidth=1.2)
     below.text(plan.end, peak, f"peak {peak:.2f} ", ha="right", va="bottom", color=writing("warning"))
-    below.set(ylabel="memory of rank 0\n(parameters = 1)", ylim=(0, max(2.0, 1.2 * peak)), xlim=(0, plan.end))
-    below.set_xlabel("time (forward pass of the model = 1)")
-    figure.legend(*below.get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
-    counted_ranks = f"{STAGES[stage]}, {format_counted(ranks, 'rank')}"
-    title = f"{counted_ranks}: a step takes {plan.end:.2f}, of which rank 0 waits {plan.waiting:.0%}"
-    above.set_title(title)
+    below.set(ylim=(0, max(2.0, 1.2 * peak)), xlim=(0, plan.end))
+    legend(below)
     slow = f"; the last rank computes {slowest:g} times as long" if ranks > 1 and slowest > 1 else ""
     made = f"{sum(job[0] == 0 for job in plan.jobs)} jobs of a rank with {format_counted(units, 'unit')}{slow}"
     top = plan.memory.index(peak)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from unittest.mock import patch
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -25,7 +24,8 @@ from course_utils.memory.trace.allocator import allocator_of
 from course_utils.techniques import first_fit, pack
 from course_utils.techniques.attention import attention, visible
 from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit, second_unit, subplots
+from course_utils.viz.parts import cell, subplots
+from course_utils.viz.plots import bars, legend, lines, panels
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
 ITEMSIZE = 4  # bytes of a float32 number
@@ -289,27 +289,24 @@ def seconds_to_start(function: Callable, *inputs) -> float | None:
 
 def idea_figure(rows: int = 6, columns: int = 12, tile: tuple[int, int] = (2, 3)) -> tuple[Figure, str]:
     """A matrix that is there whole, and beside it one tile of it with two numbers a row."""
-    figure, (left, right) = subplots(1, 2, figsize=(7.6, 2.7), layout="constrained")
+    figure, (left, right) = panels(1, 2, height=2.7)
     for axes, whole in ((left, True), (right, False)):
-        for row in range(rows):
-            for column in range(columns):
-                inside = whole or (2 <= row < 2 + tile[0] and 6 <= column < 6 + tile[1])
-                seen = not whole and (row < 2 or (row < 4 and column < 6))
-                color = COLORS["activations"] if inside else COLORS["grid"] if seen else COLORS["paper"]
-                edge = COLORS["not attributed"] if seen else COLORS["grid"]
-                axes.add_patch(Rectangle((column, rows - 1 - row), 0.92, 0.92, facecolor=color, edgecolor=edge))
+        for row, column in product(range(rows), range(columns)):
+            inside = whole or (2 <= row < 2 + tile[0] and 6 <= column < 6 + tile[1])
+            seen = not whole and (row < 2 or (row < 4 and column < 6))
+            edge = COLORS["not attributed" if seen else "grid"]
+            color = "activations" if inside else "grid" if seen else "paper"
+            cell(axes, column, rows - 1 - row, color, edgecolor=edge)
         axes.set(xlim=(-0.3, columns + 4), ylim=(-1.1, rows + 1.2), xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
         axes.grid(visible=False)
         axes.text(columns / 2, -0.8, "words, or keys", ha="center", fontsize=9)
-    left.set_title("Whole: every number of the row waits", fontsize=10)
     for place, name in enumerate(("top", "total")):
+        x = columns + 0.8 + 1.5 * place
         for row in range(rows):
-            begun = COLORS["gradients"] if row < 4 else COLORS["paper"]
-            square = Rectangle((columns + 0.8 + 1.5 * place, rows - 1 - row), 0.92, 0.92, edgecolor=COLORS["grid"])
-            square.set_facecolor(begun)
-            right.add_patch(square)
-        right.text(columns + 1.26 + 1.5 * place, rows + 0.15, name, ha="center", fontsize=9)
+            cell(right, x, rows - 1 - row, "gradients" if row < 4 else "paper", edgecolor=COLORS["grid"])
+        right.text(x + 0.46, rows + 0.15, name, ha="center", fontsize=9)
+    left.set_title("Whole: every number of the row waits", fontsize=10)
     right.set_title("In tiles: a row keeps its top and its total", fontsize=10)
     return figure, (
         f"Left, a matrix of {rows} tokens by {columns} words, all of it in memory. Right, only one tile of {tile[0]} by {tile[1]}"
@@ -326,38 +323,23 @@ def curves_figure(
 ) -> tuple[Figure, str]:
     """Bytes against a size on logarithmic axes, a line a way; dots are measured. A gray line beside a way
     of `slopes` grows with that power of the size."""
-    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
-    largest = max(max(line.values()) for line in measured.values())
-    unit, size = byte_unit(largest)
-    texts = []
-    for (name, dots), color, line, mark in zip(measured.items(), SERIES, LINES, MARKS, strict=False):
-        expected = predicted[name]
-        look = {"color": COLORS[color], "linestyle": line}
-        axes.plot(list(expected), [value / size for value in expected.values()], **look)
-        axes.plot(list(dots), [value / size for value in dots.values()], mark, color=COLORS[color])
-        axes.annotate(
-            name,
-            (max(dots), dots[max(dots)] / size),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-        )
-        texts.append(f"{name}: " + ", ".join(f"{format_bytes(value)} at {at:,}" for at, value in dots.items()))
+    styles = list(zip(measured, SERIES, LINES, MARKS, strict=False))
+    looks = {name: (color, mark) for name, color, _, mark in styles}
+    looks |= {f"{name}, predicted": (color, line) for name, color, line, _ in styles}
+    data = dict(measured) | {f"{name}, predicted": predicted[name] for name in measured}
+    figure, alt = lines(data, title, xlabel, "peak of the step", unit="bytes", log="xy", looks=looks, labels="none")
+    (axes,) = figure.axes
     places = sorted({at for line in measured.values() for at in line})
-    for name, power in slopes.items():
-        first = measured[name][places[0]] / size * 0.6
-        guide = [first * (at / places[0]) ** power for at in places]
-        axes.plot(places, guide, color=COLORS["predicted"], linewidth=1)
-        look = {"xytext": (8, 0), "textcoords": "offset points", "fontsize": 8.5, "color": writing("predicted")}
-        axes.annotate(f"slope {power}", (places[-1], guide[-1]), va="center", **look)
-    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=f"peak of the step, {unit}", title=title)
+    for name, drawn in zip(measured, axes.lines, strict=False):
+        x, y = drawn.get_xdata()[-1], drawn.get_ydata()[-1]
+        axes.annotate(name, (x, y), (8, 0), textcoords="offset points", va="center", fontsize=9)
+        if name in slopes:
+            guide = [0.6 * drawn.get_ydata()[0] * (at / places[0]) ** slopes[name] for at in places]
+            axes.plot(places, guide, color=COLORS["predicted"], linewidth=1)
+            look = {"fontsize": 8.5, "color": writing("predicted"), "va": "center"}
+            axes.annotate(f"slope {slopes[name]}", (x, guide[-1]), (8, 0), textcoords="offset points", **look)
     axes.text(0.02, 0.95, "lines predicted, marks measured", transform=axes.transAxes, fontsize=9, va="top")
-    axes.set_xticks(places, [f"{at:,}" for at in places])
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.minorticks_off()
-    axes.set_xlim(min(places) * 0.8, max(places) * (max(places) / min(places)) ** 0.3)
-    return figure, f"{title}. Lines predicted, dots measured. " + "; ".join(texts) + "."
+    return figure, alt
 
 
 def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: int) -> tuple[Figure, str]:
@@ -394,31 +376,17 @@ def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: in
 
 def budgets_figure(steps: Mapping[float, Cost], plain: Cost) -> tuple[Figure, str]:
     """Saved bytes and the peak for each budget of the compiler, beside the step that is not compiled."""
-    labels = ["not compiled", *(f"budget {share:g}" for share in steps)]
-    costs = [plain, *steps.values()]
-    unit, size = byte_unit(max(one.peak for one in costs))
-    figure, axes = subplots(figsize=(7.6, 0.9 + 0.42 * len(labels)), layout="constrained")
-    for row, one in enumerate(costs):
-        axes.barh(row - 0.19, one.peak / size, 0.36, color=COLORS["measured"])
-        axes.barh(row + 0.19, one.saved / size, 0.36, color=COLORS["activations"])
-        axes.text(one.peak / size, row - 0.19, f" {format_bytes(one.peak)} at the peak", va="center", fontsize=8.5)
-        axes.text(one.saved / size, row + 0.19, f" {format_bytes(one.saved)} saved", va="center", fontsize=8.5)
-    axes.set(
-        xlabel=unit,
-        yticks=range(len(labels)),
-        yticklabels=labels,
-        xlim=(0, 1.35 * max(one.peak for one in costs) / size),
-    )
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
+    costs = {"not compiled": plain, **{f"budget {share:g}": cost for share, cost in steps.items()}}
+    rows = {}
+    for name, cost in costs.items():
+        rows[f"{name}, peak"] = {"at the peak": cost.peak}
+        rows[f"{name}, saved"] = {"saved": cost.saved}
     last, lowest = min(steps), min(steps, key=lambda share: steps[share].peak)
     title = f"With budget {last:g} only {format_bytes(steps[last].saved)} are saved, but the peak is lowest at budget {lowest:g}"
-    axes.set_title(title, fontsize=11)
-    rows = "; ".join(
-        f"{label}: {format_bytes(c.saved)} saved, peak {format_bytes(c.peak)}"
-        for label, c in zip(labels, costs, strict=True)
+    axes = panels(height=0.9 + 0.26 * len(rows))[1]
+    return bars(
+        rows, title, "of a step", colors={"at the peak": "measured", "saved": "activations"}, legend=False, axes=axes
     )
-    return figure, f"{title}. {rows}."
 
 
 def host_figure(machines: Sequence[Machine], width: int, per_number: float, share: float = 0.5) -> tuple[Figure, str]:
@@ -427,27 +395,25 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float, shar
     lengths, texts = np.geomspace(1024, 262_144, 90), []
     both = [host_or_again(width, lengths, machine, per_number, share) for machine in machines]
     highest = 1.6 * max(moved for moved, _ in both)
-    unit, size = second_unit(highest)
-    figure, panels = subplots(1, len(machines), figsize=(7.8, 3.1), layout="constrained", sharey=True, squeeze=False)
-    for axes, machine, (moved, again) in zip(panels[0], machines, both, strict=True):
+    names = ("moved", "moved while computing: waits", "computed again")
+    looks = dict(zip(names, (("communication", "-"), ("communication", ":"), ("recomputed", "--")), strict=True))
+    figure, grid = panels(1, len(machines), height=3.3, sharey=True, squeeze=False)
+    for axes, machine, (moved, again) in zip(grid[0], machines, both, strict=True):
         meet = length_that_meets(width, machine, per_number, share)
         moved = np.full_like(lengths, moved)
-        for name, values, color, line, place, shift in (
-            ("moved", moved, "communication", "-", 2, (0, 4)),
-            ("moved while computing: waits", exposed(moved, again), "communication", ":", 2, (0, 4)),
-            ("computed again", again, "recomputed", "--", min(np.searchsorted(again, 0.8 * highest), 89), (-6, 0)),
-        ):
-            axes.plot(lengths, values / size, color=COLORS[color], linestyle=line)
-            look = {"xytext": shift, "textcoords": "offset points", "fontsize": 9, "color": writing(color)}
-            look["ha"] = "right" if name == "computed again" else "left"
-            axes.annotate(name, (lengths[place], values[place] / size), **look)
+        curves = (moved, exposed(moved, again), again)
+        inside = (list(zip(lengths, np.where(curve > highest, np.inf, curve), strict=True)) for curve in curves)
+        title = f"{machine.name}: moving wins from s = {meet:,.0f}"
+        y = "simulated, a token and block"
+        data = dict(zip(names, inside, strict=True))
+        lines(data, title, "tokens s", y, unit="seconds", log="x", looks=looks, labels="none", axes=axes)
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
-        axes.set(xscale="log", xlabel="tokens s", title=f"{machine.name}: moving wins from s = {meet:,.0f}")
         axes.set_xticks([1024, 8192, 65_536, 262_144], ["1,024", "8,192", "65,536", "262,144"])
         axes.minorticks_off()
-        axes.set_ylim(0, highest / size)
         texts.append(f"{machine.name}: both take as long at {meet:,.0f} tokens")
-    panels[0][0].set_ylabel(f"simulated, {unit} a token and block")
+    legend(grid[0][0])
+    for axes in grid[0][1:]:
+        axes.set_ylabel("")
     begins = f"Simulated from the makers' rates, {share:.0%} of peak, width {width:,}"
     return figure, f"{begins}. {'; '.join(texts)}."
 
@@ -470,21 +436,7 @@ def play_long(
         **scores,
         "logits": ITEMSIZE * words * (3 * mine if whole_logits else 2 * min(tokens, mine)),
     }
-    total, (unit, size) = sum(parts.values()), byte_unit(max(parts.values()))
-    figure, axes = subplots(figsize=(7.6, 2.6), layout="constrained")
-    axes.barh(list(parts), [value / size for value in parts.values()], color=COLORS["activations"])
-    for row, value in enumerate(parts.values()):
-        axes.text(value / size, row, f" {format_bytes(round(value))}", va="center", fontsize=9)
-    most = max(parts, key=parts.get)
-    axes.set(
-        xlabel=unit,
-        xlim=(0, 1.2 * max(parts.values()) / size),
-        title=f"{format_bytes(round(total))} a rank; the most: {most}",
-    )
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    listed = ", ".join(f"{name} {format_bytes(round(value))}" for name, value in parts.items())
-    return (
-        figure,
-        f"{length:,} tokens on {ranks} ranks, {words:,} words, width {width:,}: {listed}; {format_bytes(round(total))} in all.",
-    )
+    title = f"{format_bytes(round(sum(parts.values())))} a rank; the most: {max(parts, key=parts.get)}"
+    rows = {name: {"activations": round(value)} for name, value in parts.items()}
+    figure, alt = bars(rows, title, "bytes of a rank", legend=False)
+    return figure, f"{length:,} tokens on {ranks} ranks, {words:,} words, width {width:,}. {alt}"

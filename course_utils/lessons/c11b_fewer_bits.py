@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 import torch
 from datasets import Dataset
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -34,8 +33,8 @@ from course_utils.techniques.lora import LoRA, adapt
 from course_utils.techniques.nf4 import NF4
 from course_utils.training import evaluate
 from course_utils.units import format_bytes
-from course_utils.viz.memory import legend_of_kinds, stack
-from course_utils.viz.parts import byte_unit, subplots
+from course_utils.viz.parts import byte_unit
+from course_utils.viz.plots import bars, dots, panels, together
 from course_utils.viz.style import COLORS
 
 # A small classifier, and its fine-tuning.
@@ -518,50 +517,15 @@ def bits_of_nf4(double: bool = True) -> float:
 
 def idea_figure() -> tuple[Figure, str]:
     """The bars of `bytes_of_ways`."""
-    ways = bytes_of_ways()
-    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
-    for row, parts in enumerate(ways.values()):
-        stack(axes, row, parts, 1)
-        axes.text(sum(parts.values()), row, f"  {sum(parts.values()):.2f}", va="center", fontsize=9)
-    axes.set(yticks=range(len(ways)), yticklabels=list(ways), xlabel="bytes for each weight", xlim=(0, 18))
-    axes.set_title("Smaller states shrink O, adapters G and O, QLoRA P as well", fontsize=11)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    legend_of_kinds(figure, ways)
-    sums = "; ".join(f"{name} {sum(parts.values()):.2f}" for name, parts in ways.items())
-    return figure, f"Bytes for each weight of a matrix of 4,096 by 4,096 in float32, without activations: {sums}."
+    title = "Smaller states shrink O, adapters G and O, QLoRA P as well"
+    figure, alt = bars(bytes_of_ways(), title, "bytes for each weight", unit="", number=".2f")
+    return figure, f"{alt} Of a matrix of 4,096 by 4,096 in float32, without activations."
 
 
 def bands_figure(runs: Mapping[str, Sequence[float]], xlabel: str, title: str) -> tuple[Figure, str]:
     """A row by name, a dot for each seed, a line at the mean; 0 is marked where it lies between the dots."""
-    figure, axes = subplots(figsize=(7.6, 1.1 + 0.32 * len(runs)), layout="constrained")
-    _draw_dots(axes, runs.values())
-    axes.set(yticks=range(len(runs)), yticklabels=list(runs), xlabel=xlabel)
-    axes.set_title(title, fontsize=11)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    about_title = title.replace("\n", ". ")
-    return figure, f"{about_title}. A dot for each seed, a line at the mean. {_ranges(runs)}."
-
-
-def _draw_dots(axes: Axes, rows: Iterable[Sequence[float]]) -> None:
-    for row, values in enumerate(rows):
-        if not values:
-            continue
-        axes.plot(values, [row] * len(values), "o", color=COLORS["first"], markersize=4.5, alpha=0.8)
-        mean = sum(values) / len(values)
-        axes.plot([mean, mean], [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5)
-    left, right = axes.get_xlim()
-    if left < 0 < right:
-        axes.axvline(0, color=COLORS["ink"], linewidth=1, zorder=0)
-
-
-def _ranges(runs: Mapping[str, Sequence[float]]) -> str:
-    return "; ".join(
-        f"{name}: {min(values):.2f} to {max(values):.2f}, mean {sum(values) / len(values):.2f}"
-        for name, values in runs.items()
-        if values
-    )
+    figure, alt = dots(runs, title, xlabel)
+    return figure, f"{alt} A dot for each seed, a line at the mean."
 
 
 def raced(runs: pd.DataFrame) -> dict[str, list[float]]:
@@ -600,41 +564,29 @@ def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.D
 def choosing_figure(base: Tried, ways: Mapping[str, Tried], ends: Mapping[str, Sequence[float]]) -> tuple[Figure, str]:
     """A row for each way, the lowest peak first: its peak, an epoch's seconds as a multiple, stored differences of loss."""
     ways = dict(sorted(ways.items(), key=lambda item: item[1].peak))
-    figure, (peaks, clocks, losses) = subplots(
-        1, 3, figsize=(7.8, 1.5 + 0.27 * len(ways)), layout="constrained", sharey=True, width_ratios=[3, 2, 3]
+    height = 1.5 + 0.3 * len(ways)
+    figure, (peaks, clocks, losses) = panels(1, 3, height=height, sharey=True, width_ratios=[3, 2, 3])
+    shown, mean = {name: ends.get(name, []) for name in ways}, sum(ends["start"]) / len(ends["start"])
+    by_peak, times = (
+        {name: one.peak for name, one in ways.items()},
+        {n: w.seconds / base.seconds for n, w in ways.items()},
     )
-    unit, size = byte_unit(base.peak)
-    times = {name: one.seconds / base.seconds for name, one in ways.items()}
-    for row, one in enumerate(ways.values()):
-        peaks.barh(row, one.peak / size, color=COLORS["first"], height=0.65)
-    clocks.plot(list(times.values()), range(len(ways)), "o", color=COLORS["first"], markersize=5)
+    _, first = bars(by_peak, x="peak", axes=peaks)
+    _, second = dots({name: [time] for name, time in times.items()}, x="epoch, × as it is", axes=clocks)
+    _, third = dots(shown, x="loss minus as it is", axes=losses)
+    size = byte_unit(max(by_peak.values()))[1]
     for axes, place in ((peaks, base.peak / size), (clocks, 1.0)):
-        axes.axvline(place, color=COLORS["ink"], linewidth=1)
-    shown = {name: ends.get(name, []) for name in ways}
-    _draw_dots(losses, shown.values())
-    losses.axvline(mean := sum(ends["start"]) / len(ends["start"]), color=COLORS["ink"], linewidth=1, linestyle=":")
-    losses.annotate(
-        "not tuned", (mean, -0.75), (-3, 0), textcoords="offset points", ha="right", va="center", fontsize=8
-    )
-    peaks.set(
-        yticks=range(len(ways)), yticklabels=list(ways), xlabel=f"peak, {unit}", xlim=(0, 1.08 * base.peak / size)
-    )
-    clocks.set(xlabel="epoch, × as it is", xlim=(0, 1.1 * max(times.values())))
-    losses.set(xlabel="loss minus as it is")
-    for axes in (peaks, clocks, losses):
-        axes.grid(axis="y", visible=False)
+        axes.axvline(place, color=COLORS["ink"], linewidth=1, zorder=0)
+        axes.set_xlim(0, 1.15 * max(place, axes.get_xlim()[1]))
+    losses.axvline(mean, color=COLORS["ink"], linewidth=1, linestyle=":")
+    look = {"textcoords": "offset points", "ha": "right", "va": "center", "fontsize": 8}
+    losses.annotate("not tuned", (mean, -0.75), (-3, 0), **look)
     peaks.set_ylim(len(ways) - 0.4, -1.1)
-    low, above = next(iter(ways)), [name for name, values in shown.items() if values and min(values) > 0]
-    title = f"Lowest peak: {low}. Lines: as it is" + (
-        f"\nEnd higher with every seed: {', '.join(above)}" if above else ""
-    )
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    rows = "; ".join(
-        f"{name} {format_bytes(one.peak)}, {times[name]:.2f} times the seconds" for name, one in ways.items()
-    )
-    about = f"As it is: {format_bytes(base.peak)}. {rows}. Loss minus that of as it is, three seeds: {_ranges(shown)}"
-    about_title = title.replace("\n", ". ")
-    return figure, f"{about_title}. {about}; not fine-tuned: mean {mean:.2f}."
+    above = [name for name, values in shown.items() if values and min(values) > 0]
+    higher = f"\nEnd higher with every seed: {', '.join(above)}" if above else ""
+    title = f"Lowest peak: {next(iter(ways))}. Lines: as it is{higher}"
+    about = f"As it is: {format_bytes(base.peak)}; not fine-tuned: mean {mean:.2f}."
+    return together(figure, title, about, first, second, third)
 
 
 STORED = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}
@@ -658,28 +610,16 @@ def play_ways(
     is_few = rank and beside == "q v"  # then the MLP's inputs, h and 4h wide, are not saved
     count, adapters = 12 * width**2 * blocks, (4 if is_few else 18) * rank * width * blocks
     trained, itemsize = adapters or count, 4.0 if weights == "32 bits" else 2.0
-    per_block = (
-        (12 if is_few else 17) * itemsize * width * tokens
-    )  # without scores, which a fused function does not save
+    # Without scores, which a fused function does not save.
+    per_block = (12 if is_few else 17) * itemsize * width * tokens
     parts = {
         "parameters": count * STORED[weights] + 4 * adapters,
         "gradients": 4 * adapters or count * itemsize,
         "optimizer state": trained * 8 * STATES[state],
         "activations": per_block + itemsize * width * tokens * blocks if checkpointing else per_block * blocks,
     }
-    total, (unit, size) = sum(parts.values()), byte_unit(max(parts.values()))
-    figure, axes = subplots(figsize=(7.6, 2.5), layout="constrained")
-    for row, (kind, value) in enumerate(parts.items()):
-        axes.barh(row, value / size, color=COLORS[kind])
-        axes.text(value / size, row, f" {format_bytes(round(value))}", va="center", fontsize=9)
-    most = max(parts, key=parts.get)
-    axes.set(yticks=range(4), yticklabels=list(parts), xlabel=unit, xlim=(0, 1.25 * parts[most] / size))
     named = f"; adapters of rank {rank} on {beside}" if rank else ""
-    axes.set_title(f"{format_bytes(round(total))} in all; the most: {most}{named}", fontsize=11)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    listed = ", ".join(f"{kind} {format_bytes(round(value))}" for kind, value in parts.items())
-    return (
-        figure,
-        f"{count:,} weights in {weights}, {trained:,} trained, state {state}: {listed}; {format_bytes(round(total))} in all.",
-    )
+    title = f"{format_bytes(round(sum(parts.values())))} in all; the most: {max(parts, key=parts.get)}{named}"
+    rows = {kind: {kind: round(size)} for kind, size in parts.items()}
+    figure, alt = bars(rows, title, "bytes by kind", legend=False)
+    return figure, f"{count:,} weights in {weights}, {trained:,} trained, state {state}. {alt}"

@@ -40,8 +40,8 @@ from course_utils.settings import set_variable, settings
 from course_utils.training import History
 from course_utils.training.profile import ELSEWHERE, LOADING, Profile, Trace, throughput
 from course_utils.units import format_counted
-from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS, SERIES
+from course_utils.viz.plots import lines, panels, together
+from course_utils.viz.style import COLORS
 
 _SIZES = {
     "hidden_size": 64,
@@ -501,20 +501,19 @@ class _Watch:
 
 def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
     """Which update was at work when; an agent is killed, and later all go on from the newest checkpoint."""
-    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
     killed, on = (
         run.events.loc[run.events["what"].str.contains(what), "second"].iloc[0] for what in ("killed", "go on")
     )
     before, after = ([one for one in run.progress if (one[0] < on) == early] for early in (True, False))
-    for piece, color in ((before, "first"), (after, "second")):
-        axes.plot(*zip(*piece, strict=True), ".-", color=COLORS[color])
-    axes.axvspan(killed, after[0][0], color=COLORS["grid"], zorder=0)
-    look = {"ha": "center", "va": "top"}
     lost = after[0][0] - killed
-    axes.text(killed + lost / 2, after[-1][1], f"{lost:.0f} s\nwithout an update", **look)
-    axes.set(xlabel="seconds since the agents were started", ylabel="update at work", xlim=(0, None), ylim=(0, None))
     title = f"A killed agent costs {lost:.0f} s, and {format_counted(run.again, 'update')} made again"
-    axes.set_title(title)
+    looks = {"before": ("first", ".-"), "after": ("second", ".-")}
+    data, x = {"before": before, "after": after}, "seconds since the agents were started"
+    figure, _ = lines(data, title, x, "update at work", looks=looks, labels="none")
+    (axes,) = figure.axes
+    axes.axvspan(killed, after[0][0], color=COLORS["grid"], zorder=0)
+    axes.text(killed + lost / 2, after[-1][1], f"{lost:.0f} s\nwithout an update", ha="center", va="top")
+    axes.set(xlim=(0, None), ylim=(0, None))
     events = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
     return figure, f"{title}. {events}."
 
@@ -584,24 +583,21 @@ def logs() -> tuple[str, ...]:
 def log_figure(folder: Path) -> tuple[Figure, str]:
     """The `log.csv` of a run: its loss and its tokens a second, each attempt for itself."""
     rows = pd.read_csv(folder / "log.csv")
-    figure, (left, right) = subplots(1, 2, figsize=(7.6, 2.9), layout="constrained")
-    attempts = []
-    for number, (attempt, own) in enumerate(rows.groupby("attempt")):
-        look = {"color": COLORS[SERIES[number % len(SERIES)]], "marker": "osD^v"[number % 5], "markersize": 4}
-        left.plot(own["step"], own["loss"], label=f"attempt {attempt}", **look)
-        right.plot(own["step"], own["tokens_per_second"], **look)
-        attempts.append(
-            f"attempt {attempt}, updates {own['step'].min()} to {own['step'].max()}, loss {own['loss'].iloc[-1]:.2f}"
-        )
-    left.set(xlabel="update", ylabel="loss")
-    right.set(xlabel="update", ylabel="tokens a second", ylim=(0, None))
-    left.legend()
-    both = f"log.csv has {format_counted(len(rows), 'row')}"
+    by_attempt = {f"attempt {attempt}": own.set_index("step") for attempt, own in rows.groupby("attempt")}
+    figure, (left, right) = panels(1, 2, height=3.1)
+    for axes, column, y in ((left, "loss", "loss"), (right, "tokens_per_second", "tokens a second")):
+        data = {name: own[column] for name, own in by_attempt.items()}
+        lines(data, "", "update", y, labels="none" if axes is left else "ends", axes=axes)
+    right.set_ylim(0, None)
+    attempts = "; ".join(
+        f"{name}, updates {own.index.min()} to {own.index.max()}, loss {own['loss'].iloc[-1]:.2f}"
+        for name, own in by_attempt.items()
+    )
     twice = rows.groupby("step")["loss"].agg(["count", "max", "min"]).query("count > 1")
     apart = (twice["max"] - twice["min"]).max()
     title = f"{format_counted(len(twice), 'row')} logged again, with losses that differ by {apart:.1g}"
-    figure.suptitle(title if len(twice) else f"{format_counted(rows['attempt'].nunique(), 'attempt')} in one log")
-    return figure, f"{both}: {'; '.join(attempts)}."
+    title = title if len(twice) else f"{format_counted(len(by_attempt), 'attempt')} in one log"
+    return together(figure, title, f"log.csv has {format_counted(len(rows), 'row')}: {attempts}.")
 
 
 def show_tensorboard(folder: Path, height: int = 500) -> bool:

@@ -13,7 +13,8 @@ from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
 from course_utils.hardware.links import A100, LINKS, Cluster, Link, all_reduce_seconds
 from course_utils.units import format_seconds
-from course_utils.viz.parts import patches, subplots
+from course_utils.viz.parts import subplots
+from course_utils.viz.plots import bars, lines, panels
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
@@ -277,31 +278,25 @@ def telling(steps: Sequence[Step], best: int = 5) -> list[Step]:
 def meshes_figure(by_model: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
     """For each model the parts of the seconds of the steps that are `telling`."""
     shown = {name: telling(steps) for name, steps in by_model.items()}
-    figure, panels = subplots(
-        1, len(shown), figsize=(7.8, 1.5 + 0.34 * max(map(len, shown.values()))), layout="constrained", squeeze=False
-    )
+    figure, grid = panels(1, len(shown), height=1.5 + 0.36 * max(map(len, shown.values())), squeeze=False)
     rankings = []
-    for axes, (name, steps) in zip(panels[0], shown.items(), strict=True):
-        longest = 2.5 * steps[0].total
-        for row, step in enumerate(steps):
-            left = 0.0
-            for part, color in PARTS.items():
-                seconds = min(step.seconds[part], longest - left)
-                axes.barh(row, seconds, 0.72, left, color=COLORS[color])
-                left += seconds
-            cut = " → " if step.total > longest else " "
-            axes.text(left, row, f"{cut}{step.total:.3g} s", va="center", fontsize=8)
-        axes.set_yticks(range(len(steps)), [step.name.replace(", ", "\n", 1) for step in steps], fontsize=8)
-        axes.set(ylim=(len(steps) - 0.3, -0.7), xlim=(0, 1.35 * longest), xlabel="predicted seconds (→: longer)")
-        axes.set_title(f"{name}: {steps[0].name.partition(',')[0]} is quickest", fontsize=10)
-        axes.grid(axis="y", visible=False)
+    for axes, (name, steps) in zip(grid[0], shown.items(), strict=True):
+        longest, rows, notes = 2.5 * steps[0].total, {}, {}
+        for step in steps:
+            row = step.name.replace(", ", "\n", 1)
+            ends = np.minimum(np.cumsum([step.seconds[part] for part in PARTS]), longest)
+            rows[row] = dict(zip(PARTS, np.diff(ends, prepend=0.0), strict=True))
+            notes[row] = f"{'→ ' if step.total > longest else ''}{step.total:.3g} s"
+        title, x = f"{name}: {steps[0].name.partition(',')[0]} is quickest", "predicted seconds (→: longer)"
+        look = {"unit": "", "colors": PARTS, "notes": notes, "legend": axes is grid[0][0]}
+        bars(rows, title, x, **look, axes=axes)
+        axes.tick_params(axis="y", labelsize=8)
         every = by_model[name]
         listed = "; ".join(f"{step.name} {step.total:.3g} s" for step in steps)
         rankings.append(
             f"{name}, {sum(step.fits for step in every)} of {len(every)} meshes fit; data × tensor × pipeline, the quickest and "
             f"the largest of each kind: {listed}"
         )
-    figure.legend(*patches(*PARTS.items()), loc="outside upper center", ncols=3)
     return figure, f"{'. '.join(rankings)}."
 
 
@@ -352,28 +347,25 @@ def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
 
 def published_figure(runs: Sequence[PublishedRun] = PUBLISHED, share: float = 0.5) -> tuple[Figure, str]:
     """Achieved and predicted FLOP/s a card against the number of parameters, and `share` of the peak, which was assumed."""
-    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
     sizes = [run.model.parameters for run in runs]
     achieved, predicted = [run.flops / 1e12 for run in runs], [predicted_flops(run) / 1e12 for run in runs]
     half = share * A100.flops["bfloat16"] / 1e12
-    errors = {
-        name: _root_mean_square(values, achieved)
-        for name, values in (("mesh", predicted), ("half", [half] * len(runs)))
-    }
-    axes.plot(sizes, achieved, "o-", color=COLORS["measured"])
-    axes.plot(sizes, predicted, "s--", color=COLORS["predicted"])
-    axes.axhline(half, color=COLORS["ink"], linewidth=1, linestyle=":")
-    look = {"textcoords": "offset points", "ha": "right"}
-    axes.annotate("published", (sizes[-1], achieved[-1]), (6, 8), color=writing("measured"), **look)
-    axes.annotate("predicted, with the mesh", (sizes[-1], predicted[-1]), (6, -14), color=writing("predicted"), **look)
-    axes.annotate("half of the peak alone", (sizes[0], half), (0, 5), textcoords="offset points", fontsize=9)
-    axes.set(xscale="log", xlabel="parameters", ylabel="teraFLOP/s a card", ylim=(0, 1.25 * max(*achieved, *predicted)))
-    axes.set_xticks([1e9, 1e10, 1e11, 1e12], ["1 billion", "10 billion", "100 billion", "1 trillion"])
-    axes.minorticks_off()
-    title = (
-        f"Half of the peak is off by {errors['half']:.0%} (root mean square), our prediction by {errors['mesh']:.0%}"
+    off = [_root_mean_square(values, achieved) for values in ([half] * len(runs), predicted)]
+    title = f"Half of the peak is off by {off[0]:.0%} (root mean square), our prediction by {off[1]:.0%}"
+    values = {"published": achieved, "predicted, with the mesh": predicted}
+    looks = {"published": ("measured", "o-"), "predicted, with the mesh": ("predicted", "s--")}
+    level = "half of the peak alone"
+    figure, _ = lines(
+        {name: dict(zip(sizes, line, strict=True)) for name, line in values.items()},
+        title,
+        "parameters",
+        "teraFLOP/s a card",
+        log="x",
+        looks=looks | {level: ("ink", ":")},
+        levels={level: half},
     )
-    axes.set_title(title)
+    figure.axes[0].set_xticks([1e9, 1e10, 1e11, 1e12], ["1 billion", "10 billion", "100 billion", "1 trillion"])
+    figure.axes[0].set_ylim(0, None)
     by_run = "; ".join(
         f"{run.model.parameters / 1e9:.1f} billion on {run.d} × {run.t} × {run.p}: {theirs:.0f}, predicted {ours:.0f}"
         for run, theirs, ours in zip(runs, achieved, predicted, strict=True)

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn.functional import cross_entropy
@@ -25,8 +24,9 @@ from course_utils.lessons.c10_fsdp_and_zero import local_part
 from course_utils.memory import saved_bytes
 from course_utils.memory.trace.allocator import allocator_of
 from course_utils.units import format_counted, format_seconds
-from course_utils.viz.parts import patches, subplots
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.parts import cell, drawing
+from course_utils.viz.plots import Span, legend, panels, timeline, together
+from course_utils.viz.style import writing
 
 COLUMNS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}
 ROWS = {"self_attn": ("o_proj",), "mlp": ("down_proj",)}
@@ -387,33 +387,28 @@ _RANKS = ("first", "gradients", "third", "fourth")
 
 def axes_figure() -> tuple[Figure, str]:
     """The idea: each axis cuts another side of the model or of the batch; a color is a rank, gray is on all four."""
-    figure, axes = subplots(2, 3, figsize=(7.6, 5.4), layout="constrained")
-    for place, (name, (model, batch, travels)) in zip(axes.flat, AXES.items(), strict=True):
+    figure, grid = panels(2, 3, height=5.4)
+    gray, small = writing("not attributed"), {"ha": "center", "fontsize": 8}
+    for axes, (name, (model, batch, travels)) in zip(grid.flat, AXES.items(), strict=True):
         for (row, column), (left, cut) in product(product(range(4), range(4)), ((0, model), (5.2, batch))):
             rank = {"nothing": None, "pieces": (row + column) % 4, "columns": column, "blocks": row, "experts": column}
             rank |= {"examples": row, "tokens": column}
             shared = rank[cut] is None or (cut == "experts" and row % 2 == 0)
-            color = COLORS["grid"] if shared else COLORS[_RANKS[rank[cut]]]
-            place.add_patch(Rectangle((left + column, row), 0.94, 0.94, facecolor=color, edgecolor="none"))
-        for left, what, side in ((2, "model", "width →"), (7.2, "batch", "tokens →")):
-            place.text(left, -0.5, what, ha="center", fontsize=9)
-            place.text(left, 4.7, side, ha="center", fontsize=8, color=writing("not attributed"))
-        for left, side in ((-0.35, "blocks →"), (4.85, "examples →")):
-            place.text(
-                left, 2, side, rotation=270, ha="center", va="center", fontsize=8, color=writing("not attributed")
-            )
-        place.text(4.6, 5.4, f"sent: {travels}", ha="center", va="top", fontsize=9)
-        place.set(xlim=(-0.7, 9.3), ylim=(6.9, -1.0))
-        place.set_title(name, loc="center", fontsize=11)
-        place.axis("off")
-    figure.suptitle("Each axis cuts another side of the model or of the batch", x=0.01, ha="left", fontsize=11)
-    handles, labels = patches(*((f"rank {rank}", color) for rank, color in enumerate(_RANKS)), ("all ranks", "grid"))
-    figure.legend(handles, labels, loc="outside lower center", ncols=5)
+            cell(axes, left + column, row, "grid" if shared else _RANKS[rank[cut]])
+        for left, what, across, down in ((0, "model", "width →", "blocks →"), (5.2, "batch", "tokens →", "examples →")):
+            axes.text(left + 2, -0.5, what, ha="center", fontsize=9)
+            axes.text(left + 2, 4.7, across, color=gray, **small)
+            axes.text(left - 0.35, 2, down, rotation=270, va="center", color=gray, **small)
+        axes.text(4.6, 5.4, f"sent: {travels}", ha="center", va="top", fontsize=9)
+        drawing(axes, (-0.7, 9.3), (6.9, -1.0))
+        axes.set_title(name, loc="center")
+    legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_RANKS)), ("all ranks", "grid"))
     by_axis = "; ".join(
         f"{name}: the model is cut by {model}, the batch by {batch}, sent are {' '.join(travels.split())}"
         for name, (model, batch, travels) in AXES.items()
     )
-    return figure, f"Four ranks, and what each axis cuts. {by_axis}."
+    title = "Each axis cuts another side of the model or of the batch"
+    return together(figure, title, f"Four ranks, and what each axis cuts. {by_axis}.")
 
 
 KINDS = {
@@ -428,28 +423,21 @@ _RANK_COLORS = ("activations", "gradients")
 
 def width_figure() -> tuple[Figure, str]:
     """An MLP with one number in, two inside and one out, cut over two ranks; below, its matrices as PyTorch stores them."""
-    figure, panels = subplots(2, 2, figsize=(6.4, 3.6), layout="constrained")
+    figure, grid = panels(2, 2, height=3.6)
     rows = {"as written: x W": ([[2, -3]], [[5], [7]]), "as stored: W transposed": ([[2], [-3]], [[5, 7]])}
-    cuts = {(0, 0): "W₁, 1 × 2: by columns", (0, 1): "W₂, 2 × 1: by rows"}
-    cuts |= {(1, 0): "W₁, 2 × 1: dimension 0", (1, 1): "W₂, 1 × 2: dimension 1"}
-    for row, (way, matrices) in enumerate(rows.items()):
-        for column, matrix in enumerate(matrices):
-            axes = panels[row, column]
-            for i, numbers in enumerate(matrix):
-                for j, number in enumerate(numbers):
-                    rank = max(i, j)
-                    axes.add_patch(
-                        Rectangle((j, i), 0.94, 0.94, facecolor=COLORS[_RANK_COLORS[rank]], edgecolor="none")
-                    )
-                    axes.text(j + 0.47, i + 0.47, str(number).replace("-", "−"), ha="center", va="center", fontsize=13)
-            axes.set(xlim=(-0.6, 2.6), ylim=(2.1, -0.1), aspect="equal")
-            axes.set_title(cuts[row, column], loc="center", fontsize=10)
-            axes.axis("off")
-        panels[row, 0].text(-0.9, 0.9, way, rotation=90, ha="center", va="center", fontsize=9)
-    figure.legend(*patches(("rank 0", "activations"), ("rank 1", "gradients")), loc="outside lower center", ncols=2)
-    figure.suptitle("Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", x=0.01, ha="left", fontsize=11)
-    listed = "; ".join(cuts.values())
-    return figure, f"Two matrices of two numbers, one for rank 0 and one for rank 1. {listed}."
+    cuts = ("W₁, 1 × 2: by columns", "W₂, 2 × 1: by rows", "W₁, 2 × 1: dimension 0", "W₂, 1 × 2: dimension 1")
+    matrices = [matrix for pair in rows.values() for matrix in pair]
+    for axes, cut, matrix in zip(grid.flat, cuts, matrices, strict=True):
+        for (i, numbers), j in product(enumerate(matrix), range(len(matrix[0]))):
+            cell(axes, j, i, _RANK_COLORS[max(i, j)], str(numbers[j]).replace("-", "−"))
+        drawing(axes, (-0.6, 2.6), (2.1, -0.1))
+        axes.set_aspect("equal")
+        axes.set_title(cut, loc="center")
+    for axes, way in zip(grid[:, 0], rows, strict=True):
+        axes.text(-0.9, 0.9, way, rotation=90, ha="center", va="center", fontsize=9)
+    legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_RANK_COLORS)))
+    text = f"Two matrices of two numbers, one for rank 0 and one for rank 1. {'; '.join(cuts)}."
+    return together(figure, "Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", text)
 
 
 def halves_figure(stages: int = 3, micro_batches: int = 2) -> tuple[Figure, str]:
@@ -458,32 +446,26 @@ def halves_figure(stages: int = 3, micro_batches: int = 2) -> tuple[Figure, str]
         "B whole": Schedule(one_f_one_b(stages, micro_batches)),
         "B and W": Schedule(zero_bubble(stages, micro_batches)),
     }
-    figure, panels = subplots(2, 1, figsize=(7.6, 3.6), layout="constrained", sharex=True)
-    for axes, (name, schedule) in zip(panels, ways.items(), strict=True):
-        draw_slots(axes, schedule, letters=True)
-        axes.set_title(f"{name}: {schedule.end} slots", fontsize=10)
-    panels[1].set_xlabel("slots")
-    panels[0].set_xlim(0, max(schedule.end for schedule in ways.values()) * 1.02)
-    ends = [schedule.end for schedule in ways.values()]
+    figure, grid = panels(2, 1, height=3.6, sharex=True)
+    for axes, (name, schedule) in zip(grid, ways.items(), strict=True):
+        draw_slots(axes, schedule, f"{name}: {schedule.end} slots", letters=True)
+    whole, cut = (schedule.end for schedule in ways.values())
+    grid[0].set_xlim(0, max(whole, cut) * 1.02)
     title = "Gradients reach the stage before a slot earlier, and W fills what would be idle"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return (
-        figure,
-        f"{title}. {stages} stages, {micro_batches} micro-batches: {ends[0]} slots with whole backward passes, {ends[1]} cut.",
-    )
+    text = f"{stages} stages, {micro_batches} micro-batches: {whole} slots with whole backward passes, {cut} cut."
+    return together(figure, title, text)
 
 
-def draw_slots(axes: Axes, schedule: Schedule, letters: bool = False) -> None:
+def draw_slots(axes: Axes, schedule: Schedule, title: str, letters: bool = False) -> None:
     """A box for each action of each stage, with its micro-batch, and with `letters` its kind."""
-    for (stage, kind, i), (begin, end) in schedule.spans.items():
-        face = COLORS[KINDS[kind][1]]
-        axes.add_patch(Rectangle((begin, stage - 0.42), end - begin, 0.84, facecolor=face, edgecolor=COLORS["paper"]))
-        if schedule.end <= 70:
-            text = f"{kind}{i}" if letters else str(i)
-            axes.text((begin + end) / 2, stage, text, ha="center", va="center", fontsize=8)
-    stages = range(len(schedule.orders))
-    axes.set(yticks=stages, yticklabels=[f"stage {stage}" for stage in stages], ylim=(len(stages) - 0.4, -0.6))
-    axes.grid(axis="y", visible=False)
+    room = schedule.end <= 70
+    spans = [
+        Span(stage, begin, end, kind, (f"{kind}{i}" if letters else str(i)) if room else "")
+        for (stage, kind, i), (begin, end) in schedule.spans.items()
+    ]
+    lanes = [f"stage {stage}" for stage in range(len(schedule.orders))]
+    looks = {kind: (color, "") for kind, (_, color) in KINDS.items()}
+    timeline(spans, lanes, title, "slots", looks=looks, axes=axes)
 
 
 class Drawn(Schedule):
@@ -495,19 +477,16 @@ class Drawn(Schedule):
     def figure(self) -> tuple[Figure, str]:
         """A lane for each stage, slots from left to right; what is empty is bubble."""
         stages = len(self.orders)
-        figure, axes = subplots(figsize=(7.6, 1.3 + 0.36 * stages), layout="constrained")
+        figure, axes = panels(height=1.3 + 0.36 * stages)
         used = [kind for kind in KINDS if (kind, 0) in self.orders[0]]
         names = {kind: KINDS[kind][0] for kind in used} | ({"B": "B: gradients of inputs"} if "W" in used else {})
-        draw_slots(axes, self)
         held = self.in_flight
+        empty = f"{float(self.bubble):.0%} of the slots are empty ({self.bubble}); a stage holds up to {max(held)}"
+        draw_slots(axes, self, empty)
         for stage in range(stages):
             axes.text(self.end * 1.01, stage, f"holds {held[stage]}", va="center", fontsize=9)
-        axes.set(xlim=(0, self.end * 1.11), xlabel="slots")
-        axes.set_title(
-            f"{float(self.bubble):.0%} of the slots are empty ({self.bubble}); a stage holds up to {max(held)}"
-        )
-        handles, labels = patches(*((names[kind], KINDS[kind][1]) for kind in used))
-        figure.legend(handles, labels, loc="outside lower right", ncols=3)
+        axes.set_xlim(0, self.end * 1.11)
+        legend(axes, *((names[kind], KINDS[kind][1]) for kind in used))
         count = 1 + max(i for _, _, i in self.spans)
         length = f"{format_counted(stages, 'stage')}, {count_micro_batches(count)}: {self.end} slots"
         numbers = ", ".join(map(str, held))

@@ -20,10 +20,10 @@ from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.workload import Workload
 from course_utils.memory.trace.measure import Measurement, measure
 from course_utils.settings import settings
-from course_utils.units import SECOND_UNITS, format_bytes, format_seconds, three_digits
-from course_utils.viz.memory import legend_of_kinds, stack
-from course_utils.viz.parts import byte_unit, subplots
-from course_utils.viz.style import COLORS, writing
+from course_utils.units import format_bytes, format_seconds
+from course_utils.viz.parts import drawing
+from course_utils.viz.plots import bars, panels
+from course_utils.viz.style import COLORS
 from course_utils.viz.tradeoff import Entry
 
 EXAMPLES = 16
@@ -64,40 +64,24 @@ def prove(recipe: Recipe) -> Measurement:
 def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
     """A row for each recipe of one scenario: bytes by kind at the fullest instant, seconds by phase, and the budgets as lines."""
     scenario = next(iter(by_name.values())).scenario
-    figure, panels = subplots(1, 2, figsize=(7.8, 1.7 + 0.42 * len(by_name)), layout="constrained", sharey=True)
-    unit, size = byte_unit(max(scenario.memory, *(w.need[1] for w in by_name.values())))
-    clock, second = byte_unit(max(scenario.seconds, *(w.seconds for w in by_name.values())), SECOND_UNITS)
+    figure, (left, right) = panels(1, 2, height=1.9 + 0.42 * len(by_name), sharey=True)
     at_peak = {name: w.estimate.peak_instant.by_kind for name, w in by_name.items()}
-    for row, (name, w) in enumerate(by_name.items()):
-        stack(panels[0], row, at_peak[name], size)
-        start = 0.0
-        for part, seconds in w.parts.items():
-            length, strength = seconds / second, _STRENGTH.get(part, 0.1)
-            panels[1].barh(row, length, 0.62, start, color=COLORS["ink"], alpha=strength)
-            start += length
-        totals = (w.estimate.peak / size, w.fits), (start, w.seconds <= scenario.seconds)
-        for axes, (total, fine) in zip(panels, totals, strict=True):
-            frame = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}
-            look = {"va": "center", "fontsize": 9, "color": writing("ink" if fine else "warning"), "bbox": frame}
-            axes.text(1.02 * total, row, f" {three_digits(total)}{'' if fine else ', too much'}", **look)
-    limits = (
-        (scenario.memory / size, f"bytes at the fullest instant, {unit}"),
-        (scenario.seconds / second, f"forward, backward, update (dark to light), {clock}"),
-    )
-    for axes, (limit, name) in zip(panels, limits, strict=True):
-        axes.axvline(limit, color=COLORS["warning"], linestyle="--", zorder=0)
-        axes.set(xlabel=name, xlim=(0, 1.55 * axes.dataLim.x1), ylim=(len(by_name) - 0.5, -0.5))
-        axes.grid(visible=False, axis="y")
-    panels[0].set_yticks(range(len(by_name)), list(by_name), fontsize=9)
-    legend_of_kinds(figure, at_peak)
-    fitting = sum(w.fits and w.seconds <= scenario.seconds for w in by_name.values())
-    title = f"{fitting} of {len(by_name)} keep both budgets (dashed)"
-    panels[0].set_title(title, loc="left")
-    costs = "; ".join(
-        f"{name}: {format_bytes(w.estimate.peak)}, {format_seconds(w.seconds)}" for name, w in by_name.items()
-    )
-    budgets = f"{format_bytes(scenario.memory)} and {format_seconds(scenario.seconds)}"
-    return figure, f"Bytes at the fullest instant and seconds of an update, with budgets of {budgets}. {costs}."
+    seconds = {name: w.parts for name, w in by_name.items()}
+    fits, quick = {}, {}
+    for name, w in by_name.items():
+        fits[name] = format_bytes(w.estimate.peak) + ("" if w.fits else ", too much")
+        quick[name] = format_seconds(w.seconds) + ("" if w.seconds <= scenario.seconds else ", too much")
+    kept = sum(w.fits and w.seconds <= scenario.seconds for w in by_name.values())
+    title, budget = f"{kept} of {len(by_name)} keep both budgets (dashed)", ("budget", scenario.memory)
+    _, first = bars(at_peak, title, "bytes at the fullest instant", notes=fits, limit=budget, axes=left)
+    colors, limit = dict.fromkeys(_STRENGTH, "ink"), ("budget", scenario.seconds)
+    look = {"unit": "seconds", "colors": colors, "notes": quick, "limit": limit, "legend": False}
+    _, second = bars(seconds, "", "forward, backward, update (dark to light)", **look, axes=right)
+    for bar, part in zip(right.patches, [part for w in by_name.values() for part in w.parts], strict=True):
+        bar.set_alpha(_STRENGTH.get(part, 0.1))
+    for axes in (left, right):
+        axes.set_xlim(0, 1.18 * axes.get_xlim()[1])
+    return figure, f"{first} {second}"
 
 
 def chosen_figure(
@@ -109,8 +93,8 @@ def chosen_figure(
         recipe = Recipe(optimizer, precision, micro_batch, accumulation=EXAMPLES // micro_batch, **fields)
         return budgets_figure({"yours": weigh(here(), recipe)})
     except CourseError as error:
-        figure, axes = subplots(figsize=(7.8, 1.6))
-        axes.axis("off")
+        figure, axes = panels(height=1.6)
+        drawing(axes)
         refusal = f"{optimizer} in {precision}, micro-batches of {micro_batch}: no recipe. {error}"
         axes.text(0, 0.5, fill(refusal, 90), va="center", fontsize=11, color=COLORS["ink"])
         return figure, refusal

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from course_utils.errors import CourseError
 from course_utils.training import History
 from course_utils.units import format_counted
-from course_utils.viz.parts import subplots
+from course_utils.viz.plots import lines
 from course_utils.viz.style import COLORS, LINES, SERIES
 
 Runs = Mapping[str, Sequence[History]]
@@ -33,33 +33,30 @@ def losses_over_seeds(
     for name, histories in runs.items():
         if len({len(history.steps) for history in histories}) != 1:
             raise CourseError(f"The runs of {name} are not equally long; train each for the same number of steps.")
-    figure, axes = subplots(layout="constrained")
+    compared = {name: _smooth(histories, window) for name, histories in runs.items()}
+    if reference:
+        compared = {name: own - compared[reference] for name, own in compared.items() if name != reference}
     what = f"training loss less that of {reference}" if reference else "training loss"
-    ends = []
-    for number, (name, histories) in enumerate(runs.items()):
-        if name == reference:
-            continue
-        losses = _smooth(histories, window) - (_smooth(runs[reference], window) if reference else 0)
-        steps, color = losses.index, COLORS[SERIES[number]]
-        axes.fill_between(steps, losses.min(axis=1), losses.max(axis=1), color=color, alpha=0.2, linewidth=0)
-        axes.plot(steps, losses.mean(axis=1), label=name, color=color, linestyle=LINES[number % len(LINES)])
-        end = losses.iloc[-1]
-        if reference:
-            ends.append(f"{name} ends {end.mean():+.3f} from it ({end.min():+.3f} to {end.max():+.3f})")
-        else:
-            ends.append(f"{name} ends at {end.mean():.2f} ({end.min():.2f} to {end.max():.2f})")
+    data = {name: dict(zip(own.index, own.to_numpy(), strict=True)) for name, own in compared.items()}
+    looks = {name: (SERIES[row], LINES[row % len(LINES)]) for row, name in enumerate(runs)}
+    if level:
+        looks[level[0]] = "ink", ":"
+    y = what + (f", mean of {window} steps" if window > 1 else "")
+    figure, _ = lines(data, title or "", y=y, looks=looks, levels=dict([level]) if level else None)
+    (axes,) = figure.axes
     if reference:
         axes.axhline(0, color=COLORS["ink"], linewidth=0.8)
     else:
         axes.set(ylim=(0, None))
+    ends = []
+    for name, own in compared.items():
+        end = own.iloc[-1]
+        if reference:
+            ends.append(f"{name} ends {end.mean():+.3f} from it ({end.min():+.3f} to {end.max():+.3f})")
+        else:
+            ends.append(f"{name} ends at {end.mean():.2f} ({end.min():.2f} to {end.max():.2f})")
     if level:
-        at, height = level
-        axes.axhline(height, color=COLORS["ink"], linestyle=":", linewidth=1.2)
-        place = {"xytext": (-4, 3), "textcoords": "offset points", "ha": "right", "fontsize": 9}
-        axes.annotate(f"{at}: {height:.2f}", (1, height), xycoords=axes.get_yaxis_transform(), **place)
-        ends.append(f"{at} is at {height:.2f}")
-    axes.set(xlabel="step", ylabel=what + (f", mean of {window} steps" if window > 1 else ""))
-    figure.legend(loc="outside upper center", ncols=min(len(runs), 3), title=title)
+        ends.append(f"{level[0]} is at {level[1]:.2f}")
     seeds = format_counted(max(map(len, runs.values())), "seed")
     return figure, f"{what[0].upper() + what[1:]}, mean and range over {seeds}: {'; '.join(ends)}."
 

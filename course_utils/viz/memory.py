@@ -8,12 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_utils.memory.trace.log import KINDS, Usage
-from course_utils.units import format_bytes, three_digits
+from course_utils.units import format_bytes
 from course_utils.viz.parts import byte_unit, patches, subplots
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.plots import add_letter, bars
+from course_utils.viz.style import COLORS
 
-_ROOM = 1.32  # beyond the longest bar, for its size and the mark of the peak
-_LETTERS = {"parameters": "P", "optimizer state": "O", "gradients": "G", "activations": "A"}
 _VISIBLE = 0.002  # the least share of a figure's height or width that a reader sees
 
 
@@ -25,48 +24,10 @@ def instants_figure(
     `card` are the bytes that a card has, drawn as a line. Without `mark` no bar is: each may be the peak of a run of its own.
     """
     totals = {instant: sum(parts.values()) for instant, parts in by_instant.items()}
-    unit, size = byte_unit(max(totals.values()))
-    figure, axes = subplots(figsize=(7.6, 1 + 0.58 * len(by_instant)), layout="constrained")
-    for row, parts in enumerate(by_instant.values()):
-        stack(axes, row, parts, size)
-    for row, total in enumerate(totals.values()):
-        note = "  ← peak" if mark and total == max(totals.values()) else ""
-        axes.text(total / size, row, f"  {three_digits(total / size)} {unit}{note}", va="center")
-    axes.set(yticks=range(len(totals)), yticklabels=list(totals), xlabel=f"memory in use, {unit}", title=title)
-    axes.set_xlim(0, _ROOM * max(max(totals.values()), card or 0) / size)
-    if card:
-        axes.axvline(card / size, color=COLORS["warning"], linestyle="--")
-        axes.text(card / size, -0.75, " the card", color=writing("warning"), va="center")
-        axes.set_ylim(-1, len(totals) - 0.5)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    legend_of_kinds(figure, by_instant)
-    described = "; ".join(
-        f"{i}: {', '.join(f'{k} {format_bytes(v)}' for k, v in p.items())}" for i, p in by_instant.items()
-    )
-    return figure, f"Stacked bars of memory in use at {len(totals)} instants. {described}."
-
-
-def stack(axes: Axes, row: int, parts: Mapping[str, int], size: int) -> None:
-    """A horizontal bar of kinds at `row`, in units of `size` bytes."""
-    left = 0.0
-    for kind, count in parts.items():
-        axes.barh(row, count / size, 0.62, left=left, color=COLORS[kind], edgecolor=COLORS["paper"])
-        left += count / size
-
-
-def legend_of_kinds(figure: Figure, by_instant: Mapping[str, Mapping[str, int]]) -> None:
-    """A legend above the figure of all kinds that can be seen: those with a letter first."""
-    enough = _VISIBLE * max(sum(parts.values()) for parts in by_instant.values())
-    kinds = list(dict.fromkeys(kind for parts in by_instant.values() for kind, size in parts.items() if size >= enough))
-    kinds.sort(key=lambda kind: list(_LETTERS).index(kind) if kind in _LETTERS else len(_LETTERS))
-    handles, labels = patches(*((_add_letter(kind), kind) for kind in kinds))
-    rows = -(-len(kinds) // 5)  # no more than five names have room beside each other
-    figure.legend(handles, labels, loc="outside upper center", ncols=-(-len(kinds) // rows))
-
-
-def _add_letter(kind: str) -> str:
-    return f"{_LETTERS[kind]}: {kind}" if kind in _LETTERS else kind
+    most = max(totals.values())
+    notes = {name: f"{format_bytes(most)}  ← peak" for name, total in totals.items() if mark and total == most}
+    limit = ("the card", card) if card else None
+    return bars(by_instant, title, "memory in use", notes=notes, limit=limit)
 
 
 def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
@@ -92,7 +53,7 @@ def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
     axes.set(xlim=(0, end), ylim=(0, 1.16 * usage.peak / size))
     axes.grid(axis="x", visible=False)
     used = [kind for kind in KINDS if timeline[kind].max() >= _VISIBLE * usage.peak]
-    figure.legend(*patches(*((_add_letter(kind), kind) for kind in reversed(used))), loc="outside right center")
+    figure.legend(*patches(*((add_letter(kind), kind) for kind in reversed(used))), loc="outside right center")
     split = ", ".join(f"{kind} {format_bytes(count)}" for kind, count in usage.split.items())
     peaks = ", ".join(f"{phase} {format_bytes(count)}" for phase, count in usage.by_phase.items())
     return figure, (

@@ -36,6 +36,23 @@ def patches(*entries: tuple[str, str]) -> tuple[list, list[str]]:
     return [Rectangle((0, 0), 1, 1, color=COLORS[color]) for _, color in entries], [label for label, _ in entries]
 
 
+def cell(
+    axes: Axes, x: float, y: float, color: str, text: str = "", width: float = 0.92, height: float = 0.92, **look
+) -> None:
+    """A rectangle with its lower left corner at (x, y), and a text in its middle."""
+    axes.add_patch(Rectangle((x, y), width, height, **{"facecolor": COLORS[color], "edgecolor": "none"} | look))
+    if text:
+        axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", color=COLORS["buffers"])
+
+
+def drawing(
+    axes: Axes, xlim: tuple[float, float] = (0, 1), ylim: tuple[float, float] = (0, 1), title: str = ""
+) -> None:
+    """Axes that measure nothing: a place to draw."""
+    axes.set(xlim=xlim, ylim=ylim, title=title)
+    axes.axis("off")
+
+
 def box(
     axes: Axes, x: float, y: float, text: str, color: str = "ink", letters: str | None = None, fontsize: float = 9.5
 ) -> Text:

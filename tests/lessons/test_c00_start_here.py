@@ -30,4 +30,4 @@ def test_peak_against_batch_draws_both_series():
     predicted, measured, bet = figure.axes[0].lines
     assert set(bet.get_ydata()) == {1}
     assert (list(predicted.get_ydata()), list(measured.get_ydata())) == ([2, 4], [3, 5])
-    assert "2: 4.00 MiB and 5.00 MiB" in alt
+    assert "4.00 MiB at 2; measured: 3.00 MiB at 1, 5.00 MiB at 2" in alt

@@ -45,7 +45,7 @@ def test_the_decay_figure_follows_its_controls():
 def test_the_correction_figure_names_first_and_largest():
     sizes = [(1 - 0.9**t) / (1 - 0.999**t) ** 0.5 for t in range(1, 101)]
     figure, alt = lesson.correction_figure(sizes, (0.9, 0.999))
-    assert "3.16 at step 1, a largest value of 6.57 at step 12" in alt
+    assert "highest 6.57 at 12" in alt
     predicted, measured = figure.axes[0].lines[:2]
     assert list(predicted.get_ydata()) == pytest.approx(list(measured.get_ydata()))
 
@@ -69,7 +69,7 @@ def test_the_figure_of_seconds_says_where_the_lines_cross():
         passes, {"by hand": lesson.Cost(0.04, 0.04, 0), "fused": lesson.Cost(0.01, 0.01, 0)}
     )
     assert title(figure.axes[0]) == "One update, by hand, takes as long as the passes over about 40 tokens"
-    assert "by hand 40 ms, fused 10 ms" in alt
+    assert "by hand is at 40.0 ms; update, fused is at 10.0 ms" in alt
     figure, _ = lesson.seconds_figure(passes, {"by hand": lesson.Cost(9.0, 9.0, 0)})
     assert title(figure.axes[0]).endswith("over more than 64 tokens")
 
@@ -80,5 +80,5 @@ def test_the_figure_of_losses_draws_both_texts():
         return History(steps, [{"epoch": e, "step": 2 * e, "loss": of_epoch + e} for e in (1, 2)])
 
     figure, alt = lesson.validation_figure({"λ = 0": [run(1.0), run(2.0)], "λ = 10": [run(0.5), run(0.5)]})
-    assert "λ = 0 ends at 1.50 in training and at 3.50 (3.00 to 4.00) in validation" in alt
+    assert "3.50 (3.00 to 4.00) at 2; λ = 10" in alt
     assert [list(line.get_ydata()) for line in figure.axes[1].lines] == [[2.5, 3.5], [1.5, 2.5]]

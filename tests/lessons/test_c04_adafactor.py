@@ -190,7 +190,7 @@ def test_mixed_terms_are_weighed_layer_by_layer():
 def test_rates_are_drawn_with_their_means_and_ranges():
     figure, alt = lesson.rates_figure({"a": {0.1: [1.0, 3.0], 0.3: [2.0, 2.0]}, "b": {0.1: [5.0, 5.0]}}, "A is lower")
     assert list(figure.axes[0].lines[0].get_ydata()) == [2.0, 2.0]
-    assert "a: 2.00 (1.00 to 3.00) at 0.1; 2.00 (2.00 to 2.00) at 0.3" in alt
+    assert "a: 2.00 (1.00 to 3.00) at 0.1, 2.00 (2.00 to 2.00) at 0.3" in alt
     assert title(figure.axes[0]) == "A is lower"
     plt.close(figure)
 

@@ -272,7 +272,8 @@ def test_weighing_by_text_is_the_same_where_all_texts_are_equally_long():
     mask[::2, 6:] = 0
     by_token, by_text = both()
     assert abs(by_token["by token"][-1] - by_text["by token"][-1]) > 1e-5
-    assert "reported, right" in lesson.two_curves_figure({"right": by_token, "mean of means": by_text}, 1)[1]
+    _, alt = lesson.two_curves_figure({"right": by_token, "mean of means": by_text}, 1)
+    assert "as reported. Loss against update, from 32 texts each. right: " in alt
 
 
 def test_noise_falls_with_the_micro_batches_of_a_group():
@@ -283,7 +284,7 @@ def test_noise_falls_with_the_micro_batches_of_a_group():
     assert four == pytest.approx(one / 4, rel=0.15)
     figure, alt = lesson.accumulated_noise_figure([1, 4], {"fresh": [[one, four], [2 * one, 2 * four]]})
     assert len(figure.axes[0].containers) == 1
-    assert f"fresh: {1.5 * one:.3g} at k = 1" in alt
+    assert f"fresh: {1.5 * one:.3g} ({one:.3g} to {2 * one:.3g}) at 1" in alt
 
 
 def test_groups_show_what_is_left_over():
@@ -296,10 +297,10 @@ def test_groups_show_what_is_left_over():
         "update 2",
         "left over",
     ]
-    assert "wrong: 1, 4, left over 1" in alt
+    assert "wrong: update 1 × 1, update 2 × 4, left over × 1" in alt
 
 
 def test_peaks_are_bars_and_marks_in_order():
     figure, alt = lesson.peaks_figure({"a": 2**30, "b": 2**31}, {"a": 2**30 + 1, "b": 2**31})
     assert [bar.get_width() for bar in figure.axes[0].patches] == [1, 2]
-    assert "b 2.00 GiB and 2.00 GiB" in alt
+    assert "b: by pencil, as backward begins 2.00 GiB, dry run 2.00 GiB" in alt

@@ -158,7 +158,7 @@ def test_speeds_are_ratios_to_float32_and_the_title_says_what_is_faster():
     figure, alt = lesson.speed_figure(times)
     assert [bar.get_width() for bar in figure.axes[0].patches] == [4, 1.5, 0.1, 3]
     assert figure.get_suptitle() == "Faster here in both narrow types: copy. Not so: product"
-    assert "product in bfloat16 4 times (predicted 2)" in alt
+    assert "product in bfloat16: bfloat16 4, predicted 2" in alt
 
 
 def test_the_outliers_figure_draws_a_line_for_each_way():
@@ -166,7 +166,7 @@ def test_the_outliers_figure_draws_a_line_for_each_way():
     figure, alt = lesson.outlier_figure(errors)
     assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [[20, 100], [13, 15]]
     assert "up to 100% with one scale a tensor, up to 15% with blocks" in figure.get_suptitle()
-    assert "e2m1, one scale 20.0% to 100.0%" in alt
+    assert "e2m1, one scale: 20.0% at 1, 100.0% at 100" in alt
 
 
 def test_an_eighth_in_decimal_and_in_binary():

@@ -372,8 +372,8 @@ def test_one_rank_sends_nothing():
 def test_units_and_shards_are_said():
     table = pd.DataFrame({"units": [1, 8], "peak": [4e6, 2e6], "gathered": [2e6, 1e6]})
     _, alt = lesson.units_figure(table, shards=1e6)
-    assert "all shards take 977 KiB. 1 unit:" in alt
-    assert "8 units: peak 1.91 MiB, largest unit 977 KiB" in alt
+    assert alt.endswith("all shards is at 977 KiB.")
+    assert "1.91 MiB at 8; largest unit: 1.91 MiB at 1, 977 KiB at 8" in alt
 
 
 def test_where_the_moments_cross_is_said():

@@ -102,7 +102,7 @@ def test_figures_say_what_they_draw():
     costs = {1.0: lesson.Cost(300, 200, 1.0), 0.5: lesson.Cost(200, 100, 1.0), 0.0: lesson.Cost(300, 0, 1.0)}
     figure, alt = lesson.budgets_figure(costs, lesson.Cost(400, 300, 1.0))
     assert title(figure.axes[0]) == "With budget 0 only 0 B are saved, but the peak is lowest at budget 0.5"
-    assert "budget 0.5: 100 B saved, peak 200 B" in alt
+    assert "budget 0.5, peak: 200 B; budget 0.5, saved: 100 B" in alt
 
 
 @settings(max_examples=10, deadline=None)
@@ -114,5 +114,5 @@ def test_the_play_divides_by_ranks_what_grows_with_tokens(whole_logits, whole_sc
     assert "8,192 tokens on 1 ranks" in alone
     assert f"8,192 tokens on {ranks} ranks" in shared
     if ranks == 4:
-        assert "boundaries of blocks 192 MiB" in shared
-        assert ("logits 3.48 GiB" if whole_logits else "logits 1.16 GiB") in shared
+        assert "boundaries of blocks: 192 MiB" in shared
+        assert ("logits: 3.48 GiB" if whole_logits else "logits: 1.16 GiB") in shared

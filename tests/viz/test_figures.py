@@ -1,6 +1,7 @@
 """Each figure's text says what its data say, and what is drawn is the data."""
 
 import pytest
+from figures import title
 
 from course_utils import viz
 from course_utils.errors import CourseError
@@ -48,7 +49,7 @@ def test_bands_reach_from_the_least_to_the_most_of_the_runs():
     assert "A ends at 2.00 (1.00 to 3.00)" in alt
     assert labels_are_there(figure)
     titled = viz.losses_over_seeds(runs, title="A is lower")[0]
-    assert titled.legends[0].get_title().get_text() == "A is lower"
+    assert title(titled.axes[0]) == "A is lower"
 
 
 def test_losses_apart_are_paired_by_seed():

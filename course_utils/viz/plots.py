@@ -1,0 +1,477 @@
+"""The plots of every chapter: they take data, a unit and a conclusion, and write axes, labels and the alternative text.
+
+Each returns its figure and the text. With `axes` it draws into a panel of `panels`; `together` gives such a figure its title.
+"""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator, NullLocator
+
+from course_utils.units import format_bytes, format_counted, format_seconds
+from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
+
+Line = Mapping[float, float | Sequence[float]] | Iterable[tuple[float, float]]
+"""Places and their values; a sequence of values is one from each seed, drawn as mean and range."""
+
+_LETTERS = {"parameters": "P", "optimizer state": "O", "gradients": "G", "activations": "A"}
+_GROUNDS = ("ink", "paper", "grid")  # colors that are never a line's because of its name
+_VISIBLE = 0.002  # the least share of a figure's width that a reader sees
+_FEW = 12  # points of a line that have marks, ticks and a place in the text each
+_LETTERS_IN_NAME, _LINE_HEIGHT = 22, 12.0  # of a name beside its line; height in points of the page
+_PAPER = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}  # behind a number
+_ROOM = 1.32  # beyond the longest bar, for what is written at its end
+
+
+def panels(rows: int = 1, columns: int = 1, *, height: float = 3.4, **shape) -> tuple[Figure, object]:
+    """A figure as wide as a page, and its axes: one, or an array of them."""
+    return subplots(rows, columns, figsize=(7.6, height), layout="constrained", **shape)
+
+
+def together(figure: Figure, title: str, *texts: str) -> tuple[Figure, str]:
+    """A figure of several panels with its conclusion above; labels of shared axes stay at the edges only."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    for axes in figure.axes:
+        place = axes.get_subplotspec()
+        for side in ("left", "center"):
+            if axes.get_title(side):
+                axes.set_title(axes.get_title(side), loc=side, fontsize=9 if place.get_gridspec().ncols > 2 else 10)
+        if place and not place.is_first_col() and len(axes.get_shared_y_axes().get_siblings(axes)) > 1:
+            axes.set_ylabel("")
+        if place and not place.is_last_row() and len(axes.get_shared_x_axes().get_siblings(axes)) > 1:
+            axes.set_xlabel("")
+    return figure, " ".join([_end(title), *texts])
+
+
+def lines(
+    data: Mapping[str, Line],
+    title: str = "",
+    x: str = "step",
+    y: str = "",
+    *,
+    unit: str = "",
+    log: str = "",
+    looks: Mapping[str, tuple[str, str]] | None = None,
+    levels: Mapping[str, float] | None = None,
+    labels: str = "ends",
+    number: str = ".3g",
+    axes: Axes | None = None,
+) -> tuple[Figure, str]:
+    """Values against places: a line by name, marks where its points are few, a band or strokes over seeds.
+
+    `unit` is "bytes", "seconds", "%" (of shares) or none; `log` names the logarithmic axes; `looks` gives color and
+    style ("o" is points alone); `levels` are drawn across. Names stand at the lines' ends, in a "legend", or nowhere
+    ("none"). Values that are not finite are left out of the picture and named in the text.
+    """
+    looks, levels = looks or {}, levels or {}
+    points = {name: _points(line) for name, line in data.items()}
+    every = [value for line in points.values() for _, values in line for value in values] + list(levels.values())
+    finite = [value for value in every if isfinite(value)]
+    size, name_of_unit = _scale(unit, max(finite))
+    axes = axes if axes is not None else panels()[1]
+    axes.set(title=title, xlabel=x, ylabel=f"{y}, {name_of_unit}" if name_of_unit else y)
+    for axis in log:
+        axes.set(**{f"{axis}scale": "log"})
+    named, said = [], []
+    for row, (name, line) in enumerate(points.items()):
+        color, style = looks.get(name) or (_color(name, row), _style(row, line))
+        drawn = [(place, np.array(values) / size) for place, values in line if all(map(isfinite, values))]
+        if drawn:
+            places, means = _draw_line(axes, drawn, color, style, name)
+            named.append((name, color, places[-1], means[-1]))
+        said.append(f"{name}: {_say_line(line, unit, number)}")
+    for name, value in levels.items():
+        color, style = looks.get(name, ("warning", "--"))
+        axes.axhline(value / size, color=COLORS[color], linestyle=style, linewidth=1.4, label=name)
+        named.append((name, color, None, value / size))
+        said.append(f"{name} is at {_say(value, unit, number)}")
+    if "y" not in log and min(finite) >= 0 and (unit or min(finite) <= max(finite) / 2):
+        axes.set_ylim(0, max(axes.get_ylim()[1], 1.08 * max(finite) / size))
+    if "y" in log:
+        _tick_by_powers(axes, finite, size)
+    if "x" in log:
+        _tick(axes, {place for line in points.values() if len(line) <= _FEW for place, _ in line})
+    if labels == "ends":
+        _name_lines(axes, named)
+    elif labels == "legend":
+        legend(axes)
+    return axes.figure, f"{_end(title)} {_first_upper(y)} against {x}. {'; '.join(said)}.".strip()
+
+
+def bars(
+    data: Mapping[str, float | Mapping[str, float]],
+    title: str = "",
+    x: str = "",
+    *,
+    unit: str = "bytes",
+    colors: Mapping[str, str] | None = None,
+    notes: Mapping[str, str] | None = None,
+    marks: tuple[str, Mapping[str, float]] | None = None,
+    limit: tuple[str, float] | None = None,
+    legend: bool = True,
+    number: str = ".3g",
+    axes: Axes | None = None,
+) -> tuple[Figure, str]:
+    """A bar by name, of parts by kind or whole, with its size at its end or what `notes` say instead.
+
+    `marks` are values of another origin and what they are; `limit` is a budget and its name.
+    """
+    rows = {name: parts if isinstance(parts, Mapping) else {"": parts} for name, parts in data.items()}
+    totals = {name: sum(parts.values()) for name, parts in rows.items()}
+    what, marked = marks or ("", {})
+    most = max(*totals.values(), *marked.values(), limit[1] if limit else 0, 0)
+    size, name_of_unit = _scale(unit, most)
+    axes = axes if axes is not None else panels(height=1.2 + 0.44 * len(rows))[1]
+    if limit:
+        axes.axvline(limit[1] / size, color=COLORS["warning"], linestyle="--", zorder=0)
+        look = {"textcoords": "offset points", "fontsize": 9, "va": "bottom", "color": writing("warning")}
+        axes.annotate(f" {limit[0]}", (limit[1] / size, len(rows) - 0.45), (0, 0), **look)
+    for row, (name, parts) in enumerate(rows.items()):
+        stack(axes, row, parts, size, colors)
+        end = max(totals[name], marked.get(name, 0)) / size
+        text = (notes or {}).get(name) or _say(totals[name], unit, number)
+        axes.text(
+            end + (0.03 if name in marked else 0.012) * most / size, row, text, va="center", fontsize=9, bbox=_PAPER
+        )
+    if marked:
+        places = [list(rows).index(name) for name in marked]
+        look = {"color": COLORS["ink"], "markerfacecolor": COLORS["paper"], "label": what}
+        axes.plot([value / size for value in marked.values()], places, "D", **look)
+    axes.set(title=title, xlabel=f"{x}, {name_of_unit}" if name_of_unit else x, xlim=(0, _ROOM * most / size))
+    _lanes(axes, list(rows))
+    if legend:
+        legend_of_kinds(axes, rows, colors)
+    said = []
+    for name, parts in rows.items():
+        is_named = "" not in parts and (legend or len(parts) > 1)
+        whole = ", ".join(f"{kind} {_say(part, unit, number)}" for kind, part in parts.items() if is_named)
+        beside = f", {what} {_say(marked[name], unit, number)}" if name in marked else ""
+        total = _say(totals[name], unit, number)
+        said.append(
+            f"{name}: {total if not whole else whole if len(parts) == 1 else f'{total}, of it {whole}'}{beside}"
+        )
+    within = f" {limit[0]}: {_say(limit[1], unit, number)}." if limit else ""
+    return axes.figure, f"{_end(title)} {_first_upper(x)}. {'; '.join(said)}.{within}".strip()
+
+
+def dots(
+    data: Mapping[str, Sequence[float] | Mapping[str, Sequence[float]]],
+    title: str = "",
+    x: str = "",
+    *,
+    unit: str = "",
+    log: bool = False,
+    number: str = ".2f",
+    axes: Axes | None = None,
+) -> tuple[Figure, str]:
+    """A row by name with a dot for each seed, or for each seed of each kind; of one kind the mean is a stroke.
+
+    Where there is one value of each, it stands at its dot. 0 is marked where it lies between the dots. What is not finite
+    is counted at the right edge.
+    """
+    rows = {name: kinds if isinstance(kinds, Mapping) else {"": kinds} for name, kinds in data.items()}
+    every = list(dict.fromkeys(kind for kinds in rows.values() for kind in kinds))
+    finite = [v for kinds in rows.values() for values in kinds.values() for v in values if isfinite(v)]
+    size, name_of_unit = _scale(unit, max(finite, default=1.0))
+    axes = axes if axes is not None else panels(height=1.1 + 0.34 * len(rows))[1]
+    if log:
+        axes.set_xscale("log")
+    alone = all(len(values) == 1 for kinds in rows.values() for values in kinds.values())
+    for place, kind in enumerate(every):
+        there = [(v / size, row) for row, kinds in enumerate(rows.values()) for v in kinds.get(kind, ()) if isfinite(v)]
+        color = SERIES[place]
+        look = {"color": COLORS[color], "markerfacecolor": "none" if place else COLORS[color], "label": kind}
+        axes.plot(*zip(*there, strict=True), MARKS[place], markersize=5, alpha=0.85, **look)
+        for value, row in there if alone else ():
+            look = {"ha": "center", "fontsize": 8.5, "bbox": _PAPER, "color": writing(color)}
+            text = _say(value * size, unit, number)
+            axes.annotate(text, (value, row), (0, -14 if place else 5), "data", "offset points", **look)
+    said = []
+    for row, (name, kinds) in enumerate(rows.items()):
+        for values in kinds.values():
+            finite = [value / size for value in values if isfinite(value)]
+            if len(every) == 1 and len(finite) > 1:
+                axes.plot(
+                    [sum(finite) / len(finite)] * 2, [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5
+                )
+            if len(finite) < len(values):
+                lost = f"{len(values) - len(finite)} of {len(values)} diverged"
+                axes.annotate(lost, (1, row), xycoords=axes.get_yaxis_transform(), ha="right", va="center", fontsize=9)
+        ends = (f"{kind} {_say_seeds(values, unit, number)}".strip() for kind, values in kinds.items())
+        said += [f"{name}: {', '.join(ends)}".replace("\n", ", ")] * any(kinds.values())
+    left, right = axes.get_xlim()
+    if left < 0 < right:
+        axes.axvline(0, color=COLORS["ink"], linewidth=1, zorder=0)
+    axes.set(title=title, xlabel=f"{x}, {name_of_unit}" if name_of_unit else x)
+    _lanes(axes, list(rows))
+    if len(every) > 1:
+        legend(axes)
+    return axes.figure, f"{_end(title)} {_first_upper(x)}. {'; '.join(said)}.".strip()
+
+
+class Span(NamedTuple):
+    """What is under way in a lane from `start` to `end`, and what is written into it."""
+
+    lane: int
+    start: float
+    end: float
+    kind: str
+    text: str = ""
+
+
+def timeline(
+    spans: Sequence[Span],
+    lanes: Sequence[str],
+    title: str = "",
+    x: str = "time",
+    *,
+    unit: str = "",
+    looks: Mapping[str, tuple[str, str]] | None = None,
+    axes: Axes | None = None,
+) -> tuple[Figure, str]:
+    """What is under way in each lane, from left to right; `looks` gives a kind's color and hatching. No legend is drawn."""
+    looks = looks or {}
+    size, name_of_unit = _scale(unit, max(span.end for span in spans))
+    axes = axes if axes is not None else panels(height=1.3 + 0.4 * len(lanes))[1]
+    sums: dict[tuple[int, str], list[float]] = {}
+    for span in spans:
+        color, hatch = looks.get(span.kind, (span.kind, ""))
+        start, length = span.start / size, (span.end - span.start) / size
+        look = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.6}
+        axes.add_patch(Rectangle((start, span.lane - 0.37), length, 0.74, **look))
+        if span.text:
+            axes.text(start + length / 2, span.lane, span.text, ha="center", va="center", fontsize=8)
+        sums.setdefault((span.lane, span.kind), []).append(span.end - span.start)
+    axes.set(title=title, xlabel=f"{x}, {name_of_unit}" if name_of_unit else x)
+    axes.set_xlim(min(span.start for span in spans) / size, max(span.end for span in spans) / size)
+    _lanes(axes, list(lanes))
+    said = []
+    for lane, name in enumerate(lanes):
+        kinds = [
+            f"{kind} × {len(took)}" + (f" ({_say(sum(took), unit, '')})" if unit else "")
+            for (row, kind), took in sums.items()
+            if row == lane
+        ]
+        said.append(f"{name}: {', '.join(kinds) or 'nothing'}")
+    return axes.figure, f"{_end(title)} {_first_upper(x)} from left to right. {'; '.join(said)}.".strip()
+
+
+def layers(
+    times: Sequence[float],
+    heights: Mapping[str, Sequence[float]],
+    title: str = "",
+    x: str = "time",
+    y: str = "",
+    *,
+    unit: str = "",
+    colors: Mapping[str, str] | None = None,
+    axes: Axes | None = None,
+) -> tuple[Figure, str]:
+    """Kinds on top of each other, each as high from one time to the next as it is at the first."""
+    tops = np.cumsum([list(values) for values in heights.values()], axis=0)
+    size, name_of_unit = _scale(unit, tops[-1].max())
+    axes = axes if axes is not None else panels()[1]
+    below = np.zeros(len(times))
+    for (kind, values), top in zip(heights.items(), tops / size, strict=True):
+        color = (colors or {}).get(kind, kind)
+        if max(values) > 0:
+            axes.fill_between(times, below, top, step="post", color=COLORS[color], linewidth=0, label=kind)
+        below = top
+    axes.set(title=title, xlabel=x, ylabel=f"{y}, {name_of_unit}" if name_of_unit else y)
+    axes.set(xlim=(times[0], times[-1]), ylim=(0, 1.15 * tops[-1].max() / size))
+    peak = int(tops[-1].argmax())
+    parts = ", ".join(f"{kind} {_say(values[peak], unit, '.3g')}" for kind, values in heights.items() if values[peak])
+    most = f"at most {_say(tops[-1][peak], unit, '.3g')}, at {times[peak]:.3g}: {parts}"
+    return axes.figure, f"{_end(title)} {_first_upper(y)} against {x}: {most}.".strip()
+
+
+def stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors: Mapping | None = None) -> None:
+    """A horizontal bar of kinds at `row`, in units of `size`."""
+    left = 0.0
+    for kind, count in parts.items():
+        color = (colors or {}).get(kind) or (kind if kind in COLORS else "first")
+        axes.barh(row, count / size, 0.62, left=left, color=COLORS[color], edgecolor=COLORS["paper"])
+        left += count / size
+
+
+def legend_of_kinds(axes: Axes, rows: Mapping[str, Mapping[str, float]], colors: Mapping | None = None) -> None:
+    """A legend above the figure of all kinds that can be seen, those with a letter first, and of what is marked."""
+    enough = _VISIBLE * max(sum(parts.values()) for parts in rows.values())
+    kinds = list(dict.fromkeys(kind for parts in rows.values() for kind, size in parts.items() if size >= enough))
+    kinds = sorted(filter(None, kinds), key=lambda kind: [*_LETTERS, kind].index(kind))
+    marks, names = axes.get_legend_handles_labels()
+    entries = [(add_letter(kind), (colors or {}).get(kind, kind)) for kind in kinds]
+    handles, labels = patches(*entries)
+    if handles or marks:
+        # No more than five names, and a hundred letters with what stands between them, have room beside each other.
+        lines_of_names = max(-(-len(handles + marks) // 5), -(-sum(len(name) + 6 for name in [*labels, *names]) // 100))
+        columns = -(-len(handles + marks) // lines_of_names)
+        axes.figure.legend([*handles, *marks], [*labels, *names], loc="outside upper center", ncols=columns)
+
+
+def add_letter(kind: str) -> str:
+    """A kind's name behind the letter that formulas call it by: `'P: parameters'`."""
+    return f"{_LETTERS[kind]}: {kind}" if kind in _LETTERS else kind
+
+
+def legend(axes: Axes, *entries: tuple[str, str]) -> None:
+    """A legend below the figure: of pairs of name and color, else of what `axes` show."""
+    handles, names = patches(*entries) if entries else axes.get_legend_handles_labels()
+    by_name = dict(zip(names, handles, strict=True))
+    columns = min(len(by_name), max(2, 90 // max(map(len, by_name))))
+    axes.figure.legend(list(by_name.values()), list(by_name), loc="outside lower center", ncols=columns)
+
+
+def _points(line: Line) -> list[tuple[float, tuple[float, ...]]]:
+    """Places with a value of each seed."""
+    pairs = line.items() if hasattr(line, "items") else line
+    return [
+        (float(place), tuple(map(float, value)) if hasattr(value, "__iter__") else (float(value),))
+        for place, value in ((place, value.tolist() if hasattr(value, "tolist") else value) for place, value in pairs)
+    ]
+
+
+def _color(name: str, row: int) -> str:
+    return name if name in COLORS and name not in _GROUNDS else SERIES[row % len(SERIES)]
+
+
+def _style(row: int, line: Sequence) -> str:
+    return LINES[row % len(LINES)] + (MARKS[row % len(MARKS)] if len(line) <= _FEW else "")
+
+
+def _draw_line(axes: Axes, drawn: Sequence, color: str, style: str, name: str) -> tuple[list[float], list[float]]:
+    """A line through the means; with several seeds a band behind it, or strokes where it has points alone."""
+    places, means = [place for place, _ in drawn], [values.mean() for _, values in drawn]
+    low, high = [values.min() for _, values in drawn], [values.max() for _, values in drawn]
+    if low != high and not any(each in style for each in LINES):
+        reach = np.subtract(means, low), np.subtract(high, means)
+        axes.errorbar(places, means, reach, fmt=style, color=COLORS[color], label=name, markersize=5)
+        return places, means
+    if low != high:
+        axes.fill_between(places, low, high, color=COLORS[color], alpha=0.2, linewidth=0)
+    axes.plot(places, means, style, color=COLORS[color], label=name, markersize=5)
+    return places, means
+
+
+def _tick(axes: Axes, places: set[float]) -> None:
+    """Ticks of a logarithmic axis at the places themselves, as far as they have room beside each other."""
+    if not places:
+        return
+    (left, right), shown, spec = np.log(axes.get_xlim()), [], axes.get_subplotspec()
+    columns = spec.get_gridspec().ncols if spec else 1
+    for place in sorted(places):
+        text = f"{place:,.10g}"
+        at, half = (np.log(place) - left) / (right - left), 0.006 * (len(text) + 2) * columns
+        if not shown or at - half > shown[-1][1]:
+            shown.append((place, at + half, text))
+    axes.set_xticks([place for place, *_ in shown], [text for *_, text in shown])
+    axes.minorticks_off()
+
+
+def _tick_by_powers(axes: Axes, values: Sequence[float], size: float) -> None:
+    """Ticks of a logarithmic y-axis as plain numbers; over less than two powers of ten also at 2 and 5."""
+    narrow = max(values) < 100 * min(values)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,)))
+    if max(values) < 1e6 * size and min(values) > 1e-3 * size:
+        axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _name_lines(axes: Axes, named: Sequence[tuple[str, str, float | None, float]]) -> None:
+    """Each name beside the end of its line, one above the other where ends are near; `None` is the right edge."""
+    room = 62 * axes.get_position().height * axes.figure.get_figheight()
+    axes.autoscale_view()
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = []
+    for name, color, place, value in named:
+        across, up = to_axes.transform((axes.get_xlim()[1] if place is None else place, value))
+        text = textwrap.fill(name, _LETTERS_IN_NAME)
+        ends.append((float(np.clip(up, 0, 1)) * room, text, color, value, place if across < 0.8 else None))
+    ends.sort(key=lambda end: end[0])
+    halves = [_LINE_HEIGHT * (1 + text.count("\n")) / 2 for _, text, *_ in ends]
+    middles, free = [], -room
+    for (up, *_), half in zip(ends, halves, strict=True):
+        middles.append(max(up, free + half))
+        free = middles[-1] + half
+    for row in reversed(range(len(ends))):  # what was pushed beyond the top goes down again, and those below it
+        free = min(free, room + _LINE_HEIGHT / 2) if row == len(ends) - 1 else middles[row + 1] - halves[row + 1]
+        middles[row] = min(middles[row], free - halves[row])
+    for (up, text, color, value, place), middle in zip(ends, middles, strict=True):
+        here = (1, value) if place is None else (place, value)
+        where = axes.get_yaxis_transform() if place is None else "data"
+        look = {"va": "center", "fontsize": 9, "color": writing(color), "annotation_clip": False}
+        axes.annotate(text, here, (6, middle - up), where, "offset points", **look)
+
+
+def _lanes(axes: Axes, names: Sequence[str]) -> None:
+    names = [name if "\n" in name else textwrap.fill(name, 26) for name in names]
+    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
+    axes.grid(axis="y", visible=False)
+
+
+def _scale(unit: str, most: float) -> tuple[float, str]:
+    """By what values are divided, and what that is called."""
+    if unit == "bytes":
+        name, size = byte_unit(most)
+        return size, name
+    if unit == "seconds":
+        name, size = second_unit(most)
+        return size, name
+    return (0.01, "%") if unit == "%" else (1, "")
+
+
+def _say(value: float, unit: str, number: str) -> str:
+    if not isfinite(value):
+        return "diverged"
+    if unit in ("bytes", "seconds"):
+        return (format_bytes if unit == "bytes" else format_seconds)(value)
+    return f"{value:.1%}" if unit == "%" else f"{value:{number}}"
+
+
+def _say_seeds(values: Sequence[float], unit: str, number: str) -> str:
+    """`'1.00 to 2.00, mean 1.50'`, and how many diverged."""
+    there = [value for value in values if isfinite(value)]
+    lost = f"{len(values) - len(there)} diverged" if len(there) < len(values) else ""
+    if len(there) < 2:
+        return ", ".join(filter(None, [*(_say(value, unit, number) for value in there), lost]))
+    low, high, mean = (_say(v, unit, number) for v in (min(there), max(there), sum(there) / len(there)))
+    return ", ".join(filter(None, [f"{low} to {high}, mean {mean}", lost]))
+
+
+def _say_line(line: Sequence[tuple[float, tuple[float, ...]]], unit: str, number: str) -> str:
+    """All points of a short line, ends and extremes of a long one, with their range over seeds."""
+
+    def at(place: float, values: tuple[float, ...]) -> str:
+        mean = _say(sum(values) / len(values), unit, number)
+        reach = f" ({_say(min(values), unit, number)} to {_say(max(values), unit, number)})" if len(values) > 1 else ""
+        return f"{mean}{reach} at {place:,.6g}"
+
+    if len(line) <= _FEW:
+        return ", ".join(at(*point) for point in line)
+    text = f"from {at(*line[0])} to {at(*line[-1])}"
+    for word, find in (("lowest", min), ("highest", max)):
+        extreme = find(line, key=lambda point: sum(point[1]))
+        if extreme[1] not in (line[0][1], line[-1][1]):
+            text += f", {word} {at(*extreme)}"
+    return text
+
+
+def seeds_of(count: int) -> str:
+    """`'Mean and range over 3 seeds.'`"""
+    return f"Mean and range over {format_counted(count, 'seed')}."
+
+
+def _end(title: str) -> str:
+    """A title as a sentence."""
+    return _first_upper(title.replace("\n", ". ")) + "." * (bool(title) and not title.endswith("."))
+
+
+def _first_upper(text: str) -> str:
+    return text[:1].upper() + text[1:].replace("\n", " ")
