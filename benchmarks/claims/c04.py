@@ -30,7 +30,11 @@ def mixed_terms_add_to_the_error(seed):
 def without_clipping_it_learns_at_a_lower_rate(seed):
     """By the mean loss of the last ten of 60 steps, with a small ε₁: lower at 0.03 than at 0.1, where clipping ends lower."""
     without, low = {"d": 1e9}, {}
-    for name, options in {"0.03": {"lr": 0.03, **without}, "0.1": {"lr": 0.1, **without}, "clipped": {"lr": 0.1}}.items():
+    for name, options in {
+        "0.03": {"lr": 0.03, **without},
+        "0.1": {"lr": 0.1, **without},
+        "clipped": {"lr": 0.1},
+    }.items():
         model = _model(seed)
         optimizer = optim.Adafactor(model.parameters(), eps=(1e-12, 1e-3), **options)
         low[name] = training.train(model, optimizer, _batches(0), epochs=3, seed=seed, progress=False)
