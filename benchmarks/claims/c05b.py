@@ -3,6 +3,8 @@
 from dataclasses import replace
 from functools import cache
 
+import torch
+
 from benchmarks.claims import claim
 from benchmarks.learning_rates import Task
 from course_utils import data
@@ -49,3 +51,30 @@ def other_files_make_the_gap(seed):
         if not (unseen < final_loss(history) + 0.1 and unseen + 0.2 < files):
             return False
     return True
+
+
+@claim("05b-step")
+def a_step_of_adam_is_bounded(seed):
+    """By √(Σ wᵢ² / uᵢ) α: growing gradients reach 2.1 α at step 91 and no drawn ones exceed it; 3,000 of them pass 7 α."""
+    drawn = torch.randn(91, 64, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return (
+        max(_steps(drawn)) < 2.145
+        and 2.1 < max(_steps(_growing(91))) < 2.145
+        and 7 < max(_steps(_growing(3000))) < 7.27
+    )
+
+
+def _growing(steps: int) -> torch.Tensor:
+    """Gradients for which the Cauchy-Schwarz inequality is an equation at the last step: each is β₂/β₁ times the one before."""
+    return (0.999 / 0.9) ** torch.arange(1 - steps, 1, dtype=torch.float64).unsqueeze(1)
+
+
+def _steps(gradients: torch.Tensor) -> list[float]:
+    """The largest change of a number in each step of PyTorch's Adam, in units of α."""
+    theta = torch.zeros_like(gradients[0], requires_grad=True)
+    adam, changes = torch.optim.Adam([theta], lr=1.0, eps=0.0), []
+    for theta.grad in gradients:
+        before = theta.detach().clone()
+        adam.step()
+        changes.append((theta.detach() - before).abs().max().item())
+    return changes

@@ -86,18 +86,17 @@ def first_step(optimizer: Callable, size: float, dtype: torch.dtype) -> float:
 
 
 def watched(kind: type) -> type:
-    """`kind` of Adafactor, which notes of each matrix and step RMS(U) before clipping (`lengths`) and mean(R) (`means`)."""
+    """`kind` of Adafactor, which notes of each matrix and step RMS(U) before clipping, in `lengths`."""
 
     class Watched(kind):
         def __init__(self, *args, **options):
             super().__init__(*args, **options)
-            self.lengths, self.means = [], []
+            self.lengths = []
 
         def normalize(self, gradient: torch.Tensor, state: dict, group: dict):
             update = super().normalize(gradient, state, group)
             if "row_var" in state:
                 self.lengths.append(rms(update))
-                self.means.append(state["row_var"].mean().item())
             return update
 
     return Watched

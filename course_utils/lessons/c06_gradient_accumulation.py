@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.optim import AdamW
-from course_utils.training import Accumulate, Run, num_loss_tokens
+from course_utils.training import Accumulate, Callback, Run, num_loss_tokens
 from course_utils.units import format_bytes
 from course_utils.viz.parts import box, cell, drawing
 from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
@@ -113,6 +113,18 @@ WAYS = {
     "no_sync around backward only": (False, True),
 }
 """By name: is forward inside `no_sync`, is backward. The last micro-batch of an update is never inside."""
+
+
+class NotesNorms(Callback):
+    """Notes the norm of each update's gradient, in `norms`. It comes after `Accumulate` and before `ClipGradients`."""
+
+    def __init__(self):
+        self.norms: list[float] = []
+
+    def before_update(self, run: Run) -> None:
+        """All parameters together, as clipping measures it."""
+        gradients = [p.grad.flatten() for p in run.model.parameters() if p.grad is not None]
+        self.norms.append(torch.cat(gradients).norm().item())
 
 
 @dataclass

@@ -304,3 +304,12 @@ def test_peaks_are_bars_and_marks_in_order():
     figure, alt = lesson.peaks_figure({"a": 2**30, "b": 2**31}, {"a": 2**30 + 1, "b": 2**31})
     assert [bar.get_width() for bar in figure.axes[0].patches] == [1, 2]
     assert "b: by pencil, as backward begins 2.00 GiB, dry run 2.00 GiB" in alt
+
+
+def test_norms_are_noted_before_they_are_clipped():
+    noted, parameter = lesson.NotesNorms(), nn.Parameter(torch.zeros(2))
+    parameter.grad, unused = torch.tensor([3.0, 4.0]), nn.Parameter(torch.zeros(1))
+    run = SimpleNamespace(model=SimpleNamespace(parameters=lambda: [parameter, unused]))
+    for callback in (noted, training.ClipGradients(1.0), noted):
+        callback.before_update(run)
+    assert noted.norms == pytest.approx([5.0, 1.0])
