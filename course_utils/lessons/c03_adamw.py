@@ -84,7 +84,7 @@ def forward_backward(model: torch.nn.Module, batch: dict) -> None:
 
 
 class Cost(NamedTuple):
-    """Seconds of a piece of work, predicted and measured; the bytes that its operators move, and how many of them to new memory."""
+    """Seconds of a piece of work, predicted and measured; the bytes that its operators move, and those of them to new memory."""
 
     predicted: float
     measured: float
