@@ -50,12 +50,12 @@ def _train(
 
 
 @claim("03-buys")
-def decay_lowers_the_late_loss_and_costs_accuracy(seed):
+def decay_lowers_the_late_loss(seed):
     """The seed decides weights, order and dropout. Single evaluations jump, so the means of the last four count."""
     look = data.batches(_texts("validation", 200)[0], 100)
     runs = {decay: _train(optim.AdamW, seed, 8, decay, 1e-3, evaluate_on=look) for decay in (0, 10)}
-    late = {decay: run.evaluation_frame()[["loss", "accuracy"]][-4:].mean() for decay, run in runs.items()}
-    return late[10]["loss"] < late[0]["loss"] and late[10]["accuracy"] < late[0]["accuracy"]
+    late = {decay: run.evaluation_frame()["loss"][-4:].mean() for decay, run in runs.items()}
+    return late[10] < late[0]
 
 
 @claim("03-undo")

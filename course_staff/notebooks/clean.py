@@ -17,6 +17,7 @@ STORED_SCALE = "laptop"
 FRESH_TAG = "fresh-learner"
 """The tag of a cell that shows the reader's own progress: what is stored of it is that of somebody who begins."""
 
+_BUSY = "Other programs use"  # so begins the warning of `hardware.calibrate()`
 _BAR = re.compile(r"\d+%\||\bit/s\]|\bs/it\]")
 _CONSTRUCTOR = re.compile(r"\w+\(")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -55,6 +56,8 @@ def leaks(cell: "NotebookNode") -> Iterator[str]:
     for texts in outputs:
         if trace := next(filter(None, map(machine_trace, texts)), None):
             yield f"the output contains {trace!r}, which belongs to this machine; do not print it."
+        if any(_BUSY in text for text in texts):
+            yield "other programs kept this machine busy; run it again when they are done, as its seconds mean nothing."
     beginner = any(text.startswith(FRESH) for texts in outputs for text in texts)
     if FRESH_TAG in cell.metadata.get("tags", []) and not beginner:
         yield "it shows your own progress; run `course run --save` with COURSE_HOME set to an empty folder."

@@ -3,6 +3,7 @@
 import logging
 import random
 import sys
+import warnings
 from importlib import import_module
 
 from course_utils.settings import set_variable, settings, variables
@@ -53,7 +54,11 @@ def begin() -> None:
 
 
 def _quiet_the_libraries() -> None:
-    """Errors still show; progress bars and remarks about the libraries' own doings do not. Imports none of them."""
+    """Errors still show; progress bars and remarks about the libraries' own doings do not. Imports none of them.
+
+    A warning says what it has to say: in a notebook the file that Python names before it is a temporary one of the kernel.
+    """
+    warnings.formatwarning = lambda message, category, *where, **more: f"{category.__name__}: {message}\n"
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     for name, value in _QUIET.items():
         if not variables(name):

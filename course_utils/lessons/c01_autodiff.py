@@ -1,16 +1,12 @@
 """Chapter 01: its cost function, the picture of a graph, and what a transformer block saves at each length."""
 
-import time
-from collections.abc import Callable, Mapping
-from statistics import median
+from collections.abc import Mapping
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from numpy.typing import ArrayLike
-from torch import nn
 
 from course_utils.autodiff import Variable, backward_order, relu
 from course_utils.viz.parts import subplots
@@ -31,26 +27,6 @@ def cost(
     output = y - relu((w @ x if w.value.ndim else w * x) + b)
     output.name = "C"
     return output
-
-
-def seconds_in_turns(model: nn.Module, forward: Callable[[], torch.Tensor], times: int = 15) -> dict[str, float]:
-    """Median seconds of `forward()`, which gives the loss of `model`, and of its backward pass, timed one after the other."""
-    took = {"forward": [], "backward": []}
-    for _ in range(times):
-        model.zero_grad()
-        begin = _read_clock()
-        loss = forward()
-        middle = _read_clock()
-        loss.backward()
-        took["forward"].append(middle - begin)
-        took["backward"].append(_read_clock() - middle)
-    return {name: median(seconds) for name, seconds in took.items()}
-
-
-def _read_clock() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()  # a GPU is done only when it says so
-    return time.perf_counter()
 
 
 def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:

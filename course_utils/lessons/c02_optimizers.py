@@ -299,12 +299,16 @@ def sizes_figure(sizes: Mapping[str, float], least: float = 1e-9) -> tuple[Figur
 
 
 def steering_figure(
-    surface: str, optimizer: str, lr: float, beta1: float, beta2: float, x: float, y: float, steps: int = 60
+    surface: str, optimizer: str, lr: float, beta1: float, beta2: float, nearer: float = 1.0, steps: int = 60
 ) -> tuple[Figure, str]:
-    """One optimizer, by its name in `STEERED`, on the surface of that name, from (x, y); noise as `Surface.noise` says."""
+    """One optimizer, by its name in `STEERED`, on the surface of that name; noise as `Surface.noise` says.
+
+    It begins where the surface says, with y multiplied by `nearer`.
+    """
     make = partial(STEERED[optimizer], lr=lr, beta1=beta1, beta2=beta2)
     here = SURFACES[surface]
-    places = path(make, here, steps, start=(x, y))
+    x, y = here.start
+    places = path(make, here, steps, start=(x, nearer * y))
     before, after = heights(here, places)[[0, -1]].tolist()
     return paths_figure(here, {optimizer: places}, f"{steps} steps take the loss from {before:.2g} to {after:.2g}")
 

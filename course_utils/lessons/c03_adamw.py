@@ -85,11 +85,12 @@ def forward_backward(model: torch.nn.Module, batch: dict) -> None:
 
 
 class Cost(NamedTuple):
-    """Seconds of a piece of work, predicted and measured, and the bytes that its operators read and write."""
+    """Seconds of a piece of work, predicted and measured; the bytes that its operators move, and those of them to new memory."""
 
     predicted: float
     measured: float
     moved: int
+    new: int = 0
 
 
 def predict_and_time(build: Callable, step: Callable, machine: Machine) -> Cost:
@@ -97,7 +98,8 @@ def predict_and_time(build: Callable, step: Callable, machine: Machine) -> Cost:
     parts = build()
     step(*parts)  # the optimizer's state is born
     thought = memory.predict_seconds(build, step, machine)
-    return Cost(thought.seconds, seconds_of(lambda: step(*parts)), int(thought.frame()["bytes"].sum()))
+    moved, new = (sum(getattr(one.work, kind) for one in thought.operators) for kind in ("bytes", "new"))
+    return Cost(thought.seconds, seconds_of(lambda: step(*parts)), moved, new)
 
 
 def decay_paths_figure() -> tuple[Figure, str]:

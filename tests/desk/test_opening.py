@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import warnings
 from types import ModuleType
 
 import numpy
@@ -127,3 +128,10 @@ def test_the_one_that_is_meant_must_be_one():
         the_one("7", SEVERAL, "set")
     with pytest.raises(CourseError, match="'05' is the beginning of 05b_x and 05c_y; write more of the name"):
         the_one("05", ["05b_x", "05c_y"], "set")
+
+
+def test_a_warning_names_no_file_of_the_kernel(monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    begin()
+    said = warnings.formatwarning("Cores are busy.", UserWarning, "/tmp/ipykernel_71/1.py", 4)
+    assert said == "UserWarning: Cores are busy.\n"

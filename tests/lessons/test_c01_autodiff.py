@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from figures import title
 
 from course_utils import autodiff
@@ -81,18 +80,3 @@ def test_saved_by_length_stacks_the_formula_and_marks_what_was_measured():
     assert list(axes.lines[0].get_xdata()) == [1.5, 4]
     assert "in line with s 2.00 KiB, formula: scores, with s² 2.00 KiB, eager, measured 4.00 KiB; s = 16, fused" in alt
     assert "KiB" in axes.get_xlabel()
-
-
-def test_forward_and_backward_are_run_and_timed_in_turns():
-    model, calls = torch.nn.Linear(3, 1), []
-    model.weight.register_hook(lambda gradient: calls.append("backward"))
-
-    def forward():
-        calls.append("forward")
-        return model(torch.ones(2, 3)).sum()
-
-    seconds = lesson.seconds_in_turns(model, forward, times=4)
-    assert calls == ["forward", "backward"] * 4
-    assert seconds.keys() == {"forward", "backward"}
-    assert min(seconds.values()) > 0
-    assert torch.equal(model.weight.grad, torch.full((1, 3), 2.0))  # of one pass, not of four

@@ -181,3 +181,13 @@ def test_noise_is_held_against_one_over_the_size():
     predicted, measured = figure.axes[0].lines[:2]
     assert (list(predicted.get_ydata()), list(measured.get_ydata())) == ([8, 4, 2], [8, 4, pytest.approx(2.2)])
     assert "1.00 ± 0.25, 1.00 ± 0.00, 1.10 ± 0.20" in alt
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_the_steered_path_begins_where_the_figure_shows(surface):
+    figure, _ = lesson.steering_figure(surface, "Adam", 0.02, 0.9, 0.99, nearer=0.1)
+    plan = figure.axes[0]
+    x, y = plan.lines[0].get_xydata()[0]
+    assert (x, y) == pytest.approx((SURFACES[surface].start[0], 0.1 * SURFACES[surface].start[1]))
+    assert plan.get_xlim()[0] <= x <= plan.get_xlim()[1]
+    assert plan.get_ylim()[0] <= y <= plan.get_ylim()[1]

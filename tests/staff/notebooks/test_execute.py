@@ -215,6 +215,12 @@ def test_a_path_of_this_machine_is_refused_not_edited(text):
         clean(notebook_showing(new_output("stream", text=text)), "a.ipynb", "laptop")
 
 
+def test_seconds_of_a_busy_machine_are_refused():
+    said = "UserWarning: Other programs use 80% of this machine's cores: the rates are what they leave"
+    with pytest.raises(CourseError, match="other programs kept this machine busy"):
+        clean(notebook_showing(new_output("stream", name="stderr", text=said)), "a.ipynb", "laptop")
+
+
 def showing_progress(text):
     notebook = notebook_showing(new_output("display_data", data={"text/plain": text}))
     notebook.cells[0].metadata["tags"] = ["fresh-learner"]
