@@ -201,9 +201,10 @@ def dots(
                 axes.plot(
                     [sum(finite) / len(finite)] * 2, [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5
                 )
-            if len(finite) < len(values):
-                lost = f"{len(values) - len(finite)} of {len(values)} diverged"
-                axes.annotate(lost, (1, row), xycoords=axes.get_yaxis_transform(), ha="right", va="center", fontsize=9)
+        diverged = max((sum(not isfinite(value) for value in values) for values in kinds.values()), default=0)
+        if diverged:
+            lost = f"{diverged} of {max(map(len, kinds.values()))} diverged"
+            axes.annotate(lost, (1, row), xycoords=axes.get_yaxis_transform(), ha="right", va="center", fontsize=9)
         ends = (f"{kind} {_say_seeds(values, unit, number)}".strip() for kind, values in kinds.items())
         said += [f"{name}: {', '.join(ends)}".replace("\n", ", ")] * any(kinds.values())
     left, right = axes.get_xlim()
