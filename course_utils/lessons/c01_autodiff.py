@@ -180,16 +180,16 @@ def saved_by_length_figure(
 
     `formula` has both terms by length; `eager` and `fused` have what attention of that kind was measured to save.
     """
-    linear, squared, kept = "formula: in line with s", "formula: scores, with s²", "fused, measured"
+    linear, squared, fused_bytes = "formula: in line with s", "formula: scores, with s²", "fused, measured"
     rows, marks = {}, {}
     for length, terms in formula.items():
         rows[f"s = {length}"] = dict(zip((linear, squared), terms, strict=True))
-        rows[f"s = {length}, fused, no attention dropout"] = {kept: fused[length]}
+        rows[f"s = {length}, fused, no attention dropout"] = {fused_bytes: fused[length]}
         marks[f"s = {length}"] = eager[length]
     return bars(
         rows,
         "Twice the length, four times the scores; fused attention keeps none",
         "saved by one block",
-        colors={linear: "activations", squared: "second", kept: "measured"},
+        colors={linear: "activations", squared: "second", fused_bytes: "measured"},
         marks=("eager, measured", marks),
     )

@@ -433,9 +433,10 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
     figure, alt = bars(
         {names[key]: {key[1]: both["measured"]} for key, both in speed.items()},
         "",
-        "speed as a multiple of float32's",
+        "speed as a multiple of float32's; ◇ predicted",
         unit="",
         colors=colors,
+        legend=False,
         notes={names[key]: f"{both['measured']:.2g} times" for key, both in speed.items()},
         marks=("predicted", {names[key]: both["predicted"] for key, both in speed.items()}),
     )

@@ -71,8 +71,8 @@ def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
     for name, w in by_name.items():
         fits[name] = format_bytes(w.estimate.peak) + ("" if w.fits else ", too much")
         quick[name] = format_seconds(w.seconds) + ("" if w.seconds <= scenario.seconds else ", too much")
-    kept = sum(w.fits and w.seconds <= scenario.seconds for w in by_name.values())
-    title, budget = f"{kept} of {len(by_name)} keep both budgets (dashed)", ("budget", scenario.memory)
+    fitting = sum(w.fits and w.seconds <= scenario.seconds for w in by_name.values())
+    title, budget = f"{fitting} of {len(by_name)} keep both budgets (dashed)", ("budget", scenario.memory)
     _, first = bars(at_peak, title, "bytes at the fullest instant", notes=fits, limit=budget, axes=left)
     colors, limit = dict.fromkeys(_STRENGTH, "ink"), ("budget", scenario.seconds)
     look = {"unit": "seconds", "colors": colors, "notes": quick, "limit": limit, "legend": False}

@@ -79,19 +79,19 @@ def lines(
     axes.set(title=title, xlabel=x, ylabel=f"{y}, {name_of_unit}" if name_of_unit else y)
     for axis in log:
         axes.set(**{f"{axis}scale": "log"})
-    named, said = [], []
+    named, sentences = [], []
     for row, (name, line) in enumerate(points.items()):
         color, style = looks.get(name) or (_color(name, row), _style(row, line))
         drawn = [(place, np.array(values) / size) for place, values in line if all(map(isfinite, values))]
         if drawn:
             places, means = _draw_line(axes, drawn, color, style, name)
             named.append((name, color, places[-1], means[-1]))
-        said.append(f"{name}: {_say_line(line, unit, number)}")
+        sentences.append(f"{name}: {_say_line(line, unit, number)}")
     for name, value in levels.items():
         color, style = looks.get(name, ("warning", "--"))
         axes.axhline(value / size, color=COLORS[color], linestyle=style, linewidth=1.4, label=name)
         named.append((name, color, None, value / size))
-        said.append(f"{name} is at {_say(value, unit, number)}")
+        sentences.append(f"{name} is at {_say(value, unit, number)}")
     if "y" not in log and min(finite) >= 0 and (unit or min(finite) <= max(finite) / 2):
         axes.set_ylim(0, max(axes.get_ylim()[1], 1.08 * max(finite) / size))
     if "y" in log:
@@ -102,7 +102,7 @@ def lines(
         _name_lines(axes, named)
     elif labels == "legend":
         legend(axes)
-    return axes.figure, f"{_end(title)} {_first_upper(y)} against {x}. {'; '.join(said)}.".strip()
+    return axes.figure, f"{_end(title)} {_first_upper(y)} against {x}. {'; '.join(sentences)}.".strip()
 
 
 def bars(
@@ -148,17 +148,17 @@ def bars(
     _lanes(axes, list(rows))
     if legend:
         legend_of_kinds(axes, rows, colors)
-    said = []
+    sentences = []
     for name, parts in rows.items():
         is_named = "" not in parts and (legend or len(parts) > 1)
         whole = ", ".join(f"{kind} {_say(part, unit, number)}" for kind, part in parts.items() if is_named)
         beside = f", {what} {_say(marked[name], unit, number)}" if name in marked else ""
         total = _say(totals[name], unit, number)
-        said.append(
+        sentences.append(
             f"{name}: {total if not whole else whole if len(parts) == 1 else f'{total}, of it {whole}'}{beside}"
         )
     within = f" {limit[0]}: {_say(limit[1], unit, number)}." if limit else ""
-    return axes.figure, f"{_end(title)} {_first_upper(x)}. {'; '.join(said)}.{within}".strip()
+    return axes.figure, f"{_end(title)} {_first_upper(x)}. {'; '.join(sentences)}.{within}".strip()
 
 
 def dots(
@@ -193,7 +193,7 @@ def dots(
             look = {"ha": "center", "fontsize": 8.5, "bbox": _PAPER, "color": writing(color)}
             text = _say(value * size, unit, number)
             axes.annotate(text, (value, row), (0, -14 if place else 5), "data", "offset points", **look)
-    said = []
+    sentences = []
     for row, (name, kinds) in enumerate(rows.items()):
         for values in kinds.values():
             finite = [value / size for value in values if isfinite(value)]
@@ -201,11 +201,12 @@ def dots(
                 axes.plot(
                     [sum(finite) / len(finite)] * 2, [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5
                 )
-            if len(finite) < len(values):
-                lost = f"{len(values) - len(finite)} of {len(values)} diverged"
-                axes.annotate(lost, (1, row), xycoords=axes.get_yaxis_transform(), ha="right", va="center", fontsize=9)
+        diverged = max((sum(not isfinite(value) for value in values) for values in kinds.values()), default=0)
+        if diverged:
+            lost = f"{diverged} of {max(map(len, kinds.values()))} diverged"
+            axes.annotate(lost, (1, row), xycoords=axes.get_yaxis_transform(), ha="right", va="center", fontsize=9)
         ends = (f"{kind} {_say_seeds(values, unit, number)}".strip() for kind, values in kinds.items())
-        said += [f"{name}: {', '.join(ends)}".replace("\n", ", ")] * any(kinds.values())
+        sentences += [f"{name}: {', '.join(ends)}".replace("\n", ", ")] * any(kinds.values())
     left, right = axes.get_xlim()
     if left < 0 < right:
         axes.axvline(0, color=COLORS["ink"], linewidth=1, zorder=0)
@@ -213,7 +214,7 @@ def dots(
     _lanes(axes, list(rows))
     if len(every) > 1:
         legend(axes)
-    return axes.figure, f"{_end(title)} {_first_upper(x)}. {'; '.join(said)}.".strip()
+    return axes.figure, f"{_end(title)} {_first_upper(x)}. {'; '.join(sentences)}.".strip()
 
 
 class Span(NamedTuple):
@@ -252,15 +253,15 @@ def timeline(
     axes.set(title=title, xlabel=f"{x}, {name_of_unit}" if name_of_unit else x)
     axes.set_xlim(min(span.start for span in spans) / size, max(span.end for span in spans) / size)
     _lanes(axes, list(lanes))
-    said = []
+    sentences = []
     for lane, name in enumerate(lanes):
         kinds = [
             f"{kind} × {len(took)}" + (f" ({_say(sum(took), unit, '')})" if unit else "")
             for (row, kind), took in sums.items()
             if row == lane
         ]
-        said.append(f"{name}: {', '.join(kinds) or 'nothing'}")
-    return axes.figure, f"{_end(title)} {_first_upper(x)} from left to right. {'; '.join(said)}.".strip()
+        sentences.append(f"{name}: {', '.join(kinds) or 'nothing'}")
+    return axes.figure, f"{_end(title)} {_first_upper(x)} from left to right. {'; '.join(sentences)}.".strip()
 
 
 def layers(

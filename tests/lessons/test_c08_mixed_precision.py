@@ -158,7 +158,7 @@ def test_speeds_are_ratios_to_float32_and_the_title_says_what_is_faster():
     figure, alt = lesson.speed_figure(times)
     assert [bar.get_width() for bar in figure.axes[0].patches] == [4, 1.5, 0.1, 3]
     assert figure.get_suptitle() == "Faster here in both narrow types: copy. Not so: product"
-    assert "product in bfloat16: bfloat16 4, predicted 2" in alt
+    assert "product in bfloat16: 4, predicted 2" in alt
 
 
 def test_the_outliers_figure_draws_a_line_for_each_way():
