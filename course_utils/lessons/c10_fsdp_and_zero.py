@@ -305,15 +305,21 @@ def two_moments(way: str, s: Sizes, N: int) -> dict[str, float]:  # noqa: N803
 
     "loss": backward begins, and all activations wait. "gradients": the gradients of all, or of one unit, are summed.
     """
-    kept = {"DDP": 12 * s.P, "ZeRO-1": 4 * s.P + 8 * s.P / N}.get(way, 12 * s.P / N)
+    parameters = gradients = 4 * s.P  # 4 bytes each
+    averages = 8 * s.P  # Adam's two
     if way in ("DDP", "ZeRO-1"):
-        gradients = (8 if way == "DDP" else 4) * s.P
-        return {"loss": kept + s.B * s.a + s.loss, "gradients": kept + gradients}
-    root, shard, waits = s.P - s.B * s.u, 4 * s.u / N, s.a + 4 * s.u * (way == "ZeRO-2")
-    first, last = shard + (s.B - 1) * waits, s.B * shard
-    in_block = 4 * root + 4 * s.h + 12 * s.u + max(first, last)
-    in_root = 4 * s.P / N + 12 * root
-    return {"loss": kept + 4 * root + s.B * waits + s.loss, "gradients": kept + max(in_block, in_root)}
+        kept = parameters + (averages if way == "DDP" else averages / N)
+        copies = gradients if way == "DDP" else 0  # DDP's buckets
+        return {"loss": kept + s.B * s.a + s.loss, "gradients": kept + gradients + copies}
+    kept = (parameters + averages) / N  # shards
+    root, unit, head = 4 * (s.P - s.B * s.u), 4 * s.u, 4 * s.h  # a tensor of each, gathered or a gradient
+    waits = s.a + (unit if way == "ZeRO-2" else 0)  # of a block until its backward: activations, gathered parameters
+    first, last = unit / N + (s.B - 1) * waits, s.B * unit / N  # gradient shards, and what the other blocks still hold
+    # The root's parameters are gathered and the head's gradient waits. The block's gradient is there three times:
+    # as it arises, in the flat row that is sent, and in gloo's copy.
+    in_block = root + head + 3 * unit + max(first, last)
+    in_root = gradients / N + 3 * root  # gradient shards of all, and the root's gradient three times
+    return {"loss": kept + root + s.B * waits + s.loss, "gradients": kept + max(in_block, in_root)}
 
 
 def train_alone(config: "PretrainedConfig", recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
