@@ -76,7 +76,7 @@ def test_every_kind_starts_the_same_training(kind):
 
 def test_course_train_takes_its_command():
     for recipe in (PLAIN, EVERYTHING):
-        asked = cli._parser().parse_args(shlex.split(emit("train", "gpt2", recipe), comments=True)[1:])
+        asked = cli.make_parser().parse_args(shlex.split(emit("train", "gpt2", recipe), comments=True)[1:])
         split = train._job(asked).split(recipe.ranks)
         assert (split.micro_batch, split.accumulation) == (recipe.batch, recipe.accumulation)
 
