@@ -113,7 +113,7 @@ def test_the_command_line_of_a_job_asks_for_that_job(job, tmp_path):
     asked = {**job, "strategy": "hsdp", "replicas": 2, "options": {"weight_decay": 0.1, "foreach": False}}
     asked |= {"compiled": True, "logs": (), "save_every": 4, "keep": 3, "lr": 0.02}
     wanted = Job(**asked, out=tmp_path)
-    found = command._job(parser.parse_args(wanted.flags()))
+    found = command.job_from(parser.parse_args(wanted.flags()))
     assert {f.name: getattr(found, f.name) for f in fields(Job)} == {
         f.name: getattr(wanted, f.name) for f in fields(Job)
     }
