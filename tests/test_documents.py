@@ -74,7 +74,7 @@ def _refused(words: list[str]) -> str:
     said = io.StringIO()
     try:
         with redirect_stderr(said), redirect_stdout(said):
-            cli._parser().parse_args(words)
+            cli.make_parser().parse_args(words)
     except SystemExit as end:
         return said.getvalue() if end.code else ""
     return ""

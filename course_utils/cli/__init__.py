@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: done. 1: done, and something is to be put right. 2: not done; one sentence on stderr says why.
     """
-    parser, words = _parser(), list(sys.argv[1:] if argv is None else argv)
+    parser, words = make_parser(), list(sys.argv[1:] if argv is None else argv)
     if not words:
         parser.print_help(sys.stderr)
         return 2
@@ -118,7 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """The whole command line: a command each of this package, and of those that other packages add."""
     parser = Parser(
         prog="course",
         description="Efficient model training with PyTorch: the course's commands.",

@@ -45,8 +45,8 @@ def _check(arguments: argparse.Namespace) -> int:
     from course_utils.grading.check import check_notebook
     from course_utils.grading.progress import recall
 
-    path = _notebook(arguments.notebook)
-    name = _find_set(arguments.set or path.name)
+    path = find_notebook(arguments.notebook)
+    name = find_set(arguments.set or path.name)
     saved = datetime.fromtimestamp(path.stat().st_mtime)
     print(f"Checking {path.name} as saved on {saved:%Y-%m-%d at %H:%M:%S}; unsaved changes are not included.\n")
     right, total = [], 0
@@ -68,7 +68,7 @@ def _reset(arguments: argparse.Namespace) -> int:
     requested = arguments.set or arguments.notebook
     begun = my_progress().standings
     if requested is not None:
-        begun = [one for one in begun if one.name == _find_set(requested)]
+        begun = [one for one in begun if one.name == find_set(requested)]
     what = ", ".join(f"{one.name} ({one.passed} of {one.questions} passed)" for one in begun if one.passed)
     if what and not arguments.yes:
         try:
@@ -89,14 +89,14 @@ def _reset(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _find_set(name: str) -> str:
+def find_set(name: str) -> str:
     """The one set that is called so, a notebook's path being called as its file."""
     from course_utils.grading.released import set_names
 
     return the_one(set_of(name), set_names(), "exercise set")
 
 
-def _notebook(name: str) -> Path:
+def find_notebook(name: str) -> Path:
     """A path as it is given, or the learner's copy of the exercise of that name; the checkout's where there is no copy."""
     given = Path(name)
     if given.suffix == ".ipynb" or given.exists():

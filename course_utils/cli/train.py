@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels that nothing here needs
     warnings.simplefilter("ignore", FutureWarning)  # what libraries will rename is nothing to do for who trains
     warnings.formatwarning = lambda message, *where, **more: f"course train: {message}\n"
-    job = _job(arguments)
+    job = job_from(arguments)
     here = this_rank()
     if arguments.ranks is not None:
         _become_torchrun(job, here, arguments)
@@ -103,7 +103,8 @@ def _become_torchrun(job: Job, here: "ThisRank", arguments: argparse.Namespace) 
     os.execve(sys.executable, command, environment_for_child(**FRESH_ADDRESSES, **prepared))
 
 
-def _job(arguments: argparse.Namespace) -> Job:
+def job_from(arguments: argparse.Namespace) -> Job:
+    """The job that a command line asks for; raises `CourseError` for one that cannot be."""
     given = {one.name: getattr(arguments, one.name) for one in fields(Job)}
     fields_given = {name: value for name, value in given.items() if value is not None}
     fields_given["options"] = dict(map(_read_option, given["options"] or ()))

@@ -53,7 +53,7 @@ def test_help_names_every_choice_and_loads_nothing_heavy(words, named):
     "words", [["gpt2-small", "trl.yaml", "--memory", "8GB"], ["gpt2-small", "--memory", "8GB", "trl.yaml"]]
 )
 def test_files_may_stand_behind_options(words):
-    assert cli._parser().parse_args(["plan", *words]).model == ["gpt2-small", "trl.yaml"]
+    assert cli.make_parser().parse_args(["plan", *words]).model == ["gpt2-small", "trl.yaml"]
 
 
 def broken_entry(missing):
@@ -179,11 +179,11 @@ def test_every_command_takes_a_chapter_by_its_number_or_name(name, checkout, cap
 @pytest.mark.parametrize("name", ["3", "03", "03_adamw"])
 def test_a_set_is_called_as_its_chapter(name, tmp_path, capsys):
     from course_staff.demos import demos_in
-    from course_utils.cli.check import _find_set, _notebook
+    from course_utils.cli.check import find_notebook, find_set
 
     place = find_place()
-    assert (_find_set(name), _notebook(name).stem) == ("03_adamw", "03_exercises_adamw")
-    assert _find_set("exercises/03_exercises_adamw.ipynb") == "03_adamw"
+    assert (find_set(name), find_notebook(name).stem) == ("03_adamw", "03_exercises_adamw")
+    assert find_set("exercises/03_exercises_adamw.ipynb") == "03_adamw"
     assert main(["grade", str(tmp_path), "--set", name]) == 2
     assert "no notebook" in capsys.readouterr().err  # the set was found, and nothing to grade
     assert [path.stem for path in demos_in(place.notebooks, [name])] == ["03_adamw"]

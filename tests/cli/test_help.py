@@ -9,7 +9,7 @@ from course_utils import cli
 from course_utils.errors import instead
 from course_utils.memory.step.recipe import Recipe
 
-PARSER = cli._parser()
+PARSER = cli.make_parser()
 COMMANDS = next(action for action in PARSER._actions if isinstance(action, argparse._SubParsersAction)).choices
 OPTIONS = [
     pytest.param(name, action, id=f"{name} {action.option_strings[0] if action.option_strings else action.dest}")

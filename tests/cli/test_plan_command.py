@@ -96,8 +96,11 @@ def test_a_file_may_import_its_neighbors(tmp_path, capsys):
         "from neighbor import CONFIG\nfrom transformers import GPT2LMHeadModel\n"
         "def build():\n    return GPT2LMHeadModel(CONFIG)\n"
     )
-    assert main(["plan", f"{tmp_path}/mine.py:build", "--memory", "8GB"]) == 0
-    assert "build: fits" in capsys.readouterr().out
+    words = ["--device", "cpu", "--why", "batch=1", "batch=1", "--json"]
+    assert main(["plan", f"{tmp_path}/mine.py:build", *words]) == 0
+    found = strict(capsys.readouterr().out)["before"]["update"]["parameters"]
+    block = 12 * 32**2 + 13 * 32  # with biases and two norms
+    assert found == 4 * ((50257 + 1024) * 32 + block + 2 * 32)
 
 
 @pytest.mark.slow

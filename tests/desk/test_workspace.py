@@ -9,7 +9,7 @@ import pytest
 
 from course_staff.notebooks.links import dead_links, prose
 from course_utils.cli import main
-from course_utils.cli.check import _notebook
+from course_utils.cli.check import find_notebook
 from course_utils.desk import lab
 from course_utils.desk.workspace import HANDED_OUT, find_workspace, hand_out, merge
 from course_utils.errors import CourseError
@@ -258,13 +258,13 @@ def test_lab_opens_the_copy_and_check_reads_it(place, monkeypatch, capsys):
     monkeypatch.setattr(lab, "_start", started.append)
     monkeypatch.chdir(place.root)
     folder = settings().home / "my-course"
-    assert _notebook("00") == place.root / EXERCISE, "before there is a copy"
+    assert find_notebook("00") == place.root / EXERCISE, "before there is a copy"
     for name in ([], ["00"], [INSIDE], [str(place.root / INSIDE)]):
         assert main(["lab", "--no-browser", *name]) == 0
         assert {f"--ServerApp.root_dir={folder}", "--no-browser"} <= set(started[-1])
         assert f"--LabApp.default_url=/lab/tree/{INSIDE if name else 'start.md'}" in started[-1]
     assert capsys.readouterr().out == f"Your copies of the chapters and exercises are in {folder}.\n"
-    assert _notebook("00") == folder / EXERCISE
+    assert find_notebook("00") == folder / EXERCISE
     elsewhere = place.root / "solutions" / "00.ipynb"
     store(elsewhere, cell("a"))
     assert main(["lab", str(elsewhere)]) == 2

@@ -75,8 +75,8 @@ def test_every_kind_starts_the_same_training(kind):
 
 def test_course_train_takes_its_command():
     for recipe in (PLAIN, EVERYTHING):
-        asked = cli._parser().parse_args(shlex.split(emit("train", "gpt2", recipe), comments=True)[1:])
-        split = train._job(asked).split(recipe.ranks)
+        asked = cli.make_parser().parse_args(shlex.split(emit("train", "gpt2", recipe), comments=True)[1:])
+        split = train.job_from(asked).split(recipe.ranks)
         assert (split.micro_batch, split.accumulation) == (recipe.batch, recipe.accumulation)
 
 
@@ -282,4 +282,4 @@ def test_what_is_emitted_is_taken(optimizer, tmp_path):
         except CourseError:
             continue
         words = shlex.split(text.splitlines()[-1])[2:]
-        assert train._job(parser.parse_args([*words, "--out", str(tmp_path)])).optimizer == optimizer
+        assert train.job_from(parser.parse_args([*words, "--out", str(tmp_path)])).optimizer == optimizer

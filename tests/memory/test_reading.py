@@ -154,18 +154,19 @@ def test_another_head_than_the_one_that_is_planned_is_said():
 
 
 @pytest.mark.parametrize(
-    ("made", "kind"),
+    ("made", "kind", "blocks"),
     [
-        ("AutoModelForSequenceClassification.from_pretrained('tiny', num_labels=7)", BertForSequenceClassification),
+        ("AutoModelForSequenceClassification.from_pretrained('tiny', num_labels=7)", BertForSequenceClassification, 2),
         pytest.param(
             "transformers.BertForTokenClassification.from_pretrained('tiny', num_labels=7)",
             BertForTokenClassification,
+            5,
             marks=pytest.mark.slow,
         ),
     ],
 )
-def test_a_script_s_own_head_is_the_one_that_is_planned(made, kind, capsys):
-    sizes = {"hidden_size": 32, "num_hidden_layers": 5, "num_attention_heads": 2, "intermediate_size": 48}
+def test_a_script_s_own_head_is_the_one_that_is_planned(made, kind, blocks, capsys):
+    sizes = {"hidden_size": 32, "num_hidden_layers": blocks, "num_attention_heads": 2, "intermediate_size": 48}
     config = BertConfig(**sizes, vocab_size=100, num_labels=7)
     recipe = Recipe(**{**LOOPS["trainer"], "batch": 4, "sequence": 16, "device": "cuda"})
     whole = run_whole(source_of(kind(config)), recipe)
@@ -175,9 +176,9 @@ def test_a_script_s_own_head_is_the_one_that_is_planned(made, kind, capsys):
         "train.py",
         f"model = {made}\ntok.tokenizer(max_length=16)\nTrainingArguments('o', per_device_train_batch_size=4)\n",
     )
-    assert main(["plan", "train.py", "--memory", "1GB", "--json"]) == 0
-    instants = json.loads(capsys.readouterr().out)["instants"].values()
-    assert max(one["bytes"] for one in instants) == whole.peak
+    assert main(["plan", "train.py", "--why", "batch=4", "batch=8", "--json"]) == 0
+    instants = json.loads(capsys.readouterr().out)["before"].values()
+    assert max(sum(kinds.values()) for kinds in instants) == whole.peak
 
 
 def test_peft_trains_a_classifier_whole_beside_adapters_which_a_script_that_says_its_task_is_told():

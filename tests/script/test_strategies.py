@@ -10,9 +10,9 @@ from torch import nn
 
 from course_utils import models
 from course_utils.distributed import launch
+from course_utils.optim import schedules
 from course_utils.script import Job
 from course_utils.script.examples import Order, load
-from course_utils.script.run import _factor
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +75,13 @@ def test_one_process_trains_as_a_plain_loop_does(job, tmp_path):
     source, examples = load(Job(**still, out=tmp_path))
     model, order = source.make().double(), Order(len(examples), still["batch"], 0)
     optimizer = torch.optim.AdamW(model.parameters())
+    falling = [schedules.cosine(step, 3, floor=Job.floor) for step in range(3)]
+    factors = [0.5, 1.0, *falling]  # a warm-up of 2 of the 5 steps
     for step in range(still["steps"]):
         loss = model(**examples[order[step]]).loss
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.param_groups[0]["lr"] = 1e-3 * _factor(Job(**still, out=tmp_path), step)
+        optimizer.param_groups[0]["lr"] = 1e-3 * factors[step]
         optimizer.step()
         optimizer.zero_grad()
         assert losses[step + 1] == pytest.approx(loss.item(), rel=1e-12)
@@ -111,7 +113,7 @@ def test_the_command_line_of_a_job_asks_for_that_job(job, tmp_path):
     asked = {**job, "strategy": "hsdp", "replicas": 2, "options": {"weight_decay": 0.1, "foreach": False}}
     asked |= {"compiled": True, "logs": (), "save_every": 4, "keep": 3, "lr": 0.02}
     wanted = Job(**asked, out=tmp_path)
-    found = command._job(parser.parse_args(wanted.flags()))
+    found = command.job_from(parser.parse_args(wanted.flags()))
     assert {f.name: getattr(found, f.name) for f in fields(Job)} == {
         f.name: getattr(wanted, f.name) for f in fields(Job)
     }

@@ -58,7 +58,7 @@ def test_the_containers_commands_parse_and_take_away_no_more_than_the_sandbox_ne
     assert not {"--privileged", "--cap-add"} & set(options)
     (entry,) = [yaml.safe_load(rest) for kind, rest in instructions() if kind == "ENTRYPOINT"]
     assert entry[0] in PROJECT["scripts"]
-    parsed = cli._parser().parse_args([*entry[1:], *arguments])
+    parsed = cli.make_parser().parse_args([*entry[1:], *arguments])
     assert not parsed.trust
     assert load_set(parsed.set)
 
@@ -91,7 +91,7 @@ def test_the_classrooms_workflow_checks_its_set_on_every_push():
     assert f"""pip install --quiet "$(echo ./{PROJECT["name"].replace("-", "_")}-*.whl)[course]\"""" in shell
     (check,) = (step["with"] for step in steps.values())
     program, *words = shlex.split(check["command"])
-    parsed = cli._parser().parse_args(words)
+    parsed = cli.make_parser().parse_args(words)
     assert program in PROJECT["scripts"]
     assert check["max-score"] == sum(entry["points"] for entry in load_set(parsed.set)["questions"])
     assert (ROOT / "exercises" / parsed.notebook).is_file()
