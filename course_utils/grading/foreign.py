@@ -65,10 +65,9 @@ def forbid(names: Iterable[str]) -> None:
     """
     if not names:
         return
-    modules = [sys.modules[place] for name in names for place in _below(_module_of(_resolve(name)))]
+    modules = [sys.modules[place] for place in _take_away(names, ExitStack(), for_good=True)]
     paths = [getattr(module, name, None) for module in modules for name in ("__file__", "__cached__", "FILE")]
     files = {os.path.realpath(path) for path in paths if path}
-    _take_away(names, ExitStack(), for_good=True)
 
     def watch(event: str, arguments: tuple) -> None:
         if event == "open" and not isinstance(arguments[0], int):  # a number is that of an open one
@@ -92,27 +91,20 @@ def _resolve(name: str) -> object:
     return getattr(value, last, None)
 
 
-def _module_of(value: object) -> str:
-    """The name of a module, and of the one that defines a class; empty for anything else."""
-    if isinstance(value, type):
-        return vars(value).get("__init__", value).__module__  # a class may say that its package defines it
-    return value.__name__ if isinstance(value, ModuleType) else ""
-
-
-def _below(name: str) -> list[str]:
-    """The loaded modules of this name, and below it."""
-    return [place for place in list(sys.modules) if place == name or (name and place.startswith(f"{name}."))]
-
-
-def _take_away(names: Iterable[str], undo: ExitStack, for_good: bool = False) -> None:
-    """Empty all of it; `undo` brings it back when it is closed."""
-    absent = []  # what is not loaded yet, and a second copy of what is
+def _take_away(names: Iterable[str], undo: ExitStack, for_good: bool = False) -> list[str]:
+    """Empty all of it, and say which modules that were; `undo` brings it back when it is closed."""
+    taken, absent = [], []  # absent: what is not loaded yet, and a second copy of what is
     for name in names:
         value = _resolve(name)
-        if module := name if value is None else _module_of(value):
-            absent.append(module)
-            for place in _below(module):
+        if isinstance(value, type):  # which may say that its package defines it
+            value = sys.modules[vars(value).get("__init__", value).__module__]
+        if value is None or isinstance(value, ModuleType):
+            module = value.__name__ if value else name
+            loaded = [place for place in list(sys.modules) if place == module or place.startswith(f"{module}.")]
+            for place in loaded:
                 _take_module(place, undo)
+            absent.append(module)
+            taken += loaded
         elif isinstance(value, BuiltinFunctionType):
             _take_operator(value.__name__, undo)
         elif functions := list(_functions_in(value)):
@@ -122,6 +114,7 @@ def _take_away(names: Iterable[str], undo: ExitStack, for_good: bool = False) ->
     finder = _Absent(tuple(absent), for_good)
     sys.meta_path.insert(0, finder)
     undo.callback(sys.meta_path.remove, finder)
+    return taken
 
 
 def _take_module(name: str, undo: ExitStack) -> None:
