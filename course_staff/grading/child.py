@@ -32,7 +32,7 @@ from course_staff.grading.encoding import EncodingError, TornError, dump, receiv
 from course_staff.grading.sandbox import SAFE
 from course_staff.grading.submission import parsed
 from course_utils.distributed.launch import fork_server
-from course_utils.grading.foreign import forbid, list_modules
+from course_utils.grading.foreign import forbid
 from course_utils.grading.judge import Outcome
 from course_utils.grading.question import Question
 
@@ -67,7 +67,6 @@ def preload() -> None:
             import_module(name)
     import_module("course_utils.data.functions")  # so that `forbid` finds its file
     _quiet_shell()
-    list_modules()
 
 
 def silence() -> None:

@@ -6,24 +6,23 @@ the module that defines it, because a library's class comes with functions that 
 
 import functools
 import os
-import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import torch
 
 from course_utils.errors import CourseError
 
-_WRAPPERS = (staticmethod, classmethod, property, functools.cached_property, functools.partial)
-_INSIDE = ("__func__", "fget", "fset", "func", "__wrapped__")
 _CACHED = type(functools.cache(len))
+_WRAPPERS = (FunctionType, _CACHED, staticmethod, classmethod, property, functools.cached_property, functools.partial)
+_INSIDE = ("__func__", "fget", "fset", "func", "__wrapped__")
 _COMPILED = {
     "torch.optim.adam": ("_fused_adam_", "_fused_adamw_"),
     "torch.optim.adamw": ("_fused_adam_", "_fused_adamw_"),
@@ -32,6 +31,8 @@ _COMPILED = {
     "torch.amp.grad_scaler": ("_amp_update_scale_", "_amp_foreach_non_finite_check_and_unscale_"),
 }
 """Operators that do by themselves what a module is for."""
+_LIBRARIES: list[torch.library.Library] = []
+"""A library's kernels go with it."""
 _PROGRAMS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system")
 """Python's own names of what starts one."""
 
@@ -45,16 +46,13 @@ class _ForeignFileError(ForeignError, OSError):
 
 
 @contextmanager
-def without(names: Iterable[str], answer: object = None) -> Iterator[None]:
-    """In the block nothing in `names` can be used; raises `ForeignError` where the class `answer` inherits from it.
+def without(names: Iterable[str]) -> Iterator[None]:
+    """In the block nothing in `names` can be used: dotted names of modules, with all below them, classes and functions.
 
-    `names` are dotted: of modules, with all below them, classes and functions. Raises `CourseError` for a name that is none.
+    Raises `CourseError` for a name that is none.
     """
     with ExitStack() as undo:
-        taken = _take_away(names, undo)
-        for base in answer.__mro__ if isinstance(answer, type) else ():
-            if base in taken:
-                raise ForeignError(_name_of(base))
+        _take_away(names, undo)
         yield
 
 
@@ -65,183 +63,98 @@ def forbid(names: Iterable[str]) -> None:
 
     For a process that ends with the answer: Python has no way to take back a hook that watches files.
     """
-    modules = [sys.modules[place] for name in names for place in _below(_module_of(_resolve(name)[0]))]
-    paths = {
-        str(path) for m in modules for name in ("__file__", "__cached__", "FILE") if (path := getattr(m, name, None))
-    }
-    files, programs = {_identity(path) for path in paths} - {None}, _PROGRAMS if names else ()
-    _take_away(names, ExitStack(), for_good=True)
+    if not names:
+        return
+    modules = [sys.modules[place] for place in _take_away(names, ExitStack(), for_good=True)]
+    paths = [getattr(module, name, None) for module in modules for name in ("__file__", "__cached__", "FILE")]
+    files = {os.path.realpath(path) for path in paths if path}
 
     def watch(event: str, arguments: tuple) -> None:
-        if event == "open" and files and _identity(arguments[0]) in files:
-            raise _ForeignFileError(str(arguments[0]))
-        if event in programs:
+        if event == "open" and not isinstance(arguments[0], int):  # a number is that of an open one
+            path = os.fsdecode(arguments[0])
+            if os.path.realpath(path) in files:
+                raise _ForeignFileError(path)
+        if event in _PROGRAMS:
             raise ForeignError(f"another program ({event})")
 
     sys.addaudithook(watch)
 
 
-def _identity(path: object) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except (OSError, TypeError, ValueError):
-        return None
-    return status.st_dev, status.st_ino
+def _resolve(name: str) -> object:
+    """What the dotted name stands for; None where that can only be a module that is not loaded yet."""
+    if name in sys.modules:
+        return sys.modules[name]
+    parent, _, last = name.rpartition(".")
+    value = _resolve(parent) if parent else None
+    if value is None and name.split(".")[0] in sys.modules:
+        value = import_module(parent)  # it may be a function there
+    return getattr(value, last, None)
 
 
-def _module_of(value: object) -> str:
-    """The name of a module, and of the one that defines a class; empty for anything else."""
-    if isinstance(value, ModuleType):
-        return value.__name__
-    if not isinstance(value, type):
-        return ""
-    functions = (each for member in list(vars(value).values()) for each in _functions_in(member))
-    inside = (each.__module__ for each in functions if str(each.__module__).startswith(value.__module__))
-    return next(inside, value.__module__)  # a class may say that its package defines it
-
-
-def _below(name: str) -> list[str]:
-    """The loaded modules of this name, and below it."""
-    loaded = _list_modules(len(sys.modules), next(reversed(sys.modules)))
-    return re.findall(rf"^{re.escape(name)}(?:\..*)?$", loaded, re.MULTILINE) if name else []
-
-
-@functools.lru_cache(maxsize=1)
-def _list_modules(count: int, last: str) -> str:
-    """The names of all loaded modules, of which there are `count`, in one text: a forked process that looked at each name would
-    copy the page that it lies on."""
-    return "\n".join(sys.modules)
-
-
-def list_modules() -> None:
-    """Before a fork: what `forbid` looks through afterwards."""
-    _below("torch")
-
-
-def _take_away(names: Iterable[str], undo: ExitStack, for_good: bool = False) -> set[type]:
-    """Empty all of it, and say which classes that were; `undo` brings it back when it is closed."""
-    taken, absent = set(), []
+def _take_away(names: Iterable[str], undo: ExitStack, for_good: bool = False) -> list[str]:
+    """Empty all of it, and say which modules that were; `undo` brings it back when it is closed."""
+    taken, absent = [], []  # absent: what is not loaded yet, and a second copy of what is
     for name in names:
-        value, rest = _resolve(name)
-        if rest:
-            absent.append(name)
-        elif module := _module_of(value):
-            absent.append(module)  # what of it is not loaded yet, and a second copy of what is
-            taken |= _take_module(module, undo)
+        value = _resolve(name)
+        if isinstance(value, type):  # which may say that its package defines it
+            value = sys.modules[vars(value).get("__init__", value).__module__]
+        if value is None or isinstance(value, ModuleType):
+            module = value.__name__ if value else name
+            loaded = [place for place in list(sys.modules) if place == module or place.startswith(f"{module}.")]
+            for place in loaded:
+                _take_module(place, undo)
+            absent.append(module)
+            taken += loaded
         elif isinstance(value, BuiltinFunctionType):
             _take_operator(value.__name__, undo)
         elif functions := list(_functions_in(value)):
             _empty(functions, name, undo)
         else:
             raise CourseError(f"{name} cannot be replaced by an answer; name a module, a class or a function.")
-    if absent:
-        finder = _Absent(tuple(absent), for_good)
-        sys.meta_path.insert(0, finder)
-        undo.callback(sys.meta_path.remove, finder)
+    finder = _Absent(tuple(absent), for_good)
+    sys.meta_path.insert(0, finder)
+    undo.callback(sys.meta_path.remove, finder)
     return taken
 
 
-def _resolve(name: str) -> tuple[object, list[str]]:
-    """What the dotted name stands for; the last part is left over where it can only be a module that is not loaded yet."""
-    first, *rest = name.split(".")
-    where, value = first, sys.modules.get(first)
-    if value is None:
-        return None, [name]
-    for i, part in enumerate(rest, start=1):
-        where = f"{where}.{part}"
-        if where in sys.modules:
-            value = sys.modules[where]
-        elif hasattr(value, part):
-            value = getattr(value, part)
-        elif i == len(rest):
-            return value, [part]
+def _take_module(name: str, undo: ExitStack) -> None:
+    module = sys.modules[name]
+    listed = getattr(module, "__all__", ())
+    for key, value in list(vars(module).items()):
+        if key not in listed and getattr(value, "__module__", None) != name:
+            continue
+        if isinstance(value, type):
+            methods = [each for member in list(vars(value).values()) for each in _functions_in(member)]
+            own = [each for each in methods if each.__module__ in (name, value.__module__)]  # some are their base's
+            _empty(own, f"{value.__module__}.{value.__qualname__}", undo)
         else:
-            value = import_module(where)
-    return value, []
-
-
-def _take_module(name: str, undo: ExitStack) -> set[type]:
-    classes = set()
-    for place in _below(name):
-        module = sys.modules[place]
-        listed = getattr(module, "__all__", ())
-        for key, value in list(vars(module).items()):
-            if key in listed or _home(value) == place:
-                if isinstance(value, type):
-                    classes.add(value)
-                    _close(value, undo)
-                _empty(_functions_in(value), f"{place}.{key}", undo)
-        for operator in _COMPILED.get(place, ()):
-            _take_operator(operator, undo)
-    return classes
-
-
-def _home(value: object) -> str:
-    has_module = isinstance(value, (type, FunctionType, _CACHED, *_WRAPPERS))
-    return str(getattr(value, "__module__", "")) if has_module else ""
-
-
-def _close(kind: type, undo: ExitStack) -> None:
-    """Nobody inherits from the class, and none of its methods runs."""
-    for value in list(vars(kind).values()):
-        own = (each for each in _functions_in(value) if each.__module__ == _module_of(kind))  # some hold their base's
-        _empty(own, _name_of(kind), undo)
-    with suppress(AttributeError, TypeError):  # a class that lets nothing be set
-        before = vars(kind).get("__init_subclass__")
-        kind.__init_subclass__ = classmethod(_refusal(_name_of(kind)))
-        undo.callback(
-            *((setattr, kind, "__init_subclass__", before) if before else (delattr, kind, "__init_subclass__"))
-        )
+            _empty(list(_functions_in(value)), f"{name}.{key}", undo)
+    for operator in _COMPILED.get(name, ()):
+        _take_operator(operator, undo)
 
 
 def _functions_in(value: object) -> Iterator[FunctionType]:
     """The Python functions behind a method, a property, a decorated or a cached function."""
-    waiting, seen = [value], set()
-    while waiting:
-        each = waiting.pop()
-        if id(each) in seen or not isinstance(each, (FunctionType, _CACHED, *_WRAPPERS)):
-            continue
-        seen.add(id(each))
-        waiting += [getattr(each, name, None) for name in _INSIDE]
-        if isinstance(each, _CACHED):
-            each.cache_clear()
-        if isinstance(each, FunctionType):
-            yield each
-            for cell in each.__closure__ or ():
-                with suppress(ValueError):  # an empty one
-                    if getattr(cell.cell_contents, "__module__", None) == each.__module__:
-                        waiting.append(cell.cell_contents)
+    if isinstance(value, _CACHED):
+        value.cache_clear()
+    if isinstance(value, FunctionType):
+        yield value
+    if isinstance(value, _WRAPPERS):
+        for name in _INSIDE:
+            yield from _functions_in(getattr(value, name, None))
 
 
-def _empty(functions: Iterable[FunctionType], where: str, undo: ExitStack) -> None:
-    for function in list(functions):
-        undo.callback(setattr, function, "__code__", function.__code__)
-        function.__code__ = _refusing(where, len(function.__code__.co_freevars))
-
-
-@functools.cache
-def _refusing(where: str, cells: int) -> CodeType:
-    """Code that refuses, with as many variables from outside as the function has whose code it becomes."""
-    outside = [f"_{i}" for i in range(cells)]
-    lines = [
-        "def make():",
-        *(f"    {name} = None" for name in outside),
-        "    def refuse(*_, **__):",
-        "        from course_utils.grading.foreign import ForeignError",
-        f"        raise ForeignError({where!r})",
-        *(f"        {name}" for name in outside),
-        "    return refuse",
-    ]
-    names: dict = {}
-    exec("\n".join(lines), names)
-    return names["make"]().__code__
-
-
-def _refusal(where: str) -> Callable:
+def _empty(functions: list[FunctionType], where: str, undo: ExitStack) -> None:
     def refuse(*_, **__):
-        raise ForeignError(where)
+        from course_utils.grading.foreign import ForeignError
 
-    return refuse
+        raise ForeignError("where")
+
+    consts = tuple(where if each == "where" else each for each in refuse.__code__.co_consts)
+    for function in functions:
+        undo.callback(setattr, function, "__code__", function.__code__)
+        # Python takes only code with as many variables from outside as the function has.
+        function.__code__ = refuse.__code__.replace(co_consts=consts, co_freevars=function.__code__.co_freevars)
 
 
 def _take_operator(name: str, undo: ExitStack) -> None:
@@ -250,18 +163,9 @@ def _take_operator(name: str, undo: ExitStack) -> None:
     with warnings.catch_warnings(action="ignore"):  # torch's, that a kernel is replaced
         for overload in getattr(torch.ops.aten, name).overloads():
             full = name if overload == "default" else f"{name}.{overload}"
-            library.impl(full, _refusal(f"torch.{name}"), "CPU", allow_override=True)
+            library.impl(full, _StandIn(f"torch.{name}"), "CPU", allow_override=True)
     _LIBRARIES.append(library)
     undo.callback(library._destroy)
-    undo.callback(_LIBRARIES.remove, library)
-
-
-_LIBRARIES: list[torch.library.Library] = []
-"""A library's kernels go with it."""
-
-
-def _name_of(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 class _Absent(MetaPathFinder, Loader):
@@ -274,7 +178,7 @@ class _Absent(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """A spec, so that who only asks whether there is such a module hears that there is."""
-        mine = any(fullname == name or fullname.startswith(f"{name}.") for name in self.names)
+        mine = any(f"{fullname}.".startswith(f"{name}.") for name in self.names)
         return spec_from_loader(fullname, self, is_package=self.for_good) if mine else None
 
     def exec_module(self, module: ModuleType) -> None:
@@ -298,5 +202,4 @@ class _StandIn:
     def __call__(self, *_, **__):
         raise ForeignError(self._where)
 
-    def __mro_entries__(self, bases: tuple) -> tuple:
-        raise ForeignError(self._where)
+    __mro_entries__ = __call__

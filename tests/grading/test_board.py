@@ -10,7 +10,7 @@ import pytest
 from course_utils import settings as settings_room
 from course_utils.cli import main
 from course_utils.files import exercises_of
-from course_utils.grading import board, my_progress
+from course_utils.grading import my_progress
 from course_utils.grading.board import FRESH, Board, Standing
 from course_utils.grading.progress import Record, recall, remember
 from course_utils.grading.released import SETS, load_set
@@ -78,9 +78,10 @@ def test_questions_and_points_that_the_set_no_longer_has_do_not_count():
     assert (first.passed, first.points) == (1, load_set(FIRST)["questions"][0]["points"])
 
 
-@pytest.mark.parametrize(("share", "full"), [(0, 0), (0.001, 1), (0.5, 10), (0.999, 19), (1, 20)])
-def test_a_bar_is_full_or_empty_only_where_all_or_nothing_is_done(share, full):
-    assert board._bar(share) == "█" * full + "·" * (20 - full)
+@pytest.mark.parametrize(("passed", "full"), [(0, 0), (1, 1), (500, 10), (999, 19), (1000, 20)])
+def test_a_bar_is_full_or_empty_only_where_all_or_nothing_is_done(passed, full):
+    (line,) = Board((Standing("a", passed, questions=1000, points=0, of=1, next=""),)).bars
+    assert line.split()[1] == "█" * full + "·" * (20 - full)
 
 
 def test_what_is_next_can_be_followed():

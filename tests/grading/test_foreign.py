@@ -47,8 +47,8 @@ def functional():
 WAYS = {
     "make it": lambda _: torch.optim.AdamW(parameters()),
     "make what it inherits": lambda _: torch.optim.Adam(parameters(), decoupled_weight_decay=True),
-    "inherit": lambda _: type("Mine", (torch.optim.AdamW,), {}),
-    "inherit the course's": lambda _: type("Mine", (optim.AdamW,), {}),
+    "inherit": lambda _: type("Mine", (torch.optim.AdamW,), {})(parameters()),
+    "inherit the course's": lambda _: type("Mine", (optim.AdamW,), {})(parameters()),
     "step one that was made before": lambda made: made.step(),
     "its step, taken before": lambda made: OWN_STEP(made),
     "what its step wraps": lambda made: OWN_STEP.__wrapped__(made),
@@ -97,6 +97,14 @@ def test_a_function_that_remembers_its_results_forgets_them():
     with without(["course_utils.optim.codebook"]), pytest.raises(ForeignError, match="dynamic_codebook"):
         book(True)
     assert torch.equal(book(True), before)
+
+
+def test_a_function_is_found_in_a_module_that_is_not_loaded_yet(monkeypatch):
+    monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
+    monkeypatch.delitem(sys.modules, "wsgiref", raising=False)
+    importlib.import_module("wsgiref")
+    with without(["wsgiref.util.guess_scheme"]), pytest.raises(ForeignError, match="guess_scheme"):
+        importlib.import_module("wsgiref.util").guess_scheme({})
 
 
 def test_a_name_that_is_nothing_of_the_kind_is_said():

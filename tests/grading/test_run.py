@@ -280,11 +280,16 @@ def test_the_inputs_of_a_case_are_copied_with_what_they_share():
     """As `copy.deepcopy` does: what lay in one memory lies in one memory again, and none of it in the old one."""
     base, alone = torch.arange(6.0).view(2, 3), torch.arange(3.0)
     inputs = {"base": base, "turned": base.T, "again": base, "alone": [alone, alone[1:]], "plain": torch.ones(2)}
-    copied = run._copy(inputs)
-    assert copied["again"] is copied["base"]
-    copied["base"].zero_()
-    copied["alone"][0].zero_()
-    copied["plain"].zero_()
-    assert not copied["turned"].any()
-    assert not copied["alone"][1].any()
+
+    def overwrite(_, copied):
+        assert copied["again"] is copied["base"]
+        copied["base"].zero_()
+        copied["alone"][0].zero_()
+        copied["plain"].zero_()
+        return {"turned": copied["turned"], "tail": copied["alone"][1]}
+
+    outcome = run_case(replace(doubling(), run=overwrite), abs, Case("c", inputs))
+    assert outcome.kind == "values", outcome
+    assert not outcome.values["turned"].any()
+    assert not outcome.values["tail"].any()
     assert (base.sum(), alone.sum(), inputs["plain"].sum()) == (15, 3, 2)
