@@ -1,6 +1,6 @@
 """Chapter 00: a run's curves, and the peak against the batch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -32,15 +32,14 @@ def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
 
 
 def peak_against_batch(
-    batch_sizes: Sequence[int], measured: Sequence[int], predicted: Sequence[int], rule: int
+    batch_sizes: Sequence[int], measured: Sequence[int], predicted: Mapping[int, int], rule: int
 ) -> tuple[Figure, str]:
     """Measured peaks as points over the predicted line, against batch size; all in bytes.
 
-    `rule` is the rule of thumb of four numbers for each parameter, the same for all.
+    `predicted` has sizes between those measured too: the line bends where another instant becomes the fullest. `rule` is the
+    rule of thumb of four numbers for each parameter, the same for all.
     """
-    data = {
-        name: dict(zip(batch_sizes, v, strict=True)) for name, v in (("predicted", predicted), ("measured", measured))
-    }
+    data = {"predicted": predicted, "measured": dict(zip(batch_sizes, measured, strict=True))}
     title = "With few examples the peak is near the rule; with many, activations dominate"
     looks, levels = (
         {"predicted": ("predicted", "-"), "measured": ("measured", "o")},

@@ -54,10 +54,14 @@ def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
         boxes.insert(0, f"{_heading(variable)} = {_value(variable.value)}{gradient}{note}")
     axes.set(xlim=(-0.4, places[output][0] + 0.4), ylim=(rows - 0.5, -0.5), title=title)
     axes.axis("off")
+
+    def letters(color: str, size: int = 8) -> dict:
+        return {"markerfacecolor": writing(color), "markeredgecolor": "none", "markersize": size}
+
     entries = [
         axes.plot([], [], "s", color="#D6ECF8", markeredgecolor=COLORS["ink"], label="saved for backward")[0],
-        axes.plot([], [], "-", color=COLORS["third"], label="on an arrow: local derivative")[0],
-        axes.plot([], [], "-", color=COLORS["second"], label="grad: the gradient at this box")[0],
+        axes.plot([], [], "-", color=COLORS["ink"], marker="$2$", label="local derivative", **letters("third"))[0],
+        axes.plot([], [], " ", marker=r"$\mathrm{grad\ 3}$", label="gradient at this box", **letters("second", 28))[0],
     ]
     figure.legend(handles=entries, loc="outside lower center", ncols=3)
     return figure, (
@@ -137,7 +141,7 @@ def _draw_box(axes: Axes, x: float, y: float, variable: Variable, saved: bool) -
 
 
 def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local: str) -> None:
-    """From box to box, level while it passes a column; its label stands past the middle, short of the tip."""
+    """From box to box, level while it passes a column; its label stands near the start of its last piece."""
     points = [(start[0] + _WIDTH / 2, start[1])]
     for x, y in bends:
         points += [(x - _WIDTH / 2, y), (x + _WIDTH / 2, y)]
@@ -146,7 +150,7 @@ def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local:
     shape = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", xy=tip, xytext=points[-1], arrowprops=shape, zorder=1)
     if local:
-        at = [0.32 * a + 0.68 * b for a, b in zip(points[-1], tip, strict=True)]
+        at = [0.75 * a + 0.25 * b for a, b in zip(points[-1], tip, strict=True)]
         look = {"color": writing("third"), "fontsize": 8.5, "ha": "center", "va": "center", "zorder": 2}
         axes.text(*at, local, bbox={"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 0.6}, **look)
 
@@ -180,7 +184,7 @@ def saved_by_length_figure(
 
     `formula` has both terms by length; `eager` and `fused` have what attention of that kind was measured to save.
     """
-    linear, squared, fused_bytes = "formula: in line with s", "formula: scores, with s²", "fused, measured"
+    linear, squared, fused_bytes = "formula: grows with s", "formula: scores, s²", "measured: fused"
     rows, marks = {}, {}
     for length, terms in formula.items():
         rows[f"s = {length}"] = dict(zip((linear, squared), terms, strict=True))
@@ -190,6 +194,6 @@ def saved_by_length_figure(
         rows,
         "Twice the length, four times the scores; fused attention keeps none",
         "saved by one block",
-        colors={linear: "activations", squared: "second", fused_bytes: "measured"},
-        marks=("eager, measured", marks),
+        colors={linear: "activations", squared: "gradients", fused_bytes: "ink"},
+        marks=("measured: eager", marks),
     )

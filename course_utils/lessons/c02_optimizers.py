@@ -265,7 +265,7 @@ def six_figure(
         axes.set_title(f"{name}: {straight} and {turned}", fontsize=10)
         counts.append(f"{name} {straight}, {turned}")
     legend(axes, ("ravine along the axis", "second"), ("ravine turned by 45°, drawn turned back", "first"))
-    title = "Turned, AdaGrad and RMSProp need far more steps, the others hardly more: straight and turned"
+    title = "Turning the ravine costs AdaGrad and RMSProp many steps (in each title: straight and turned)"
     text = "Paths of six optimizers over the ravine and over the turned one; steps needed on each: "
     return together(figure, title, f"{text}{'; '.join(counts)}.")
 
@@ -287,9 +287,13 @@ def sizes_figure(sizes: Mapping[str, float], least: float = 1e-9) -> tuple[Figur
         axes.plot([smallest / 3, max(grouped[name])], [row, row], color=COLORS["grid"], linewidth=1)
         axes.plot(grouped[name], [row] * len(grouped[name]), "o", color=COLORS["first"], markersize=5)
     axes.set_yticks(range(len(names)), names, fontsize=8)
-    title = f"Before training, tensors' gradients differ by up to {float(f'{largest / smallest:.2g}'):,.0f} times"
+    factor = f"{float(f'{largest / smallest:.2g}'):,.0f}"
+    title = f"Before training, tensors' gradients differ by a factor of up to {factor}"
     left_out = f"{len(sizes) - len(shown)} of {len(sizes)} tensors are left out: their gradient is below {least:g}"
-    axes.set(xscale="log", xlabel=f"size of the tensor's gradient (root mean square, log)\n{left_out}")
+    if all(name.endswith("k_lin.bias") for name in sizes.keys() - shown.keys()):
+        left_out += "\n(keys' biases: softmax cancels them)"
+    what = "size of the tensor's gradient (root mean square, log)\ndots in a row: the same tensor in each layer"
+    axes.set(xscale="log", xlabel=f"{what}\n{left_out}")
     axes.set_title(title, fontsize=11)
     axes.set(xlim=(smallest / 3, largest * 3), ylim=(-1, len(names)))
     return figure, (

@@ -108,20 +108,20 @@ def decay_paths_figure() -> tuple[Figure, str]:
     inside = "L2 inside Adam: the decay is divided, and 0.001 α becomes 0.1 α or 0.00001 α"
     around = "AdamW: the decay goes around the division, and stays 0.001 α"
     _draw_flow(above, inside, "second", joins=0, loses=("0.1", "0.00001"))
-    _draw_flow(below, around, "first", joins=2, loses=("0.001", "0.001"))
+    _draw_flow(below, around, "first", joins=3, loses=("0.001", "0.001"))
     return figure, (
-        "Two flow charts, each from gradients over a division to what a parameter loses, for gradients of about 0.01 and of "
-        "about 100. In the upper one the decay of 0.001 joins the gradient: divided by 0.01 it takes 0.1 α, divided by 100 "
-        "0.00001 α. In the lower one it goes to the parameter directly, and takes 0.001 α from both."
+        "Two flow charts, each from gradients over two averages and a division to what a parameter loses, for gradients of "
+        "about 0.01 and of about 100. In the upper one the decay of 0.001 joins the gradient: divided by 0.01 it takes "
+        "0.1 α, divided by 100 0.00001 α. In the lower one it goes to the parameter directly, and takes 0.001 α from both."
     )
 
 
-_STATIONS = (0.16, 0.5, 0.86)
+_STATIONS = (0.11, 0.355, 0.6, 0.87)
 
 
 def _draw_flow(axes: Axes, title: str, color: str, joins: int, loses: tuple[str, str]) -> None:
     for y, size, lost in zip((0.62, 0.12), ("0.01", "100"), loses, strict=True):
-        texts = f"gradients of ± {size}", f"÷ √v̂ = {size}", f"θ: decay takes {lost} α"
+        texts = f"gradients of ± {size}", "averages m, v", f"divided by √v̂,\nhere {size}", f"θ: decay takes {lost} α"
         stations = [box(axes, x, y, text) for x, text in zip(_STATIONS, texts, strict=True)]
         for start, end in zip(stations[:-1], stations[1:], strict=True):
             arrow(axes, start, end)
@@ -165,7 +165,7 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
     }
     looks = {"L2, predicted": ("predicted", "-"), "Adam with L2": ("second", "s"), "AdamW": ("first", "o")}
     title = f"AdamW leaves {decoupled.mean():.0%} at every scale, L2 from {l2.min():z.0%} to {l2.max():.0%}"
-    return lines(
+    figure, alt = lines(
         data,
         f"{title}; α = {lr:.3g}, λ = {weight_decay:.3g}",
         "scale σ of the parameter's gradients",
@@ -175,23 +175,29 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
         levels={"AdamW, predicted": (1 - lr * weight_decay) ** steps},
         number="z.2f",
     )
+    figure.axes[0].lines[1].set(markersize=9, markerfacecolor="none")
+    return figure, alt
 
 
 def seconds_figure(passes: Mapping[int, Cost], updates: Mapping[str, Cost]) -> tuple[Figure, str]:
     """Forward and backward pass against the tokens of a text, predicted and measured; `updates` are lines across."""
     tokens = list(passes)
-    data = {kind: {n: getattr(one, kind) for n, one in passes.items()} for kind in ("predicted", "measured")}
+    data = {
+        f"forward and backward, {kind}": {n: getattr(one, kind) for n, one in passes.items()}
+        for kind in ("predicted", "measured")
+    }
+    predicted, measured = data
     name, longest = max(updates.items(), key=lambda pair: pair[1].measured)
-    as_long = np.interp(longest.measured, list(data["measured"].values()), tokens)
+    as_long = np.interp(longest.measured, list(data[measured].values()), tokens)
     about = {tokens[0]: "less than", tokens[-1]: "more than"}.get(as_long, "about")
-    looks = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
+    looks = {predicted: ("predicted", "-"), measured: ("measured", "o")}
     levels = {f"update, {name}": one.measured for name, one in updates.items()}
     looks |= dict(zip(levels, zip(("second", "third"), LINES, strict=False), strict=False))
     title = f"One update, {name}, takes as long as the passes over {about} {as_long:.0f} tokens"
-    y = "forward and backward"
-    figure, alt = lines(data, title, "tokens of the text", y, unit="seconds", looks=looks, levels=levels)
+    title += " (interpolated)" * (as_long not in passes)
+    figure, alt = lines(data, "", "tokens of the text", "time", unit="seconds", looks=looks, levels=levels)
     figure.axes[0].set(xlim=(0, None), xticks=tokens)
-    return figure, alt
+    return together(figure, title, alt)
 
 
 def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, str]:

@@ -10,7 +10,9 @@ from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.optim.adafactor import rank_one, rms
+from course_utils.units import format_bytes
 from course_utils.viz.memory import instants_figure
+from course_utils.viz.parts import byte_unit
 from course_utils.viz.plots import lines, panels, seeds_of, together
 from course_utils.viz.style import COLORS
 
@@ -200,8 +202,8 @@ def factoring_figure(rows: int = 4, columns: int = 5) -> tuple[Figure, str]:
         panel.axis("off")
     _draw_matrix(axes[0, 0], column_means(squares), limits, f"C: {columns} column means")
     _draw_matrix(axes[1, 0], squares, limits, below=f"V: {rows} × {columns} = {rows * columns} numbers")
-    _draw_matrix(axes[1, 1], row_means(squares), limits, "R", str(rows))
-    _draw_matrix(axes[1, 3], estimated, limits, below=f"V̂: off by {error:.0%}")
+    _draw_matrix(axes[1, 1], row_means(squares), limits, f"R: {rows}\nrow means")
+    _draw_matrix(axes[1, 3], estimated, limits, below=f"V̂\nerror ‖V − V̂‖ / ‖V‖: {error:.0%}")
     note = f"keep {rows} + {columns} = {rows + columns}\nof {rows * columns} numbers"
     axes[1, 2].text(0.5, 0.62, note, ha="center", va="bottom", fontsize=11, color=COLORS["first"])
     arrow = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.6}
@@ -262,10 +264,19 @@ def adafactor_schedules_figure(steps: int = 100_000, beta2: float = 0.999) -> tu
 def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence[float]) -> tuple[Figure, str]:
     """How much of an update changes when all gradients are multiplied by a scale; one line per optimizer."""
     data = {name: dict(zip(scales, values, strict=True)) for name, values in lost.items()}
-    y = "change of the steps\n0: the same, 1: as far off as no step"
+    y = "relative change of the steps"
     title = "Below some scale ε decides, not the gradient"
     figure, alt = lines(data, title, "scale of the gradients", y, log="x", labels="legend", number=".2f")
-    figure.axes[0].set_ylim(-0.02, None)
+    (axes,) = figure.axes
+    axes.axhline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
+    axes.text(
+        1, 1, "1: as far off as no step at all", transform=axes.get_yaxis_transform(), ha="right", va="top", fontsize=9
+    )
+    most, scale = max((value, scale) for line in data.values() for scale, value in line.items())
+    if most > 1.01:
+        look = {"textcoords": "offset points", "ha": "center", "fontsize": 9}
+        axes.annotate("off by more than its length", (scale, most), (0, 5), **look)
+    axes.set_ylim(-0.02, 1.12 * max(1, most))
     return figure, alt
 
 
@@ -283,7 +294,14 @@ def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[
         instant, parts = max(plan.items(), key=lambda one: sum(one[1].values()))
         fullest[f"{name}: {instant}"] = parts
     (before, after) = (sum(parts.values()) for parts in fullest.values())
-    return instants_figure(fullest, f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's", mark=False)
+    figure, alt = instants_figure(
+        fullest, f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's", mark=False
+    )
+    kinds = list(parts)  # Adafactor's state is too thin to be seen
+    place = sum(parts[kind] for kind in kinds[: kinds.index("optimizer state")]) / byte_unit(max(before, after))[1]
+    look = {"textcoords": "offset points", "fontsize": 8.5, "va": "center", "arrowprops": {"arrowstyle": "-"}}
+    figure.axes[0].annotate(f"O: {format_bytes(parts['optimizer state'])}", (place, 0.69), (14, 8), **look)
+    return figure, alt
 
 
 def _color_limits(*matrices: torch.Tensor) -> tuple[float, float]:

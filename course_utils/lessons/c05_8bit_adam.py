@@ -269,9 +269,10 @@ def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> t
         name: {"as they are": error(values.flatten(), size), "with one outlier": error(with_outlier, size)}
         for name, size in rows.items()
     }
-    title = "In blocks, one outlier spoils only its own block"
+    title = "With one scale for all, one outlier spoils the median"
     figure, alt = dots(data, title, "median relative error of v", unit="%", log=True, axes=panels(height=2.8)[1])
     figure.axes[0].xaxis.set_major_formatter("{x:g}")
+    figure.axes[0].lines[1].set_markersize(9)
     figure.axes[0].set_ylim(2.6, -0.7)
     return figure, alt
 
@@ -307,6 +308,9 @@ def stagnation_figure(
         panel.lines[2].set_linewidth(1)
         means = "; ".join(f"{name} {curve[-1].item():.3f}" for name, curve in curves.items())
         by_case.append(f"v starts at {start:g} and its input is {target:g}; after {steps} steps it is: {means}; {step}")
+    for line, text, place in zip(grid[0, 0].lines[2:], ("one run", "mean of 200"), ((-40, -24), (30, 24)), strict=True):
+        at, look = (steps // 3, line.get_ydata()[steps // 3]), {"textcoords": "offset points", "fontsize": 9}
+        grid[0, 0].annotate(text, at, place, ha="center", arrowprops={"arrowstyle": "-"}, **look)
     legend(panel)
     title = "Rounded to the nearest entry, v freezes: too high or too low"
     return together(figure, title, f"With β₂ = {beta:g}. {'. '.join(by_case)}.")
@@ -354,7 +358,7 @@ def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
         axes.bar(decades, share, 0.85, bottom=bottom, color=COLORS[color], label=label)
         bottom += share
     axes.set_xticks(decades, ["less", *(f"$10^{{{decade}}}$" for decade in decades[1:-1]), "≥ 1"])
-    axes.set(xlabel="size of the value, by powers of ten", ylabel="share of the values", ylim=(0, 1))
+    axes.set(xlabel="size of the value, from … up", ylabel="share of the values", ylim=(0, 1))
     axes.grid(visible=False)
     legend(axes)
 

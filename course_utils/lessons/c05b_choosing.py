@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from course_utils import models, optim
 from course_utils.optim import schedules
 from course_utils.training import History, train
-from course_utils.units import GiB, format_bytes
+from course_utils.units import GiB, MiB, format_bytes
 from course_utils.viz.plots import bars, dots, lines, panels, together
 from course_utils.viz.style import COLORS, SERIES
 
@@ -120,16 +120,17 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     for panel, (name, best) in zip(grid.flat, best_rates(runs).items(), strict=True):
         of_name = runs[runs["name"] == name]
         curve, x = {name: losses_of_seeds(of_name)}, "learning rate α (log)"
-        looks, title = {name: ("first", "o-")}, f"{name}: best at {best:g}"
+        looks, title = {name: ("first", "o-")}, f"{name}: own rate {best:g}"
         y = "training loss, last 20 steps"
         _, alt = lines(curve, title, x, y, log="x", looks=looks, labels="none", number=".2f", axes=panel)
         panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1)
         for rate, losses in curve[name].items():
             if lost := sum(loss == inf for loss in losses):
-                panel.plot(rate, 2.4, "x", color=COLORS["second"])
-                panel.text(rate, 2.4, f"{lost} of {len(losses)} diverged ", ha="right", va="center", fontsize=9)
+                panel.plot(rate, 2.8, "x", color=COLORS["second"])
+                text, look = f"{lost} of {len(losses)} diverged\n(at the top: no loss)", {"ha": "right", "va": "center"}
+                panel.annotate(text, (rate, 2.8), (-8, 0), textcoords="offset points", fontsize=8.5, **look)
         panel.plot(best, losses_by_rate(of_name)["mean"][best], "o", color=COLORS["second"], markersize=8)
-        panel.set(ylim=(0, 2.6))
+        panel.set(ylim=(0, 3.1))
         panel.set_xticks([0.001, 0.01, 0.1], ["0.001", "0.01", "0.1"])
         by_optimizer.append(alt)
     grid[0, 0].text(1.1e-3, 0.1, "0.001", fontsize=9)
@@ -155,7 +156,7 @@ def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Fig
     ends = {}
     for name in race.groupby("name")["loss"].mean().sort_values().index:
         of_name = race[race["name"] == name]
-        row = f"{name}\n{format_bytes(state_bytes[name])}" if name in state_bytes else name
+        row = f"{name}\n{state_bytes[name] / MiB:.2f} MiB" if name in state_bytes else name
         ends[row] = {"training": of_name["loss"].tolist(), "held-out files": of_name["test"].tolist()}
     title = "Muon ends lowest, and a smaller state does not mean a higher loss"
     figure, alt = dots(ends, title, "loss at the end, a mark for each seed", axes=panels(height=3.6)[1])
@@ -205,4 +206,6 @@ def bytes_figure(model: str, itemsize: int = 4, card: int = CARD) -> tuple[Figur
     fitting = sum(sum(parts.values()) <= card for parts in rows.values())
     fit = "none fits" if not fitting else "all fit" if fitting == len(rows) else f"{fitting} of {len(rows)} fit"
     title = f"{model} in {8 * itemsize} bits: {fit} into {card / GiB:g} GiB before any activation"
-    return bars(rows, title, "P + G + O", limit=(f"{card / GiB:g} GiB", card))
+    *_, (last, parts) = rows.items()
+    notes = {last: f"{format_bytes(sum(parts.values()))} (G: one gradient)"}
+    return bars(rows, title, "P + G + O", notes=notes, limit=(f"{card / GiB:g} GiB", card))

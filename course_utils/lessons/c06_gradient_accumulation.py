@@ -181,8 +181,8 @@ def accumulation_figure(counts: Sequence[int] = (3, 8, 5, 2)) -> tuple[Figure, s
             cell(axes, place + 0.05, y, "first" if place < count else "grid", width=0.85, height=0.6)
         axes.text(-0.5, y + 0.3, f"micro-batch {row + 1}", ha="right", va="center")
         axes.text(widest + 0.4, y + 0.3, f"$T_{row + 1}$ = {count}", va="center")
-        _draw_line(axes, (widest + 3.6, y + 0.3), (widest + 5.4, middle))
-        axes.text(widest + 3, y + 0.3, f"$g_{row + 1}$", ha="center", va="center")
+        _draw_line(axes, (widest + 4.8, y + 0.3), (widest + 5.7, middle + 0.2 * (y + 0.3 - middle)))
+        axes.text(widest + 3.7, y + 0.3, f"$T_{row + 1}\\,g_{row + 1}$", ha="center", va="center")
     stations = (("G\nadd $T_i g_i$", "gradients"), ("÷ Σ$T_i$", "ink"), ("clip,\nthen step", "ink"))
     x = widest + 7.1
     for place, (text, color) in enumerate(stations):
@@ -246,7 +246,7 @@ def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -
     above.set(ylabel="tokens\nthat count", ylim=(0, None))
     below.bar(places, weights - 1, bottom=1, color=[COLORS["warning"] if w > 1 else COLORS["third"] for w in weights])
     below.axhline(1, color=COLORS["ink"], linewidth=1.4)
-    below.set(yscale="log", ylim=(0.3, 6), xlabel="micro-batch", ylabel="weight of a token\n(1 is right)")
+    below.set(yscale="log", ylim=(0.3, 6), xlabel="micro-batch", ylabel="weight over the\nright one (log)")
     below.set_yticks([0.5, 1, 2, 5], ["0.5", "1", "2", "5"])
     below.minorticks_off()
     below.set_xticks(places[:: max(1, k // 16)])
@@ -296,11 +296,12 @@ def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: 
     """What each run of `train_on_texts` reports, and beside it the held-out loss of a token."""
     figure, axes = panels(1, 2, height=3.6, sharey=True)
     kinds = {"reported": "training loss, as reported", "by token": "held-out loss of a token"}
-    texts = []
-    for panel, (kind, title), labels in zip(axes, kinds.items(), ("none", "ends"), strict=True):
+    texts, (by_token, by_text) = [], runs
+    losses = f"mean per token ({by_token})\nor per text ({by_text})", "mean per token"
+    for panel, (kind, title), y, labels in zip(axes, kinds.items(), losses, ("none", "ends"), strict=True):
         data = {name: {every * (i + 1): loss for i, loss in enumerate(run[kind])} for name, run in runs.items()}
         x = "update, from 32 texts each"
-        texts.append(lines(data, title, x, "loss", number=".2f", labels=labels, axes=panel)[1])
+        texts.append(lines(data, title, x, y, number=".2f", labels=labels, axes=panel)[1])
     return together(
         figure, "The mean of means reports a lower loss, and predicts held-out tokens about as well", *texts
     )
@@ -349,7 +350,9 @@ def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Seq
     for line in list(figure.axes[0].lines)[: len(data)]:
         first = line.get_ydata()[0]
         figure.axes[0].plot(ks, [first * ks[0] / k for k in ks], color=line.get_color(), linewidth=1)
-    figure.axes[0].text(0.02, 0.04, "thin lines: as 1/k", transform=figure.axes[0].transAxes, fontsize=9)
+        middle = len(ks) // 2
+        place = ks[middle], first * ks[0] / ks[middle]
+        figure.axes[0].annotate("as 1/k", place, (4, 6), textcoords="offset points", fontsize=9)
     return figure, f"{alt} Thin lines fall as 1/k."
 
 
@@ -361,7 +364,7 @@ def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[
         "A second micro-batch adds one G here; further ones add nothing",
         "peak of a step",
         colors={pencil: "predicted"},
-        notes={name: format_bytes(size) for name, size in dry.items()},
+        notes={name: f"dry run: {format_bytes(size)}" for name, size in dry.items()},
         marks=("dry run", dry),
     )
 

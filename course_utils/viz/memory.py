@@ -49,7 +49,12 @@ def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
     axes.plot(*at, "v", color=COLORS["ink"], markersize=6, clip_on=False)
     look = {"textcoords": "offset points", "ha": "right" if is_late else "left", "weight": "bold"}
     axes.annotate(f"peak: {format_bytes(usage.peak)}", at, (-7 if is_late else 7, 3), color=COLORS["ink"], **look)
-    axes.set(xlabel="events of the step: memory taken or given back", ylabel=f"memory in use, {unit}", title=title)
+    passing = timeline["optimizer temporaries"].to_numpy() / size
+    if usage.peak_phase != "update" and passing.max() > 10 * _VISIBLE * usage.peak / size:
+        most = int(passing.argmax())  # a band too thin to be found without a word
+        look = {"textcoords": "offset points", "arrowprops": {"arrowstyle": "-|>"}}
+        axes.annotate("update's temporaries", (most + 0.5, tops[most, -1]), (14, 18), **look)
+    axes.set(xlabel="events of the step: memory allocated or freed", ylabel=f"memory in use, {unit}", title=title)
     axes.set(xlim=(0, end), ylim=(0, 1.16 * usage.peak / size))
     axes.grid(axis="x", visible=False)
     used = [kind for kind in KINDS if timeline[kind].max() >= _VISIBLE * usage.peak]

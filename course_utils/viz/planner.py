@@ -151,7 +151,9 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
         if verdict != FITS:  # the peak alone may be below the card's line
             in_all = f"\nIn all {' to '.join(map(format_bytes, need))}"
     figure, alt = instants_figure(
-        answer.by_instant(), f"{title}{in_all}, {verdict} on {card}" if verdict else title, memory
+        {f"fullest in {phase}": parts for phase, parts in answer.by_instant().items()},
+        f"{title}{in_all}, {verdict} on {card}" if verdict else title,
+        memory,
     )
     terms = answer.peak_instant.parts  # the picture need not wait until formulas are found
     shown = [f"{term.name}: {format_bytes(term.bytes)}" for term in terms[:_TERMS_IN_TEXT]]

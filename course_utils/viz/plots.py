@@ -407,7 +407,7 @@ def _name_lines(axes: Axes, named: Sequence[tuple[str, str, float | None, float]
     for (up, text, color, value, place), middle in zip(ends, middles, strict=True):
         here = (1, value) if place is None else (place, value)
         where = axes.get_yaxis_transform() if place is None else "data"
-        look = {"va": "center", "fontsize": 9, "color": writing(color), "annotation_clip": False}
+        look = {"va": "center", "fontsize": 9, "color": writing(color), "annotation_clip": False, "bbox": _PAPER}
         axes.annotate(text, here, (6, middle - up), where, "offset points", **look)
 
 

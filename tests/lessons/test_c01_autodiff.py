@@ -78,5 +78,5 @@ def test_saved_by_length_stacks_the_formula_and_marks_what_was_measured():
     axes = figure.axes[0]
     assert [patch.get_width() for patch in axes.patches] == [1, 0.5, 1, 2, 2, 2]
     assert list(axes.lines[0].get_xdata()) == [1.5, 4]
-    assert "in line with s 2.00 KiB, formula: scores, with s² 2.00 KiB, eager, measured 4.00 KiB; s = 16, fused" in alt
+    assert "grows with s 2.00 KiB, formula: scores, s² 2.00 KiB, measured: eager 4.00 KiB; s = 16, fused" in alt
     assert "KiB" in axes.get_xlabel()

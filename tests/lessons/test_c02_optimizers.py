@@ -132,7 +132,7 @@ def test_gradient_sizes_are_by_tensor():
     sizes = gradient_sizes(Linear(3), {"x": torch.tensor([[3.0, 0.0, 4.0]], dtype=torch.float64)})
     assert sizes == {"w": pytest.approx(sqrt(25 / 3))}
     drawn, alt = lesson.sizes_figure({"a.0.w": 1e-3, "b": 2.0, "zero": 0.0})
-    assert title(drawn.axes[0]) == "Before training, tensors' gradients differ by up to 2,000 times"
+    assert title(drawn.axes[0]) == "Before training, tensors' gradients differ by a factor of up to 2,000"
     assert "of 2 tensors before training: from 0.001 for a.0.w to 2 for b" in alt
     assert "1 of 3 tensors are left out" in alt
 

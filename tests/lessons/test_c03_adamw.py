@@ -4,7 +4,6 @@ from math import sqrt
 
 import pytest
 import torch
-from figures import title
 from torch import nn
 
 from course_utils import hardware, training
@@ -69,10 +68,12 @@ def test_the_figure_of_seconds_says_where_the_lines_cross():
     figure, alt = lesson.seconds_figure(
         passes, {"by hand": lesson.Cost(0.04, 0.04, 0), "fused": lesson.Cost(0.01, 0.01, 0)}
     )
-    assert title(figure.axes[0]) == "One update, by hand, takes as long as the passes over about 40 tokens"
+    assert (
+        figure.get_suptitle() == "One update, by hand, takes as long as the passes over about 40 tokens (interpolated)"
+    )
     assert "by hand is at 40.0 ms; update, fused is at 10.0 ms" in alt
     figure, _ = lesson.seconds_figure(passes, {"by hand": lesson.Cost(9.0, 9.0, 0)})
-    assert title(figure.axes[0]).endswith("over more than 64 tokens")
+    assert figure.get_suptitle().endswith("over more than 64 tokens")
 
 
 def test_the_figure_of_losses_draws_both_texts():

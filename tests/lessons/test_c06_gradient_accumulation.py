@@ -273,7 +273,10 @@ def test_weighing_by_text_is_the_same_where_all_texts_are_equally_long():
     by_token, by_text = both()
     assert abs(by_token["by token"][-1] - by_text["by token"][-1]) > 1e-5
     _, alt = lesson.two_curves_figure({"right": by_token, "mean of means": by_text}, 1)
-    assert "as reported. Loss against update, from 32 texts each. right: " in alt
+    assert (
+        "as reported. Mean per token (right) or per text (mean of means) against update, from 32 texts each. right: "
+        in alt
+    )
 
 
 def test_noise_falls_with_the_micro_batches_of_a_group():
