@@ -112,7 +112,7 @@ def segment_curves_figure(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         texts.append(alt)
     legend(axes)
-    title = f"The peak is lowest within {max(off):.0%} of √(r·n) segments, or at one per block where that is fewer"
+    title = f"The lowest peak of those tried is within {max(off):.0%} of √(r·n) segments, or at one per block"
     return together(figure, title, *texts)
 
 
@@ -120,16 +120,18 @@ def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Fig
     """A row per way to train: its memory and its time, both relative to the first one's."""
     figure, grid = panels(1, 2, height=0.9 + 0.4 * len(ways), sharey=True)
     texts = []
-    for panel, what in enumerate(("peak, relative", "seconds of a step, relative")):
+    for panel, what in enumerate(("peak,\n× without a checkpoint", "seconds of a step,\n× without a checkpoint")):
         data = {name: [both[panel]] for name, both in ways.items()}
         texts.append(dots(data, x=what, axes=grid[panel])[1])
         grid[panel].axvline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
         grid[panel].margins(x=0.1)
     saving = list(ways)[1:]
-    least, fastest = (min(saving, key=lambda name: ways[name][panel]) for panel in (0, 1))
-    both = f"{least}: least memory and, of those that save memory, least time"
-    title = both if least == fastest else f"{least}: least memory; {fastest}: least time of those that save memory"
-    return together(figure, title[0].upper() + title[1:], "Both relative to the first.", *texts)
+    least = min(saving, key=lambda name: ways[name][0])
+    *others, slowest = sorted(saving, key=lambda name: ways[name][1])
+    title = f"Checkpoints save at least {1 - max(ways[name][0] for name in saving):.0%} of the peak; the most: {least}"
+    if ways[slowest][1] > 1.05 * max(ways[name][1] for name in others):  # nearer ones may swap places
+        title += ", the slowest" if slowest == least else f"; the slowest: {slowest}"
+    return together(figure, title, "Both relative to the first.", *texts)
 
 
 def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_block: float = 36.0) -> tuple[Figure, str]:

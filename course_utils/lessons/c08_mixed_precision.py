@@ -356,7 +356,7 @@ def _draw_rescue(axes: Axes) -> None:
     axes.text(-20, 0.95, "× S = 2¹⁶", ha="center", va="center")
     axes.text(-28, -0.55, "a gradient 2⁻²⁸\nbecomes 0", ha="center", va="center", color=writing("warning"), fontsize=9)
     axes.text(-12, -0.55, "2⁻¹²\nis kept", ha="center", va="center", color=writing("first"), fontsize=9)
-    axes.set(xlim=(-34, 18), ylim=(-0.9, 1.15), yticks=(), xlabel="size of a gradient, as power of two")
+    axes.set(xlim=(-34, 18), ylim=(-0.9, 1.15), yticks=(), xlabel="size of a gradient, as a power of two")
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
 
@@ -388,7 +388,7 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
     top.text(left + 0.5, 0, "subnormal numbers are pale", va="center", fontsize=8)
     top.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.3, -0.6))
     top.grid(visible=False, axis="y")
-    panels[1].set(xlabel="size of a gradient, as power of two", xlim=(left, 20))
+    panels[1].set(xlabel="size of a gradient, as a power of two", xlim=(left, 20))
     title = f"In fp16 {_percent(lost[0])} of the outputs' gradients vanish, and {_percent(lost[1])} of the parameters'"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure, f"{title}. Histograms over powers of two: {'; '.join(tails)}, half of fp16's smallest."
@@ -404,7 +404,7 @@ def scale_window_figure(
     """The shares of gradients that vanish, lose bits and overflow in a format, against the loss scale."""
     losses = [underflow_in(gradients, number, 2.0**power) for power in powers]
     kinds = {"vanished": "vanish", "subnormal": "lose bits", "overflowed": "overflow"}
-    looks = {name: (color, ".-") for name, color in zip(kinds.values(), ("first", "third", "second"), strict=True)}
+    looks = {name: (color, ".-") for name, color in zip(kinds.values(), ("first", "fourth", "second"), strict=True)}
     data = {
         label: {power: getattr(loss, name) for power, loss in zip(powers, losses, strict=True)}
         for name, label in kinds.items()
@@ -413,7 +413,7 @@ def scale_window_figure(
     title = f"No scale suits all in {number.name}"
     if good:
         title = f"From S = 2^{good[0]} to 2^{good[-1]} less than 1 % vanish in {number.name}, and none overflows"
-    x, y = "loss scale S, as power of two", "gradients that are not 0"
+    x, y = "loss scale S, as a power of two", "gradients that are not 0"
     figure, alt = lines(data, "", x, y, unit="%", looks=looks)
     if good:
         figure.axes[0].axvspan(good[0], good[-1], color=COLORS["third"], alpha=0.15, linewidth=0)
@@ -447,11 +447,11 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
 def _speed_conclusion(speed: dict, calls: Sequence[str], narrow: Sequence[str]) -> str:
     """What can be said of every narrow type."""
     faster = [call for call in calls if all(speed[call, kind]["measured"] > 1.1 for kind in narrow)]
-    rest = [call for call in calls if call not in faster]
+    slow = [f"{call} in {kind}" for call in calls for kind in narrow if speed[call, kind]["measured"] <= 1.1]
     if not faster:
         return "Here no call is faster in both narrow types"
     title = f"Faster here in both narrow types: {' and '.join(faster)}"
-    return f"{title}. Not so: {' and '.join(rest)}" if rest else title
+    return f"{title}. Not so: {' and '.join(slow)}" if slow else title
 
 
 def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
@@ -462,7 +462,7 @@ def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
     x, y = "one value of x, as a multiple of the largest of the others", "error of the other rows"
     figure, alt = lines(dict(errors.items()), "", x, y, unit="%", log="x")
     worst, best = (errors.iloc[-1].filter(like=part).max() for part in ("one scale", "block"))
-    title = f"One large value: errors up to {worst:.0%} with one scale a tensor, up to {best:.0%} with blocks"
+    title = f"One large value: errors up to {worst:.0%} with one scale a tensor, up to {best:.1%} with blocks"
     return together(figure, title, alt)
 
 

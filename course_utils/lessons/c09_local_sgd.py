@@ -335,7 +335,7 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
         panel.axhline(90, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
         ratios = {name: average / step for name, average in sending.items()}
         data = {name: zip(everies, everies / (everies + r), strict=True) for name, r in ratios.items()}
-        title, x = f"{machine}: {format_seconds(step)} a step", "H, steps between two averages"
+        title, x = f"{machine}: {format_seconds(step)} a step", "H, steps between two averages (mark: 9r)"
         y = "share of time in which\nthe ranks compute"
         lines(data, title, x, y, unit="%", log="x", labels="none", axes=panel)
         for (name, r), color, marker in zip(ratios.items(), SERIES, MARKS, strict=False):
@@ -355,7 +355,7 @@ def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
     gaps = []
     for axes, (group, runs) in zip(grid[0], drifts.items(), strict=True):
         looks = {name: (color, "-") for name, color in zip(runs, SERIES, strict=False)}
-        lines(runs, group, y="distance to the mean", looks=looks, labels="none", axes=axes)
+        lines(runs, group, y="distance to the mean, ‖θ − θ̄‖", looks=looks, labels="none", axes=axes)
         for name, points in runs.items():
             gaps.append(f"{group}, {name}: at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end")
     legend(grid[0][0])
@@ -378,7 +378,7 @@ def apart_figure(lines: Mapping[str, Sequence[tuple[int, float]]], low: float) -
     top = max(d for points in lines.values() for _, d in points)
     above.set(ylim=(low, 1.25 * top), title="Run A never closes the gap; run B closes it with its first average")
     below.set(ylim=(-0.03 * low, low), xlabel="step (the scale of the distance changes between the panels)")
-    figure.supylabel("distance to the mean", fontsize=10)
+    figure.supylabel("distance to the mean, ‖θ − θ̄‖", fontsize=10)
     distances = "; ".join(
         f"{name} begins at {points[0][1]:.2g}, is at most {max(d for _, d in points):.2g}, and ends at {points[-1][1]:.2g}"
         for name, points in lines.items()
@@ -409,12 +409,15 @@ def losses_of_ways_figure(
     figure, (curves, left, right) = panels(1, 3, height=3.3, width_ratios=(1.5, 1, 1))
     looks = {way: (color, "-") for way, color in zip(runs, SERIES, strict=False)}
     data = {way: zip(run.steps, run.losses, strict=True) for way, run in runs.items()}
-    title = f"loss; marks: first average ≤ {level:.2f}"
-    lines(data, title, "steps", "loss of the mean", looks=looks, labels="none", number=".2f", axes=curves)
+    title = f"mark: first average at or below {level:.2f}"
+    lines(data, title, "steps", "loss of the mean", looks=looks, labels="legend", number=".2f", axes=curves)
     curves.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
     for (way, (step, *_)), marker in zip(costs.items(), MARKS, strict=False):
         curves.plot(step, runs[way].losses[runs[way].steps.index(step)], marker, color=COLORS[looks[way][0]])
-    for axes, values, unit, what in ((left, sent, "bytes", "sent by a rank"), (right, times, "seconds", "time")):
+    for axes, values, unit, what in (
+        (left, sent, "bytes", "sent by a rank"),
+        (right, times, "seconds", f"time,\n{name}"),
+    ):
         rows, colors = {way: {way: value} for way, value in values.items()}, {way: looks[way][0] for way in runs}
         bars(
             rows,
@@ -427,14 +430,16 @@ def losses_of_ways_figure(
         )
         axes.set_xlim(0, 1.2 * axes.get_xlim()[1])
     right.set_yticklabels([])
-    quick, frugal = (min(costs, key=lambda way: costs[way][place]) for place in (0, 1))
+    quick, most, slowest = min(costs, key=lambda way: costs[way][0]), max(sent, key=sent.get), max(times, key=times.get)
+    dear = f"{most} the most bytes and {slowest} the most seconds"
+    dear = "the most bytes and seconds" if quick == most == slowest else dear
     by_way = "; ".join(
         f"{way}: {format_counted(step, 'step')}, {format_bytes(sent[way])} sent, {format_seconds(times[way])}"
         for way, (step, *_) in costs.items()
     )
     return together(
         figure,
-        f"To one loss {quick} takes the fewest steps, and {frugal} the fewest bytes ({name})",
+        f"{quick} needs the fewest steps to reach a loss of {level:.2f}, and {dear}",
         f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}. {by_way}.",
     )
 
@@ -456,7 +461,11 @@ def losses_against_every_figure(
         axes.axhspan(low, high, alpha=0.25, linewidth=0, **look)
         axes.text(list(line)[-1] * 1.15, middle[-1], kind, color=writing(color), va="center")
     everies = sorted({h for line in ends.values() for h in line})
-    axes.set(xscale="log", xlabel="H, steps between two averages", ylabel="loss of the mean\nafter equally many steps")
+    axes.set(
+        xscale="log",
+        xlabel="H, steps between two averages (mark: median of the seeds; whiskers: lowest, highest)",
+        ylabel="loss of the mean\nafter equally many steps",
+    )
     axes.set_xticks(everies, [f"{h}" for h in everies])
     axes.set_xlim(everies[0] / 1.3, everies[-1] * 3.2)
     axes.minorticks_off()
@@ -533,8 +542,9 @@ def play_local_drift(
             track = np.vstack([means[begin], places[begin + 1 : begin + every + 1, rank]])
             plane.plot(*track.T, color=color, linewidth=1)
         plane.plot(*centers[rank], "x", color=color, markersize=8, markeredgewidth=2)
-    plane.plot(*means[::every].T, "o-", color=COLORS["ink"], markersize=4, linewidth=2, label="mean")
+    plane.plot(*means[::every].T, "o-", color=COLORS["ink"], markersize=4, linewidth=2, label="ranks' mean at averages")
     star = {"color": COLORS["inputs"], "markersize": 15, "markeredgecolor": COLORS["ink"]}
+    plane.plot([], [], "x", color=COLORS["ink"], markeredgewidth=2, label="a rank's own minimum")
     plane.plot(*lowest, "*", **star, label="joint minimum")
     plane.set(xlabel="first parameter", ylabel="second parameter", xlim=(-2.7, 2.7), ylim=(-2.4, 2.4), aspect="equal")
     plane.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)

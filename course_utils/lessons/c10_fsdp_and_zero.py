@@ -646,7 +646,7 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
             f"{crossing:,.0f} tokens", (crossing, 1e3 * gather), (6, -6), textcoords="offset points", va="top"
         )
         crossings.append(f"{crossing:,.0f} ({name})")
-    axes.set(xscale="log", yscale="log", xlabel="tokens of a rank in a step", ylabel="milliseconds")
+    axes.set(xscale="log", yscale="log", xlabel="tokens of a rank in a step", ylabel="milliseconds per block")
     axes.set_title(f"A gather hides behind computing from {' or '.join(crossings)} tokens on", fontsize=10)
     return figure, (
         f"Milliseconds to compute a block of {parameters / 1e6:.0f} million parameters forward, rising with a rank's tokens, "
@@ -665,7 +665,8 @@ def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
         by_run.append(f"{name}: computes {computed} and takes part in {sent}")
     axes = panels(height=1.2 + 0.95 * len(runs))[1]
     names = [name for run in runs for name in (f"{run}: computes", "sends, receives")]
-    title = "By hand a rank computes or sends; with prefetch it can do both"
+    shares = ", ".join(f"{name} {overlap(lane):.0%}" for name, lane in runs.items())
+    title = f"Of the time of its collectives a rank also computes:\n{shares}"
     _draw_lanes(axes, jobs, names, title, "time of a step of rank 0", unit="seconds")
     return axes.figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
 
@@ -688,7 +689,7 @@ def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
     data = {"peak, measured": by_units["peak"], "largest unit": by_units["gathered"]}
     looks = {"peak, measured": ("measured", "o-"), "largest unit": ("temporaries", "s--"), "all shards": ("ink", ":")}
     title, levels = "Smaller units save memory until the largest is one matrix", {"all shards": shards}
-    return lines(data, title, "units", "of a rank", unit="bytes", log="x", looks=looks, levels=levels)
+    return lines(data, title, "units (log)", "of a rank", unit="bytes", log="x", looks=looks, levels=levels)
 
 
 def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figure, str]:
@@ -707,7 +708,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figu
         drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
         data, y = dict(zip(names, drawn, strict=True)), f"{byte_unit(size)[0]} of a rank"
         lines(data, way, "tokens", y, log="x", looks=looks, labels="none", axes=axes)
-        axes.set_xticks([32, 256], ["32", "256"])
+        axes.set_xticks(ticks := [32, 64, 128, 256], ticks)
         axes.minorticks_off()
         above = paper.index[paper["loss"] > paper["gradients"]]
         crossed.append(f"{way} {above.min()}" if len(above) else f"{way} none drawn")

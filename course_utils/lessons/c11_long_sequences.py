@@ -23,7 +23,7 @@ from course_utils.memory import distinct_bytes
 from course_utils.memory.trace.allocator import allocator_of
 from course_utils.techniques import first_fit, pack
 from course_utils.techniques.attention import attention, visible
-from course_utils.units import format_bytes
+from course_utils.units import format_bytes, format_counted
 from course_utils.viz.parts import cell, subplots
 from course_utils.viz.plots import bars, legend, lines, panels
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
@@ -359,13 +359,13 @@ def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: in
         packed.barh(row, room - ends[-1], left=ends[-1], color=COLORS["grid"], height=0.9)
     seen.imshow(mask.numpy(), cmap="Blues", vmin=0, vmax=1.4, interpolation="nearest")
     wasted, left = 1 - sum(lengths) / longest / len(lengths), 1 - sum(lengths) / room / len(rows)
-    padded.set_title(f"Padded: {wasted:.0%} empty", fontsize=10)
+    padded.set_title(f"{len(lengths)} documents, padded: {wasted:.0%} empty", fontsize=10)
     packed.set_title(f"Packed: {left:.0%} empty", fontsize=10)
     seen.set_title("What a row's tokens see", fontsize=10)
     for axes, ylabel in ((padded, "documents"), (packed, "rows")):
         axes.invert_yaxis()
         axes.set(xlabel="positions", ylabel=ylabel, yticks=[])
-    seen.set(xlabel="key", ylabel="query")
+    seen.set(xlabel="key; dark: may see", ylabel="query")
     for axes in panels:
         axes.grid(visible=False)
     return figure, (
@@ -395,22 +395,24 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float, shar
     lengths, texts = np.geomspace(1024, 262_144, 90), []
     both = [host_or_again(width, lengths, machine, per_number, share) for machine in machines]
     highest = 1.6 * max(moved for moved, _ in both)
-    names = ("moved", "moved while computing: waits", "computed again")
+    names = ("moved", "moved, overlapped: time still waited", "computed again")
     looks = dict(zip(names, (("communication", "-"), ("communication", ":"), ("recomputed", "--")), strict=True))
     figure, grid = panels(1, len(machines), height=3.3, sharey=True, squeeze=False)
     for axes, machine, (moved, again) in zip(grid[0], machines, both, strict=True):
-        meet = length_that_meets(width, machine, per_number, share)
+        meet = float(f"{length_that_meets(width, machine, per_number, share):.2g}")
         moved = np.full_like(lengths, moved)
         curves = (moved, exposed(moved, again), again)
         inside = (list(zip(lengths, np.where(curve > highest, np.inf, curve), strict=True)) for curve in curves)
-        title = f"{machine.name}: moving wins from s = {meet:,.0f}"
+        title = f"{machine.name}: not overlapped,\nmoving wins from about {meet:,.0f} tokens"
         y = "simulated, a token and block"
         data = dict(zip(names, inside, strict=True))
         lines(data, title, "tokens s", y, unit="seconds", log="x", looks=looks, labels="none", axes=axes)
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
+        look = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 8.5}
+        axes.annotate("equal, not overlapped", (meet, 0.9), (-3, 0), xycoords=axes.get_xaxis_transform(), **look)
         axes.set_xticks([1024, 8192, 65_536, 262_144], ["1,024", "8,192", "65,536", "262,144"])
         axes.minorticks_off()
-        texts.append(f"{machine.name}: both take as long at {meet:,.0f} tokens")
+        texts.append(f"{machine.name}: both take as long at about {meet:,.0f} tokens")
     legend(grid[0][0])
     for axes in grid[0][1:]:
         axes.set_ylabel("")
@@ -429,7 +431,11 @@ def play_long(
 ) -> tuple[Figure, str]:
     """What one text costs a model of 24 blocks in bf16 with every block checkpointed: bytes on each rank, kind by kind."""
     mine, blocks, heads, half = length / ranks, 24, width / 128, 2
-    scores = {"its scores": 5 * heads * mine**2} if whole_scores else {"a number a query": ITEMSIZE * heads * mine}
+    scores = (
+        {"its scores": 5 * heads * mine**2}
+        if whole_scores
+        else {"log-sum-exp (one per query)": ITEMSIZE * heads * mine}
+    )
     parts = {
         "boundaries of blocks": half * mine * width * blocks,
         "one block's activations": 34 * mine * width,
@@ -439,4 +445,4 @@ def play_long(
     title = f"{format_bytes(round(sum(parts.values())))} a rank; the most: {max(parts, key=parts.get)}"
     rows = {name: {"activations": round(value)} for name, value in parts.items()}
     figure, alt = bars(rows, title, "bytes of a rank", legend=False)
-    return figure, f"{length:,} tokens on {ranks} ranks, {words:,} words, width {width:,}. {alt}"
+    return figure, f"{length:,} tokens on {format_counted(ranks, 'rank')}, {words:,} words, width {width:,}. {alt}"

@@ -1,6 +1,7 @@
 """Chapter 11b: a small classifier that is fine-tuned in every way, the runs that are stored, and the chapter's figures."""
 
 import json
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -489,7 +490,7 @@ def stored() -> pd.DataFrame:
 
 # Figures.
 
-STUDENTS_TITLE = "A teacher helps at T = 1 and 2; a second epoch helps more"
+STUDENTS_TITLE = "A teacher helps at T = 1 and 2 and harms at T = 4; a second epoch helps more"
 
 
 def bytes_of_ways(width: int = 4096, rank: int = 16) -> dict[str, dict[str, float]]:
@@ -524,8 +525,8 @@ def idea_figure() -> tuple[Figure, str]:
 
 def bands_figure(runs: Mapping[str, Sequence[float]], xlabel: str, title: str) -> tuple[Figure, str]:
     """A row by name, a dot for each seed, a line at the mean; 0 is marked where it lies between the dots."""
-    figure, alt = dots(runs, title, xlabel)
-    return figure, f"{alt} A dot for each seed, a line at the mean."
+    figure, alt = dots(runs, "", f"{xlabel}; orange: their mean")
+    return together(figure, title, alt, "A dot for each seed, a line at the mean.")
 
 
 def raced(runs: pd.DataFrame) -> dict[str, list[float]]:
@@ -541,11 +542,12 @@ def race_title(differences: Mapping[str, Sequence[float]]) -> str:
         [name for name, values in differences.items() if all(sign * value < 0 for value in values)] for sign in (1, -1)
     )
     parts = [
-        f"{way} AdamW with every seed: {'; '.join(names)}"
+        f"{way} AdamW with every seed: {' · '.join(names)}"
         for way, names in (("below", below), ("above", above))
         if names
     ]
-    return "\n".join(one[0].upper() + one[1:] for one in parts)
+    title = "\n".join(one[0].upper() + one[1:] for one in parts)
+    return title + "; the others end on both sides" * (len(below + above) < len(differences))
 
 
 def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.DataFrame:
@@ -564,28 +566,29 @@ def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.D
 def choosing_figure(base: Tried, ways: Mapping[str, Tried], ends: Mapping[str, Sequence[float]]) -> tuple[Figure, str]:
     """A row for each way, the lowest peak first: its peak, an epoch's seconds as a multiple, stored differences of loss."""
     ways = dict(sorted(ways.items(), key=lambda item: item[1].peak))
+    called = {name: name.replace("LoRA of rank 16", "LoRA on all layers") for name in ways}
     height = 1.5 + 0.3 * len(ways)
     figure, (peaks, clocks, losses) = panels(1, 3, height=height, sharey=True, width_ratios=[3, 2, 3])
-    shown, mean = {name: ends.get(name, []) for name in ways}, sum(ends["start"]) / len(ends["start"])
+    shown, mean = {called[name]: ends.get(name, []) for name in ways}, sum(ends["start"]) / len(ends["start"])
     by_peak, times = (
-        {name: one.peak for name, one in ways.items()},
-        {n: w.seconds / base.seconds for n, w in ways.items()},
+        {called[name]: one.peak for name, one in ways.items()},
+        {called[n]: w.seconds / base.seconds for n, w in ways.items()},
     )
     _, first = bars(by_peak, x="peak", axes=peaks)
-    _, second = dots({name: [time] for name, time in times.items()}, x="epoch, × as it is", axes=clocks)
-    _, third = dots(shown, x="loss minus as it is", axes=losses)
+    _, second = dots({name: [time] for name, time in times.items()}, x="seconds of an epoch,\n× AdamW's", axes=clocks)
+    _, third = dots(shown, x="held-out loss minus AdamW's\ndot: a seed; orange: mean", axes=losses)
     size = byte_unit(max(by_peak.values()))[1]
     for axes, place in ((peaks, base.peak / size), (clocks, 1.0)):
         axes.axvline(place, color=COLORS["ink"], linewidth=1, zorder=0)
         axes.set_xlim(0, 1.15 * max(place, axes.get_xlim()[1]))
     losses.axvline(mean, color=COLORS["ink"], linewidth=1, linestyle=":")
     look = {"textcoords": "offset points", "ha": "right", "va": "center", "fontsize": 8}
-    losses.annotate("not tuned", (mean, -0.75), (-3, 0), **look)
+    losses.annotate("before fine-tuning (mean)", (mean, -0.75), (-3, 0), **look)
     peaks.set_ylim(len(ways) - 0.4, -1.1)
     above = [name for name, values in shown.items() if values and min(values) > 0]
-    higher = f"\nEnd higher with every seed: {', '.join(above)}" if above else ""
-    title = f"Lowest peak: {next(iter(ways))}. Lines: as it is{higher}"
-    about = f"As it is: {format_bytes(base.peak)}; not fine-tuned: mean {mean:.2f}."
+    higher = "\n" + textwrap.fill(f"Above AdamW with every seed: {' · '.join(above)}", 88) if above else ""
+    title = f"Lowest peak: {next(iter(shown))}. Solid lines: AdamW{higher}"
+    about = f"AdamW: {format_bytes(base.peak)}; not fine-tuned: mean {mean:.2f}."
     return together(figure, title, about, first, second, third)
 
 

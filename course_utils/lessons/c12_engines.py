@@ -511,8 +511,9 @@ def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
     data, x = {"before": before, "after": after}, "seconds since the agents were started"
     figure, _ = lines(data, title, x, "update at work", looks=looks, labels="none")
     (axes,) = figure.axes
-    axes.axvspan(killed, after[0][0], color=COLORS["grid"], zorder=0)
-    axes.text(killed + lost / 2, after[-1][1], f"{lost:.0f} s\nwithout an update", ha="center", va="top")
+    still = max(killed, before[-1][0])  # ranks that live may go on for an update
+    axes.axvspan(still, after[0][0], color=COLORS["grid"], zorder=0)
+    axes.text((still + after[0][0]) / 2, after[-1][1], "without\nan update", ha="center", va="top")
     axes.set(xlim=(0, None), ylim=(0, None))
     events = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
     return figure, f"{title}. {events}."
@@ -588,6 +589,8 @@ def log_figure(folder: Path) -> tuple[Figure, str]:
     for axes, column, y in ((left, "loss", "loss"), (right, "tokens_per_second", "tokens a second")):
         data = {name: own[column] for name, own in by_attempt.items()}
         lines(data, "", "update", y, labels="none" if axes is left else "ends", axes=axes)
+        axes.lines[-1].set(marker=".")
+        axes.lines[0].set(marker="o", markersize=8, markerfacecolor="none", zorder=3)
     right.set_ylim(0, None)
     attempts = "; ".join(
         f"{name}, updates {own.index.min()} to {own.index.max()}, loss {own['loss'].iloc[-1]:.2f}"
@@ -595,7 +598,10 @@ def log_figure(folder: Path) -> tuple[Figure, str]:
     )
     twice = rows.groupby("step")["loss"].agg(["count", "max", "min"]).query("count > 1")
     apart = (twice["max"] - twice["min"]).max()
-    title = f"{format_counted(len(twice), 'row')} logged again, with losses that differ by {apart:.1g}"
+    again = "update {}" if len(twice) == 1 else "updates {} to {}"
+    title = (
+        f"Logged again: {again.format(twice.index.min(), twice.index.max())}, with losses that differ by {apart:.1g}"
+    )
     title = title if len(twice) else f"{format_counted(len(by_attempt), 'attempt')} in one log"
     return together(figure, title, f"log.csv has {format_counted(len(rows), 'row')}: {attempts}.")
 

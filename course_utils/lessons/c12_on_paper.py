@@ -14,7 +14,7 @@ from course_utils.errors import CourseError
 from course_utils.hardware.links import A100, LINKS, Cluster, Link, all_reduce_seconds
 from course_utils.units import format_seconds
 from course_utils.viz.parts import subplots
-from course_utils.viz.plots import bars, lines, panels
+from course_utils.viz.plots import bars, legend, lines, panels
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
@@ -76,13 +76,15 @@ def cuts_figure(
             color, mark = ("third", "o") if need <= has[name] else ("warning", "X")
             axes.plot(need, row, mark, color=COLORS[color], markersize=7)
             frame = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}
-            look = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "bbox": frame}
+            side = "center" if not 1 / 8 < need / has[name] < 8 else "right" if need <= has[name] else "left"
+            look = {"textcoords": "offset points", "ha": side, "fontsize": 8, "bbox": frame}
             axes.annotate(f"{need:,.0f}", (need, row), (0, 6), **look)
         axes.axvline(has[name], color=COLORS["ink"], linestyle="--", linewidth=1.2, zorder=0)
-        axes.annotate(
-            f"has {has[name]:,}", (has[name], len(names) - 0.1), (3, 0), textcoords="offset points", fontsize=8
-        )
         limits = min(*needs, has[name]) / 5, max(*needs, has[name]) * 15
+        is_right = np.log(has[name] / limits[0]) > 0.5 * np.log(limits[1] / limits[0])
+        place, side = (-3, "right") if is_right else (3, "left")
+        look = {"textcoords": "offset points", "ha": side, "fontsize": 8}
+        axes.annotate(f"this model: {has[name]:,}", (has[name], len(names) - 0.1), (place, 0), **look)
         axes.set(xscale="log", xlim=limits, ylim=(len(names) + 0.1, -0.7), xlabel=unit)
         axes.set_title(name, fontsize=10)
         axes.minorticks_off()
@@ -98,7 +100,7 @@ def cuts_figure(
         key.plot([0.1], [row + 1], mark, color=COLORS[color], markersize=7)
         key.text(0.18, row + 1, words, va="center", fontsize=9)
     key.set_xlim(0, 1)
-    title = f"At 400 Gb/s this model has enough for a cut by {' and '.join(between)}"
+    title = f"At 400 Gb/s, only the cuts by {' and '.join(between)} pay"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure, f"{title}. What a cut asks for on {ranks} cards. {'. '.join(by_cut)}."
 
@@ -464,28 +466,37 @@ def failures_figure(
         best = daly_interval(saving, between)
         intervals, dots = (best * np.geomspace(1 / 6, 6, n) for n in (60, 9))
         lost = [1 - every / daly_wall_clock(every, every, saving, restart, between) for every in intervals]
-        axes.plot(intervals / 60, np.multiply(100, lost), color=COLORS[color], linestyle=LINES[row % 4])
+        axes.plot(
+            intervals / 60,
+            np.multiply(100, lost),
+            color=COLORS[color],
+            linestyle=LINES[row % 4],
+            label="Daly's formula",
+        )
         seen = []
         for every in dots:
             pieces = max(1, round(200 * between / every))
             seen.append(
                 100 * (1 - pieces * every / wall_clock(pieces, every, saving, restart, between, runs)[0].mean())
             )
-        axes.plot(dots / 60, seen, MARKS[row], color=COLORS[color])
+        axes.plot(dots / 60, seen, MARKS[row], color=COLORS[color], label="simulated")
         least[count] = 1 - best / daly_wall_clock(best, best, saving, restart, between)
         axes.plot(best / 60, 100 * least[count], "|", color=COLORS["ink"], markersize=16)
         axes.text(dots[-1] / 60, seen[-1] + 4, f"{count:,} cards", color=writing(color), ha="right", fontsize=9)
         beside[count] = lost_asynchronously(saving, copying, restart, between)
-        axes.plot(saving / 60, 100 * beside[count], "*", color=COLORS[color], markersize=12)
+        axes.plot(
+            saving / 60, 100 * beside[count], "*", color=COLORS[color], markersize=12, label="asynchronous checkpoints"
+        )
         by_count.append(
             f"{count:,} cards: {3600 / between:.2g} restarts an hour, best every {format_seconds(best)}, "
             f"{least[count]:.0%} lost, {beside[count]:.0%} where checkpoints are written meanwhile"
         )
     axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(-4, 100))
-    axes.set_xticks(ticks := [1, 3, 10, 30, 100, 300], [f"{tick}" for tick in ticks])
+    axes.set_xticks(ticks := [0.5, 1, 3, 10, 30, 100, 300], [f"{tick}" for tick in ticks])
     axes.minorticks_off()
+    legend(axes)
     best, others = (", ".join(f"{share:.0%}" for share in shares.values()) for shares in (least, beside))
-    axes.set_title(f"At the best interval (|) {best} is lost; with asynchronous checkpoints (★) {others}", fontsize=11)
+    axes.set_title(f"At the best interval (|) {best} is lost;\nwith asynchronous checkpoints (★) {others}", fontsize=11)
     begins = f"Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs, stars are "
     begins += "asynchronous checkpoints"
     return figure, f"{begins}. {'; '.join(by_count)}."

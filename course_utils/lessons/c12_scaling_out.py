@@ -24,7 +24,7 @@ from course_utils.lessons.c10_fsdp_and_zero import local_part
 from course_utils.memory import saved_bytes
 from course_utils.memory.trace.allocator import allocator_of
 from course_utils.units import format_counted, format_seconds
-from course_utils.viz.parts import cell, drawing
+from course_utils.viz.parts import cell, drawing, subplots
 from course_utils.viz.plots import Span, legend, panels, timeline, together
 from course_utils.viz.style import writing
 
@@ -386,7 +386,7 @@ _RANKS = ("first", "gradients", "third", "fourth")
 
 
 def axes_figure() -> tuple[Figure, str]:
-    """The idea: each axis cuts another side of the model or of the batch; a color is a rank, gray is on all four."""
+    """The idea: each axis cuts a different side of the model or of the batch; a color is a rank, gray is on all four."""
     figure, grid = panels(2, 3, height=5.4)
     gray, small = writing("not attributed"), {"ha": "center", "fontsize": 8}
     for axes, (name, (model, batch, travels)) in zip(grid.flat, AXES.items(), strict=True):
@@ -407,7 +407,7 @@ def axes_figure() -> tuple[Figure, str]:
         f"{name}: the model is cut by {model}, the batch by {batch}, sent are {' '.join(travels.split())}"
         for name, (model, batch, travels) in AXES.items()
     )
-    title = "Each axis cuts another side of the model or of the batch"
+    title = "Each axis cuts a different side of the model or of the batch"
     return together(figure, title, f"Four ranks, and what each axis cuts. {by_axis}.")
 
 
@@ -423,7 +423,7 @@ _RANK_COLORS = ("activations", "gradients")
 
 def width_figure() -> tuple[Figure, str]:
     """An MLP with one number in, two inside and one out, cut over two ranks; below, its matrices as PyTorch stores them."""
-    figure, grid = panels(2, 2, height=3.6)
+    figure, grid = subplots(2, 2, figsize=(5.6, 3.6), layout="constrained")
     rows = {"as written: x W": ([[2, -3]], [[5], [7]]), "as stored: W transposed": ([[2], [-3]], [[5, 7]])}
     cuts = ("W₁, 1 × 2: by columns", "W₂, 2 × 1: by rows", "W₁, 2 × 1: dimension 0", "W₂, 1 × 2: dimension 1")
     matrices = [matrix for pair in rows.values() for matrix in pair]
@@ -451,7 +451,7 @@ def halves_figure(stages: int = 3, micro_batches: int = 2) -> tuple[Figure, str]
         draw_slots(axes, schedule, f"{name}: {schedule.end} slots", letters=True)
     whole, cut = (schedule.end for schedule in ways.values())
     grid[0].set_xlim(0, max(whole, cut) * 1.02)
-    title = "Gradients reach the stage before a slot earlier, and W fills what would be idle"
+    title = "The previous stage gets its gradients one slot earlier\nW fills slots that would otherwise be idle"
     text = f"{stages} stages, {micro_batches} micro-batches: {whole} slots with whole backward passes, {cut} cut."
     return together(figure, title, text)
 
@@ -506,4 +506,6 @@ def play_schedule(
 ) -> tuple[Figure, str]:
     """Play: a forward pass takes two slots, a backward pass `backward`, a message to another stage `wire`."""
     cost = {"F": 2, "B": backward} if schedule != "zero bubble" else {"F": 2, "B": backward // 2, "W": backward // 2}
-    return Drawn(SCHEDULES[schedule](stages, micro_batches), cost, wire).figure()
+    figure, alt = Drawn(SCHEDULES[schedule](stages, micro_batches), cost, wire).figure()
+    figure.axes[0].set_xlabel("slots (a forward pass takes 2)")
+    return figure, alt

@@ -22,7 +22,7 @@ from course_utils.memory.trace.measure import Measurement, measure
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
 from course_utils.viz.parts import drawing
-from course_utils.viz.plots import bars, panels
+from course_utils.viz.plots import bars, panels, together
 from course_utils.viz.style import COLORS
 from course_utils.viz.tradeoff import Entry
 
@@ -62,7 +62,7 @@ def prove(recipe: Recipe) -> Measurement:
 
 
 def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
-    """A row for each recipe of one scenario: bytes by kind at the fullest instant, seconds by phase, and the budgets as lines."""
+    """A row for each recipe of one scenario: bytes by kind at the peak, seconds by phase, and the budgets as lines."""
     scenario = next(iter(by_name.values())).scenario
     figure, (left, right) = panels(1, 2, height=1.9 + 0.42 * len(by_name), sharey=True)
     at_peak = {name: w.estimate.peak_instant.by_kind for name, w in by_name.items()}
@@ -73,7 +73,11 @@ def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
         quick[name] = format_seconds(w.seconds) + ("" if w.seconds <= scenario.seconds else ", too much")
     fitting = sum(w.fits and w.seconds <= scenario.seconds for w in by_name.values())
     title, budget = f"{fitting} of {len(by_name)} keep both budgets (dashed)", ("budget", scenario.memory)
-    _, first = bars(at_peak, title, "bytes at the fullest instant", notes=fits, limit=budget, axes=left)
+    if len(by_name) == 1:
+        (only,) = by_name.values()
+        over = ["of bytes"] * (not only.fits) + ["of seconds"] * (only.seconds > scenario.seconds)
+        title = f"Over the budget {' and the one '.join(over)}" if over else "Both budgets (dashed) are kept"
+    _, first = bars(at_peak, "", "bytes at the peak", notes=fits, limit=budget, axes=left)
     colors, limit = dict.fromkeys(_STRENGTH, "ink"), ("budget", scenario.seconds)
     look = {"unit": "seconds", "colors": colors, "notes": quick, "limit": limit, "legend": False}
     _, second = bars(seconds, "", "forward, backward, update (dark to light)", **look, axes=right)
@@ -81,7 +85,7 @@ def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
         bar.set_alpha(_STRENGTH.get(part, 0.1))
     for axes in (left, right):
         axes.set_xlim(0, 1.18 * axes.get_xlim()[1])
-    return figure, f"{first} {second}"
+    return together(figure, title, first, second)
 
 
 def chosen_figure(

@@ -36,7 +36,7 @@ def losses_over_seeds(
     compared = {name: _smooth(histories, window) for name, histories in runs.items()}
     if reference:
         compared = {name: own - compared[reference] for name, own in compared.items() if name != reference}
-    what = f"training loss less that of {reference}" if reference else "training loss"
+    what = f"training loss minus {reference}'s" if reference else "training loss"
     data = {name: dict(zip(own.index, own.to_numpy(), strict=True)) for name, own in compared.items()}
     looks = {name: (SERIES[row], LINES[row % len(LINES)]) for row, name in enumerate(runs)}
     if level:

@@ -157,7 +157,7 @@ def test_speeds_are_ratios_to_float32_and_the_title_says_what_is_faster():
     times = pd.DataFrame({"predicted": [8, 4, 80, 4, 2, 2], "measured": [8, 2, 80, 3, 2, 1]}, index)
     figure, alt = lesson.speed_figure(times)
     assert [bar.get_width() for bar in figure.axes[0].patches] == [4, 1.5, 0.1, 3]
-    assert figure.get_suptitle() == "Faster here in both narrow types: copy. Not so: product"
+    assert figure.get_suptitle() == "Faster here in both narrow types: copy. Not so: product in float16"
     assert "product in bfloat16: 4, predicted 2" in alt
 
 
@@ -165,7 +165,7 @@ def test_the_outliers_figure_draws_a_line_for_each_way():
     errors = pd.DataFrame({"e2m1, one scale": [0.2, 1.0], "NVFP4, blocks of 16": [0.13, 0.15]}, [1, 100])
     figure, alt = lesson.outlier_figure(errors)
     assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [[20, 100], [13, 15]]
-    assert "up to 100% with one scale a tensor, up to 15% with blocks" in figure.get_suptitle()
+    assert "up to 100% with one scale a tensor, up to 15.0% with blocks" in figure.get_suptitle()
     assert "e2m1, one scale: 20.0% at 1, 100.0% at 100" in alt
 
 

@@ -95,7 +95,7 @@ def test_figures_say_what_they_draw():
     assert [title(axes).split(":")[0] for axes in figure.axes] == ["Whole", "In tiles"]
     assert "only one tile of 2 by 3" in alt
     _, alt = lesson.host_figure([hardware.machine("A100-80GB")], 8192, 56.0)
-    assert "width 8,192. A100-80GB: both take as long at" in alt
+    assert "width 8,192. A100-80GB: both take as long at about" in alt
     lengths = [3, 2, 1]
     _, alt = lesson.packing_figure(lengths, [torch.arange(n) for n in lengths], 4)
     assert "3 documents, padded to 3: 33% of positions are empty. Packed into 2 rows of 4: 25%." in alt
@@ -111,7 +111,7 @@ def test_the_play_divides_by_ranks_what_grows_with_tokens(whole_logits, whole_sc
     words = {"whole_logits": whole_logits, "whole_scores": whole_scores}
     _, alone = lesson.play_long(**words)
     _, shared = lesson.play_long(ranks=ranks, **words)
-    assert "8,192 tokens on 1 ranks" in alone
+    assert "8,192 tokens on 1 rank," in alone
     assert f"8,192 tokens on {ranks} ranks" in shared
     if ranks == 4:
         assert "boundaries of blocks: 192 MiB" in shared

@@ -124,7 +124,7 @@ def test_the_race_is_paired_by_seed():
     differences = lesson.raced(lesson.stored())
     assert all(len(values) == len(lesson.RACE_SEEDS) for values in differences.values())
     said = lesson.race_title({"a": [-1, -2], "b": [-1, 1], "c": [1, 2]})
-    assert said == "Below AdamW with every seed: a\nAbove AdamW with every seed: c"
+    assert said == "Below AdamW with every seed: a\nAbove AdamW with every seed: c; the others end on both sides"
     assert "GaLore, a half" in lesson.race_title(differences).partition("Above")[0]
 
 
@@ -196,12 +196,15 @@ def test_figures_say_what_they_draw():
     )
     assert len(figure.axes[0].get_yticklabels()) == 6
     figure, alt = lesson.bands_figure({"a": [1.0, 2.0], "b": [1.5, 3.5]}, "loss", "B is higher")
-    assert title(figure.axes[0]) == "B is higher"
+    assert figure.get_suptitle() == "B is higher"
     assert "a: 1.00 to 2.00, mean 1.50; b: 1.50 to 3.50, mean 2.50" in alt
     base = lesson.Tried(4096, 4096, 1.0, 0.5)
     ends = {"start": [0.5, 0.7], "one": [0.25, 0.35]}
     _, alt = lesson.choosing_figure(base, {"one": lesson.Tried(2048, 2048, 3.0, 0.75)}, ends)
-    assert "As it is: 4.00 KiB; not fine-tuned: mean 0.60. Peak. one: 2.00 KiB. Epoch, × as it is. one: 3.00." in alt
+    assert (
+        "AdamW: 4.00 KiB; not fine-tuned: mean 0.60. Peak. one: 2.00 KiB. Seconds of an epoch, × AdamW's. one: 3.00."
+        in alt
+    )
     assert "one: 0.25 to 0.35, mean 0.30" in alt
 
 

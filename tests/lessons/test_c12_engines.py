@@ -252,7 +252,7 @@ def test_the_log_is_drawn_attempt_by_attempt(tmp_path):
     figure, said = lesson.log_figure(tmp_path)
     assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[3.0, 2.5], [3.0, 2.0]]
     assert list(figure.axes[1].lines[1].get_ydata()) == [2000.0, 3000.0]
-    assert figure.get_suptitle() == "1 row logged again, with losses that differ by 0.5"
+    assert figure.get_suptitle() == "Logged again: update 20, with losses that differ by 0.5"
     assert said.endswith(
         "log.csv has 4 rows: attempt 1, updates 10 to 20, loss 2.50; attempt 2, updates 20 to 30, loss 2.00."
     )

@@ -80,7 +80,7 @@ def test_all_cuts_are_drawn_by_one_criterion():
     has = {"data": 65_536, "ZeRO-3": 4096, "tensor": 8192, "pipeline": 81_920, "experts": 2048}
     figure, alt = lesson.cuts_figure(PEAK / 2, ["NVLink 4", "400 Gb/s"], has)
     assert "ZeRO-3, tokens a micro-batch: asked NVLink 4 3,848, 400 Gb/s 34,632" in alt
-    assert alt.startswith("At 400 Gb/s this model has enough for a cut by data and pipeline.")
+    assert alt.startswith("At 400 Gb/s, only the cuts by data and pipeline pay.")
     assert [title(axes) for axes in figure.axes[:5]] == [*has]
 
 

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from figures import title
 
 from course_utils.capstone.kept import load
 from course_utils.capstone.scenarios import weigh
@@ -43,7 +42,7 @@ def test_the_figure_says_who_keeps_the_budgets_and_by_how_much_others_do_not():
     found = {"plain": weigh(lesson.here(), PLAIN), "small": weigh(lesson.here(), SMALL)}
     figure, alt = lesson.budgets_figure(found)
     kept = sum(w.fits and w.seconds <= lesson.here().seconds for w in found.values())
-    assert title(figure.axes[0]) == f"{kept} of 2 keep both budgets (dashed)"
+    assert figure.get_suptitle() == f"{kept} of 2 keep both budgets (dashed)"
     bytes_drawn = {bar.get_y(): 0.0 for bar in figure.axes[0].patches}
     for bar in figure.axes[0].patches:
         bytes_drawn[bar.get_y()] += bar.get_width()
