@@ -92,8 +92,11 @@ def lines(
         axes.axhline(value / size, color=COLORS[color], linestyle=style, linewidth=1.4, label=name)
         named.append((name, color, None, value / size))
         sentences.append(f"{name} is at {_say(value, unit, number)}")
+    top = max(axes.get_ylim()[1], 1.08 * max(finite) / size)
     if "y" not in log and min(finite) >= 0 and (unit or min(finite) <= max(finite) / 2):
-        axes.set_ylim(0, max(axes.get_ylim()[1], 1.08 * max(finite) / size))
+        axes.set_ylim(0, top)
+    elif not axes.get_autoscaley_on():  # an earlier panel has limited the axis that they share
+        axes.set_ylim(top=top)
     if "y" in log:
         _tick_by_powers(axes, finite, size)
     if "x" in log:

@@ -115,3 +115,12 @@ def test_panels_stand_together_under_one_conclusion():
     assert figure.get_suptitle() == "Both rise"
     assert (left.get_ylabel(), right.get_ylabel()) == ("loss", "")
     assert alt.startswith("Both rise. A. Loss against step. a: 1 at 0")
+
+
+def test_a_shared_axis_reaches_as_far_as_the_later_panel():
+    _, (left, right) = panels(1, 2, sharey=True)
+    lines({"a": {1: 2.0, 2: 0.4}}, axes=left)
+    lines({"a": {1: 2.0, 2: 3.0}}, axes=right)
+    low, high = right.get_ylim()
+    assert (low, left.get_ylim()) == (0, (low, high))
+    assert high > 3.0
