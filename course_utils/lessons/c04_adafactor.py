@@ -269,9 +269,8 @@ def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence
     figure, alt = lines(data, title, "scale of the gradients", y, log="x", labels="legend", number=".2f")
     (axes,) = figure.axes
     axes.axhline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
-    axes.text(
-        1, 1, "1: as far off as no step at all", transform=axes.get_yaxis_transform(), ha="right", va="top", fontsize=9
-    )
+    look = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 9}
+    axes.annotate("1: as far off as no step at all", (1, 1), (0, 3), axes.get_yaxis_transform(), **look)
     most, scale = max((value, scale) for line in data.values() for scale, value in line.items())
     if most > 1.01:
         look = {"textcoords": "offset points", "ha": "center", "fontsize": 9}

@@ -331,7 +331,7 @@ def curves_figure(
     (axes,) = figure.axes
     places = sorted({at for line in measured.values() for at in line})
     for name, drawn in zip(measured, axes.lines, strict=False):
-        x, y = drawn.get_xdata()[-1], drawn.get_ydata()[-1]
+        x, y = max(zip(drawn.get_xdata(), drawn.get_ydata(), strict=True))
         axes.annotate(name, (x, y), (8, 0), textcoords="offset points", va="center", fontsize=9)
         if name in slopes:
             guide = [0.6 * drawn.get_ydata()[0] * (at / places[0]) ** slopes[name] for at in places]
@@ -359,8 +359,8 @@ def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: in
         packed.barh(row, room - ends[-1], left=ends[-1], color=COLORS["grid"], height=0.9)
     seen.imshow(mask.numpy(), cmap="Blues", vmin=0, vmax=1.4, interpolation="nearest")
     wasted, left = 1 - sum(lengths) / longest / len(lengths), 1 - sum(lengths) / room / len(rows)
-    padded.set_title(f"{len(lengths)} documents, padded: {wasted:.0%} empty", fontsize=10)
-    packed.set_title(f"Packed: {left:.0%} empty", fontsize=10)
+    padded.set_title(f"{len(lengths)} documents,\npadded: {wasted:.0%} empty", fontsize=10)
+    packed.set_title(f"The same,\npacked: {left:.0%} empty", fontsize=10)
     seen.set_title("What a row's tokens see", fontsize=10)
     for axes, ylabel in ((padded, "documents"), (packed, "rows")):
         axes.invert_yaxis()
