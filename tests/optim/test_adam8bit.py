@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scratch import scratch_of
 
 from course_utils import memory
 from course_utils.optim import Adam8bit, AdamW8bit
@@ -268,16 +269,7 @@ def test_half_precision_parameters_step_as_in_the_library(dtype):
 
 def test_an_update_needs_little_scratch_space_however_large_the_tensor():
     model = torch.nn.Linear(2048, 2048, bias=False)
-    optimizer = AdamW8bit(model.parameters())
-    model.weight.grad = torch.ones_like(model.weight)
-
-    def step():
-        model.weight.grad = torch.ones_like(model.weight)
-        with memory.phase("update"):
-            optimizer.step()
-
-    measured = memory.measure((model, optimizer), step, timed=0)
-    scratch = measured.by_phase["update"] - measured.resident
+    scratch = scratch_of(AdamW8bit(model.parameters()), model)
     assert scratch == AdamW8bit.temporary_bytes(model.weight.shape) < 2 * MiB < model.weight.nbytes
 
 

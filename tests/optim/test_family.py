@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scratch import scratch_of
 
-from course_utils import memory
 from course_utils.optim import SGD, Adafactor, AdaGrad, Adam, AdamW, Momentum, Nesterov, RMSProp
 from course_utils.optim.galore import APOLLO, GaLore
 from course_utils.optim.low_bit import AdamW4bit, AdamW16bit
@@ -124,15 +124,7 @@ def test_temporary_bytes_are_what_the_allocator_sees(by_hand):
 )
 def test_temporary_bytes_of_fewer_bits_and_directions_are_what_the_allocator_sees(kind, options, shape):
     model = torch.nn.Linear(*shape, bias=False)
-    optimizer = kind(model.parameters(), lr=0.1, **options)
-
-    def step():
-        model.weight.grad = torch.ones_like(model.weight)
-        with memory.phase("update"):
-            optimizer.step()
-
-    measured = memory.measure((model, optimizer), step, timed=0)
-    scratch = measured.by_phase["update"] - measured.resident
+    scratch = scratch_of(kind(model.parameters(), lr=0.1, **options), model)
     assert 0 <= scratch - kind.temporary_bytes(shape, **options) <= 12  # three numbers that correct the averages
 
 
