@@ -83,6 +83,8 @@ def test_a_wrong_answer_is_diagnosed_and_what_is_not_saved_is_not_judged(page, c
 
 
 def test_after_a_syntax_error_the_verdict_is_on_the_older_answer_and_says_so(page):
+    answer(page, "q1", RIGHT)
+    expect_said(page, "q1", "passed, 3 points", GREEN)
     answer(page, "q1", WRONG.replace("= {", "= {{", 1))
     expect_said(page, "q1", "failed with SyntaxError, so this is a verdict on the one from In [", GREEN)
     save_picture(page, "exercise")
