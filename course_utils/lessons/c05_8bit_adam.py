@@ -50,7 +50,7 @@ def relative_error(values: torch.Tensor, codes: torch.Tensor, block_size: int) -
     return (back - values).abs()[written] / values.abs()[written]
 
 
-def vanished(v: torch.Tensor, block_size: int = BLOCK) -> int:
+def count_vanished(v: torch.Tensor, block_size: int = BLOCK) -> int:
     """How many values of `v` that are not 0 come back from the dynamic codebook as 0."""
     return int((relative_error(v.flatten(), dynamic_codebook(False, device=v.device), block_size) == 1).sum())
 

@@ -522,7 +522,7 @@ def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
 # What a run says of itself.
 
 
-def profiled(job: Job, steps: int = 4) -> tuple[Trace, History]:
+def profile_job(job: Job, steps: int = 4) -> tuple[Trace, History]:
     """Of a few updates in this process: what ran when in `steps` of them, and the history of two more that nobody profiles."""
     source, examples = load(job)
     model = source.make().to(settings().device)

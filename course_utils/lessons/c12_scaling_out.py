@@ -83,10 +83,10 @@ def _gradients_of(work: Work, model: nn.Module, batches: Sequence[Tensor] | None
 
 @dataclass
 class Seen:
-    """What a rank saw of an update: `gradients` by their names in the whole model, `kept` elements of parameters, `sent`."""
+    """What a rank saw of an update: `gradients` by their names in the whole model, `elements` of parameters, `sent`."""
 
     gradients: dict[str, Tensor] = field(repr=False)
-    kept: int
+    elements: int
     sent: Traffic
 
     def apart(self, truth: Mapping[str, Tensor], rank: int) -> float:

@@ -138,7 +138,7 @@ def _describe_run(history: training.History) -> Through:
     return Through(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(tensors))
 
 
-class Tried(NamedTuple):
+class Attempt(NamedTuple):
     """A training: its place among others, and its accuracy in percent on the rows that it saw."""
 
     entry: Entry
@@ -153,7 +153,7 @@ def task() -> Task:
     return replace(whole, ids=whole.ids[:rows], labels=whole.labels[:rows])
 
 
-def tried(name: str, train: Callable[[nn.Module, torch.Tensor, torch.Tensor], object]) -> Tried:
+def attempt(name: str, train: Callable[[nn.Module, torch.Tensor, torch.Tensor], object]) -> Attempt:
     """Train the task's model by `train(model, ids, labels)`; bytes and operations are those of the whole call."""
     here_and_now = task()
     model = fresh_model(here_and_now.weights)
@@ -162,4 +162,4 @@ def tried(name: str, train: Callable[[nn.Module, torch.Tensor, torch.Tensor], ob
     peak, operations = measured(lambda: train(model, ids, labels), model, (ids, labels))
     unseen = accuracy(model, here_and_now.held_ids, here_and_now.held_labels)
     entry = Entry(name, "", peak, operations, 100 * unseen)
-    return Tried(entry, 100 * accuracy(model, ids, labels))
+    return Attempt(entry, 100 * accuracy(model, ids, labels))
