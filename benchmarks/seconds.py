@@ -54,7 +54,7 @@ class Row:
 
 
 def measured_seconds(case: Case, steps: int) -> float:
-    """Median over `steps` steps, fewer where they are slow, after two that warm up (the first bears the optimizer's state)."""
+    """Median over `steps` steps, fewer where they are slow, after two that warm up (the first creates the optimizer's state)."""
     workload = Workload(case.config, case.recipe)
     built = workload.build()
     seconds = [_seconds(workload, built) for _ in range(2)]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
-from course_utils.hardware.links import A100, LINKS, Cluster, Link, all_reduce_seconds
+from course_utils.hardware.links import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
 from course_utils.viz.parts import subplots
 from course_utils.viz.plots import bars, legend, lines, panels
@@ -110,14 +110,14 @@ def cuts_figure(
 
 @dataclass(frozen=True)
 class Decoder:
-    """Sizes: `width` h, `blocks` n, parameters of a `block`, `words` known, parameters `outside` of the blocks, `length` s."""
+    """Sizes: `width` h, `blocks` n, parameters of a `block` and `outside` of the blocks, `vocabulary` V, `context` s."""
 
     width: int
     blocks: int
     block: int
-    words: int
+    vocabulary: int
     outside: int
-    length: int
+    context: int
     heads: int
 
     @property
@@ -128,20 +128,22 @@ class Decoder:
     def operations(self, blocks: int, recompute: bool = False) -> float:
         """Of a token, forward and backward, in that many blocks and the output layer; with `recompute` the blocks run twice."""
         passes = 4 if recompute else 3
-        return passes * blocks * (2 * self.block + 4 * self.length * self.width) + 6 * self.words * self.width
+        return passes * blocks * (2 * self.block + 4 * self.context * self.width) + 6 * self.vocabulary * self.width
 
 
-def gpt(width: int, blocks: int, heads: int, words: int = 51_200, length: int = 2048) -> Decoder:
+def gpt(width: int, blocks: int, heads: int, vocabulary: int = 51_200, context: int = 2048) -> Decoder:
     """With GPT's blocks, as in Narayanan et al. (2021), equation 2."""
-    return Decoder(width, blocks, 12 * width**2 + 13 * width, words, (words + length) * width, length, heads)
+    return Decoder(
+        width, blocks, 12 * width**2 + 13 * width, vocabulary, (vocabulary + context) * width, context, heads
+    )
 
 
 def llama(
-    width: int, blocks: int, inner: int, heads: int, groups: int, words: int = 32_000, length: int = 4096
+    width: int, blocks: int, inner: int, heads: int, kv_heads: int, vocabulary: int = 32_000, context: int = 4096
 ) -> Decoder:
-    """With Llama's blocks, whose MLP has three matrices; `groups` heads have keys and values of their own."""
-    block = 2 * width**2 * (heads + groups) // heads + 3 * width * inner + 2 * width
-    return Decoder(width, blocks, block, words, (2 * words + 1) * width, length, heads)
+    """With Llama's blocks, whose MLP has three matrices; `kv_heads` heads have keys and values of their own."""
+    block = 2 * width**2 * (heads + kv_heads) // heads + 3 * width * inner + 2 * width
+    return Decoder(width, blocks, block, vocabulary, (2 * vocabulary + 1) * width, context, heads)
 
 
 MODELS = {"Llama 2 7B": llama(4096, 32, 11_008, 32, 32), "Llama 2 70B": llama(8192, 80, 28_672, 64, 8)}
@@ -205,11 +207,22 @@ def step_on_mesh(
     hop = cluster.within if d * t * p <= cluster.cards else cluster.between
     pipeline = 2 * (k + p - 1) * (sent / hop.bandwidth + hop.latency) if p > 1 else 0.0
     mine = math.ceil((here * model.block + model.outside / min(p, 2)) / t)
-    wire = _data_seconds(mine, d, k, stage, here, cluster.ring(d, t))
+    wire = 0.0
+    if d > 1:
+        of_data, method = cluster.ring(d, t), f"zero{stage}" if stage else "ddp"
+        sends = communication(method, mine, d, parameter_bytes=2, gradient_bytes=2, accumulation=k, buckets=here)
+        wire = sends.seconds(of_data.bandwidth, of_data.latency)
     hidden = min(wire, compute if stage >= 2 else compute / k)
     bubble = (p - 1) / k * (compute + tensor)
     seconds = dict(zip(PARTS, (compute, tensor, bubble, pipeline, wire - hidden), strict=True))
-    held = _bytes_held(model, mine, here, micro, d, t, min(k, p) if one_f_one_b else k, stage, recompute, p == 1)
+
+    sizes = {"parameters": (2, 0, 0), "gradients": (0, 2, 0), "optimizer state": (0, 0, 12)}
+    held = {kind: float(zero_bytes_per_rank(mine, d, stage, *size)) for kind, size in sizes.items()}
+    of_block = micro * model.width * (10 + 24 / t)
+    waiting = (min(k, p) if one_f_one_b else k) * here * (sent if recompute else of_block)
+    logits = 4 * micro * model.vocabulary / t if p == 1 else 0.0
+    held["activations"] = waiting + recompute * of_block + logits
+    held["temporaries"] = 3 * 2 * model.block / t if stage == 3 else 0.0  # this block, the next one, and a gradient
     fits = sum(held.values()) <= cluster.card.memory
     return Step((d, t, p), stage, recompute, seconds, hidden, held, fits)
 
@@ -217,37 +230,8 @@ def step_on_mesh(
 def _check_mesh(model: Decoder, tokens: int, d: int, t: int, p: int, k: int) -> None:
     if min(d, t, p, k) < 1 or t > model.heads or p > model.blocks:
         raise CourseError(f"d={d}, t={t}, p={p}, k={k}: use 1 or more, t up to {model.heads}, p up to {model.blocks}.")
-    if tokens < d * k * model.length:
+    if tokens < d * k * model.context:
         raise CourseError(f"{tokens:,} tokens in {d * k:,} micro-batches leave none a whole example; use fewer.")
-
-
-def _data_seconds(parameters: int, d: int, k: int, stage: int, blocks: int, link: Link) -> float:
-    if d == 1:
-        return 0.0
-    method, two = "ddp" if stage == 0 else f"zero{stage}", {"parameter_bytes": 2, "gradient_bytes": 2}
-    sends = communication(method, parameters, d, **two, accumulation=k, buckets=blocks)
-    return sends.seconds(link.bandwidth, link.latency)
-
-
-def _bytes_held(
-    model: Decoder,
-    mine: int,
-    here: int,
-    micro: float,
-    d: int,
-    t: int,
-    in_flight: int,
-    stage: int,
-    recompute: bool,
-    has_logits: bool,
-) -> dict[str, float]:
-    sizes = {"parameters": (2, 0, 0), "gradients": (0, 2, 0), "optimizer state": (0, 0, 12)}
-    held = {kind: float(zero_bytes_per_rank(mine, d, stage, *size)) for kind, size in sizes.items()}
-    whole = micro * model.width * (10 + 24 / t)
-    saved = 2 * micro * model.width if recompute else whole
-    held["activations"] = in_flight * here * saved + recompute * whole + has_logits * 4 * micro * model.words / t
-    held["temporaries"] = 3 * 2 * model.block / t if stage == 3 else 0.0  # this block, the next one, and a gradient
-    return held
 
 
 def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, share: float = 0.5) -> list[Step]:
@@ -258,7 +242,7 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, s
     steps, powers = [], [2**n for n in range(cards.bit_length())]
     for t, p in product(powers, powers):
         d, rest = divmod(cards, t * p)
-        k = tokens // (model.length * d) if d else 0
+        k = tokens // (model.context * d) if d else 0
         if rest or not k or t > model.heads or p > model.blocks:
             continue
         tries = [
@@ -342,7 +326,7 @@ def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
 
     Counted as there: what is computed again counts too.
     """
-    tokens, k = run.batch * run.model.length, run.batch // run.d
+    tokens, k = run.batch * run.model.context, run.batch // run.d
     step = step_on_mesh(run.model, tokens, SELENE, run.d, run.t, run.p, k, stage, recompute=True)
     return tokens * run.model.operations(run.model.blocks, recompute=True) / run.cards / step.total
 

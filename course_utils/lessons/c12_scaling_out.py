@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from course_utils import models, viz
 from course_utils.distributed import Traffic, counted
 from course_utils.distributed.pipeline import Pipeline
-from course_utils.distributed.schedules import Schedule, gpipe, one_f_one_b, zero_bubble
+from course_utils.distributed.pipeline_schedules import Schedule, gpipe, one_f_one_b, zero_bubble
 from course_utils.distributed.tensor_parallel import Split
 from course_utils.lessons.c10_fsdp_and_zero import local_part
 from course_utils.memory import saved_bytes

@@ -155,9 +155,9 @@ class TrainingLoop:
         examples: Examples,
         source: Source,
         expected: Expectation,
-        loggers: Sequence[Logger],
-        say: Callable[[str], None],
-        progress: bool,
+        loggers: Sequence[Logger] = (),
+        say: Callable[[str], None] = lambda _: None,
+        progress: bool = False,
     ):
         self.job, self.split, self.here, self.examples, self.expected = job, split, here, examples, expected
         self.loggers, self.say, self.progress = loggers, say, progress

@@ -108,7 +108,7 @@ def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries
 
 @pytest.mark.parametrize(("tensor", "pipeline", "k"), [(2, 4, 4), (4, 2, 2), (2, 4, 1)])
 def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, k):
-    sizes = {"width": 64, "blocks": 8, "inner": 192, "heads": 4, "groups": 4, "words": 200, "length": 32}
+    sizes = {"width": 64, "blocks": 8, "inner": 192, "heads": 4, "kv_heads": 4, "vocabulary": 200, "context": 32}
     told = step_on_mesh(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, 1, tensor, pipeline, k)
     recipe = replace(PLAIN, precision="bf16", accumulation=k)
     trial = replace(attempt(source_of(LLAMA), PLAIN), clock={("forward", "x"): told.seconds["computing"]})

@@ -9,7 +9,7 @@ from figures import title
 
 from course_utils import models
 from course_utils.distributed import launch
-from course_utils.distributed.schedules import Schedule, gpipe, one_f_one_b
+from course_utils.distributed.pipeline_schedules import Schedule, gpipe, one_f_one_b
 from course_utils.errors import CourseError
 from course_utils.lessons import c12_scaling_out as lesson
 

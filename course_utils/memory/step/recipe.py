@@ -33,6 +33,7 @@ OPTIMIZERS = {
     "paged_adamw_32bit": Spec("bitsandbytes.optim.PagedAdamW32bit", trainer="paged_adamw_32bit"),
 }
 """What a `Recipe` may name."""
+ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
 PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
@@ -53,6 +54,8 @@ LOOPS = {
     },
 }
 """What each loop does by default: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
+
+_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 
 def _asks(default: Any, what: str, choices: tuple = (), least: int = 0, unit: str = "number", **keys: str) -> Any:
@@ -312,7 +315,3 @@ def read_fields(words: str) -> dict[str, Any]:
             number = re.fullmatch(r"\d+(\.\d+)?", value)
             values[name] = (float if number[1] else int)(value) if number else value
     return values
-
-
-_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
-ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
