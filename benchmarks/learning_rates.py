@@ -39,7 +39,7 @@ class Task:
         self.labels = functions["train"].features["label"].num_classes
 
     def model(self, seed: int) -> nn.Module:
-        """As it begins."""
+        """The model before training."""
         return models.build("distilbert", labels=self.labels, scale=self.scale, seed=seed).to(settings().device)
 
     def run(self, contender: Contender, seed: int) -> dict[str, float]:

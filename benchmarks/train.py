@@ -70,7 +70,7 @@ class Bare:
         self.ddp = job.strategy == "ddp"
 
     def update(self, number: int) -> None:
-        """One of them."""
+        """Make update `number`."""
         batches = self.batches[number % len(self.batches)]
         for batch in batches:
             if self.ddp:

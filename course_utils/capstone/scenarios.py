@@ -56,7 +56,7 @@ class Scenario:
 
     @cached_property
     def source(self) -> Source:
-        """The model."""
+        """The scenario's model, as the planner reads it."""
         return source_of(self.make())
 
 

@@ -134,7 +134,7 @@ class Desk:
             yield "- You have run every chapter and passed every question."
 
     def so_far(self) -> Iterator[str]:
-        """What they have done."""
+        """Lines of Markdown: chapters begun, exercises, bets and ledger rows so far."""
         settled = [one for one in self.guesses.values() if one.truth is not None]
         if self.chapters:
             yield f"- **Chapters**: {sum(bool(one.run) for one in self.chapters.values())} of {len(self.chapters)} begun."

@@ -229,7 +229,7 @@ class Schedule:
 
     @property
     def memory(self) -> list[float]:
-        """All kinds together."""
+        """What the first rank holds of all kinds together, from each of `times` on."""
         return [sum(sizes) for sizes in zip(*self.held.values(), strict=True)]
 
     @property

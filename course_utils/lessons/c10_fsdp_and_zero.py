@@ -364,7 +364,7 @@ class Activity:
 
     @property
     def computes(self) -> bool:
-        """Whether it is a phase."""
+        """Whether it is a phase, and no collective."""
         return self.what in PHASES
 
 

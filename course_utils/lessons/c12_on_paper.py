@@ -122,7 +122,7 @@ class Decoder:
 
     @property
     def parameters(self) -> int:
-        """P."""
+        """P, of the blocks and outside of them."""
         return self.blocks * self.block + self.outside
 
     def operations(self, blocks: int, recompute: bool = False) -> float:
@@ -173,7 +173,7 @@ class Step:
 
     @property
     def total(self) -> float:
-        """Seconds."""
+        """Seconds of the step."""
         return sum(self.seconds.values())
 
     @property

@@ -304,7 +304,7 @@ class Sleeping(nn.Module):
         self.slot, self.weight = slot, nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x, later."""
+        """x, after `slot` seconds."""
         return _Sleep.apply(x * self.weight, self.slot)
 
 
@@ -494,7 +494,7 @@ class Drawn(Schedule):
 
 
 def count_micro_batches(count: int) -> str:
-    """In words."""
+    """As text: `1 micro-batch`, `8 micro-batches`."""
     return f"{count} micro-batch{'' if count == 1 else 'es'}"
 
 
