@@ -504,9 +504,9 @@ def block_activations(config: "PretrainedConfig", recipe: Recipe) -> int:
     return saved[0] - saved[1]
 
 
-def tokens_that_hide(flops: float, bandwidth: float, ranks: int, itemsize: int = 2) -> float:
+def tokens_that_hide(flops: float, bandwidth: float, ranks: int) -> float:
     """From how many tokens a rank on computing a unit takes as long as gathering the next one, whatever their size.
 
-    A gather sends (N − 1)/N · `itemsize` bytes a parameter, a token costs two operations a parameter.
+    A gather sends (N − 1)/N · 2 bytes a parameter in bfloat16, a token costs two operations a parameter.
     """
-    return (ranks - 1) / ranks * itemsize / 2 * flops / bandwidth
+    return (ranks - 1) / ranks * flops / bandwidth

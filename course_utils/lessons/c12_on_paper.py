@@ -19,41 +19,41 @@ from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
 
+_ELEMENT = 2  # bytes on the wire, in bfloat16
 
-def tokens_that_pay(
-    flops: float, bandwidth: float, ranks: int, messages: int, share: float = 0.25, itemsize: int = 2
-) -> float:
+
+def tokens_that_pay(flops: float, bandwidth: float, ranks: int, messages: int, share: float = 0.25) -> float:
     """From how many tokens on the wire of data parallelism takes at most `share` of the computing, whatever the model's size.
 
     A parameter costs 6 operations a token, and on a ring `messages` times (N − 1)/N elements: 2 for gradients that are summed, 3
     where parameters are gathered twice and gradients scattered.
     """
-    return messages * (ranks - 1) / ranks * itemsize * flops / (6 * share * bandwidth)
+    return messages * (ranks - 1) / ranks * _ELEMENT * flops / (6 * share * bandwidth)
 
 
-def width_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25, itemsize: int = 2) -> float:
+def width_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25) -> float:
     """From which width h on the wire of tensor parallelism takes at most `share` of the computing, in GPT's blocks.
 
     A block has 4 all-reduces of b·s·h elements and 72 b·s·h² / t operations, forward and backward. The tokens b·s cancel.
     """
-    return (ranks - 1) * itemsize * flops / (9 * share * bandwidth)
+    return (ranks - 1) * _ELEMENT * flops / (9 * share * bandwidth)
 
 
-def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25, itemsize: int = 2) -> float:
+def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25) -> float:
     """From which width h times blocks of a stage on sending at its end takes at most `share` of the computing.
 
     A boundary sends b·s·h elements forward and as many back; a block computes 72 b·s·h² operations. The tokens cancel.
     """
-    return itemsize * flops / (36 * share * bandwidth)
+    return _ELEMENT * flops / (36 * share * bandwidth)
 
 
-def expert_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25, itemsize: int = 2) -> float:
+def expert_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25) -> float:
     """From which inner width of an expert on the wire takes at most `share` of what the experts compute.
 
     A token goes to each of its experts and back, twice: 4h elements, of which (N − 1)/N leave the rank. An expert has three
     matrices of h by its inner width and computes 18 h times that. Width, tokens and the number of experts cancel.
     """
-    return 4 * (ranks - 1) / ranks * itemsize * flops / (18 * share * bandwidth)
+    return 4 * (ranks - 1) / ranks * _ELEMENT * flops / (18 * share * bandwidth)
 
 
 def cuts_figure(
@@ -438,7 +438,6 @@ def failures_figure(
     saving: float,
     restart: float,
     copying: float,
-    card_between: float = CARD_BETWEEN,
     runs: int = 200,
 ) -> tuple[Figure, str]:
     """The share of time that is lost against the interval, for several numbers of cards: Daly's lines, simulated dots, and a star
@@ -446,7 +445,7 @@ def failures_figure(
     figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
     by_count, least, beside = [], {}, {}
     for row, count in enumerate(cards):
-        between, color = card_between / count, SERIES[row]
+        between, color = CARD_BETWEEN / count, SERIES[row]
         best = daly_interval(saving, between)
         intervals, dots = (best * np.geomspace(1 / 6, 6, n) for n in (60, 9))
         lost = [1 - every / daly_wall_clock(every, every, saving, restart, between) for every in intervals]

@@ -39,18 +39,21 @@ def here() -> Scenario:
     """
     scale = settings().scale
     machine = calibrate(exchange=False) if settings().device.type == "cpu" else LAPTOP
-    plain = Recipe(batch=EXAMPLES, sequence=scale.sequence)
-
-    def within(memory: int, seconds: float) -> Scenario:
-        limits = {"seconds": _TIMES * seconds, "quick": _QUICK * seconds, "level": 1}
-        return Scenario("here", _classifier, machine, memory, EXAMPLES, scale.sequence, **limits, device="cpu")
-
-    weighed = weigh(within(2**40, 1.0), plain)
-    return within(int(_SHARE * weighed.estimate.peak), weighed.seconds)
-
-
-def _classifier():
-    return models.configuration("distilbert", labels=10, scale=settings().scale)
+    without_limits = Scenario(
+        "here",
+        lambda: models.configuration("distilbert", labels=10, scale=scale),
+        machine,
+        device="cpu",
+        memory=2**40,
+        examples=EXAMPLES,
+        sequence=scale.sequence,
+        seconds=1.0,
+        quick=1.0,
+        level=1,
+    )
+    plain = weigh(without_limits, Recipe(batch=EXAMPLES, sequence=scale.sequence))
+    memory, seconds = int(_SHARE * plain.estimate.peak), plain.seconds
+    return replace(without_limits, memory=memory, seconds=_TIMES * seconds, quick=_QUICK * seconds)
 
 
 def prove(recipe: Recipe) -> Measurement:
