@@ -37,7 +37,7 @@ def test_a_card_s_part_of_the_width_has_as_many_numbers_as_a_rank_that_really_cu
     work = chapter_12.Work(LLAMA, micro_batches=2, examples=2, tokens=16)
     on_ranks = launch(partial(chapter_12.measure_tensor, work, chapter_12.by_hand), 2)
     part = Layout(tensor=2).part_of(source_of(LLAMA)).make()
-    assert [seen.kept for seen in on_ranks] == [sum(p.numel() for p in part.parameters())] * 2
+    assert [seen.elements for seen in on_ranks] == [sum(p.numel() for p in part.parameters())] * 2
 
 
 def test_a_stage_has_its_blocks_and_what_does_not_divide_is_named():
