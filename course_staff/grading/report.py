@@ -36,7 +36,7 @@ from course_utils.grading.judge import Verdict
 from course_utils.grading.pages import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_bytes, format_counted
-from course_utils.viz.tradeoff import Board, format_operations, tradeoff_figure
+from course_utils.viz.tradeoff import Leaderboard, format_operations, tradeoff_figure
 
 if TYPE_CHECKING:
     from course_staff.grading.gradebook import Gradebook
@@ -282,7 +282,7 @@ def _draw(draw: Callable, *given) -> tuple[str, str]:
         return svg_address(figure), alt
 
 
-def board_page(leaderboards: Sequence[Board], title: str) -> str:
+def board_page(leaderboards: Sequence[Leaderboard], title: str) -> str:
     """The leaderboard for a browser: of each question a picture of the trade-off and a table."""
     pictures = {board.id: _draw(tradeoff_figure, board) for board in leaderboards if board.entries}
     return _render(
@@ -296,7 +296,7 @@ def board_page(leaderboards: Sequence[Board], title: str) -> str:
     )
 
 
-def board_table(leaderboards: Sequence[Board]) -> str:
+def board_table(leaderboards: Sequence[Leaderboard]) -> str:
     """The leaderboard as CSV: a row per entry, in the page's order, figures as they are."""
     rows = [["question", "entry", "front", "bytes", "operations", "accuracy"]]
     for board in leaderboards:

@@ -74,7 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not")
     add("--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot")
-    add("--emit", metavar="KIND", help="the recipe as settings, command or file: {course_utils.memory.plan.emit:KINDS}")
+    add(
+        "--emit",
+        metavar="KIND",
+        help="the recipe as settings, command or file: {course_utils.memory.plan.emit:FORMATS}",
+    )
     add(
         "--nodes",
         type=int,

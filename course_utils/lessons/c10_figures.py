@@ -220,7 +220,7 @@ HELD = ("parameters", "optimizer state", "gathered", "gradients", "activations",
 
 
 @dataclass
-class Schedule:
+class PaperStep:
     """`jobs` of the first and the last rank as (rank, what, start, end); what the first `held` from each of `times` on."""
 
     jobs: list[tuple[int, str, float, float]]
@@ -251,7 +251,7 @@ def step_on_paper(
     latency: float = 0.001,
     prefetch: bool = True,
     slowest: float = 1.0,
-) -> Schedule:
+) -> PaperStep:
     """A step of `units` equal units under ZeRO `stage` 0 to 3.
 
     `wire` is what sending the parameters to another rank takes, `latency` what each message takes on top: a collective sends
@@ -318,7 +318,7 @@ def step_on_paper(
     hold(begin, "communication", -copied)  # DDP's buckets
     if stage == 1 and ranks > 1:
         work("all-gather", end, around * units)
-    return Schedule(jobs, *_add_up(changes))
+    return PaperStep(jobs, *_add_up(changes))
 
 
 def _add_up(changes: Sequence[tuple[float, str, float]]) -> tuple[list[float], dict[str, list[float]]]:

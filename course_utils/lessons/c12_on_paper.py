@@ -160,7 +160,7 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class Step:
+class MeshStep:
     """A step on a mesh of d × t × p cards: `seconds` by part; those of the data that are `hidden`; a card's `bytes`."""
 
     mesh: tuple[int, int, int]
@@ -190,7 +190,7 @@ class Step:
 def step_on_mesh(
     model: Decoder, tokens: int, cluster: Cluster, d: int, t: int, p: int, k: int, stage: int = 1,
     one_f_one_b: bool = True, recompute: bool = False, share: float = 0.5,
-) -> Step:  # fmt: skip
+) -> MeshStep:  # fmt: skip
     """One update of `tokens` in bfloat16 with AdamW on d × t × p cards, in k micro-batches, under ZeRO `stage` over d.
 
     Tensor ranks are neighbors, then come data ranks, then stages, as in Megatron. Products reach `share` of the card's peak.
@@ -224,7 +224,7 @@ def step_on_mesh(
     held["activations"] = waiting + recompute * of_block + logits
     held["temporaries"] = 3 * 2 * model.block / t if stage == 3 else 0.0  # this block, the next one, and a gradient
     fits = sum(held.values()) <= cluster.card.memory
-    return Step((d, t, p), stage, recompute, seconds, hidden, held, fits)
+    return MeshStep((d, t, p), stage, recompute, seconds, hidden, held, fits)
 
 
 def _check_mesh(model: Decoder, tokens: int, d: int, t: int, p: int, k: int) -> None:
@@ -234,7 +234,7 @@ def _check_mesh(model: Decoder, tokens: int, d: int, t: int, p: int, k: int) -> 
         raise CourseError(f"{tokens:,} tokens in {d * k:,} micro-batches leave none a whole example; use fewer.")
 
 
-def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, share: float = 0.5) -> list[Step]:
+def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, share: float = 0.5) -> list[MeshStep]:
     """The quickest step that fits on each mesh of `cards`, t and p powers of two, an example a micro-batch; else the smallest.
 
     Tried are computing again or not, and ZeRO-1 or, in one stage, ZeRO-3. Those that fit come first, the quickest first.
@@ -254,14 +254,14 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, s
     return sorted(steps, key=lambda step: (not step.fits, step.total))
 
 
-def telling(steps: Sequence[Step], best: int = 5) -> list[Step]:
+def telling(steps: Sequence[MeshStep], best: int = 5) -> list[MeshStep]:
     """The quickest `best` that fit, and of the others those with the most data, tensor and pipeline ranks."""
     fit = [step for step in steps if step.fits]
     rest = [max(fit[best:], key=lambda step: step.mesh[axis]) for axis in range(3) if fit[best:]]
     return sorted({step.name: step for step in fit[:best] + rest}.values(), key=lambda step: step.total)
 
 
-def meshes_figure(by_model: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
+def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, str]:
     """For each model the parts of the seconds of the steps that are `telling`."""
     shown = {name: telling(steps) for name, steps in by_model.items()}
     figure, grid = panels(1, len(shown), height=1.5 + 0.36 * max(map(len, shown.values())), squeeze=False)

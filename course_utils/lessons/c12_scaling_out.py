@@ -411,7 +411,7 @@ def axes_figure() -> tuple[Figure, str]:
     return together(figure, title, f"Four ranks, and what each axis cuts. {by_axis}.")
 
 
-KINDS = {
+PASSES = {
     "F": ("forward", "activations"),
     "B": ("backward", "gradients"),
     "W": ("W: gradients of weights", "optimizer state"),
@@ -464,7 +464,7 @@ def draw_slots(axes: Axes, schedule: Schedule, title: str, letters: bool = False
         for (stage, kind, i), (begin, end) in schedule.spans.items()
     ]
     lanes = [f"stage {stage}" for stage in range(len(schedule.orders))]
-    looks = {kind: (color, "") for kind, (_, color) in KINDS.items()}
+    looks = {kind: (color, "") for kind, (_, color) in PASSES.items()}
     timeline(spans, lanes, title, "slots", looks=looks, axes=axes)
 
 
@@ -478,15 +478,15 @@ class Drawn(Schedule):
         """A lane for each stage, slots from left to right; what is empty is bubble."""
         stages = len(self.orders)
         figure, axes = panels(height=1.3 + 0.36 * stages)
-        used = [kind for kind in KINDS if (kind, 0) in self.orders[0]]
-        names = {kind: KINDS[kind][0] for kind in used} | ({"B": "B: gradients of inputs"} if "W" in used else {})
+        used = [kind for kind in PASSES if (kind, 0) in self.orders[0]]
+        names = {kind: PASSES[kind][0] for kind in used} | ({"B": "B: gradients of inputs"} if "W" in used else {})
         held = self.in_flight
         empty = f"{float(self.bubble):.0%} of the slots are empty ({self.bubble}); a stage holds up to {max(held)}"
         draw_slots(axes, self, empty)
         for stage in range(stages):
             axes.text(self.end * 1.01, stage, f"holds {held[stage]}", va="center", fontsize=9)
         axes.set_xlim(0, self.end * 1.11)
-        legend(axes, *((names[kind], KINDS[kind][1]) for kind in used))
+        legend(axes, *((names[kind], PASSES[kind][1]) for kind in used))
         count = 1 + max(i for _, _, i in self.spans)
         length = f"{format_counted(stages, 'stage')}, {count_micro_batches(count)}: {self.end} slots"
         numbers = ", ".join(map(str, held))
