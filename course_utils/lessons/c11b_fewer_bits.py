@@ -234,7 +234,7 @@ def in_4_bits(model: nn.Module) -> nn.Module:
     return copied
 
 
-def measure_step(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> memory.Measurement:
+def measure(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> memory.Measurement:
     """A step of AdamW on those parameters that are trained."""
 
     def build():
