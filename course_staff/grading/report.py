@@ -30,8 +30,7 @@ from course_staff.grading.leaderboard import boards
 from course_staff.grading.overview import HOW_IT_ENDED, Fates, commonest, fates_by_question, head, oddities, summary
 from course_staff.grading.picture import class_figure
 from course_staff.grading.source import LEVELS
-from course_utils.errors import CourseError
-from course_utils.files import exercises_of, keep_copies, replacing
+from course_utils.files import exercises_of, keep_copies, replacing, require_writable
 from course_utils.grading.judge import Verdict
 from course_utils.grading.pages import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
@@ -68,15 +67,11 @@ class Results:
 
     def __init__(self, folder: Path, set_name: str, title: str = ""):
         self.folder, self.set_name, self.title = folder, set_name, title or set_name
-        try:
+        with require_writable(folder, "name another folder with --out"):
             for part in ("students", "records"):
                 (folder / part).mkdir(parents=True, exist_ok=True)
             if not (ignored := folder / ".gitignore").exists():
                 ignored.write_text("# Grades are private: `git add -A` must not add them.\n*\n", encoding="utf-8")
-        except OSError as error:
-            raise CourseError(
-                f"{folder} cannot be written ({error.strerror}); name another folder with --out."
-            ) from None
 
     def earlier(self) -> dict[str, dict]:
         """Student to record, of all earlier runs; what cannot be read is left out."""
@@ -352,10 +347,5 @@ def _read(path: Path) -> dict | None:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        with replacing(path) as partial:
-            partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-    except OSError as error:
-        raise CourseError(
-            f"{path} cannot be written ({error.strerror}); make room, then run the same command again."
-        ) from None
+    with require_writable(path, "make room, then run the same command again"), replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
