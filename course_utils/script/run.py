@@ -89,7 +89,8 @@ def train(
                 closing.callback(logger.close)
             expected = Expectation.of(job, split, source, here.device)
         closing.enter_context(rank.joined(here))
-        return TrainingLoop(job, split, here, examples, source, expected, logged, say, progress).run()
+        shown = {"loggers": logged, "say": say, "progress": progress}
+        return TrainingLoop(job, split, here, examples, source, expected, **shown).run()
 
 
 def prepare(job: Job, world_size: int) -> tuple[BatchSplit, Source, Examples]:
