@@ -194,7 +194,9 @@ def _next_steps(record: Mapping) -> list[tuple[str, str]]:
     for one in lacking:
         if one not in written:
             minutes = f", {one['minutes']} minutes" if "minutes" in one else ""
-            steps.append((one["id"], f"Not written yet: {one['title']} ({_worth(one)}{minutes})."))
+            steps.append(
+                (one["id"], f"Not written yet: {one['title']} ({format_counted(one['of'], 'point')}{minutes}).")
+            )
     return steps[:_MOST_STEPS]
 
 
@@ -204,14 +206,6 @@ def _advice(question: Mapping, comment: str) -> str:
     if not comment:
         return shown or _WRONG
     return f"{shown} Comment: {comment}" if shown else comment
-
-
-def _worth(question: Mapping) -> str:
-    return (
-        format_counted(question["of"], "point")
-        if question["of"] == int(question["of"])
-        else f"{question['of']:g} points"
-    )
 
 
 def _day(graded: str | None) -> str:
