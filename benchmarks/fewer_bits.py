@@ -9,7 +9,7 @@ import json
 from dataclasses import replace
 from math import inf
 
-from benchmarks.learning_rates import Task
+from benchmarks.learning_rates import Task, store
 from course_utils import memory
 from course_utils.lessons import c11b_fewer_bits as lesson
 from course_utils.settings import settings
@@ -65,8 +65,8 @@ def main():
             note(name=name, seed=seed, test=round(lesson.held_out_token_loss(lesson.student(seed, **options)), 4))
     tuned = fine_tune()
     if save:
-        _store(lesson.RUNS, runs)
-        _store(lesson.TUNED, tuned)
+        store(lesson.RUNS, runs)
+        store(lesson.TUNED, tuned)
 
 
 def fine_tune() -> list[dict]:
@@ -90,11 +90,6 @@ def fine_tune() -> list[dict]:
                 ended = lesson.fine_tune(model, recipes.get(name, recipe), scale, lr, seed)
                 note(name=name, lr=lr, seed=seed, test=round(lesson.held_out(ended, scale), 4))
     return runs
-
-
-def _store(path, runs: list[dict]) -> None:
-    lines = ",\n".join(map(json.dumps, runs))
-    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import argparse
 import json
 from dataclasses import replace
 from math import isfinite
+from pathlib import Path
 
 from torch import nn
 
@@ -52,6 +53,12 @@ class Task:
         return {name: round(value, 4) if isfinite(value) else None for name, value in losses.items()}
 
 
+def store(path: Path, runs: list[dict]) -> None:
+    """Write runs as JSON, a line each."""
+    lines = ",\n".join(map(json.dumps, runs))
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
 def main():
     """Print a line for each run: first the sweep, then the race at the best rates."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -70,8 +77,7 @@ def main():
         for seed in RACE_SEEDS:
             note(name, "cosine", contender.lr, seed, contender)
     if save:
-        lines = ",\n".join(map(json.dumps, runs))
-        RUNS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        store(RUNS, runs)
 
 
 if __name__ == "__main__":
