@@ -9,7 +9,7 @@ import json
 from dataclasses import replace
 from math import inf
 
-from benchmarks.learning_rates import Task
+from benchmarks.learning_rates import Task, store
 from course_utils import memory
 from course_utils.lessons import c11b_fewer_bits as lesson
 from course_utils.settings import settings
@@ -58,15 +58,15 @@ def main():
         for seed in lesson.RACE_SEEDS:
             note(name=name, lr=best, seed=seed, **task.run(low.contender.at(best), seed))
     master = lesson.teacher()
-    note(name="teacher", seed=lesson.TEACHER_SEED, test=round(lesson.told(master), 4))
+    note(name="teacher", seed=lesson.TEACHER_SEED, test=round(lesson.held_out_token_loss(master), 4))
     ways = {f"taught, T = {t:g}": {"taught": lesson.from_teacher(master, t)} for t in (1.0, 2.0, 4.0)}
     for name, options in ({"alone": {}, "alone, twice as long": {"epochs": 2}} | ways).items():
         for seed in lesson.RACE_SEEDS:
-            note(name=name, seed=seed, test=round(lesson.told(lesson.student(seed, **options)), 4))
+            note(name=name, seed=seed, test=round(lesson.held_out_token_loss(lesson.student(seed, **options)), 4))
     tuned = fine_tune()
     if save:
-        _store(lesson.RUNS, runs)
-        _store(lesson.TUNED, tuned)
+        store(lesson.RUNS, runs)
+        store(lesson.TUNED, tuned)
 
 
 def fine_tune() -> list[dict]:
@@ -80,21 +80,16 @@ def fine_tune() -> list[dict]:
         print(json.dumps(row), flush=True)
 
     for seed in TUNING_SEEDS:
-        begun[seed], begun[seed, "half"] = lesson.begun(scale, seed), lesson.begun(narrow, seed)
+        begun[seed], begun[seed, "half"] = lesson.pretrain(scale, seed), lesson.pretrain(narrow, seed)
         note(name="start", lr=None, seed=seed, test=round(lesson.held_out(begun[seed], scale), 4))
     recipes = {name: one for name, (_, one) in lesson.ways(begun[TUNING_SEEDS[0]], recipe, scale).items()}
     for name in TUNED:
         for lr in TUNING.get(name, ADAMWS):
             for seed in TUNING_SEEDS:
                 model = begun[(seed, "half") if name == "half the width" else seed]
-                ended = lesson.fine_tuned(model, recipes.get(name, recipe), scale, lr, seed)
+                ended = lesson.fine_tune(model, recipes.get(name, recipe), scale, lr, seed)
                 note(name=name, lr=lr, seed=seed, test=round(lesson.held_out(ended, scale), 4))
     return runs
-
-
-def _store(path, runs: list[dict]) -> None:
-    lines = ",\n".join(map(json.dumps, runs))
-    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,14 +6,12 @@ workspace of cuBLAS is in use by then: it belongs to the process.
 
 import argparse
 import gc
-import json
 import multiprocessing
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -29,7 +27,7 @@ _LONG = Recipe("adamw-fused", "bf16", 1, 8192, checkpointing=True, keeps_outputs
 _USUAL = Recipe("adamw-foreach", "autocast", 8, 768)
 _GPT2 = models.configuration("gpt2-medium")
 _DISTILBERT = models.configuration("distilbert-base-cased", labels=2)
-_WORST = 15
+_WORST, _PROCESSES = 15, 4
 LARGE = [
     Case("Qwen2.5-0.5B", "qwen2.5-0.5b", _LONG),
     Case("Qwen2.5-0.5B", "qwen2.5-0.5b", replace(_LONG, chunked_loss=1024)),
@@ -149,13 +147,10 @@ def main():
     """Seconds first, alone; then bytes, those of small models in several processes at once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="only cases whose name contains this")
-    parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--what", choices=("bytes", "seconds", "both"), default="both")
-    parser.add_argument("--keep", type=Path, help="keep the rows of bytes there")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    if arguments.write and (arguments.only or arguments.what != "both"):
-        parser.error("--write replaces the tables of all cases; leave --only and --what out")
+    if arguments.write and arguments.only:
+        parser.error("--write replaces the tables of all cases; leave --only out")
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no GPU here")
     chosen = [
@@ -166,15 +161,11 @@ def main():
     ]
     large, small = ([one for one in chosen if (one[0] == "Large") is wanted] for wanted in (True, False))
     parts = [f"{torch.cuda.get_device_name()}, torch {torch.__version__}; cuBLAS keeps {format_bytes(workspace())}."]
-    if arguments.what != "bytes":
-        parts.append(seconds_table([LARGE[number] for _, number in large]))
-    if arguments.what != "seconds":
-        rows = [run(*one) for one in large]  # one at a time, for want of memory
-        with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
-            rows += pool.starmap(run, small, chunksize=1)
-        parts.append(bytes_tables(rows))
-        if arguments.keep:
-            arguments.keep.write_text(json.dumps([asdict(row) for row in rows]), encoding="utf-8")
+    parts.append(seconds_table([LARGE[number] for _, number in large]))
+    rows = [run(*one) for one in large]  # one at a time, for want of memory
+    with multiprocessing.get_context("spawn").Pool(_PROCESSES) as pool:
+        rows += pool.starmap(run, small, chunksize=1)
+    parts.append(bytes_tables(rows))
     print("\n\n".join(parts))
     if arguments.write:
         write("gpu.py", "\n\n".join(parts))

@@ -8,6 +8,7 @@ import argparse
 import json
 from dataclasses import replace
 from math import isfinite
+from pathlib import Path
 
 from torch import nn
 
@@ -39,7 +40,7 @@ class Task:
         self.labels = functions["train"].features["label"].num_classes
 
     def model(self, seed: int) -> nn.Module:
-        """As it begins."""
+        """The model before training."""
         return models.build("distilbert", labels=self.labels, scale=self.scale, seed=seed).to(settings().device)
 
     def run(self, contender: Contender, seed: int) -> dict[str, float]:
@@ -50,6 +51,12 @@ class Task:
         test = evaluate(model, data.batches(self.rows["test"], 64))["loss"]
         losses = {"loss": final_loss(history), "test": test}
         return {name: round(value, 4) if isfinite(value) else None for name, value in losses.items()}
+
+
+def store(path: Path, runs: list[dict]) -> None:
+    """Write runs as JSON, a line each."""
+    lines = ",\n".join(map(json.dumps, runs))
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def main():
@@ -70,8 +77,7 @@ def main():
         for seed in RACE_SEEDS:
             note(name, "cosine", contender.lr, seed, contender)
     if save:
-        lines = ",\n".join(map(json.dumps, runs))
-        RUNS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        store(RUNS, runs)
 
 
 if __name__ == "__main__":

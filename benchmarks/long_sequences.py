@@ -91,7 +91,7 @@ def packed() -> str:
     model = models.from_configuration(models.configuration("gpt2", scale=scale, n_positions=room, **off)).to(GPU, HALF)
     rows = techniques.first_fit(sizes, room)
     packed = techniques.pack([torch.tensor(one) for one in ids], rows, room)
-    padded = [lesson.padded(ids[first : first + 128], 128, GPU) for first in range(0, len(ids), 128)]
+    padded = [lesson.pad(ids[first : first + 128], 128, GPU) for first in range(0, len(ids), 128)]
     ways = {
         "padded": padded,
         "packed": [{k: t[first : first + 16].to(GPU) for k, t in packed.items()} for first in range(0, len(rows), 16)],

@@ -46,7 +46,7 @@ def cases() -> dict[str, tuple[Workload, int]]:
 def watched(work: Workload, steps: int) -> dict[str, Callable[[], object]]:
     """So many steps under each instrument, all on the same model."""
     model, optimizer, batches = work.build()
-    work.step(model, optimizer, batches)  # the optimizer's state is born
+    work.step(model, optimizer, batches)  # the optimizer's state is created
 
     def bare():
         for _ in range(steps):

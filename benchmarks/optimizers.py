@@ -4,14 +4,13 @@ Every group is timed in one run, its ways in turn; the first of a group is what 
 """
 
 from collections.abc import Callable, Iterator
-from statistics import median
 
 import torch
 
-from benchmarks.side_by_side import compare, print_tables
+from benchmarks.side_by_side import compare, print_tables, summarize
 from course_utils import memory, models, optim
 from course_utils.settings import settings
-from course_utils.units import MiB, format_seconds
+from course_utils.units import MiB
 
 Way = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -53,12 +52,10 @@ def rows(ways: dict[str, Way], rounds: int) -> Iterator[str]:
     optimizers = {name: make(_parameters()) for name, make in ways.items()}
     seconds = compare({name: _stepper(optimizer) for name, optimizer in optimizers.items()}, rounds)
     sizes = {name: memory.optimizer_state_size(optimizer).bytes for name, optimizer in optimizers.items()}
-    reference, first = next(iter(seconds.values())), next(iter(sizes.values()))
-    for name, times in seconds.items():
-        ratios = sorted(t / r for t, r in zip(times, reference, strict=True))
-        spread = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    first = next(iter(sizes.values()))
+    for name, (median, ratio) in summarize(seconds).items():
         beside = f"{sizes[name] / first:.4f}" if first else "–"
-        yield f"| {name} | {format_seconds(median(times))} | {spread} | {sizes[name] / MiB:.2f} | {beside} |"
+        yield f"| {name} | {median} | {ratio} | {sizes[name] / MiB:.2f} | {beside} |"
 
 
 def _parameters() -> list[torch.nn.Parameter]:

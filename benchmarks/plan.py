@@ -14,7 +14,6 @@ import tempfile
 from multiprocessing import get_context
 from pathlib import Path
 
-CARD = ["--memory", "24GB"]
 FILES = {
     "config.json": """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024,
         "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16}""",
@@ -40,44 +39,26 @@ def batch(b, s):
 """,
 }
 QUESTIONS = {
-    "a named model": ["llama-2-7b", *CARD],
-    "the same, asked again": ["llama-2-7b", *CARD],
-    "a large named model in bfloat16": [
-        "llama-3.1-70b",
-        "--memory",
-        "80GB",
-        "--precision",
-        "bf16",
-        "--sequence",
-        "2048",
-    ],
-    "QLoRA of a named model": ["llama-2-7b", *CARD, "--lora", "16", "--quantized", "nf4", "--precision", "autocast"],
-    "a config.json": ["config.json", *CARD],
-    "a file of TRL": ["sft.yaml", *CARD],
-    "a launch line": [*CARD, "--", "trl", "sft", "--config", "sft.yaml"],
-    "a module of one's own": ["model.py:Net", *CARD, "--loop", "own"],
+    "a named model": "llama-2-7b --memory 24GB",
+    "the same, asked again": "llama-2-7b --memory 24GB",
+    "a large named model in bfloat16": "llama-3.1-70b --memory 80GB --precision bf16 --sequence 2048",
+    "QLoRA of a named model": "llama-2-7b --memory 24GB --lora 16 --quantized nf4 --precision autocast",
+    "a config.json": "config.json --memory 24GB",
+    "a file of TRL": "sft.yaml --memory 24GB",
+    "a launch line": "--memory 24GB -- trl sft --config sft.yaml",
+    "a module of one's own": "model.py:Net --memory 24GB --loop own",
 }
 """To `course plan`, in this order and with an empty store."""
 OTHERS = {
     "a named model": {
-        "fitcheck": ["NousResearch/Llama-2-7b-hf", "--no-lora", "--precision", "fp32"],
-        "torch-preflight": [
-            "estimate",
-            "--model",
-            "llama-2-7b",
-            "--batch-size",
-            "8",
-            "--seq-len",
-            "128",
-            "--gpu-memory",
-            "24GiB",
-        ],
+        "fitcheck": "NousResearch/Llama-2-7b-hf --no-lora --precision fp32",
+        "torch-preflight": "estimate --model llama-2-7b --batch-size 8 --seq-len 128 --gpu-memory 24GiB",
     },
     "QLoRA of a named model": {
-        "fitcheck": ["NousResearch/Llama-2-7b-hf", "--qlora"],
-        "kitsune": ["lora", "--hf", "NousResearch/Llama-2-7b-hf", "--qlora"],
+        "fitcheck": "NousResearch/Llama-2-7b-hf --qlora",
+        "kitsune": "lora --hf NousResearch/Llama-2-7b-hf --qlora",
     },
-    "a module of one's own": {"kitsune": ["predict", "model.py:Net", "-s", "512", "-b", "8"]},
+    "a module of one's own": {"kitsune": "predict model.py:Net -s 512 -b 8"},
 }
 
 
@@ -99,10 +80,10 @@ def main() -> None:
         for name, text in FILES.items():
             (Path(folder) / name).write_text(text, encoding="utf-8")
         for question, words in QUESTIONS.items():
-            commands = {"course plan": [sys.executable, "-m", "course_utils.cli", "plan", *words]}
+            commands = {"course plan": [sys.executable, "-m", "course_utils.cli", "plan", *words.split()]}
             if peers:
                 others = OTHERS.get(question, {}).items()
-                commands |= {other: [str(peers.resolve() / "bin" / other), *flags] for other, flags in others}
+                commands |= {other: [str(peers.resolve() / "bin" / other), *flags.split()] for other, flags in others}
             for name, command in commands.items():
                 # What children used is summed up by process, so each command has a parent of its own.
                 with get_context("spawn").Pool(1) as pool:

@@ -26,6 +26,7 @@ _ENOUGH = 1.5  # seconds of measuring one case
 _WARM = 5.0
 _DOZEN = 12
 _STEADY = 0.10
+_STEPS, _REPEATS = 3, 3
 
 
 @dataclass
@@ -53,12 +54,12 @@ class Row:
         return ", ".join(Prediction(hardware.machine("T4"), self.operators).opaque)
 
 
-def measured_seconds(case: Case, steps: int) -> float:
-    """Median over `steps` steps, fewer where they are slow, after two that warm up (the first bears the optimizer's state)."""
+def measured_seconds(case: Case) -> float:
+    """Median over three steps, fewer where they are slow, after two that warm up (the first creates the optimizer's state)."""
     workload = Workload(case.config, case.recipe)
     built = workload.build()
     seconds = [_seconds(workload, built) for _ in range(2)]
-    while len(seconds) < steps + 2 and (len(seconds) < 3 or sum(seconds[2:]) < _ENOUGH):
+    while len(seconds) < _STEPS + 2 and (len(seconds) < 3 or sum(seconds[2:]) < _ENOUGH):
         seconds.append(_seconds(workload, built))
     return statistics.median(seconds[2:])
 
@@ -81,14 +82,14 @@ def warm_up() -> None:
         torch.mm(factor, factor)
 
 
-def repeat(rows: list[Row], steps: int) -> Iterator[Row]:
+def repeat(rows: list[Row]) -> Iterator[Row]:
     """Predict and measure each row once more."""
     for first in range(0, len(rows), _DOZEN):
         warm_up()
         machine = hardware.calibrate(exchange=False, again=True)
         for row in rows[first : first + _DOZEN]:
             row.predicted.append(Prediction(machine, row.operators).seconds)
-            row.measured.append(measured_seconds(row.case, steps))
+            row.measured.append(measured_seconds(row.case))
             yield row
 
 
@@ -118,28 +119,20 @@ def _table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def chosen(grid: str, pattern: str) -> list[Case]:
-    cases = {"first": FIRST, "second": SECOND, "both": FIRST + SECOND}[grid]
-    return [case for case in cases if pattern.lower() in case.name.lower()]
-
-
 def main():
     """Count all, then repeat."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--grid", choices=("first", "second", "both"), default="both")
     parser.add_argument("--only", default="", help="cases whose name contains this text")
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="put the table into docs/accuracy.md")
     options = parser.parse_args()
-    if options.write and (options.only or options.grid != "both"):
-        parser.error("--write replaces the table of all cases; leave --only and --grid out")
-    cases = chosen(options.grid, options.only)
+    if options.write and options.only:
+        parser.error("--write replaces the table of all cases; leave --only out")
+    cases = [case for case in FIRST + SECOND if options.only.lower() in case.name.lower()]
     if not cases:
         parser.error(f"no case of the grid has {options.only!r} in its name")
     rows = [counted(case) for case in cases]
-    for number in range(options.repeats):
-        for row in repeat(rows, options.steps):
+    for number in range(_REPEATS):
+        for row in repeat(rows):
             error = row.predicted[-1] / row.measured[-1] - 1
             print(f"{number + 1}: {error:+.1%} {row.case.name}", file=sys.stderr, flush=True)
     text = report(rows)

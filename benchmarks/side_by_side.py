@@ -21,16 +21,22 @@ def compare(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, 
     return seconds
 
 
+def summarize(seconds: Mapping[str, list[float]], unit: int = 1, digits: int = 2) -> dict[str, tuple[str, str]]:
+    """Of each way the median, divided by `unit`, and its ratio to the first way, round by round: median (min to max)."""
+    reference, summaries = next(iter(seconds.values())), {}
+    for name, times in seconds.items():
+        ratios = [t / r for t, r in zip(times, reference, strict=True)]
+        middle, low, high = (f"{ratio:.{digits}f}" for ratio in (statistics.median(ratios), min(ratios), max(ratios)))
+        summaries[name] = format_seconds(statistics.median(times) / unit), f"{middle} ({low} to {high})"
+    return summaries
+
+
 def report(seconds: Mapping[str, list[float]], unit: int = 1) -> None:
-    """Print the median of each way, divided by `unit`, and its ratio to the first way, round by round."""
-    reference = next(iter(seconds.values()))
+    """Print what `summarize` says, a line for each way."""
     width = max(map(len, seconds))
     print(f"{'':{width}s}   median       ratio to the first: median (min to max)")
-    for name, times in seconds.items():
-        ratios = sorted(t / r for t, r in zip(times, reference, strict=True))
-        spread = f"({ratios[0]:.3f} to {ratios[-1]:.3f})"
-        median = format_seconds(statistics.median(times) / unit)
-        print(f"{name:{width}s}   {median:>10s}   {statistics.median(ratios):.3f} {spread}")
+    for name, (median, ratio) in summarize(seconds, unit, digits=3).items():
+        print(f"{name:{width}s}   {median:>10s}   {ratio}")
 
 
 def print_tables(

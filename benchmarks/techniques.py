@@ -9,19 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 
 import torch
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from benchmarks.side_by_side import compare, print_tables
+from benchmarks.side_by_side import compare, print_tables, summarize
 from course_utils import memory, models
 from course_utils.memory.step.examples import random_batch
 from course_utils.memory.step.optimizers import maker
 from course_utils.settings import settings
 from course_utils.techniques import checkpoint, checkpoint_blocks, checkpoint_by_hooks
 from course_utils.training import Autocast, accumulated_step
-from course_utils.units import MiB, format_seconds
+from course_utils.units import MiB
 
 K = 4
 SIZES = {"dim": 256, "hidden_dim": 1024, "n_layers": 4, "n_heads": 8, "vocab_size": 8000}
@@ -98,14 +97,10 @@ def rows(ways: Mapping[str, Way], rounds: int) -> Iterator[str]:
     batch = {name: value.to(settings().device) for name, value in random_batch(model, Way().recipe).items()}
     steps = {name: partial(way.step, model, optimizer, batch) for name, way in ways.items()}
     peaks = {name: memory.measure((model, optimizer), step, timed=0).peak for name, step in steps.items()}
-    seconds = compare(steps, rounds)
-    reference = next(iter(seconds.values()))
-    for name, times in seconds.items():
-        ratios = sorted(t / r for t, r in zip(times, reference, strict=True))
-        spread = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    for name, (median, ratio) in summarize(compare(steps, rounds)).items():
         predicted = memory.estimate(model.config, ways[name].recipe).peak
         sizes = f"{peaks[name] / MiB:.1f} | {predicted / MiB:.1f} | {predicted / peaks[name] - 1:+.2%}"
-        yield f"| {name} | {format_seconds(median(times))} | {spread} | {sizes} |"
+        yield f"| {name} | {median} | {ratio} | {sizes} |"
 
 
 def main():

@@ -70,7 +70,7 @@ class Bare:
         self.ddp = job.strategy == "ddp"
 
     def update(self, number: int) -> None:
-        """One of them."""
+        """Make update `number`."""
         batches = self.batches[number % len(self.batches)]
         for batch in batches:
             if self.ddp:
@@ -86,7 +86,7 @@ def pairs(folder: Path, strategy: str) -> list[float]:
     job = make_job(folder, strategy=strategy)
     source, examples = load(job)
     bare, here, ratios = Bare(job, source, examples), this_rank(), []
-    run = TrainingLoop(job, job.split(here.world_size), here, examples, source, Expectation(), [], print, False)
+    run = TrainingLoop(job, job.split(here.world_size), here, examples, source, Expectation(), say=print)
     with run.begun() as step:
         for _ in range(PAIRS + 1):
             ours = bares = 0.0

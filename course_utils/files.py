@@ -34,6 +34,15 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+@contextmanager
+def require_writable(path: Path, remedy: str) -> Iterator[None]:
+    """Turn an `OSError` of writing to `path` inside into a `CourseError` that ends with the `remedy`."""
+    try:
+        yield
+    except OSError as error:
+        raise CourseError(f"{path} cannot be written ({error.strerror or error}); {remedy}.") from None
+
+
 def free_folder(folder: Path) -> Path:
     """A new folder in `folder`, called by the time, for copies; raises `OSError` where it cannot be made."""
     now = datetime.now().strftime("%Y-%m-%d %H.%M.%S")

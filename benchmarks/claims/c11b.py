@@ -21,12 +21,12 @@ def _loss(name: str, seed: int) -> float:
 
 @cache
 def _loss_alone(seed: int, epochs: int = 1) -> float:
-    return lesson.told(lesson.student(seed, epochs=epochs))
+    return lesson.held_out_token_loss(lesson.student(seed, epochs=epochs))
 
 
 @cache
 def _loss_with_teacher(seed: int, temperature: float) -> float:
-    return lesson.told(lesson.student(seed, lesson.from_teacher(_teacher(), temperature)))
+    return lesson.held_out_token_loss(lesson.student(seed, lesson.from_teacher(_teacher(), temperature)))
 
 
 @cache
@@ -39,12 +39,12 @@ def _loss_of_tuning(seed: int, name: str, **fields) -> float:
     """Held-out loss after fine-tuning, at the best rate of the stored sweep."""
     scale = SCALES["laptop"]
     recipe = memory.Recipe(batch=16, sequence=scale.sequence, **fields)
-    return lesson.held_out(lesson.fine_tuned(_make_start(seed), recipe, scale, lesson.best_rate(name), seed), scale)
+    return lesson.held_out(lesson.fine_tune(_make_start(seed), recipe, scale, lesson.best_rate(name), seed), scale)
 
 
 @cache
 def _make_start(seed: int):
-    return lesson.begun(SCALES["laptop"], seed)
+    return lesson.pretrain(SCALES["laptop"], seed)
 
 
 @claim("11b-behind")
@@ -74,5 +74,7 @@ def only_small_adapters_are_lost_when_rounded_again(seed):
     """At the low rate as much of B A is off as there was; at the high rate less than half."""
     scale, start = SCALES["laptop"], _make_start(seed)
     four = memory.Recipe(batch=16, sequence=scale.sequence, lora=16, quantized="nf4")
-    low, high = (lesson.merged(start, lesson.fine_tuned(start, four, scale, rate, seed))[1] for rate in (3e-4, 3e-3))
+    low, high = (
+        lesson.merge_adapters(start, lesson.fine_tune(start, four, scale, rate, seed))[1] for rate in (3e-4, 3e-3)
+    )
     return high < 0.5 < 0.8 < low

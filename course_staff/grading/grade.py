@@ -41,6 +41,7 @@ from course_utils.grading.released import load_set, question_from
 from course_utils.grading.run import SECONDS
 
 _ALONE = 3.0  # times its limit is what a question gets that is run once more, alone
+_LONGEST_NOTE = 400
 _LONGEST_RECORD = 100_000  # characters, as a page would hold them
 _VERSION = 5  # of a student's record
 _NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)
@@ -303,7 +304,6 @@ class Work:
                     verdict["sentence"] = verdict["sentence"] and "What it returned is too long to show."
 
 
-_LONGEST_NOTE = 400
 _NOT_JUDGED = "The judge itself failed on this answer's result ({}): please report this, with the notebook."
 
 

@@ -7,12 +7,12 @@ them. Each run assigns new ones, and each student's page says its own.
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from course_utils.viz.tradeoff import Board, Entry
+from course_utils.viz.tradeoff import Entry, Leaderboard
 
 _MOST = 1e30  # a figure from here on is none
 
 
-def boards(records: Sequence[Mapping]) -> list[Board]:
+def boards(records: Sequence[Mapping]) -> list[Leaderboard]:
     """A board for each question for which any record has figures, passed or not."""
     letters = _give_letters(records)
     titles = {
@@ -33,14 +33,14 @@ def _give_letters(records: Sequence[Mapping]) -> dict[str, str]:
     return {record["student"]: _letter(number) for number, record in enumerate(there)}
 
 
-def _board(name: str, title: str, records: Sequence[Mapping], letters: Mapping[str, str]) -> Board:
+def _board(name: str, title: str, records: Sequence[Mapping], letters: Mapping[str, str]) -> Leaderboard:
     every = [
         Entry(letters[record["student"]], record["student"], *figures)
         for record in records
         for question in record["questions"]
         if question["id"] == name and (figures := _figures(question))
     ]
-    return Board.of(name, title, every)
+    return Leaderboard.of(name, title, every)
 
 
 def _figures(question: Mapping) -> tuple[float, float, float] | None:

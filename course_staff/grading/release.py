@@ -11,8 +11,8 @@ from course_staff.grading.zoo import CaseRunner
 from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, replacing
+from course_utils.grading.fingerprints import away, fingerprint
 from course_utils.grading.oracles import packed, unpacked
-from course_utils.grading.prints import away, fingerprint
 from course_utils.grading.question import Question
 from course_utils.units import format_counted
 

@@ -30,13 +30,12 @@ from course_staff.grading.leaderboard import boards
 from course_staff.grading.overview import HOW_IT_ENDED, Fates, commonest, fates_by_question, head, oddities, summary
 from course_staff.grading.picture import class_figure
 from course_staff.grading.source import LEVELS
-from course_utils.errors import CourseError
-from course_utils.files import exercises_of, keep_copies, replacing
+from course_utils.files import exercises_of, keep_copies, replacing, require_writable
 from course_utils.grading.judge import Verdict
 from course_utils.grading.pages import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_bytes, format_counted
-from course_utils.viz.tradeoff import Board, format_operations, tradeoff_figure
+from course_utils.viz.tradeoff import Leaderboard, format_operations, tradeoff_figure
 
 if TYPE_CHECKING:
     from course_staff.grading.gradebook import Gradebook
@@ -68,15 +67,11 @@ class Results:
 
     def __init__(self, folder: Path, set_name: str, title: str = ""):
         self.folder, self.set_name, self.title = folder, set_name, title or set_name
-        try:
+        with require_writable(folder, "name another folder with --out"):
             for part in ("students", "records"):
                 (folder / part).mkdir(parents=True, exist_ok=True)
             if not (ignored := folder / ".gitignore").exists():
                 ignored.write_text("# Grades are private: `git add -A` must not add them.\n*\n", encoding="utf-8")
-        except OSError as error:
-            raise CourseError(
-                f"{folder} cannot be written ({error.strerror}); name another folder with --out."
-            ) from None
 
     def earlier(self) -> dict[str, dict]:
         """Student to record, of all earlier runs; what cannot be read is left out."""
@@ -199,7 +194,9 @@ def _next_steps(record: Mapping) -> list[tuple[str, str]]:
     for one in lacking:
         if one not in written:
             minutes = f", {one['minutes']} minutes" if "minutes" in one else ""
-            steps.append((one["id"], f"Not written yet: {one['title']} ({_worth(one)}{minutes})."))
+            steps.append(
+                (one["id"], f"Not written yet: {one['title']} ({format_counted(one['of'], 'point')}{minutes}).")
+            )
     return steps[:_MOST_STEPS]
 
 
@@ -209,14 +206,6 @@ def _advice(question: Mapping, comment: str) -> str:
     if not comment:
         return shown or _WRONG
     return f"{shown} Comment: {comment}" if shown else comment
-
-
-def _worth(question: Mapping) -> str:
-    return (
-        format_counted(question["of"], "point")
-        if question["of"] == int(question["of"])
-        else f"{question['of']:g} points"
-    )
 
 
 def _day(graded: str | None) -> str:
@@ -282,7 +271,7 @@ def _draw(draw: Callable, *given) -> tuple[str, str]:
         return svg_address(figure), alt
 
 
-def board_page(leaderboards: Sequence[Board], title: str) -> str:
+def board_page(leaderboards: Sequence[Leaderboard], title: str) -> str:
     """The leaderboard for a browser: of each question a picture of the trade-off and a table."""
     pictures = {board.id: _draw(tradeoff_figure, board) for board in leaderboards if board.entries}
     return _render(
@@ -296,7 +285,7 @@ def board_page(leaderboards: Sequence[Board], title: str) -> str:
     )
 
 
-def board_table(leaderboards: Sequence[Board]) -> str:
+def board_table(leaderboards: Sequence[Leaderboard]) -> str:
     """The leaderboard as CSV: a row per entry, in the page's order, figures as they are."""
     rows = [["question", "entry", "front", "bytes", "operations", "accuracy"]]
     for board in leaderboards:
@@ -352,10 +341,5 @@ def _read(path: Path) -> dict | None:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        with replacing(path) as partial:
-            partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-    except OSError as error:
-        raise CourseError(
-            f"{path} cannot be written ({error.strerror}); make room, then run the same command again."
-        ) from None
+    with require_writable(path, "make room, then run the same command again"), replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")

@@ -94,7 +94,8 @@ def read_text(text: str, parse: Callable[[list[str]], list[Parsed]]) -> Submissi
     except UnreadableError as error:
         return Submission(notes=(str(error),))
     pairs = zip(cells, parse([cell.source for cell in cells]), strict=True)
-    marked = [(number, _source(each)) for number, each in enumerate(raw, 1) if _is_text(each)]
+    numbered = [(number, each) for number, each in enumerate(raw, 1) if isinstance(each, dict)]
+    marked = [(number, _source(each)) for number, each in numbered if each.get("cell_type") in ("markdown", "raw")]
     texts = {name: number for number, source in marked for name in _ANSWER.findall(source)}
     return Submission(tuple(replace(cell, parsed=each) for cell, each in pairs if not each.is_check), (), texts)
 
@@ -211,10 +212,6 @@ def _cells(raw: list):
             )
         if source.strip() and not _QUESTION.match(source):
             yield Cell(number, source, tuple(dict.fromkeys(_ANSWER.findall(source))))
-
-
-def _is_text(cell: object) -> bool:
-    return isinstance(cell, dict) and cell.get("cell_type") in ("markdown", "raw")
 
 
 def _source(cell: dict) -> str:

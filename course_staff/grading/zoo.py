@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from functools import cache
 
 from course_staff.grading.source import Authored, mistaken
+from course_utils.grading.fingerprints import outcome_print
 from course_utils.grading.judge import Outcome, Result, grade
-from course_utils.grading.prints import outcome_print
 from course_utils.grading.question import SECONDS, Case
 from course_utils.grading.run import outcome_of, run_cases
 

@@ -1,15 +1,16 @@
 """Notebooks in and out of files, so that an unchanged notebook is an unchanged file."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import replacing, require_writable
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
+
+_MAKE_ROOM = "make room for it, or set COURSE_HOME to a folder of your own"
 
 
 def read_notebook(path: Path) -> "NotebookNode":
@@ -42,7 +43,7 @@ def write_notebook(notebook: "NotebookNode", path: Path) -> None:
     Raises `CourseError` where nothing can be written there.
     """
     text = notebook_text(notebook)
-    with _writable(path), replacing(path) as draft:
+    with require_writable(path, _MAKE_ROOM), replacing(path) as draft:
         draft.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -69,16 +70,5 @@ def edit_text(path: Path, edit: Callable[[str], str]) -> bool:
 
 def make_folder(folder: Path) -> None:
     """Create `folder` where it is missing; raises `CourseError` where that cannot be done."""
-    with _writable(folder):
+    with require_writable(folder, _MAKE_ROOM):
         folder.mkdir(parents=True, exist_ok=True)
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or error
-        raise CourseError(
-            f"{path} cannot be written ({reason}); make room for it, or set COURSE_HOME to a folder of your own."
-        ) from None

@@ -48,7 +48,8 @@ def needed(cells: Sequence[Mapping]) -> list[str]:
         if is_setup(cell):
             return [cell["source"], *taken[::-1]]
         statements = []
-        for statement in reversed(_statements(cell["source"])):
+        for node in reversed(ast.parse(cell["source"]).body):
+            statement = ast.get_source_segment(cell["source"], node)
             used, bound = uses_and_binds(statement)
             if cell in playing or bound & missing:
                 statements.append(statement)
@@ -91,7 +92,3 @@ def _catching() -> Iterator[list[Play]]:
     finally:
         for room in rooms:
             room.play = play
-
-
-def _statements(source: str) -> list[str]:
-    return [ast.get_source_segment(source, statement) for statement in ast.parse(source).body]

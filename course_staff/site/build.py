@@ -126,7 +126,7 @@ def _render(template: str, **given) -> str:
 
 
 def _first_page(root: Path, names: list[str], readme: str) -> dict:
-    """What its template shows."""
+    """The values that the first page's template shows."""
     return {
         "asked": re.search(r"```console\n\$ (course plan .*\n(?:.+\n)+?)```", readme)[1],
         "model": cells.MODELS[0],

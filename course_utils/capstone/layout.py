@@ -31,7 +31,7 @@ class Layout:
 
     @property
     def cards(self) -> int:
-        """How many there are."""
+        """The number of cards."""
         return self.data * self.tensor * self.pipeline
 
     def __str__(self):

@@ -56,25 +56,23 @@ class Scenario:
 
     @cached_property
     def source(self) -> Source:
-        """The model."""
+        """The scenario's model, as the planner reads it."""
         return source_of(self.make())
 
 
-def _distilbert():
-    return models.configuration("distilbert-base-cased", labels=2)
-
-
-def _llama_30b():
-    sizes = {"num_attention_heads": 52, "num_key_value_heads": 52, "intermediate_size": 17_920}
-    return models.configuration("llama-7b", hidden_size=6656, num_hidden_layers=60, **sizes)
-
-
+_LLAMA_30B = {
+    "hidden_size": 6656, "intermediate_size": 17_920, "num_attention_heads": 52, "num_key_value_heads": 52,
+    "num_hidden_layers": 60,
+}  # fmt: skip
 SCENARIOS = {
     one.name: one
     for one in (
-        Scenario("laptop", _distilbert, LAPTOP, 400 * MiB, 8, 128, 6.0, 4.0, 2, device="cpu"),
-        Scenario("one card", lambda: models.configuration("llama-2-7b"), machine("RTX 4090"), 24 * GiB, 4, 2048, 6.0, 3.7, 2),
-        Scenario("two machines", _llama_30b, A100, 80 * GiB, 64, 2048, 40.0, 24.0, 1,
+        Scenario("laptop", lambda: models.configuration("distilbert-base-cased", labels=2), LAPTOP, device="cpu",
+                 memory=400 * MiB, examples=8, sequence=128, seconds=6.0, quick=4.0, level=2),
+        Scenario("one card", lambda: models.configuration("llama-2-7b"), machine("RTX 4090"),
+                 memory=24 * GiB, examples=4, sequence=2048, seconds=6.0, quick=3.7, level=2),
+        Scenario("two machines", lambda: models.configuration("llama-7b", **_LLAMA_30B), A100,
+                 memory=80 * GiB, examples=64, sequence=2048, seconds=40.0, quick=24.0, level=1,
                  cluster=Cluster(A100, LINKS["NVLink 3"], LINKS["100 Gb/s"], 4), cards=8, between=250 * GiB),
     )
 }  # fmt: skip

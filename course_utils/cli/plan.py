@@ -74,7 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not")
     add("--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot")
-    add("--emit", metavar="KIND", help="the recipe as settings, command or file: {course_utils.memory.plan.emit:KINDS}")
+    add(
+        "--emit",
+        metavar="KIND",
+        help="the recipe as settings, command or file: {course_utils.memory.plan.emit:FORMATS}",
+    )
     add(
         "--nodes",
         type=int,
@@ -116,28 +120,26 @@ def _usual(loop: str) -> dict:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
-    arguments.read = _read(arguments)
-    text, values, code = _find_answer(arguments)
+    model, reading = _read(arguments)
+    text, values, code = _find_answer(argparse.Namespace(**{**vars(arguments), "model": model, "reading": reading}))
     print(json.dumps(values, indent=1) if arguments.json else text)
     return code
 
 
-def _read(arguments: argparse.Namespace):
-    """What files or a launch line say of the model and its training; None where there is a model alone, which takes no time."""
+def _read(arguments: argparse.Namespace) -> "tuple[str, Reading | None]":
+    """The model, and what files or a launch line say of its training; None where there is a model alone, which takes no time."""
     from course_utils.models import is_model
 
     word = arguments.model[0] if len(arguments.model) == 1 and arguments.launch is None else ""
     if word and is_model(word) and ("/" not in word or _CODE in word or Path(word).exists()):
-        arguments.model = word
-        return None
+        return word, None
     from course_utils.memory.plan.reading import read
 
     reading = read(arguments.model, arguments.launch, arguments.ranks).over(_flags(arguments))
-    arguments.model = reading.model
     if arguments.data:
         reading.unmodelled.pop("sequence", None)
         reading.provenance["sequence"] = str(arguments.data)
-    return reading if reading.fields else None
+    return reading.model, reading if reading.fields else None
 
 
 def _find_answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
@@ -203,8 +205,8 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     plan, remark = _plan(arguments, what, recipe)
     values, code = plan.json(), _EXIT[plan.verdict]
     text.append(str(plan))
-    if arguments.read:
-        code = _say_sources(arguments.read, text, values, code)
+    if arguments.reading:
+        code = _say_sources(arguments.reading, text, values, code)
     text += remark
     if arguments.beside:
         values["beside"] = plan.estimate.aside()
@@ -409,7 +411,7 @@ def _remark_on_dtype(arguments: argparse.Namespace, recipe: Recipe) -> list[str]
     from course_utils.memory.plan.reading.hub import describe
 
     dtype = describe(arguments.model).dtype if _CODE not in arguments.model else None
-    if arguments.read or arguments.precision or recipe.precision != "fp32" or dtype not in ("bfloat16", "float16"):
+    if arguments.reading or arguments.precision or recipe.precision != "fp32" or dtype not in ("bfloat16", "float16"):
         return []
     return [
         f"\nPlanned with weights in float32. They are published in {dtype}, in which from_pretrained loads them: add "
@@ -420,10 +422,10 @@ def _remark_on_dtype(arguments: argparse.Namespace, recipe: Recipe) -> list[str]
 def _model(arguments: argparse.Namespace):
     """A name or a path as it is, or with the head that a script takes; of FILE.py:FUNCTION the function, with the examples of a
     function `batch` in the same file."""
-    if arguments.read and arguments.read.head:
+    if arguments.reading and arguments.reading.head:
         from course_utils.memory.step.model import with_head
 
-        return with_head(arguments.model, *arguments.read.head)
+        return with_head(arguments.model, *arguments.reading.head)
     file, is_code, name = arguments.model.rpartition(_CODE)
     if not is_code:
         return arguments.model
@@ -456,8 +458,8 @@ def _flags(arguments: argparse.Namespace) -> dict[str, object]:
 
 def _recipe(arguments: argparse.Namespace, words: str = ""):
     """From the options, and on top of them from words such as `checkpointing,batch=4`."""
-    given = (arguments.read.fields if arguments.read else _flags(arguments)) | read_fields(words)
-    loop = arguments.loop or (arguments.read and arguments.read.tool.loop) or _DEFAULT_LOOP
+    given = (arguments.reading.fields if arguments.reading else _flags(arguments)) | read_fields(words)
+    loop = arguments.loop or (arguments.reading and arguments.reading.tool.loop) or _DEFAULT_LOOP
     chosen = {**_usual(loop), **given}
     if chosen.get("in_backward") and "clipping" not in given:  # which looks at all gradients together
         chosen["clipping"] = False

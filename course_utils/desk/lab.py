@@ -12,7 +12,7 @@ from course_utils.desk.doctor import has_display
 from course_utils.desk.start import write
 from course_utils.desk.workspace import find_workspace, hand_out
 from course_utils.errors import CourseError
-from course_utils.files import chapters_in, find_place, replacing
+from course_utils.files import chapters_in, find_place, replacing, require_writable
 from course_utils.settings import settings
 
 _RENEWED = "Its start page is updated; if a window shows it, choose File → Reload Markdown File from Disk there."
@@ -69,13 +69,9 @@ def store_defaults(folder: Path) -> Path:
 
     Raises `CourseError` where nothing can be written there.
     """
-    try:
-        with replacing(folder / "overrides.json") as draft:
-            draft.write_text(json.dumps(_DEFAULTS), encoding="utf-8")
-    except OSError as error:
-        raise CourseError(
-            f"{folder} cannot be written ({error.strerror}); set COURSE_HOME to a folder of your own."
-        ) from None
+    remedy = "set COURSE_HOME to a folder of your own"
+    with require_writable(folder, remedy), replacing(folder / "overrides.json") as draft:
+        draft.write_text(json.dumps(_DEFAULTS), encoding="utf-8")
     return folder
 
 

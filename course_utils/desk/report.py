@@ -15,7 +15,7 @@ from course_utils.capstone.kept import load
 from course_utils.desk import bets, doctor
 from course_utils.desk.ledger import Ledger, Row
 from course_utils.errors import CourseError
-from course_utils.files import chapters_in, find_place, replacing
+from course_utils.files import chapters_in, find_place, replacing, require_writable
 from course_utils.grading.pages import printable, render
 from course_utils.settings import settings
 from course_utils.units import format_counted
@@ -51,11 +51,8 @@ def write(path: Path | None = None) -> Path:
         choices=choices,
         machine=[finding for finding in doctor.essentials(settings()) if finding.mark != "fix"],
     )
-    try:
-        with replacing(path) as partial:
-            partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-    except OSError as error:
-        raise CourseError(f"{path} cannot be written ({error.strerror}); name another file with --out.") from None
+    with require_writable(path, "name another file with --out"), replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
     _say(path, summary)
     return path
 

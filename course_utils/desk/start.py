@@ -13,8 +13,7 @@ from pathlib import Path
 from course_utils.desk import bets
 from course_utils.desk.ledger import Ledger
 from course_utils.desk.workspace import HANDED_OUT
-from course_utils.errors import CourseError
-from course_utils.files import chapters_in, free_name, replacing
+from course_utils.files import chapters_in, free_name, replacing, require_writable
 from course_utils.grading.board import Board, my_progress
 from course_utils.units import format_counted
 
@@ -134,7 +133,7 @@ class Desk:
             yield "- You have run every chapter and passed every question."
 
     def so_far(self) -> Iterator[str]:
-        """What they have done."""
+        """Lines of Markdown: chapters begun, exercises, bets and ledger rows so far."""
         settled = [one for one in self.guesses.values() if one.truth is not None]
         if self.chapters:
             yield f"- **Chapters**: {sum(bool(one.run) for one in self.chapters.values())} of {len(self.chapters)} begun."
@@ -178,14 +177,12 @@ def write(folder: Path) -> Path:
     """
     path, handed = folder / NAME, folder / HANDED_OUT / NAME
     text = Desk.of(folder).page()
-    try:
+    with require_writable(path, "make it writable"):
         if path.is_file() and not (handed.is_file() and handed.read_bytes() == path.read_bytes()):
             path.rename(free_name(path))
         for each in (handed, path):
             with replacing(each) as draft:
                 draft.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise CourseError(f"{path} cannot be written ({error.strerror}); make it writable.") from None
     return path
 
 

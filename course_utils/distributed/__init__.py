@@ -2,7 +2,7 @@
 
 And by hand what they do together: collectives on a ring (`ring`), `DDP`, `LocalSGD`, gradients in 8 bits (`QSGD`),
 `ShardedOptimizer` (ZeRO-1) and `FSDP` (ZeRO-2 and 3), attention on a ring, cuts by width (`tensor_parallel`) and by depth
-(`pipeline`, `schedules`). `counted` says what each rank sends, `communication` what it should.
+(`pipeline`, `pipeline_schedules`). `counted` says what each rank sends, `communication` what it should.
 """
 
 from course_utils.distributed.communication import communication, zero_bytes_per_rank

@@ -61,6 +61,6 @@ class Pipeline:
 
 
 def arrived(message: tuple[dist.Work, Tensor] | None) -> None:
-    """Wait until it is there."""
+    """Wait until the message has arrived."""
     if message is not None:
         message[0].wait()

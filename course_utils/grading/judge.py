@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from course_utils.grading.compare import Difference, compare
-from course_utils.grading.prints import diagnose
+from course_utils.grading.fingerprints import diagnose
 from course_utils.grading.question import Case, Question, Values
 from course_utils.grading.values import conform
 

@@ -136,7 +136,7 @@ def work_of(function: OpOverload, args: tuple, kwargs: dict, answer: object) -> 
         return work
     sizes = [t.numel() for t in (*inputs, *outputs)]
     elements = sum(t.numel() for t in args[0]) if short.startswith("_foreach_") else max(sizes)
-    return replace(work, bytes=_bytes(short, inputs, fresh, changed), elements=elements, new=_distinct_bytes(fresh))
+    return replace(work, bytes=_bytes(short, inputs, fresh, changed), elements=elements, new=_bytes_of_views(fresh))
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
@@ -160,22 +160,22 @@ def _find_changed(function: OpOverload, args: tuple, kwargs: dict) -> list[torch
 
 
 def _bytes(short: str, inputs: list, fresh: list, changed: list) -> int:
-    written = _distinct_bytes(fresh) + _distinct_bytes(changed)
+    written = _bytes_of_views(fresh) + _bytes_of_views(changed)
     if short in _SHAPE_ONLY:
         inputs = inputs[:1] + inputs[2:]
     if short in _ONLY_WRITTEN:
         unread = {id(t) for t in changed}
-        return written + _distinct_bytes(t for t in inputs if id(t) not in unread)
+        return written + _bytes_of_views(t for t in inputs if id(t) not in unread)
     # A mask is gone through as a whole.
     if short == "index_put_" and all(t.dtype is not torch.bool for t in inputs[1:-1]):
-        return _distinct_bytes(inputs[1:]) + min(_distinct_bytes(changed), inputs[-1].nbytes)
+        return _bytes_of_views(inputs[1:]) + min(_bytes_of_views(changed), inputs[-1].nbytes)
     if short in _GATHERING:
-        rest = _distinct_bytes(inputs[1:])
-        return written + rest + min(_distinct_bytes(inputs[:1]), written + rest)
-    return written + _distinct_bytes(inputs)
+        rest = _bytes_of_views(inputs[1:])
+        return written + rest + min(_bytes_of_views(inputs[:1]), written + rest)
+    return written + _bytes_of_views(inputs)
 
 
-def _distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
+def _bytes_of_views(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of `tensors`, the same one given twice counted once, and what is only expanded no larger than it is in memory."""
     sizes = {(_storage(t), t.storage_offset(), t.shape): min(t.nbytes, t.untyped_storage().nbytes()) for t in tensors}
     return sum(sizes.values())

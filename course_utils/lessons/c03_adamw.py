@@ -96,7 +96,7 @@ class Cost(NamedTuple):
 def predict_and_time(build: Callable, step: Callable, machine: Machine) -> Cost:
     """`step(*build())` on `machine`: from the count of its operators, and by the clock."""
     parts = build()
-    step(*parts)  # the optimizer's state is born
+    step(*parts)  # the optimizer's state is created
     thought = memory.predict_seconds(build, step, machine)
     moved, new = (sum(getattr(one.work, kind) for one in thought.operators) for kind in ("bytes", "new"))
     return Cost(thought.seconds, seconds_of(lambda: step(*parts)), moved, new)

@@ -1,6 +1,6 @@
 """Chapter 05: what 8 bits do to an average, and the chapter's figures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import sqrt
 
 import numpy as np
@@ -50,7 +50,7 @@ def relative_error(values: torch.Tensor, codes: torch.Tensor, block_size: int) -
     return (back - values).abs()[written] / values.abs()[written]
 
 
-def vanished(v: torch.Tensor, block_size: int = BLOCK) -> int:
+def count_vanished(v: torch.Tensor, block_size: int = BLOCK) -> int:
     """How many values of `v` that are not 0 come back from the dynamic codebook as 0."""
     return int((relative_error(v.flatten(), dynamic_codebook(False, device=v.device), block_size) == 1).sum())
 
@@ -277,14 +277,9 @@ def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> t
     return figure, alt
 
 
-def stagnation_figure(
-    cases: Mapping[str, tuple[float, float]] | None = None, steps: int = 3000, beta: float = 0.999
-) -> tuple[Figure, str]:
-    """Averages whose input has changed, kept in 32 bits, in 8 rounded to the nearest entry, and stochastically.
-
-    `cases` gives start and new input by the title of a panel.
-    """
-    cases = cases or {"g² has fallen to 0.01": (0.25, 0.01), "g² has risen to 1": (0.11, 1.0)}
+def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
+    """Averages whose input has changed, kept in 32 bits, in 8 rounded to the nearest entry, and stochastically."""
+    cases, beta = {"g² has fallen to 0.01": (0.25, 0.01), "g² has risen to 1": (0.11, 1.0)}, 0.999
     generator = torch.Generator().manual_seed(0)
 
     def by_chance(values: torch.Tensor, codes: torch.Tensor):

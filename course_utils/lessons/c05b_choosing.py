@@ -91,7 +91,7 @@ def undisturbed_step(history: History) -> float:
     return history.frame()["seconds"].diff().quantile(0.1)
 
 
-def stored(seeds: Sequence[int]) -> pd.DataFrame:
+def stored_runs(seeds: Sequence[int]) -> pd.DataFrame:
     """Runs at laptop scale with these seeds, a row each: `name`, `schedule`, `lr`, `seed`, `loss` (training, mean of the last 20
     steps) and `test` (held-out). `python -m benchmarks.learning_rates` made them."""
     runs = pd.DataFrame(json.loads(RUNS.read_text(encoding="utf-8")))

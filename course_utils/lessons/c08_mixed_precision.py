@@ -22,6 +22,7 @@ from traitlets import Tuple
 from course_utils.hardware import Machine, OperatorWatch, Prediction, Watch
 from course_utils.hardware.calibration import seconds_of
 from course_utils.precision import FORMATS, Format
+from course_utils.training.gradients import relative_error
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.units import format_seconds
 from course_utils.viz.parts import arrow, box, cell, second_unit, subplots
@@ -197,11 +198,6 @@ def unmoved_share(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor])
     """The share of all elements that are the same in both lists of tensors."""
     same = sum((b == a).sum().item() for b, a in zip(before, after, strict=True))
     return same / sum(b.numel() for b in before)
-
-
-def relative_error(approximate: torch.Tensor, exact: torch.Tensor) -> float:
-    """|approximate − exact| / |exact|, 2-norms over all elements."""
-    return ((approximate - exact).norm() / exact.norm()).item()
 
 
 class Waiting(Dataset):

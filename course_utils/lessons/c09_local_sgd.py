@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -117,25 +118,25 @@ class RankHistory:
     own: float = 0.0
 
 
-def train_on_rank(build: Callable, kinds: Mapping, judged_on: tuple, plans: Mapping[str, RunPlan]) -> dict:
+def train_on_rank(build: Callable, kinds: Mapping, evaluate_on: tuple, plans: Mapping[str, RunPlan]) -> dict:
     """To be launched: on each kind of data every plan from the same beginning, on this rank's share.
 
-    `kinds` are shares by name, one for each rank: (inputs, labels), with a row each, as is `judged_on`. `build` gives a
+    `kinds` are shares by name, one for each rank: (inputs, labels), with a row each, as is `evaluate_on`. `build` gives a
     classifier, the same on all ranks. Returns a `RankHistory` by kind and plan.
     """
     rank = dist.get_rank()
     return {
-        kind: {name: follow(plan, build(), shares[rank], judged_on) for name, plan in plans.items()}
+        kind: {name: follow(plan, build(), shares[rank], evaluate_on) for name, plan in plans.items()}
         for kind, shares in kinds.items()
     }
 
 
-def follow(plan: RunPlan, model: nn.Module, share: tuple, judged_on: tuple) -> RankHistory:
+def follow(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tuple) -> RankHistory:
     """Train `model` on this rank as the plan says."""
     run, draw = RankHistory(), torch.Generator().manual_seed(plan.seed * dist.get_world_size() + dist.get_rank())
     optimizer = plan.optimizer(model.parameters())
     with uncounted():
-        forward, after_backward, after_update, finish = keep_together(plan, model, optimizer)
+        hooks = keep_together(plan.way, model, optimizer)
     if not plan.same_start:
         torch.manual_seed(1 + dist.get_rank())
         for module in model.modules():
@@ -146,35 +147,45 @@ def follow(plan: RunPlan, model: nn.Module, share: tuple, judged_on: tuple) -> R
     with counted() as traffic:
         for step in range(1, plan.steps + 1):
             rows = torch.randint(len(share[1]), (BATCH,), generator=draw)
-            nn.functional.cross_entropy(forward(share[0][rows]), share[1][rows]).backward()
-            after_backward()
+            nn.functional.cross_entropy(hooks.forward(share[0][rows]), share[1][rows]).backward()
+            hooks.after_backward()
             optimizer.step()
             optimizer.zero_grad()
             if plan.watch:
                 run.drifts.append((step, drift(model.parameters())))
-            if after_update():
+            if hooks.after_update():
                 run.drifts.append((step, 0.0))
             if step == plan.steps and plan.finish:
-                finish()
+                hooks.finish()
             if step % plan.look == 0 or step == plan.steps:
                 run.steps.append(step)
                 run.sent.append(traffic.sent)
                 run.messages.append(traffic.messages)
-                run.losses.append(loss_of_mean(model, judged_on))
+                run.losses.append(loss_of_mean(model, evaluate_on))
     with torch.no_grad():
-        run.own = nn.functional.cross_entropy(model(judged_on[0]), judged_on[1]).item()
+        run.own = nn.functional.cross_entropy(model(evaluate_on[0]), evaluate_on[1]).item()
     return run
 
 
-def keep_together(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Callable, ...]:
-    """The forward pass, and what is to be done after backward, after an update, and at the end."""
-    way, nothing = getattr(plan.way, "func", plan.way), lambda: False
-    if way is LocalSGD:
-        local = plan.way(optimizer)
-        return model, nothing, local.step, local.finish
-    if way is QSGD:
-        return model, plan.way(model.parameters()).average, nothing, nothing
-    return plan.way(model), nothing, nothing, nothing
+class Hooks(NamedTuple):
+    """Where a way of keeping ranks together takes part in a step: its forward pass, and what it does after backward, after an
+    update, and at the end. `after_update` says whether it averaged."""
+
+    forward: Callable
+    after_backward: Callable = lambda: None
+    after_update: Callable[[], bool] = lambda: False
+    finish: Callable = lambda: None
+
+
+def keep_together(way: Callable, model: nn.Module, optimizer: torch.optim.Optimizer) -> Hooks:
+    """The hooks of a way as in `RunPlan`."""
+    kind = getattr(way, "func", way)
+    if kind is LocalSGD:
+        local = way(optimizer)
+        return Hooks(model, after_update=local.step, finish=local.finish)
+    if kind is QSGD:
+        return Hooks(model, after_backward=way(model.parameters()).average)
+    return Hooks(way(model))
 
 
 def step_seconds_on_rank(
@@ -189,33 +200,30 @@ def step_seconds_on_rank(
         for name, way in ways.items():
             model = build()
             optimizer = optimizer_of(model.parameters())
-            alone = (model, lambda: False, lambda: False, lambda: False)
-            forward, after_backward, after_update, finish = (
-                keep_together(RunPlan(optimizer_of, steps, way), model, optimizer) if way else alone
-            )
+            hooks = keep_together(way, model, optimizer) if way else Hooks(model)
             dist.barrier()
             start = time.perf_counter()
             for i in range(steps):
                 rows = slice(BATCH * i % 512, BATCH * i % 512 + BATCH)
-                nn.functional.cross_entropy(forward(share[0][rows]), share[1][rows]).backward()
-                after_backward()
+                nn.functional.cross_entropy(hooks.forward(share[0][rows]), share[1][rows]).backward()
+                hooks.after_backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                after_update()
-            finish()
+                hooks.after_update()
+            hooks.finish()
             seconds[name].append((time.perf_counter() - start) / steps)
         seconds["average"].append(_median_seconds(partial(average_over_ranks, list(model.parameters())), 20))
     return {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
 
 
 @torch.no_grad()
-def loss_of_mean(model: nn.Module, judged_on: tuple) -> float:
+def loss_of_mean(model: nn.Module, evaluate_on: tuple) -> float:
     """The loss that the mean of the ranks' parameters has; what this sends is not counted."""
     parameters = list(model.parameters())
     own = [p.clone() for p in parameters]
     with uncounted():
         average_over_ranks(parameters)
-    loss = nn.functional.cross_entropy(model(judged_on[0]), judged_on[1]).item()
+    loss = nn.functional.cross_entropy(model(evaluate_on[0]), evaluate_on[1]).item()
     for parameter, before in zip(parameters, own, strict=True):
         parameter.copy_(before)
     return loss

@@ -119,7 +119,7 @@ def tiles(length: int, is_causal: bool) -> int:
     return sum(len(cols) for _, cols in visible(length, length, is_causal))
 
 
-def padded(documents: Sequence[Sequence[int]], length: int, device: torch.device) -> dict[str, Tensor]:
+def pad(documents: Sequence[Sequence[int]], length: int, device: torch.device) -> dict[str, Tensor]:
     """Each document in a row of its own, padded to `length`, for a causal language model."""
     ids = torch.zeros(len(documents), length, dtype=torch.int64)
     mask = torch.zeros_like(ids)
@@ -241,7 +241,7 @@ def host_or_again(
     return 2 * per_number * width / machine.host_link, operations / (share * machine.flops["bfloat16"])
 
 
-def exposed(moved: np.ndarray | float, again: np.ndarray | float) -> np.ndarray:
+def exposed_transfer(moved: np.ndarray | float, again: np.ndarray | float) -> np.ndarray:
     """Seconds of `moved` that the step waits for: out while forward computes, back during a backward pass of twice the time."""
     return np.maximum(moved / 2 - again, 0) + np.maximum(moved / 2 - 2 * again, 0)
 
@@ -401,7 +401,7 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float, shar
     for axes, machine, (moved, again) in zip(grid[0], machines, both, strict=True):
         meet = float(f"{length_that_meets(width, machine, per_number, share):.2g}")
         moved = np.full_like(lengths, moved)
-        curves = (moved, exposed(moved, again), again)
+        curves = (moved, exposed_transfer(moved, again), again)
         inside = (list(zip(lengths, np.where(curve > highest, np.inf, curve), strict=True)) for curve in curves)
         title = f"{machine.name}: not overlapped,\nmoving wins from about {meet:,.0f} tokens"
         y = "simulated, a token and block"

@@ -62,7 +62,7 @@ def classifier(scale: Scale, seed: int | None = None) -> nn.Module:
     return models.build("distilbert", labels=10, scale=scale, seed=seed, **off).to(settings().device)
 
 
-def begun(scale: Scale, seed: int | None = None) -> nn.Module:
+def pretrain(scale: Scale, seed: int | None = None) -> nn.Module:
     """A classifier after an epoch on the first half of the functions: what a download would be elsewhere. `seed` decides weights
     and order, by default the settings'."""
     seed = settings().seed if seed is None else seed
@@ -77,7 +77,7 @@ def held_out(model: nn.Module, scale: Scale) -> float:
 
 
 @dataclass(frozen=True)
-class Tried:
+class FineTuning:
     """A recipe on a model: bytes at the peak of a step, as predicted and as measured, seconds of an epoch, and the held-out loss
     after it."""
 
@@ -87,19 +87,17 @@ class Tried:
     loss: float
 
 
-def tried(model: nn.Module, recipe: memory.Recipe, scale: Scale, name: str = "") -> Tried:
+def fine_tune_and_measure(model: nn.Module, recipe: memory.Recipe, scale: Scale, name: str = "") -> FineTuning:
     """Fine-tune a copy of `model` for one epoch by `recipe`, after its step was predicted and measured, at the best rate of the
     way called `name`."""
     predicted, work = memory.estimate(_copies(model), recipe).peak, _workload(model, recipe)
     peak = memory.measure(work.build, work.step, timed=0).peak
     started = time.perf_counter()
-    tuned = fine_tuned(model, recipe, scale, best_rate(name))
-    return Tried(predicted, peak, time.perf_counter() - started, held_out(tuned, scale))
+    tuned = fine_tune(model, recipe, scale, best_rate(name))
+    return FineTuning(predicted, peak, time.perf_counter() - started, held_out(tuned, scale))
 
 
-def fine_tuned(
-    model: nn.Module, recipe: memory.Recipe, scale: Scale, rate: float, seed: int | None = None
-) -> nn.Module:
+def fine_tune(model: nn.Module, recipe: memory.Recipe, scale: Scale, rate: float, seed: int | None = None) -> nn.Module:
     """A copy of `model` after one epoch on the second half of the functions, in float32. `seed` decides order and adapters."""
     seed = settings().seed if seed is None else seed
     torch.manual_seed(seed)
@@ -133,7 +131,7 @@ OWN += ("LoRA on q k v o", "LoRA on q v")
 
 def ways(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> dict[str, tuple[nn.Module, memory.Recipe]]:
     """A model and a recipe by name: two first resorts, the rungs of the ladder, and adapters on fewer layers."""
-    narrow = begun(replace(scale, width=scale.width // 2))
+    narrow = pretrain(replace(scale, width=scale.width // 2))
     plain = {"half the batch": (model, replace(recipe, batch=recipe.batch // 2)), "half the width": (narrow, recipe)}
     changed = rungs(model, recipe)
     for place in ("q k v o", "q v"):
@@ -142,22 +140,22 @@ def ways(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> dict[str, tup
 
 
 @cache
-def tuned() -> pd.DataFrame:
+def fine_tuning_runs() -> pd.DataFrame:
     """Fine-tuning at laptop scale, a row each: `name`, `lr`, `seed`, `test` (held-out loss), each way at three rates and three
     seeds; "start" has no rate. `python -m benchmarks.fewer_bits` made them."""
     return pd.DataFrame(json.loads(TUNED.read_text(encoding="utf-8")))
 
 
 def best_rate(name: str) -> float:
-    """The rate with the lowest mean loss in `tuned`; a way that is not there has AdamW's."""
-    runs = tuned()
+    """The rate with the lowest mean loss in `fine_tuning_runs`; a way that is not there has AdamW's."""
+    runs = fine_tuning_runs()
     return runs[runs["name"] == (name if name in set(runs["name"]) else AS_IT_IS)].groupby("lr")["test"].mean().idxmin()
 
 
 def tuned_ends() -> dict[str, list[float]]:
     """By way, at its best rate, the held-out loss minus that of `AS_IT_IS` with the same seed; "start" is before all tuning."""
     ends = {}
-    for name, runs in tuned().groupby("name", sort=False):
+    for name, runs in fine_tuning_runs().groupby("name", sort=False):
         best = runs if name == "start" else runs[runs["lr"] == best_rate(name)]
         ends[name] = best.set_index("seed")["test"]
     return {name: (losses - ends[AS_IT_IS]).tolist() for name, losses in ends.items()}
@@ -189,7 +187,7 @@ PLACES = {"all-linear": LINEAR, "q k v o": LINEAR[:4], "q v": ("q_lin", "v_lin")
 
 
 @dataclass(frozen=True)
-class Placed:
+class Placement:
     """A step: numbers that are `trained`, bytes `saved` for backward, what backward holds `for_a_moment` at the peak, and the
     peak as `planned` and as `measured`."""
 
@@ -200,17 +198,17 @@ class Placed:
     measured: int
 
 
-def placed(model: nn.Module, recipe: memory.Recipe) -> Placed:
+def measure_placement(model: nn.Module, recipe: memory.Recipe) -> Placement:
     """What `recipe` makes of `model`."""
     work, planned = _workload(model, recipe), memory.estimate(_copies(model), recipe).peak
     made, _, (batch,) = work.build()
     trained = sum(p.numel() for p in made.parameters() if p.requires_grad)
     saved = memory.saved_bytes(lambda: made(**batch).loss, made)
     seen = memory.measure(work.build, work.step, timed=0)
-    return Placed(trained, saved, seen.split.get("backward temporaries", 0), planned, seen.peak)
+    return Placement(trained, saved, seen.split.get("backward temporaries", 0), planned, seen.peak)
 
 
-def table_of_places(steps: Mapping[tuple[int, str], Placed]) -> pd.DataFrame:
+def table_of_places(steps: Mapping[tuple[int, str], Placement]) -> pd.DataFrame:
     """A row for each step, by rows of the batch and place of the adapters."""
     rows = {}
     for key, one in steps.items():
@@ -236,7 +234,7 @@ def in_4_bits(model: nn.Module) -> nn.Module:
     return copied
 
 
-def measured(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> memory.Measurement:
+def measure(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> memory.Measurement:
     """A step of AdamW on those parameters that are trained."""
 
     def build():
@@ -273,7 +271,7 @@ def in_equal_steps(weight: Tensor) -> Tensor:
     return (numbers[nearest(blocks / scales, numbers).int()] * scales).view(weight.shape)
 
 
-def merged(model: nn.Module, adapted: nn.Module) -> tuple[float, float, dict[str, nn.Module]]:
+def merge_adapters(model: nn.Module, adapted: nn.Module) -> tuple[float, float, dict[str, nn.Module]]:
     """Adapters of peft, trained beside NF4 weights and merged in three ways: by norms, how large they are beside the weights
     and how far off after rounding again; and the models, one more without adapters. `model` has the weights before rounding."""
     import bitsandbytes
@@ -443,7 +441,7 @@ def fit(
 
 
 @torch.no_grad()
-def told(model: nn.Module, most: int | None = None) -> float:
+def held_out_token_loss(model: nn.Module, most: int | None = None) -> float:
     """The mean loss of a token of held-out functions."""
     parts = rows("test")[:most].to(next(model.parameters()).device).split(64)
     return sum(model(input_ids=ids, labels=ids).loss.item() * len(ids) for ids in parts) / sum(map(len, parts))
@@ -482,7 +480,7 @@ def beside_teacher(pupil: nn.Module, master: nn.Module) -> tuple[int, int, int]:
 
 
 @cache
-def stored() -> pd.DataFrame:
+def stored_runs() -> pd.DataFrame:
     """Runs at laptop scale, a row each: `name`, `seed`, `test` (held-out loss), and for optimizers `lr` and `loss` (in training,
     the mean of the last 20 steps). `python -m benchmarks.fewer_bits` made them."""
     return pd.DataFrame(json.loads(RUNS.read_text(encoding="utf-8")))
@@ -529,7 +527,7 @@ def bands_figure(runs: Mapping[str, Sequence[float]], xlabel: str, title: str) -
     return together(figure, title, alt, "A dot for each seed, a line at the mean.")
 
 
-def raced(runs: pd.DataFrame) -> dict[str, list[float]]:
+def race_differences(runs: pd.DataFrame) -> dict[str, list[float]]:
     """Of each optimizer in the stored `runs` the losses minus AdamW's with the same seed."""
     runs = runs[runs["seed"].isin(RACE_SEEDS)].dropna(subset="loss")
     by_name = {name: of_name.set_index("seed")["loss"] for name, of_name in runs.groupby("name", sort=False)}
@@ -563,7 +561,9 @@ def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.D
     return pd.DataFrame(rows, ["state", "rates tried", "best"]).T
 
 
-def choosing_figure(base: Tried, ways: Mapping[str, Tried], ends: Mapping[str, Sequence[float]]) -> tuple[Figure, str]:
+def choosing_figure(
+    base: FineTuning, ways: Mapping[str, FineTuning], ends: Mapping[str, Sequence[float]]
+) -> tuple[Figure, str]:
     """A row for each way, the lowest peak first: its peak, an epoch's seconds as a multiple, stored differences of loss."""
     ways = dict(sorted(ways.items(), key=lambda item: item[1].peak))
     called = {name: name.replace("LoRA of rank 16", "LoRA on all layers") for name in ways}

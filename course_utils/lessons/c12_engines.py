@@ -6,7 +6,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -90,18 +90,18 @@ class Trained:
 
 
 def by_flags(job: Job) -> Trained:
-    """To be launched: what `course train` does with these flags, its update `COUNTED` under a ledger of what is sent."""
+    """To be launched: what `course train` does with these flags, its update `COUNTED` with what it sends counted."""
     set_variable("COURSE_DEVICE", "cpu")  # also where a GPU is, which two ranks would have to share
     settings.cache_clear()
     _silence()
     job.out.mkdir(exist_ok=True)
     source, examples = load(job)
     here = this_rank()
-    run = TrainingLoop(job, job.split(here.world_size), here, examples, source, Expectation(), [], len, False)
+    run = TrainingLoop(job, job.split(here.world_size), here, examples, source, Expectation())
     sent = None
     with run.begun() as step:
         while step < job.steps:
-            with _ledger(step) as traffic:
+            with _count_one(step) as traffic:
                 step = run.next(step)
             sent = traffic or sent
     plain, optimizer = run.engine.plain, run.engine.optimizer
@@ -190,12 +190,12 @@ def by_trainer(job: Job) -> Trained:
 
         def on_train_batch_start(self, rows: tuple[dict, float], index: int):
             if index == COUNTED * each:
-                self.ledger = counted()
-                self.sent = self.ledger.__enter__()
+                self.counting = counted()
+                self.sent = self.counting.__enter__()
 
         def on_train_batch_end(self, outputs: object, rows: tuple[dict, float], index: int):
             if index == (COUNTED + 1) * each - 1:
-                self.ledger.__exit__(None, None, None)
+                self.counting.__exit__(None, None, None)
 
     module = Module()
     trainer = _trainer(accumulate_grad_batches=each, use_distributed_sampler=False)
@@ -224,13 +224,14 @@ def _count_sent(make: Callable[[list], None], updates: Sequence[list]) -> Traffi
     """Make all updates; what this rank sent in update `COUNTED`."""
     by_update = []
     for number, update in enumerate(updates):
-        with _ledger(number) as traffic:
+        with _count_one(number) as traffic:
             make(update)
         by_update.append(traffic)
     return by_update[COUNTED]
 
 
-def _ledger(number: int):
+def _count_one(number: int) -> AbstractContextManager[Traffic | None]:
+    """Counts what this rank sends, in update `COUNTED` alone."""
     return counted() if number == COUNTED else nullcontext()
 
 
@@ -522,7 +523,7 @@ def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
 # What a run says of itself.
 
 
-def profiled(job: Job, steps: int = 4) -> tuple[Trace, History]:
+def profile_job(job: Job, steps: int = 4) -> tuple[Trace, History]:
     """Of a few updates in this process: what ran when in `steps` of them, and the history of two more that nobody profiles."""
     source, examples = load(job)
     model = source.make().to(settings().device)

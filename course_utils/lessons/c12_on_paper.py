@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
-from course_utils.hardware.links import A100, LINKS, Cluster, Link, all_reduce_seconds
+from course_utils.hardware.links import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
 from course_utils.viz.parts import subplots
 from course_utils.viz.plots import bars, legend, lines, panels
@@ -19,41 +19,41 @@ from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
 
+_ELEMENT = 2  # bytes on the wire, in bfloat16
 
-def tokens_that_pay(
-    flops: float, bandwidth: float, ranks: int, messages: int, share: float = 0.25, itemsize: int = 2
-) -> float:
+
+def tokens_that_pay(flops: float, bandwidth: float, ranks: int, messages: int, share: float = 0.25) -> float:
     """From how many tokens on the wire of data parallelism takes at most `share` of the computing, whatever the model's size.
 
     A parameter costs 6 operations a token, and on a ring `messages` times (N − 1)/N elements: 2 for gradients that are summed, 3
     where parameters are gathered twice and gradients scattered.
     """
-    return messages * (ranks - 1) / ranks * itemsize * flops / (6 * share * bandwidth)
+    return messages * (ranks - 1) / ranks * _ELEMENT * flops / (6 * share * bandwidth)
 
 
-def width_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25, itemsize: int = 2) -> float:
+def width_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25) -> float:
     """From which width h on the wire of tensor parallelism takes at most `share` of the computing, in GPT's blocks.
 
     A block has 4 all-reduces of b·s·h elements and 72 b·s·h² / t operations, forward and backward. The tokens b·s cancel.
     """
-    return (ranks - 1) * itemsize * flops / (9 * share * bandwidth)
+    return (ranks - 1) * _ELEMENT * flops / (9 * share * bandwidth)
 
 
-def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25, itemsize: int = 2) -> float:
+def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25) -> float:
     """From which width h times blocks of a stage on sending at its end takes at most `share` of the computing.
 
     A boundary sends b·s·h elements forward and as many back; a block computes 72 b·s·h² operations. The tokens cancel.
     """
-    return itemsize * flops / (36 * share * bandwidth)
+    return _ELEMENT * flops / (36 * share * bandwidth)
 
 
-def expert_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25, itemsize: int = 2) -> float:
+def expert_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25) -> float:
     """From which inner width of an expert on the wire takes at most `share` of what the experts compute.
 
     A token goes to each of its experts and back, twice: 4h elements, of which (N − 1)/N leave the rank. An expert has three
     matrices of h by its inner width and computes 18 h times that. Width, tokens and the number of experts cancel.
     """
-    return 4 * (ranks - 1) / ranks * itemsize * flops / (18 * share * bandwidth)
+    return 4 * (ranks - 1) / ranks * _ELEMENT * flops / (18 * share * bandwidth)
 
 
 def cuts_figure(
@@ -110,38 +110,40 @@ def cuts_figure(
 
 @dataclass(frozen=True)
 class Decoder:
-    """Sizes: `width` h, `blocks` n, parameters of a `block`, `words` known, parameters `outside` of the blocks, `length` s."""
+    """Sizes: `width` h, `blocks` n, parameters of a `block` and `outside` of the blocks, `vocabulary` V, `context` s."""
 
     width: int
     blocks: int
     block: int
-    words: int
+    vocabulary: int
     outside: int
-    length: int
+    context: int
     heads: int
 
     @property
     def parameters(self) -> int:
-        """P."""
+        """P, of the blocks and outside of them."""
         return self.blocks * self.block + self.outside
 
     def operations(self, blocks: int, recompute: bool = False) -> float:
         """Of a token, forward and backward, in that many blocks and the output layer; with `recompute` the blocks run twice."""
         passes = 4 if recompute else 3
-        return passes * blocks * (2 * self.block + 4 * self.length * self.width) + 6 * self.words * self.width
+        return passes * blocks * (2 * self.block + 4 * self.context * self.width) + 6 * self.vocabulary * self.width
 
 
-def gpt(width: int, blocks: int, heads: int, words: int = 51_200, length: int = 2048) -> Decoder:
+def gpt(width: int, blocks: int, heads: int, vocabulary: int = 51_200, context: int = 2048) -> Decoder:
     """With GPT's blocks, as in Narayanan et al. (2021), equation 2."""
-    return Decoder(width, blocks, 12 * width**2 + 13 * width, words, (words + length) * width, length, heads)
+    return Decoder(
+        width, blocks, 12 * width**2 + 13 * width, vocabulary, (vocabulary + context) * width, context, heads
+    )
 
 
 def llama(
-    width: int, blocks: int, inner: int, heads: int, groups: int, words: int = 32_000, length: int = 4096
+    width: int, blocks: int, inner: int, heads: int, kv_heads: int, vocabulary: int = 32_000, context: int = 4096
 ) -> Decoder:
-    """With Llama's blocks, whose MLP has three matrices; `groups` heads have keys and values of their own."""
-    block = 2 * width**2 * (heads + groups) // heads + 3 * width * inner + 2 * width
-    return Decoder(width, blocks, block, words, (2 * words + 1) * width, length, heads)
+    """With Llama's blocks, whose MLP has three matrices; `kv_heads` heads have keys and values of their own."""
+    block = 2 * width**2 * (heads + kv_heads) // heads + 3 * width * inner + 2 * width
+    return Decoder(width, blocks, block, vocabulary, (2 * vocabulary + 1) * width, context, heads)
 
 
 MODELS = {"Llama 2 7B": llama(4096, 32, 11_008, 32, 32), "Llama 2 70B": llama(8192, 80, 28_672, 64, 8)}
@@ -158,7 +160,7 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class Step:
+class MeshStep:
     """A step on a mesh of d × t × p cards: `seconds` by part; those of the data that are `hidden`; a card's `bytes`."""
 
     mesh: tuple[int, int, int]
@@ -171,7 +173,7 @@ class Step:
 
     @property
     def total(self) -> float:
-        """Seconds."""
+        """Seconds of the step."""
         return sum(self.seconds.values())
 
     @property
@@ -188,7 +190,7 @@ class Step:
 def step_on_mesh(
     model: Decoder, tokens: int, cluster: Cluster, d: int, t: int, p: int, k: int, stage: int = 1,
     one_f_one_b: bool = True, recompute: bool = False, share: float = 0.5,
-) -> Step:  # fmt: skip
+) -> MeshStep:  # fmt: skip
     """One update of `tokens` in bfloat16 with AdamW on d × t × p cards, in k micro-batches, under ZeRO `stage` over d.
 
     Tensor ranks are neighbors, then come data ranks, then stages, as in Megatron. Products reach `share` of the card's peak.
@@ -205,52 +207,34 @@ def step_on_mesh(
     hop = cluster.within if d * t * p <= cluster.cards else cluster.between
     pipeline = 2 * (k + p - 1) * (sent / hop.bandwidth + hop.latency) if p > 1 else 0.0
     mine = math.ceil((here * model.block + model.outside / min(p, 2)) / t)
-    wire = _data_seconds(mine, d, k, stage, here, cluster.ring(d, t))
+    wire = 0.0
+    if d > 1:
+        of_data, method = cluster.ring(d, t), f"zero{stage}" if stage else "ddp"
+        sends = communication(method, mine, d, parameter_bytes=2, gradient_bytes=2, accumulation=k, buckets=here)
+        wire = sends.seconds(of_data.bandwidth, of_data.latency)
     hidden = min(wire, compute if stage >= 2 else compute / k)
     bubble = (p - 1) / k * (compute + tensor)
     seconds = dict(zip(PARTS, (compute, tensor, bubble, pipeline, wire - hidden), strict=True))
-    held = _bytes_held(model, mine, here, micro, d, t, min(k, p) if one_f_one_b else k, stage, recompute, p == 1)
+
+    sizes = {"parameters": (2, 0, 0), "gradients": (0, 2, 0), "optimizer state": (0, 0, 12)}
+    held = {kind: float(zero_bytes_per_rank(mine, d, stage, *size)) for kind, size in sizes.items()}
+    of_block = micro * model.width * (10 + 24 / t)
+    waiting = (min(k, p) if one_f_one_b else k) * here * (sent if recompute else of_block)
+    logits = 4 * micro * model.vocabulary / t if p == 1 else 0.0
+    held["activations"] = waiting + recompute * of_block + logits
+    held["temporaries"] = 3 * 2 * model.block / t if stage == 3 else 0.0  # this block, the next one, and a gradient
     fits = sum(held.values()) <= cluster.card.memory
-    return Step((d, t, p), stage, recompute, seconds, hidden, held, fits)
+    return MeshStep((d, t, p), stage, recompute, seconds, hidden, held, fits)
 
 
 def _check_mesh(model: Decoder, tokens: int, d: int, t: int, p: int, k: int) -> None:
     if min(d, t, p, k) < 1 or t > model.heads or p > model.blocks:
         raise CourseError(f"d={d}, t={t}, p={p}, k={k}: use 1 or more, t up to {model.heads}, p up to {model.blocks}.")
-    if tokens < d * k * model.length:
+    if tokens < d * k * model.context:
         raise CourseError(f"{tokens:,} tokens in {d * k:,} micro-batches leave none a whole example; use fewer.")
 
 
-def _data_seconds(parameters: int, d: int, k: int, stage: int, blocks: int, link: Link) -> float:
-    if d == 1:
-        return 0.0
-    method, two = "ddp" if stage == 0 else f"zero{stage}", {"parameter_bytes": 2, "gradient_bytes": 2}
-    sends = communication(method, parameters, d, **two, accumulation=k, buckets=blocks)
-    return sends.seconds(link.bandwidth, link.latency)
-
-
-def _bytes_held(
-    model: Decoder,
-    mine: int,
-    here: int,
-    micro: float,
-    d: int,
-    t: int,
-    in_flight: int,
-    stage: int,
-    recompute: bool,
-    has_logits: bool,
-) -> dict[str, float]:
-    sizes = {"parameters": (2, 0, 0), "gradients": (0, 2, 0), "optimizer state": (0, 0, 12)}
-    held = {kind: float(zero_bytes_per_rank(mine, d, stage, *size)) for kind, size in sizes.items()}
-    whole = micro * model.width * (10 + 24 / t)
-    saved = 2 * micro * model.width if recompute else whole
-    held["activations"] = in_flight * here * saved + recompute * whole + has_logits * 4 * micro * model.words / t
-    held["temporaries"] = 3 * 2 * model.block / t if stage == 3 else 0.0  # this block, the next one, and a gradient
-    return held
-
-
-def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, share: float = 0.5) -> list[Step]:
+def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, share: float = 0.5) -> list[MeshStep]:
     """The quickest step that fits on each mesh of `cards`, t and p powers of two, an example a micro-batch; else the smallest.
 
     Tried are computing again or not, and ZeRO-1 or, in one stage, ZeRO-3. Those that fit come first, the quickest first.
@@ -258,7 +242,7 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, s
     steps, powers = [], [2**n for n in range(cards.bit_length())]
     for t, p in product(powers, powers):
         d, rest = divmod(cards, t * p)
-        k = tokens // (model.length * d) if d else 0
+        k = tokens // (model.context * d) if d else 0
         if rest or not k or t > model.heads or p > model.blocks:
             continue
         tries = [
@@ -270,14 +254,14 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, s
     return sorted(steps, key=lambda step: (not step.fits, step.total))
 
 
-def telling(steps: Sequence[Step], best: int = 5) -> list[Step]:
+def telling(steps: Sequence[MeshStep], best: int = 5) -> list[MeshStep]:
     """The quickest `best` that fit, and of the others those with the most data, tensor and pipeline ranks."""
     fit = [step for step in steps if step.fits]
     rest = [max(fit[best:], key=lambda step: step.mesh[axis]) for axis in range(3) if fit[best:]]
     return sorted({step.name: step for step in fit[:best] + rest}.values(), key=lambda step: step.total)
 
 
-def meshes_figure(by_model: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
+def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, str]:
     """For each model the parts of the seconds of the steps that are `telling`."""
     shown = {name: telling(steps) for name, steps in by_model.items()}
     figure, grid = panels(1, len(shown), height=1.5 + 0.36 * max(map(len, shown.values())), squeeze=False)
@@ -342,7 +326,7 @@ def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
 
     Counted as there: what is computed again counts too.
     """
-    tokens, k = run.batch * run.model.length, run.batch // run.d
+    tokens, k = run.batch * run.model.context, run.batch // run.d
     step = step_on_mesh(run.model, tokens, SELENE, run.d, run.t, run.p, k, stage, recompute=True)
     return tokens * run.model.operations(run.model.blocks, recompute=True) / run.cards / step.total
 
@@ -454,7 +438,6 @@ def failures_figure(
     saving: float,
     restart: float,
     copying: float,
-    card_between: float = CARD_BETWEEN,
     runs: int = 200,
 ) -> tuple[Figure, str]:
     """The share of time that is lost against the interval, for several numbers of cards: Daly's lines, simulated dots, and a star
@@ -462,7 +445,7 @@ def failures_figure(
     figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
     by_count, least, beside = [], {}, {}
     for row, count in enumerate(cards):
-        between, color = card_between / count, SERIES[row]
+        between, color = CARD_BETWEEN / count, SERIES[row]
         best = daly_interval(saving, between)
         intervals, dots = (best * np.geomspace(1 / 6, 6, n) for n in (60, 9))
         lost = [1 - every / daly_wall_clock(every, every, saving, restart, between) for every in intervals]

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from course_utils import models, viz
 from course_utils.distributed import Traffic, counted
 from course_utils.distributed.pipeline import Pipeline
-from course_utils.distributed.schedules import Schedule, gpipe, one_f_one_b, zero_bubble
+from course_utils.distributed.pipeline_schedules import Schedule, gpipe, one_f_one_b, zero_bubble
 from course_utils.distributed.tensor_parallel import Split
 from course_utils.lessons.c10_fsdp_and_zero import local_part
 from course_utils.memory import saved_bytes
@@ -83,10 +83,10 @@ def _gradients_of(work: Work, model: nn.Module, batches: Sequence[Tensor] | None
 
 @dataclass
 class Seen:
-    """What a rank saw of an update: `gradients` by their names in the whole model, `kept` elements of parameters, `sent`."""
+    """What a rank saw of an update: `gradients` by their names in the whole model, `elements` of parameters, `sent`."""
 
     gradients: dict[str, Tensor] = field(repr=False)
-    kept: int
+    elements: int
     sent: Traffic
 
     def apart(self, truth: Mapping[str, Tensor], rank: int) -> float:
@@ -304,7 +304,7 @@ class Sleeping(nn.Module):
         self.slot, self.weight = slot, nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x, later."""
+        """x, after `slot` seconds."""
         return _Sleep.apply(x * self.weight, self.slot)
 
 
@@ -411,7 +411,7 @@ def axes_figure() -> tuple[Figure, str]:
     return together(figure, title, f"Four ranks, and what each axis cuts. {by_axis}.")
 
 
-KINDS = {
+PASSES = {
     "F": ("forward", "activations"),
     "B": ("backward", "gradients"),
     "W": ("W: gradients of weights", "optimizer state"),
@@ -464,7 +464,7 @@ def draw_slots(axes: Axes, schedule: Schedule, title: str, letters: bool = False
         for (stage, kind, i), (begin, end) in schedule.spans.items()
     ]
     lanes = [f"stage {stage}" for stage in range(len(schedule.orders))]
-    looks = {kind: (color, "") for kind, (_, color) in KINDS.items()}
+    looks = {kind: (color, "") for kind, (_, color) in PASSES.items()}
     timeline(spans, lanes, title, "slots", looks=looks, axes=axes)
 
 
@@ -478,15 +478,15 @@ class Drawn(Schedule):
         """A lane for each stage, slots from left to right; what is empty is bubble."""
         stages = len(self.orders)
         figure, axes = panels(height=1.3 + 0.36 * stages)
-        used = [kind for kind in KINDS if (kind, 0) in self.orders[0]]
-        names = {kind: KINDS[kind][0] for kind in used} | ({"B": "B: gradients of inputs"} if "W" in used else {})
+        used = [kind for kind in PASSES if (kind, 0) in self.orders[0]]
+        names = {kind: PASSES[kind][0] for kind in used} | ({"B": "B: gradients of inputs"} if "W" in used else {})
         held = self.in_flight
         empty = f"{float(self.bubble):.0%} of the slots are empty ({self.bubble}); a stage holds up to {max(held)}"
         draw_slots(axes, self, empty)
         for stage in range(stages):
             axes.text(self.end * 1.01, stage, f"holds {held[stage]}", va="center", fontsize=9)
         axes.set_xlim(0, self.end * 1.11)
-        legend(axes, *((names[kind], KINDS[kind][1]) for kind in used))
+        legend(axes, *((names[kind], PASSES[kind][1]) for kind in used))
         count = 1 + max(i for _, _, i in self.spans)
         length = f"{format_counted(stages, 'stage')}, {count_micro_batches(count)}: {self.end} slots"
         numbers = ", ".join(map(str, held))
@@ -494,7 +494,7 @@ class Drawn(Schedule):
 
 
 def count_micro_batches(count: int) -> str:
-    """In words."""
+    """As text: `1 micro-batch`, `8 micro-batches`."""
     return f"{count} micro-batch{'' if count == 1 else 'es'}"
 
 

@@ -39,18 +39,21 @@ def here() -> Scenario:
     """
     scale = settings().scale
     machine = calibrate(exchange=False) if settings().device.type == "cpu" else LAPTOP
-    plain = Recipe(batch=EXAMPLES, sequence=scale.sequence)
-
-    def within(memory: int, seconds: float) -> Scenario:
-        limits = {"seconds": _TIMES * seconds, "quick": _QUICK * seconds, "level": 1}
-        return Scenario("here", _classifier, machine, memory, EXAMPLES, scale.sequence, **limits, device="cpu")
-
-    weighed = weigh(within(2**40, 1.0), plain)
-    return within(int(_SHARE * weighed.estimate.peak), weighed.seconds)
-
-
-def _classifier():
-    return models.configuration("distilbert", labels=10, scale=settings().scale)
+    without_limits = Scenario(
+        "here",
+        lambda: models.configuration("distilbert", labels=10, scale=scale),
+        machine,
+        device="cpu",
+        memory=2**40,
+        examples=EXAMPLES,
+        sequence=scale.sequence,
+        seconds=1.0,
+        quick=1.0,
+        level=1,
+    )
+    plain = weigh(without_limits, Recipe(batch=EXAMPLES, sequence=scale.sequence))
+    memory, seconds = int(_SHARE * plain.estimate.peak), plain.seconds
+    return replace(without_limits, memory=memory, seconds=_TIMES * seconds, quick=_QUICK * seconds)
 
 
 def prove(recipe: Recipe) -> Measurement:
@@ -138,7 +141,7 @@ def _describe_run(history: training.History) -> Through:
     return Through(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(tensors))
 
 
-class Tried(NamedTuple):
+class Attempt(NamedTuple):
     """A training: its place among others, and its accuracy in percent on the rows that it saw."""
 
     entry: Entry
@@ -153,7 +156,7 @@ def task() -> Task:
     return replace(whole, ids=whole.ids[:rows], labels=whole.labels[:rows])
 
 
-def tried(name: str, train: Callable[[nn.Module, torch.Tensor, torch.Tensor], object]) -> Tried:
+def attempt(name: str, train: Callable[[nn.Module, torch.Tensor, torch.Tensor], object]) -> Attempt:
     """Train the task's model by `train(model, ids, labels)`; bytes and operations are those of the whole call."""
     here_and_now = task()
     model = fresh_model(here_and_now.weights)
@@ -162,4 +165,4 @@ def tried(name: str, train: Callable[[nn.Module, torch.Tensor, torch.Tensor], ob
     peak, operations = measured(lambda: train(model, ids, labels), model, (ids, labels))
     unseen = accuracy(model, here_and_now.held_ids, here_and_now.held_labels)
     entry = Entry(name, "", peak, operations, 100 * unseen)
-    return Tried(entry, 100 * accuracy(model, ids, labels))
+    return Attempt(entry, 100 * accuracy(model, ids, labels))

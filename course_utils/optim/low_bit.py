@@ -77,14 +77,14 @@ class AdamW4bit(AdamW8bit):
         state.update({name: pack(wide[name]) for name in narrow})
 
     @classmethod
-    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
+    def state_bytes(
+        cls, shape: Sequence[int], itemsize: int = 4, min_8bit_size: int = 4096, block_size: int = 128
+    ) -> int:
         """Bytes of state for one parameter tensor, without the two codebooks."""
         elements = prod(shape)
-        return (
-            super().state_bytes(shape, itemsize)
-            if elements < 4096
-            else 2 * (-(-elements // 2) + 4 * -(-elements // 128))
-        )
+        if elements < min_8bit_size:
+            return super().state_bytes(shape, itemsize, min_8bit_size)
+        return 2 * (-(-elements // 2) + 4 * -(-elements // block_size))
 
     @classmethod
     def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, device: str = "cpu") -> int:

@@ -12,7 +12,7 @@ class Logger(Protocol):
         """The figures of the updates since the last call, up to update `step`; None for what this run does not measure."""
 
     def close(self) -> None:
-        """After the last."""
+        """Called once, after the last `log`."""
 
 
 class CsvLogger:

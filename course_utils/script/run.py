@@ -89,7 +89,8 @@ def train(
                 closing.callback(logger.close)
             expected = Expectation.of(job, split, source, here.device)
         closing.enter_context(rank.joined(here))
-        return TrainingLoop(job, split, here, examples, source, expected, logged, say, progress).run()
+        shown = {"loggers": logged, "say": say, "progress": progress}
+        return TrainingLoop(job, split, here, examples, source, expected, **shown).run()
 
 
 def prepare(job: Job, world_size: int) -> tuple[BatchSplit, Source, Examples]:
@@ -155,9 +156,9 @@ class TrainingLoop:
         examples: Examples,
         source: Source,
         expected: Expectation,
-        loggers: Sequence[Logger],
-        say: Callable[[str], None],
-        progress: bool,
+        loggers: Sequence[Logger] = (),
+        say: Callable[[str], None] = lambda _: None,
+        progress: bool = False,
     ):
         self.job, self.split, self.here, self.examples, self.expected = job, split, here, examples, expected
         self.loggers, self.say, self.progress = loggers, say, progress

@@ -13,7 +13,7 @@ from matplotlib.transforms import Bbox
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import replacing, require_writable
 from course_utils.hardware import MACHINES
 from course_utils.memory.plan.effects import FELT, LESS, Effect, contradictions, effects
 from course_utils.memory.step.recipe import Recipe
@@ -115,11 +115,9 @@ def save(path: str | Path) -> None:
     # Letters stay letters in both, and nothing in the file tells when it was written.
     letters = {"svg.fonttype": "none", "svg.hashsalt": "guide", "pdf.fonttype": 42}
     dates = {"Date": None} if kind == "svg" else {"CreationDate": None}
-    try:
-        with matplotlib.rc_context(letters), replacing(path) as partial:
-            drawn.savefig(partial, format=kind, bbox_inches=sheet, metadata={"Title": "Decision guide", **dates})
-    except OSError as error:
-        raise CourseError(f"{path} cannot be written: {error.strerror}; choose another place.") from error
+    writable = require_writable(path, "choose another place")
+    with writable, matplotlib.rc_context(letters), replacing(path) as partial:
+        drawn.savefig(partial, format=kind, bbox_inches=sheet, metadata={"Title": "Decision guide", **dates})
 
 
 class _Page:

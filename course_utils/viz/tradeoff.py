@@ -39,7 +39,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Board:
+class Leaderboard:
     """One question's entries: first the `front` that nobody beats, then the others; each part by bytes."""
 
     id: str
@@ -48,7 +48,7 @@ class Board:
     front: int
 
     @classmethod
-    def of(cls, name: str, title: str, every: Sequence[Entry]) -> "Board":
+    def of(cls, name: str, title: str, every: Sequence[Entry]) -> "Leaderboard":
         """The entries in their order."""
         beaten = {one.letter: any(other.beats(one) for other in every) for one in every}
         order = sorted(
@@ -63,7 +63,7 @@ def format_operations(number: float) -> str:
     return f"{three_digits(number / size)} {power}" if power else f"{number:,.0f}"
 
 
-def tradeoff_figure(board: Board) -> tuple[Figure, str]:
+def tradeoff_figure(board: Leaderboard) -> tuple[Figure, str]:
     """Each entry at its bytes and operations with its accuracy, those of the front filled; and what is seen, in words.
 
     The board has entries.
@@ -93,7 +93,7 @@ def tradeoff_figure(board: Board) -> tuple[Figure, str]:
     return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(best)}.{others}"
 
 
-def _labels(board: Board, places: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], str]]:
+def _labels(board: Leaderboard, places: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], str]]:
     """What to write beside each place: its letters with the accuracy; of many the first few and how many more."""
     at: dict[tuple, list[Entry]] = {}
     for place, one in zip(places, board.entries, strict=True):

@@ -37,7 +37,7 @@ def test_a_card_s_part_of_the_width_has_as_many_numbers_as_a_rank_that_really_cu
     work = chapter_12.Work(LLAMA, micro_batches=2, examples=2, tokens=16)
     on_ranks = launch(partial(chapter_12.measure_tensor, work, chapter_12.by_hand), 2)
     part = Layout(tensor=2).part_of(source_of(LLAMA)).make()
-    assert [seen.kept for seen in on_ranks] == [sum(p.numel() for p in part.parameters())] * 2
+    assert [seen.elements for seen in on_ranks] == [sum(p.numel() for p in part.parameters())] * 2
 
 
 def test_a_stage_has_its_blocks_and_what_does_not_divide_is_named():
@@ -108,7 +108,7 @@ def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries
 
 @pytest.mark.parametrize(("tensor", "pipeline", "k"), [(2, 4, 4), (4, 2, 2), (2, 4, 1)])
 def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, k):
-    sizes = {"width": 64, "blocks": 8, "inner": 192, "heads": 4, "groups": 4, "words": 200, "length": 32}
+    sizes = {"width": 64, "blocks": 8, "inner": 192, "heads": 4, "kv_heads": 4, "vocabulary": 200, "context": 32}
     told = step_on_mesh(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, 1, tensor, pipeline, k)
     recipe = replace(PLAIN, precision="bf16", accumulation=k)
     trial = replace(attempt(source_of(LLAMA), PLAIN), clock={("forward", "x"): told.seconds["computing"]})

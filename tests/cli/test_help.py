@@ -44,7 +44,7 @@ def test_every_option_has_a_help_that_tells_its_default_and_its_choices(name, ac
 
 
 def test_a_plan_tells_the_defaults_of_a_recipe_and_every_name_that_it_knows():
-    from course_utils.memory.plan.emit import KINDS
+    from course_utils.memory.plan.emit import FORMATS
     from course_utils.memory.step.recipe import LOOPS, OPTIMIZERS, PRECISIONS
 
     said = COMMANDS["plan"].format_help()
@@ -53,7 +53,7 @@ def test_a_plan_tells_the_defaults_of_a_recipe_and_every_name_that_it_knows():
         if told and option.dest in Recipe.__dataclass_fields__ and option.dest not in ("optimizer", "device"):
             default = LOOPS["trainer"].get(option.dest, getattr(Recipe, option.dest))
             assert told[1] == ("yes" if default is True else str(default)) or not default, option.dest
-    assert all(re.search(rf"\b{name}\b", said) for name in (*OPTIMIZERS, *PRECISIONS, *KINDS, *LOOPS))
+    assert all(re.search(rf"\b{name}\b", said) for name in (*OPTIMIZERS, *PRECISIONS, *FORMATS, *LOOPS))
 
 
 def test_a_new_question_can_be_of_each_kind_that_its_help_lists():

@@ -8,7 +8,7 @@ from torch.nn.functional import mse_loss
 
 from course_utils.distributed import launch
 from course_utils.distributed.pipeline import Pipeline
-from course_utils.distributed.schedules import Schedule, gpipe, one_f_one_b
+from course_utils.distributed.pipeline_schedules import Schedule, gpipe, one_f_one_b
 from course_utils.errors import CourseError
 
 WIDTH, ROWS = 6, 5

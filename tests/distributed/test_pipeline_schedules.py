@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from course_utils.distributed import launch
-from course_utils.distributed.schedules import Schedule, gpipe, needs, one_f_one_b, zero_bubble
+from course_utils.distributed.pipeline_schedules import Schedule, gpipe, needs, one_f_one_b, zero_bubble
 from course_utils.errors import CourseError
 
 STAGES, MANY, SLOTS = st.integers(1, 7), st.integers(1, 12), st.integers(1, 5)

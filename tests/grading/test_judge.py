@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sample_question import HINTS, doubling
 
 from course_utils.grading.compare import Rule, at_most, compare
+from course_utils.grading.fingerprints import diagnose, fingerprint, outcome_print
 from course_utils.grading.judge import KINDS, Outcome, explain, grade, judge
-from course_utils.grading.prints import diagnose, fingerprint, outcome_print
 from course_utils.grading.question import Case, Tolerance
 from course_utils.grading.values import conform
 

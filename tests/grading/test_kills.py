@@ -4,9 +4,9 @@ import pytest
 from sample_question import FIELDS
 
 from course_utils.errors import CourseError
+from course_utils.grading.fingerprints import outcome_print
 from course_utils.grading.judge import grade
 from course_utils.grading.kinds import kills
-from course_utils.grading.prints import outcome_print
 from course_utils.grading.run import run_cases
 from course_utils.grading.subjects import Zoo, meeting
 

@@ -106,8 +106,8 @@ def test_relative_error_is_at_most_half_a_step():
 
 def test_only_values_that_were_not_0_can_vanish():
     v = torch.tensor([[1.0, 0.0, 1e-7, 1e-6], [1e-7, 1e-7, 0.0, 1e-7]])
-    assert lesson.vanished(v, 4) == 1  # the second block has a scale of its own
-    assert lesson.vanished(v, 8) == 4
+    assert lesson.count_vanished(v, 4) == 1  # the second block has a scale of its own
+    assert lesson.count_vanished(v, 8) == 4
 
 
 @pytest.mark.parametrize("kind", [lesson.LinearWithoutZero, lesson.DynamicWithoutZero])

@@ -49,7 +49,7 @@ def test_the_rate_is_never_zero_within_the_run(name):
 
 
 def test_each_runs_at_the_best_rate_of_the_stored_sweep():
-    sweep = lesson.stored(lesson.SWEEP_SEEDS)
+    sweep = lesson.stored_runs(lesson.SWEEP_SEEDS)
     with_cosine = sweep[sweep["schedule"] == "cosine"]
     best = lesson.best_rates(with_cosine)
     assert {name: contender.lr for name, contender in contenders().items()}.items() <= best.items()
@@ -95,7 +95,7 @@ def test_bytes_add_up_and_the_title_says_what_fits():
 
 
 def test_the_figures_draw_every_stored_run():
-    sweep, race = lesson.stored(lesson.SWEEP_SEEDS), lesson.stored(lesson.RACE_SEEDS)
+    sweep, race = lesson.stored_runs(lesson.SWEEP_SEEDS), lesson.stored_runs(lesson.RACE_SEEDS)
     with_cosine = sweep[sweep["schedule"] == "cosine"]
     figure, alt = lesson.rates_figure(with_cosine)
     assert [title(axes).partition(":")[0] for axes in figure.axes] == list(contenders())

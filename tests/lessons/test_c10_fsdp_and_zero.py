@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from course_utils import models
 from course_utils.distributed import communication, launch
+from course_utils.lessons import c10_figures as figures
 from course_utils.lessons import c10_fsdp_and_zero as lesson
-from course_utils.lessons.c10_fsdp_and_zero import PHASES, Activity, overlap, read_activities, step_on_paper
+from course_utils.lessons.c10_figures import step_on_paper
+from course_utils.lessons.c10_fsdp_and_zero import PHASES, Activity, overlap, read_activities
 from course_utils.memory import Recipe, dry_run
 from course_utils.memory.trace.allocator import Account
 
@@ -44,8 +46,8 @@ def test_every_way_is_the_training_of_one_process(ranks):
 
 def test_each_keeps_its_share(ranks):
     for seen, _ in ranks:
-        assert [seen[way].kept["parameters"] / P for way in METHODS] == pytest.approx([1, 1, 0.5, 0.5], rel=0.01)
-        assert [seen[way].kept["optimizer state"] / P for way in METHODS] == pytest.approx([2, 1, 1, 1], rel=0.05)
+        assert [seen[way].elements["parameters"] / P for way in METHODS] == pytest.approx([1, 1, 0.5, 0.5], rel=0.01)
+        assert [seen[way].elements["optimizer state"] / P for way in METHODS] == pytest.approx([2, 1, 1, 1], rel=0.05)
         assert seen["FSDP2"].kinds == ("DTensor",)
 
 
@@ -148,7 +150,7 @@ def accumulations():
 
 def builds():
     """By device the median of three, since the profiler may miss what gloo's own thread takes and frees."""
-    return {device: sorted(lesson.built(LLAMA, device)[1] for _ in range(3))[1] for device in ("cpu", "meta")}
+    return {device: sorted(lesson.build_on(LLAMA, device)[1] for _ in range(3))[1] for device in ("cpu", "meta")}
 
 
 def test_every_micro_batch_gathers_twice_and_scatters_once_unless_told_not_to():
@@ -283,8 +285,8 @@ def test_others_wait_for_the_slow_rank():
     alike, apart = (step_on_paper(3, ranks=8, units=6, slowest=slowest) for slowest in (1.0, 2.0))
     assert apart.end > alike.end
     assert apart.waiting > alike.waiting
-    assert "the last rank computes 2 times as long" in lesson.play_sharding(slowest=2.0)[1]
-    assert lesson.play_sharding(ranks=1, slowest=2.0)[1] == lesson.play_sharding(ranks=1)[1]
+    assert "the last rank computes 2 times as long" in figures.play_sharding(slowest=2.0)[1]
+    assert figures.play_sharding(ranks=1, slowest=2.0)[1] == figures.play_sharding(ranks=1)[1]
 
 
 @settings(max_examples=30, deadline=None)
@@ -323,7 +325,7 @@ def test_no_unit_is_computed_before_it_is_there():
 def test_runs_share_one_time_axis():
     by_hand = [Activity("all-gather", 5, 6), Activity("forward", 6, 8), Activity("reduce-scatter", 8, 9)]
     other = [Activity("forward", 70.0, 70.5), Activity("all-gather", 70.1, 70.2)]
-    figure, alt = lesson.lanes_figure({"by hand": by_hand, "other": other})
+    figure, alt = figures.lanes_figure({"by hand": by_hand, "other": other})
     assert [round(patch.get_x(), 6) for patch in figure.axes[0].patches] == [0, 1, 3, 0, 0.1]
     assert "by hand: computes 2.00 s and takes part in 1 all-gather, 1 reduce-scatter" in alt
     assert "other: computes 500 ms and takes part in 1 all-gather" in alt
@@ -336,10 +338,10 @@ def test_by_hand_no_operator_runs_while_a_collective_does(ranks):
 
 
 def test_a_unit_is_whole_twice_and_its_gradient_three_times():
-    life = lesson.unit_life(unit=12, ranks=4, activations=5)
+    life = figures.unit_life(unit=12, ranks=4, activations=5)
     assert [what for what, lane, _ in life if lane == "wire"] == ["all-gather", "all-gather", "reduce-scatter"]
     assert [sum(held.values()) for *_, held in life] == [15, 20, 8, 20, 32, 42, 6]
-    _, alt = lesson.unit_life_figure(12 * 2**20, 4, 5 * 2**20)
+    _, alt = figures.unit_life_figure(12 * 2**20, 4, 5 * 2**20)
     assert "reduce-scatter (wire): shard 3.00 MiB, gradient 12.0 MiB, flat row 12.0 MiB, arriving sum 12.0 MiB" in alt
 
 
@@ -347,13 +349,13 @@ def test_a_gather_and_a_product_take_equally_long_at_the_tokens_that_hide():
     flops, bandwidth, ranks, parameters = 156e12, 12.5e9, 8, 202e6
     tokens = lesson.tokens_that_hide(flops, bandwidth, ranks)
     assert 2 * parameters * tokens / flops == pytest.approx(7 / 8 * 2 * parameters / bandwidth)
-    _, alt = lesson.hiding_figure(parameters, flops, {"a network": bandwidth, "NVLink": 300e9}, ranks)
+    _, alt = figures.hiding_figure(parameters, flops, {"a network": bandwidth, "NVLink": 300e9}, ranks)
     assert alt.endswith("They cross at 10,920 (a network), 455 (NVLink) tokens.")
 
 
 @pytest.fixture(scope="module")
 def default_play():
-    return lesson.play_sharding()[1]
+    return figures.play_sharding()[1]
 
 
 @pytest.mark.parametrize(
@@ -361,17 +363,17 @@ def default_play():
     [{"stage": 1}, {"ranks": 2}, {"units": 12}, {"wire": 3.0}, {"latency": 0.2}, {"prefetch": False}, {"slowest": 2}],
 )
 def test_the_playing_figure_follows_each_control(default_play, changed):
-    assert default_play != lesson.play_sharding(**changed)[1]
+    assert default_play != figures.play_sharding(**changed)[1]
 
 
 def test_one_rank_sends_nothing():
-    assert "1 rank:" in lesson.play_sharding(ranks=1)[1]
+    assert "1 rank:" in figures.play_sharding(ranks=1)[1]
     assert all(what in PHASES for _, what, *_ in step_on_paper(3, ranks=1, units=4).jobs)
 
 
 def test_units_and_shards_are_said():
     table = pd.DataFrame({"units": [1, 8], "peak": [4e6, 2e6], "gathered": [2e6, 1e6]})
-    _, alt = lesson.units_figure(table, shards=1e6)
+    _, alt = figures.units_figure(table, shards=1e6)
     assert alt.endswith("all shards is at 977 KiB.")
     assert "1.91 MiB at 8; largest unit: 1.91 MiB at 1, 977 KiB at 8" in alt
 
@@ -380,7 +382,7 @@ def test_where_the_moments_cross_is_said():
     lines = {"way": ["DDP"] * 2, "tokens": [32, 64], "loss": [1e6, 4e6], "gradients": [2e6, 2e6]}
     dots = pd.DataFrame({"way": ["DDP"], "tokens": [64], "peak": [4e6]})
     one = pd.DataFrame(lines)
-    _, alt = lesson.moments_figure(pd.concat([one, one.assign(way="ZeRO-1", gradients=5e6)]), dots)
+    _, alt = figures.moments_figure(pd.concat([one, one.assign(way="ZeRO-1", gradients=5e6)]), dots)
     assert "needs more than the gradients: DDP 64, ZeRO-1 none drawn." in alt
     assert alt.endswith("Measured peaks: DDP, 64 tokens: 3.81 MiB.")
 
@@ -391,4 +393,4 @@ def test_the_peak_on_paper_has_every_kind():
     there = {kind: sizes[peak] for kind, sizes in plan.held.items()}
     assert there["communication"] == pytest.approx(2 / 4)  # a unit's flat row, and the sum that arrives
     assert there["parameters"] == pytest.approx(1 / 4)
-    assert "the memory peaks at" in lesson.play_sharding()[1]
+    assert "the memory peaks at" in figures.play_sharding()[1]

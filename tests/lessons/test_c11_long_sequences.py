@@ -62,18 +62,18 @@ def test_at_the_length_that_meets_both_take_as_long(width, per_number, overlappe
     length = lesson.length_that_meets(width, card, per_number, overlapped=overlapped)
     if length > 0:
         moved, again = lesson.host_or_again(width, length, card, per_number)
-        waits = lesson.exposed(moved, again) if overlapped else moved
+        waits = lesson.exposed_transfer(moved, again) if overlapped else moved
         assert waits == pytest.approx(again)
 
 
 def test_a_step_waits_for_what_forward_and_backward_do_not_hide():
-    assert lesson.exposed(4.0, 2.5) == 0
-    assert lesson.exposed(4.0, 1.5) == 0.5
-    assert lesson.exposed(8.0, 1.0) == 3 + 2
+    assert lesson.exposed_transfer(4.0, 2.5) == 0
+    assert lesson.exposed_transfer(4.0, 1.5) == 0.5
+    assert lesson.exposed_transfer(8.0, 1.0) == 3 + 2
 
 
 def test_padded_rows_have_labels_where_they_have_tokens():
-    batch = lesson.padded([[5, 6, 7], [8]], 4, CPU)
+    batch = lesson.pad([[5, 6, 7], [8]], 4, CPU)
     assert batch["input_ids"].tolist() == [[5, 6, 7, 0], [8, 0, 0, 0]]
     assert batch["labels"].tolist() == [[5, 6, 7, -100], [8, -100, -100, -100]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 0, 0, 0]]

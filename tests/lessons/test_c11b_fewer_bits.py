@@ -35,7 +35,7 @@ def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
     assert {len(row.names) for row in rows} == {1}
     # The plan's 4-bit AdamW is torchao's, of which one kernel is enough.
     ours = [row for row in rows if row.names != ("4-bit AdamW",)][:2]
-    found = {row.names[0]: lesson.tried(BASE, rungs[row.names[0]], SCALE) for row in ours}
+    found = {row.names[0]: lesson.fine_tune_and_measure(BASE, rungs[row.names[0]], SCALE) for row in ours}
     for row in ours:
         one = found[row.names[0]]
         assert one.predicted == row.peak
@@ -46,7 +46,7 @@ def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
 
 def test_a_recipe_that_is_tried_trains_a_copy():
     before = {name: p.clone() for name, p in BASE.named_parameters()}
-    first, again = (lesson.tried(BASE, RECIPE, SCALE) for _ in range(2))
+    first, again = (lesson.fine_tune_and_measure(BASE, RECIPE, SCALE) for _ in range(2))
     assert first.loss == again.loss < lesson.held_out(BASE, SCALE)
     assert all(torch.equal(p, before[name]) for name, p in BASE.named_parameters())
 
@@ -65,7 +65,7 @@ def test_adapters_sit_from_the_named_block_on():
 @pytest.mark.parametrize("rows", [4, 16])
 def test_a_step_with_adapters_is_planned_to_the_byte_and_saves_what_the_layers_need(rows):
     steps = {
-        name: lesson.placed(BASE, replace(RECIPE, batch=rows, lora=2, lora_targets=layers))
+        name: lesson.measure_placement(BASE, replace(RECIPE, batch=rows, lora=2, lora_targets=layers))
         for name, layers in lesson.PLACES.items()
     }
     for one in steps.values():
@@ -83,8 +83,8 @@ def test_a_step_with_adapters_is_planned_to_the_byte_and_saves_what_the_layers_n
 
 def test_adapters_merged_into_the_rounded_weights_give_the_same_losses():
     recipe = replace(RECIPE, lora=2, quantized="nf4")
-    tuned = lesson.fine_tuned(BASE, recipe, SCALE, 1e-3, seed=1)
-    size, off, made = lesson.merged(BASE, tuned)
+    tuned = lesson.fine_tune(BASE, recipe, SCALE, 1e-3, seed=1)
+    size, off, made = lesson.merge_adapters(BASE, tuned)
     assert 0 < size < 1
     assert off > 0
     exact, _, rounded, untuned = (lesson.held_out(one, SCALE) for one in made.values())
@@ -108,7 +108,7 @@ def test_a_taught_step_adds_the_teachers_forward_pass():
 
 
 def test_each_way_was_tuned_at_three_rates_and_the_best_is_taken():
-    runs = lesson.tuned()
+    runs = lesson.fine_tuning_runs()
     for name, of_name in runs[runs["name"] != "start"].groupby("name"):
         assert set(of_name.groupby("lr").size()) == {3}
         assert of_name["lr"].nunique() == 3
@@ -121,7 +121,7 @@ def test_each_way_was_tuned_at_three_rates_and_the_best_is_taken():
 
 
 def test_the_race_is_paired_by_seed():
-    differences = lesson.raced(lesson.stored())
+    differences = lesson.race_differences(lesson.stored_runs())
     assert all(len(values) == len(lesson.RACE_SEEDS) for values in differences.values())
     said = lesson.race_title({"a": [-1, -2], "b": [-1, 1], "c": [1, 2]})
     assert said == "Below AdamW with every seed: a\nAbove AdamW with every seed: c; the others end on both sides"
@@ -159,7 +159,7 @@ def test_equal_bytes_are_equal():
 
 
 def test_each_raced_at_the_best_rate_of_its_sweep():
-    runs = lesson.stored()
+    runs = lesson.stored_runs()
     names = lesson.low_states([(128, 128)])
     raced = runs[runs["seed"].isin(lesson.RACE_SEEDS) & runs["name"].isin(names)]
     swept = runs[runs["seed"].isin(lesson.SWEEP_SEEDS)]
@@ -174,7 +174,7 @@ def test_each_raced_at_the_best_rate_of_its_sweep():
 
 
 def test_the_students_title_says_what_the_stored_runs_hold():
-    runs = lesson.stored()[lesson.stored()["seed"].isin(lesson.RACE_SEEDS)]
+    runs = lesson.stored_runs()[lesson.stored_runs()["seed"].isin(lesson.RACE_SEEDS)]
     tests = runs.groupby("name")["test"]
     for name in ("taught, T = 1", "taught, T = 2"):
         assert tests.max()["alone, twice as long"] < tests.min()[name]
@@ -198,9 +198,9 @@ def test_figures_say_what_they_draw():
     figure, alt = lesson.bands_figure({"a": [1.0, 2.0], "b": [1.5, 3.5]}, "loss", "B is higher")
     assert figure.get_suptitle() == "B is higher"
     assert "a: 1.00 to 2.00, mean 1.50; b: 1.50 to 3.50, mean 2.50" in alt
-    base = lesson.Tried(4096, 4096, 1.0, 0.5)
+    base = lesson.FineTuning(4096, 4096, 1.0, 0.5)
     ends = {"start": [0.5, 0.7], "one": [0.25, 0.35]}
-    _, alt = lesson.choosing_figure(base, {"one": lesson.Tried(2048, 2048, 3.0, 0.75)}, ends)
+    _, alt = lesson.choosing_figure(base, {"one": lesson.FineTuning(2048, 2048, 3.0, 0.75)}, ends)
     assert (
         "AdamW: 4.00 KiB; not fine-tuned: mean 0.60. Peak. one: 2.00 KiB. Seconds of an epoch, × AdamW's. one: 3.00."
         in alt
@@ -235,6 +235,6 @@ def test_the_play_trains_adapters_beside_four_bits():
 
 
 def test_stored_students_have_five_seeds_each():
-    runs = lesson.stored()
+    runs = lesson.stored_runs()
     students = runs[runs["name"].str.startswith(("alone", "taught"))]
     assert set(students.groupby("name").size()) == {len(lesson.RACE_SEEDS)}

@@ -282,7 +282,7 @@ def test_the_checklist_has_a_verdict_on_each_measured_figure():
 
 
 def test_a_short_run_is_profiled(job):
-    trace, history = lesson.profiled(job, steps=2)
+    trace, history = lesson.profile_job(job, steps=2)
     assert len(trace.of("step")) == 2
     assert len(history.steps) == 4
     assert torch.isfinite(torch.tensor(history.losses)).all()

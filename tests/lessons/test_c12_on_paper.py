@@ -93,7 +93,7 @@ def test_a_decoder_has_the_parameters_of_the_real_model():
         num_key_value_heads=2, vocab_size=1000, tie_word_embeddings=False,
     )  # fmt: skip
     real = models.parameter_count(models.from_configuration(config))
-    assert llama(128, 3, 512, 4, 2, words=1000).parameters == real
+    assert llama(128, 3, 512, 4, 2, vocabulary=1000).parameters == real
     assert SEVEN.parameters == 6_738_415_616
     assert SEVENTY.parameters == 68_976_648_192
 
@@ -102,7 +102,7 @@ def test_published_models_have_the_parameters_and_operations_of_the_papers_equat
     table = [1.7, 3.6, 7.5, 18.4, 39.1, 76.1, 145.6, 310.1, 529.6, 1008.0]
     assert [round(run.model.parameters / 1e9, 1) for run in PUBLISHED] == table
     for run in PUBLISHED:
-        h, n, s, v = run.model.width, run.model.blocks, run.model.length, run.model.words
+        h, n, s, v = run.model.width, run.model.blocks, run.model.context, run.model.vocabulary
         equation_3 = 96 * s * n * h**2 * (1 + s / (6 * h) + v / (16 * n * h))
         assert s * run.model.operations(n, recompute=True) == pytest.approx(equation_3, rel=1e-3)
         assert run.d * run.t * run.p == run.cards
@@ -112,8 +112,8 @@ def test_one_card_only_computes():
     step = step_on_mesh(SEVEN, UPDATE, CLUSTER, 1, 1, 1, 1024)
     assert step.seconds["computing"] == step.total
     assert step.total == pytest.approx(UPDATE * SEVEN.operations(32) / (PEAK / 2))
-    attention = 12 * SEVEN.length * SEVEN.width * 32
-    head_and_blocks = SEVEN.parameters - SEVEN.words * SEVEN.width  # a token looks its embedding up
+    attention = 12 * SEVEN.context * SEVEN.width * 32
+    head_and_blocks = SEVEN.parameters - SEVEN.vocabulary * SEVEN.width  # a token looks its embedding up
     assert SEVEN.operations(32) == pytest.approx(6 * head_and_blocks + attention, rel=1e-5)
 
 

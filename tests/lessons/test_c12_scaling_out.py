@@ -9,7 +9,7 @@ from figures import title
 
 from course_utils import models
 from course_utils.distributed import launch
-from course_utils.distributed.schedules import Schedule, gpipe, one_f_one_b
+from course_utils.distributed.pipeline_schedules import Schedule, gpipe, one_f_one_b
 from course_utils.errors import CourseError
 from course_utils.lessons import c12_scaling_out as lesson
 
@@ -56,7 +56,7 @@ def test_a_model_cut_by_width_is_the_same_model(work, truth):
         for rank, seen in enumerate(ranks):
             assert seen.gradients.keys() == truth.keys()
             assert seen.apart(truth, rank) < 1e-10
-            assert seen.kept == kept
+            assert seen.elements == kept
             assert [entry.collective for entry in seen.sent.entries] == ["all-reduce"] * all_reduces * 4 * 3
             assert seen.sent.sent == all_reduces * 4 * 3 * work.boundary_bytes
 
@@ -64,7 +64,7 @@ def test_a_model_cut_by_width_is_the_same_model(work, truth):
 def test_a_model_cut_by_depth_is_the_same_model(work, truth):
     orders = gpipe, one_f_one_b, lesson.one_at_a_time
     for ranks in launched(4, *(partial(lesson.measure_pipeline, work, order) for order in orders)):
-        assert sum(seen.kept for seen in ranks) == sum(grad.numel() for grad in truth.values())
+        assert sum(seen.elements for seen in ranks) == sum(grad.numel() for grad in truth.values())
         assert sorted(name for seen in ranks for name in seen.gradients) == sorted(truth)
         for rank, seen in enumerate(ranks):
             assert seen.apart(truth, rank) < 1e-10
@@ -109,7 +109,7 @@ def test_two_axes_are_the_same_training(work):
     truth = lesson.gradients_alone(work)
     for seen in launch(partial(lesson.measure_mesh, data=2, tensor=2), 4, work):
         assert seen.seen.apart(truth, seen.place["tensor"]) < 1e-10
-        assert seen.along == {"tensor": 4 * 4 * 2 * work.boundary_bytes, "data": 8 * seen.seen.kept}
+        assert seen.along == {"tensor": 4 * 4 * 2 * work.boundary_bytes, "data": 8 * seen.seen.elements}
 
 
 def test_without_the_sum_what_lies_below_the_last_cut_is_wrong(work, truth):

@@ -8,7 +8,7 @@ import pytest
 from colors import READABLE, SEEN_BY, contrast, distance, lab, linear
 
 from course_utils.grading import pages, showing
-from course_utils.lessons import c10_fsdp_and_zero
+from course_utils.lessons import c10_figures
 from course_utils.memory.trace.log import KINDS
 from course_utils.viz.style import BIT_COLORS, COLORS, writing
 
@@ -32,7 +32,7 @@ def test_what_stands_together_is_told_apart(reader, names):
 
 @pytest.mark.parametrize("reader", SEEN_BY)
 def test_the_work_of_a_step_differs_in_color_or_in_hatching(reader):
-    for (one, hatch), (other, other_hatch) in combinations(c10_fsdp_and_zero.LOOKS.values(), 2):
+    for (one, hatch), (other, other_hatch) in combinations(c10_figures.LOOKS.values(), 2):
         assert hatch != other_hatch or distance(COLORS[one], COLORS[other], reader) > APART, (one, other)
 
 

@@ -119,7 +119,7 @@ class Estimate:
 
     @property
     def peak_instant(self) -> Instant:
-        """The fullest."""
+        """The instant with the most bytes."""
         return max(self.instants, key=lambda instant: instant.bytes)
 
     @property

@@ -51,7 +51,7 @@ class Polynomial:
 
     @classmethod
     def of(cls, factor: Fraction | int, **powers: int) -> "Polynomial":
-        """One product."""
+        """A single term: `factor` times the letters to their `powers`."""
         return cls(((tuple(sorted((x, p) for x, p in powers.items() if p)), Fraction(factor)),)) if factor else cls()
 
     def __add__(self, other: "Polynomial") -> "Polynomial":
@@ -70,7 +70,7 @@ class Polynomial:
 
     @property
     def letters(self) -> frozenset[str]:
-        """All that occur."""
+        """All letters in any term."""
         return frozenset(letter for key, _ in self.terms for letter, _ in key)
 
     def __str__(self):

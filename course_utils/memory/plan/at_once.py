@@ -22,7 +22,8 @@ def verdict_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
         return None
     trial, estimate = stored
     need = needs(trial.log, recipe.device)
-    return Plan(name, recipe, memory, estimate, trial, need, verdict_of(need, memory))
+    verdict = verdict_of(need, memory)
+    return Plan(model=name, recipe=recipe, memory=memory, estimate=estimate, trial=trial, need=need, verdict=verdict)
 
 
 def rows_at_once(plan: Plan) -> tuple[Option, ...]:

@@ -46,7 +46,7 @@ def effects(what: Model, recipes: Sequence[Recipe], machine: Machine) -> dict[st
         left = [change for change in CHANGES if change.name not in effects]
         base = attempt(source, recipe, machine)
         tried = try_each(left, source, recipe, machine)
-        effects |= {change.name: effect_of(change, base, trial) for change, trial in tried}
+        effects |= {change.name: effect_of(change, base, trial) for change, trial in tried if trial is not None}
     missing = [change.name for change in CHANGES if change.name not in effects]
     if missing:
         raise CourseError(f"No recipe here is one that {missing[0]!r} makes a difference to; give one more.")

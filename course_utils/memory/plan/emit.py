@@ -61,9 +61,9 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
 
 
 def require_kind(kind: str) -> None:
-    """Raises `CourseError` for what is none of `KINDS`."""
-    if kind not in KINDS:
-        raise CourseError(f"A recipe cannot be written as {kind!r}; {instead(kind, KINDS)}")
+    """Raises `CourseError` for what is none of `FORMATS`."""
+    if kind not in FORMATS:
+        raise CourseError(f"A recipe cannot be written as {kind!r}; {instead(kind, FORMATS)}")
 
 
 def kind_for(recipe: Recipe) -> str:
@@ -190,4 +190,4 @@ def _keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
 
 
 _SETTINGS = {"accelerate": _accelerate, "trl": _trl}
-KINDS = (*_SETTINGS, "train", "torchrun", "slurm")
+FORMATS = (*_SETTINGS, "train", "torchrun", "slurm")

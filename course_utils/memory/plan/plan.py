@@ -115,8 +115,9 @@ def _ladder(
     """Look for changes of the `base` trial with which it fits: each alone, then up to three that cost something with any that are
     easy. Those that should fit, by bytes that each left alone, are tried; then those that a row can do without are taken out.
     """
-    unrated = []
-    tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say, unrated)}
+    trials = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say)}
+    unrated = tuple(name for name, trial in trials.items() if trial is None)
+    tried = {name: trial for name, trial in trials.items() if trial is not None}
     changes = [change for change in CHANGES if change.name in tried]
     rows = [_row(base, (change,), tried[change.name], memory, tried) for change in changes]
     helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak and row.verdict != FITS)
@@ -178,7 +179,7 @@ def _ladder(
         best, most = min(gentler, key=lambda one: one[1])
         nearest = row_of(_fewest(best, lambda fewer: fewer and need(fewer)[1] <= most))
     lower = sorted((row for row in rows if row.saves > 0), key=lambda row: row.peak)
-    return Changes(tuple(shown or lower[:5]), helpless, tuple(unrated), nearest)
+    return Changes(tuple(shown or lower[:5]), helpless, unrated, nearest)
 
 
 def _select_two_of_each_level(rows: list[Option]) -> list[Option]:
@@ -203,11 +204,10 @@ def try_each(
     recipe: Recipe,
     machine: Machine | None,
     say: Callable = lambda _: None,
-    unrated: list[str] | None = None,
-) -> Iterator[tuple[Change, Trial]]:
+) -> Iterator[tuple[Change, Trial | None]]:
     """Each of `changes` that makes a difference to `recipe`, alone, with its trial; those that do not go with it are left out.
 
-    So are those for whose products `machine` has no rate; their names are added to `unrated`.
+    The trial is None where `machine` has no rate for the matrix products.
     """
     for change in changes:
         if fields := change.apply(recipe):
@@ -215,9 +215,7 @@ def try_each(
             try:
                 trial = attempt(source, replace(recipe, **fields), machine)
             except NoRateError:
-                if unrated is not None:
-                    unrated.append(change.name)
-                continue
+                trial = None
             except CourseError:  # the two do not go together, or not with this model
                 continue
             yield change, trial

@@ -32,23 +32,9 @@ _TOYS = {
     "llama": "the first Llama with 7 billion parameters is llama-7b",
     "distilbert": "the Hub's is distilbert-base-cased",
 }
-
-
 _COUNT_FROM_PADDING = {
-    *(
-        "camembert",
-        "data2vec-text",
-        "esm",
-        "ibert",
-        "layoutlmv3",
-        "lilt",
-        "longformer",
-        "luke",
-        "markuplm",
-        "mpnet",
-        "roberta",
-    ),
-    *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    *("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet"),
+    *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
 }
 """Families whose first token has the position after the padding token's number, so that 514 positions are 512 tokens."""
 

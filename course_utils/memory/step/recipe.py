@@ -33,6 +33,7 @@ OPTIMIZERS = {
     "paged_adamw_32bit": Spec("bitsandbytes.optim.PagedAdamW32bit", trainer="paged_adamw_32bit"),
 }
 """What a `Recipe` may name."""
+ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
 PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
@@ -54,6 +55,8 @@ LOOPS = {
 }
 """What each loop does by default: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
 
+_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
+
 
 def _asks(default: Any, what: str, choices: tuple = (), least: int = 0, unit: str = "number", **keys: str) -> Any:
     """A field: its default, what its flag's help says, its choices, the least of a number and its unit, by tool its key there.
@@ -66,36 +69,25 @@ def _asks(default: Any, what: str, choices: tuple = (), least: int = 0, unit: st
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to train.
+    """One way to train. Each field says in a phrase what it is, as `course plan --help` prints it; some need more words.
 
     `optimizer` is a name in `OPTIMIZERS` (torch's default on a GPU is `adamw-foreach`), or a function from parameters to an
     optimizer. `precision`: `fp32`; `bf16` for parameters, gradients and state in bfloat16; `bf16-masters`, the same with float32
     copies of the parameters and float32 state; `autocast` for float32 parameters and bfloat16 where that is safe; `fp16`
     likewise with float16 and a scaled loss.
 
-    `batch` is the examples of one micro-batch, `sequence` the tokens of each, `accumulation` the micro-batches of an update.
-    With `packed` each row of tokens holds several documents that do not attend to each other. `keeps_outputs`: what the model
-    returns, its logits too, lives until the step is done, as in the ordinary `outputs = model(**batch)`; without it only the
-    loss does. `attention`: PyTorch's fused function, or the plain products (`eager`). `clipping` scales the gradients to
-    norm 1. `zero_grad` says when gradients are dropped: after the update, between the next forward pass and its backward pass,
-    or never, if they are set to zero in place. With `use_cache` the model returns the keys and values of its attention too, as
-    Transformers' models do until they are told not to. `label_smoothing` is Trainer's: its loss is made outside of the model,
-    from whole logits.
+    Documents that are `packed` into a row do not attend to each other. With `keeps_outputs` what the model returns, its logits
+    too, lives until the step is done, as in the ordinary `outputs = model(**batch)`. `attention` is PyTorch's fused function, or
+    the plain products (`eager`). `zero_grad`: gradients are dropped after the update, between the next forward pass and its
+    backward pass, or never, if they are set to zero in place. `use_cache` is what Transformers' models do until they are told not
+    to. The loss with `label_smoothing` is made outside of the model, from whole logits. `chunked_loss` is
+    `techniques.LossWithGradients` of a causal language model, which then returns hidden states in place of logits.
 
-    With `in_backward` each parameter is updated as soon as its gradient is there. With `chunked_loss` a causal language
-    model's loss and its gradients are made by logits of that many tokens at a time (`techniques.LossWithGradients`); it returns
-    hidden states in place of logits. With `trl_loss` the loss is TRL's, whose output layer never holds whole logits. With
-    `eval_batch` each update is followed by an evaluation on batches of that many examples. The logits of `eval_logits` examples
-    are then kept on the device, as Trainer does for `compute_metrics`. With `compiled` the step is torch.compile's, whose bytes
-    nothing here predicts.
-
-    With `checkpointing` every block of a transformer is recomputed in backward, or with `segments` that many runs of blocks. What
-    backward needs waits in the host's memory with `offload_activations`, in a file with `saved_on_disk`. With `lora` only
-    adapters of that rank are trained, beside every linear layer but a language model's last (peft's `all-linear`), or beside
-    those that `lora_targets` names as peft does; of the modules that `modules_to_save` names copies are trained whole. `frozen`
-    names parameters by the beginning of their names. With `quantized="nf4"` the linear layers' weights are kept in 4 bits, and
-    with `double_quantization` their scales in 8. All else then becomes float32 as by PEFT's `prepare_model_for_kbit_training`;
-    without `upcast` it is bfloat16, the adapters too, as TRL has it.
+    With `eval_batch` each update is followed by an evaluation; it keeps the logits of `eval_logits` examples on the device, as
+    Trainer does for `compute_metrics`. `checkpointing` is of every block of a transformer, or of `segments` runs of blocks.
+    Adapters (`lora`) stand beside every linear layer but a language model's last (peft's `all-linear`), or beside those that
+    `lora_targets` names as peft does. With `quantized="nf4"` the linear layers' weights are kept in 4 bits. All else then becomes
+    float32 as by PEFT's `prepare_model_for_kbit_training`; without `upcast` it is bfloat16, the adapters too, as TRL has it.
 
     With `galore` an `adamw` becomes `optim.GaLore`: it keeps its averages of the hidden matrices in that many directions of their
     gradients, and is plain AdamW for all else, tensor by tensor. The step is one that finds new directions, as every 200th
@@ -106,8 +98,8 @@ class Recipe:
     `zero_stage` shards over `ranks` devices (Rajbhandari et al. 2020): 1 the optimizer's state (`ZeroRedundancyOptimizer`), 2
     gradients too, 3 parameters too (FSDP2, without and with resharding after forward); in `replicas` groups that each hold
     everything. Without a stage each rank keeps everything (DDP). `offload` keeps the optimizer's state in the memory of the host,
-    and updates there; with stage 3 parameters and gradients too. With `context_parallel` as many ranks have a part each of every
-    row's tokens, and attend by `RingAttention`, without dropout. `device` is what it runs on.
+    and updates there; with stage 3 parameters and gradients too. Ranks of `context_parallel` attend by `RingAttention`, without
+    dropout.
 
     Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
@@ -312,7 +304,3 @@ def read_fields(words: str) -> dict[str, Any]:
             number = re.fullmatch(r"\d+(\.\d+)?", value)
             values[name] = (float if number[1] else int)(value) if number else value
     return values
-
-
-_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
-ADAMW = ("adamw", "adamw-foreach", "adamw-fused")

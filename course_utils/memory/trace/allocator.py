@@ -46,7 +46,7 @@ class CudaAllocator:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Around the measured run."""
+        """A context around the step whose peaks count."""
         torch.cuda.synchronize(self.device)
         self._start = torch.cuda.memory_allocated(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -107,7 +107,7 @@ class CpuAllocator:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Around the measured run."""
+        """A context around the step whose peaks count."""
         with record_function(_MEASURED):
             yield
             self.begin_phase(None)

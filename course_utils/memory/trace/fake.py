@@ -210,7 +210,7 @@ class Answers(TorchDispatchMode):
         return None if StorageWeakRef(value.untyped_storage()) in self._overwritten else value
 
     def forget(self, *tensors: torch.Tensor) -> None:
-        """Let go of these."""
+        """Forget the values of `tensors`."""
         for tensor in tensors:
             self._values.pop(tensor, None)
 

@@ -37,9 +37,9 @@ _BLOCK = re.compile(r"(^|\.)(\d+)(?=\.|$)")
 
 @dataclass
 class Piece:
-    """One storage: its `bytes`, what it is (`kind`, of `KINDS`), and where it was born (`module`, `operator`).
+    """One storage: its `bytes`, what it is (`kind`, of `KINDS`), and where it was allocated (`module`, `operator`).
 
-    `was_there` is true of what was born before the log began; its `operator` is the parameter's own name.
+    `was_there` is true of what was allocated before the log began; its `operator` is the parameter's own name.
     """
 
     bytes: int

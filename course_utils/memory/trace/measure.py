@@ -76,7 +76,7 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
 
     `build` returns a tuple with the model or models, the optimizers, and what else the step takes; or it is such a tuple, of
     a run that has already begun. A step that takes no arguments is called without. The first step warms up (optimizer state is
-    born in it), the second is recorded by the allocator, the third by the meter, and `timed` further ones are timed without
+    created in it), the second is recorded by the allocator, the third by the meter, and `timed` further ones are timed without
     either (with 0 `seconds` is NaN). Each of them really trains. Gradients left from before are dropped first. Of what was
     built before, only what the tuple leads to is counted as resident; `build` lets the allocator count all. The phases are
     forward, backward and update, or those that `memory.phase` marks. Raises `CourseError` when `step` does nothing with

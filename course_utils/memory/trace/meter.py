@@ -1,4 +1,4 @@
-"""An event log of memory: when each piece is born and when it dies, for what, and where.
+"""An event log of memory: when each piece is allocated and when it is freed, for what, and where.
 
 It only logs; `Usage` analyses afterwards. A piece is a storage, the memory behind one tensor and all its views.
 """
@@ -40,13 +40,13 @@ class Meter(TorchDispatchMode):
 
     `model` is a module or several, `optimizer` one or several, `tensors` what else is there (a batch, a data set). Known at
     once: parameters, buffers, gradients, optimizer state; what is passed to a model's forward is an input. All else is named
-    after the phase of its birth: activations (forward), recomputed (a forward inside backward, as checkpointing has it),
+    after the phase that allocates it: activations (forward), recomputed (a forward inside backward, as checkpointing has it),
     communication (what collectives fill and send), backward temporaries, optimizer temporaries (the update, clipping
     included). Phases are distinguished by what PyTorch is doing; inside `memory.phase(name)` they have that name.
     `device` is by default the one where the models are; what is on the host is logged apart from it. `round_to` is the
     allocator's grain in bytes (512 on CUDA). With `look_inside` the few operators that hide memory on a CPU are tried out once
-    apart from the step, to learn how much (`scratch`); it shows as a piece born "inside" the operator. Works on fake tensors;
-    a step that raises leaves a usable log and the model without hooks.
+    apart from the step, to learn how much (`scratch`); it shows as a piece allocated "inside" the operator. Works on fake
+    tensors; a step that raises leaves a usable log and the model without hooks.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Meter(TorchDispatchMode):
         events = tuple((change, number[place], phase) for change, place, phase in self._events if place in number)
         pieces = []
         for piece in (self._pieces[place] for place in places):
-            module = piece.born_in if isinstance(piece.born_in, str) else self._module_of(piece.born_in)
+            module = piece.module if piece.node is None else self._module_of(piece.node)
             size = piece.size if piece.there is None else piece.there
             about = module, str(piece.maker), tuple(piece.shape), piece.dtype
             pieces.append(Piece(size, piece.kind, *about, piece.there is not None))
@@ -146,8 +146,8 @@ class Meter(TorchDispatchMode):
         return result
 
     def _come_and_go(self, size: int, kind: str, func: OpOverload) -> None:
-        """Memory that is born and dies inside one operator."""
-        about = self._place_now(), f"inside {func}", (size,), torch.uint8, self.device
+        """Memory that is allocated and freed inside one operator."""
+        about = *self._place_now(), f"inside {func}", (size,), torch.uint8, self.device
         place = self._log_birth(_Piece(size, kind, *about))
         self._events.append((-size, place, self._phase))
 
@@ -219,7 +219,7 @@ class Meter(TorchDispatchMode):
             return
         device = device_of(tensor)
         if device == self.device or device == _HOST:
-            about = self._place_now(), maker, tensor.shape, tensor.dtype, device
+            about = *self._place_now(), maker, tensor.shape, tensor.dtype, device
             place = self._log_birth(_Piece(storage.nbytes(), self._kind_of_birth(), *about), storage)
             if id(maker) in _IN_PLACE_UNWATCHED:
                 self._note_in_place(place, maker, args)
@@ -261,8 +261,9 @@ class Meter(TorchDispatchMode):
         old, _ = self._alive.get(storage._cdata, (-1, None))
         if old < 0 or torch._C._storage_Use_Count(storage._cdata) > 2:
             return
-        by_engine = self._pieces[old].born_in != self._pieces[new].born_in
-        as_large = self._pieces[old].size == self._pieces[new].size == args[0].nbytes
+        before, after = self._pieces[old], self._pieces[new]
+        by_engine = (before.module, before.node) != (after.module, after.node)
+        as_large = before.size == after.size == args[0].nbytes
         if as_large and (maker is not _aten.add.Tensor or by_engine):
             self._added_in_place = old, new, len(self._events)
 
@@ -276,12 +277,12 @@ class Meter(TorchDispatchMode):
         again = self._work == "backward" and torch.is_grad_enabled()
         return "recomputed" if again else _BORN_FOR[self._work]
 
-    def _place_now(self) -> str | int:
+    def _place_now(self) -> tuple[str, int | None]:
         """The module at work; in backward the node that is differentiated, whose module is looked up in the end."""
         if self._modules:
-            return self._modules[-1]
+            return self._modules[-1], None
         node = torch._C._current_autograd_node()
-        return "" if node is None else node._sequence_nr()
+        return "", None if node is None else node._sequence_nr()
 
     def _module_of(self, number: int) -> str:
         before = bisect_right(self._nodes_made, number, key=lambda made: made[0])
@@ -323,7 +324,7 @@ class Meter(TorchDispatchMode):
             storage = tensor.untyped_storage()
             entry = self._alive.get(storage._cdata)
             if entry is None:
-                about = module, maker, tensor.shape, tensor.dtype, device
+                about = module, None, maker, tensor.shape, tensor.dtype, device
                 self._log_birth(_Piece(storage.nbytes(), kind, *about, there=storage.nbytes()), storage)
             elif kind not in ("inputs", "buffers") or self._pieces[entry[0]].there is None:
                 self._pieces[entry[0]].kind = kind
@@ -374,14 +375,15 @@ class Meter(TorchDispatchMode):
 
 @dataclass(slots=True)
 class _Piece:
-    """One storage: `born_in` a module by name, or by the number of the node that was differentiated.
+    """One storage: the `module` at work when it was allocated, or the number of the `node` that was differentiated.
 
-    `there` are its bytes from before the log, if it was born then.
+    `there` are its bytes from before the log, if it was allocated then.
     """
 
     size: int
     kind: str
-    born_in: str | int
+    module: str
+    node: int | None
     maker: object
     shape: tuple[int, ...]
     dtype: torch.dtype

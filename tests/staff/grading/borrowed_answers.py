@@ -345,8 +345,8 @@ def distillation_loss(student, teacher, labels, temperature, weight):
         ],
         "q2": [
             """def one_f_one_b(stages, micro_batches):
-    from course_utils.distributed import schedules
-    return schedules.one_f_one_b(stages, micro_batches)
+    from course_utils.distributed import pipeline_schedules
+    return pipeline_schedules.one_f_one_b(stages, micro_batches)
 """,
         ],
         "q3": [
