@@ -73,7 +73,7 @@ def test_a_term_of_a_chapter_leads_to_its_entry(address, page):
     page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
     link = page.locator('.jp-MarkdownOutput a[href*="glossary.md"]', has_text="gradients").first
     expect(link).to_have_attribute(
-        "title", "The derivative of the loss by a parameter: one number for each.", timeout=90_000
+        "title", "The derivative of the loss with respect to a parameter: one number for each.", timeout=90_000
     )
     link.click()
     entry = page.locator('.jp-MarkdownViewer h3[data-jupyter-id="gradient"]')
@@ -85,7 +85,7 @@ def test_who_types_it_again_is_told_where_it_is_open_and_nothing_is_merged(addre
     """A later version of the course lies there, and the open windows may hold what is not saved. The page is renewed."""
     mine = folder.parent / "home" / "my-course"
     handed = sorted((mine / "notebooks").glob("*.ipynb"))
-    (mine / "start.md").write_bytes((mine / "start.md").read_bytes().replace(b"Written 20", b"Written 19"))
+    (mine / "start.md").write_bytes((mine / "start.md").read_bytes().replace(b"Updated 20", b"Updated 19"))
     shutil.copy(mine / "start.md", mine / ".handed-out")
     before = [path.read_bytes() for path in handed]
     newer = folder / "notebooks" / handed[0].name
@@ -99,10 +99,10 @@ def test_who_types_it_again_is_told_where_it_is_open_and_nothing_is_merged(addre
         assert done.returncode == 0, done.stderr
         assert f"Your course is already open: {address.replace('start.md', path)}\n" in done.stdout
         assert "choose File → Shut Down" in done.stdout
-    assert "Written 20" in (mine / "start.md").read_text(encoding="utf-8")
+    assert "Updated 20" in (mine / "start.md").read_text(encoding="utf-8")
     page.locator(".lm-TabBar-tabLabel", has_text="start.md").click()
     page.get_by_role("menuitem", name="File", exact=True).click()
     page.locator(".lm-Menu-itemLabel", has_text="Reload Markdown File from Disk").click()
-    page.locator(".jp-MarkdownViewer small", has_text="Written 20").wait_for(timeout=20_000)
+    page.locator(".jp-MarkdownViewer small", has_text="Updated 20").wait_for(timeout=20_000)
     assert [text for text in page.locator(".jp-Dialog").all_inner_texts() if text] == []
     assert [path.read_bytes() for path in handed] == before
