@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from course_utils.capstone import kept
 from course_utils.capstone.kept import Choice, load
 from course_utils.desk import bets
 from course_utils.desk.bets import Bet
@@ -28,10 +27,7 @@ CHOICE = {"scenario": "one", "recipe": {"batch": 4}, "layout": None, "rows": [["
 OLD = {"bets/07": BETS, "ledger/03_adamw": [ROW], "progress/00_start_here": RECORDS, "capstone/one": CHOICE}
 
 
-@pytest.fixture(autouse=True)
-def _fresh_process(monkeypatch):
-    for room in (bets, kept):
-        monkeypatch.setattr(room, "_here", {})
+pytestmark = pytest.mark.usefixtures("restart")
 
 
 def path_of():

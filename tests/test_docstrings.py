@@ -17,9 +17,9 @@ def show_in_a_terminal(bundle, **_):
 
 
 @pytest.mark.parametrize("function", MOST_USED, ids=lambda function: function.__name__)
+@pytest.mark.usefixtures("restart")
 def test_an_example_gives_what_it_shows(function, monkeypatch):
     monkeypatch.setitem(viz.show.__globals__, "display", show_in_a_terminal)
-    monkeypatch.setitem(bet.__globals__, "_here", {})  # other tests count the bets of this process
     (example,) = doctest.DocTestFinder(recurse=False).find(function, function.__name__, globs=function.__globals__)
     assert example.examples
     told = []

@@ -193,6 +193,48 @@ def oracle_uses(source: str, oracles: dict[str, set[str]]) -> list[str]:
     return found
 
 
+def defined_names(tree: ast.AST) -> set[str]:
+    """Of functions, classes, variables, and what a class calls its own."""
+    names = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                names.add(name)
+    return names
+
+
+def names_of_others(tree: ast.AST) -> set[str]:
+    """What is imported, looked up in something else, or replaced there by its name as text."""
+    names = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.alias(name=name):
+                names.add(name)
+            case ast.Attribute(value=owner, attr=name) if getattr(owner, "id", None) != "self":
+                names.add(name)
+            case ast.Call(
+                func=ast.Attribute(attr="setattr" | "setitem" | "delattr" | "delitem" | "object"), args=words
+            ):
+                names |= {word.value for word in words if isinstance(word, ast.Constant)}
+            case ast.Call(func=ast.Name(id="getattr" | "patch"), args=words):
+                names |= {word.value for word in words if isinstance(word, ast.Constant)}
+    return {str(name).rpartition(".")[2] for name in names}
+
+
+def test_no_test_knows_a_private_name_of_the_course():
+    """What is private may change its form at any time; what it does is tested through what is public."""
+    paths = [*MODULES, *STAFFS, *(PACKAGE.parent / "benchmarks").rglob("*.py")]
+    names = set().union(*(defined_names(ast.parse(path.read_text("utf-8"))) for path in paths))
+    private = {name for name in names if re.match("_[A-Za-z]", name)}
+    assert {"_find_kind", "_segments", "_GRAIN"} <= private
+    private -= {"_apply", "_repr_html_"}  # torch's and IPython's, too
+    tests = {path: ast.parse(path.read_text("utf-8")) for path in Path(__file__).parent.rglob("*.py")}
+    used = {path.name: sorted(private & names_of_others(tree)) for path, tree in tests.items()}
+    assert {file: taken for file, taken in used.items() if taken} == {}
+
+
 def test_no_two_files_of_tests_have_one_name():
     """pytest imports each by its name alone, and so does a rank that a test starts."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]

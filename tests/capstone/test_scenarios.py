@@ -8,7 +8,7 @@ import pytest
 from course_utils import hardware, models
 from course_utils.capstone import scenarios
 from course_utils.capstone.layout import Layout, Sent, sent_by
-from course_utils.capstone.scenarios import SCENARIOS, levels_of, weigh
+from course_utils.capstone.scenarios import SCENARIOS, Weighed, levels_of, weigh
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.hardware.links import LINKS, Cluster, all_reduce_seconds
@@ -106,6 +106,11 @@ def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries
     assert again.bytes == 1.5 * tensor.bytes
 
 
+def seconds_of(trial, layout, recipe, sent):
+    """The parts of an update's seconds, which neither the scenario nor the bytes enter."""
+    return Weighed(None, recipe, layout, None, (0, 0), trial, sent).parts
+
+
 @pytest.mark.parametrize(("tensor", "pipeline", "k"), [(2, 4, 4), (4, 2, 2), (2, 4, 1)])
 def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, k):
     sizes = {"width": 64, "blocks": 8, "inner": 192, "heads": 4, "groups": 4, "words": 200, "length": 32}
@@ -113,7 +118,7 @@ def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, 
     recipe = replace(PLAIN, precision="bf16", accumulation=k)
     trial = replace(attempt(source_of(LLAMA), PLAIN), clock={("forward", "x"): told.seconds["computing"]})
     sent = tuple(sent_by(Layout(1, tensor, pipeline), CLUSTER, recipe, 64, 8 // pipeline, trial))
-    parts = dict(scenarios._parts(trial, Layout(1, tensor, pipeline), recipe, sent))
+    parts = seconds_of(trial, Layout(1, tensor, pipeline), recipe, sent)
     assert parts["all-reduce among tensor ranks"] == pytest.approx(told.seconds["tensor communication"])
     assert parts["activations from stage to stage"] == pytest.approx(told.seconds["pipeline communication"])
     assert parts["the pipeline's bubble"] == pytest.approx(told.seconds["bubble"])
@@ -137,7 +142,7 @@ def test_what_comes_after_the_update_hides_behind_nothing_and_an_all_reduce_behi
         Sent("broadcast", 1, 1.0, 0),
         Sent("all-gather", 1, 14.0, 0, "all"),
     )
-    parts = dict(scenarios._parts(trial, Layout(8), replace(PLAIN, accumulation=2), sent))
+    parts = seconds_of(trial, Layout(8), replace(PLAIN, accumulation=2), sent)
     assert parts["all-reduce, as far as it is not hidden"] == 7.0 - 10.0 / 2
     assert parts["broadcast"] == 1.0
     assert parts["all-gather, as far as it is not hidden"] == 0.0

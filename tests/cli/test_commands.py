@@ -166,7 +166,7 @@ def test_the_ledger_is_printed(capsys):
 def test_every_command_takes_a_chapter_by_its_number_or_name(name, checkout, capsys, monkeypatch):
     """The checkout has the chapters alone; of a set the same function is asked, and says which there are."""
     started = []
-    monkeypatch.setattr("course_utils.desk.lab._start", started.append)
+    monkeypatch.setattr("jupyterlab.labapp.main", started.append)
     assert main(["lab", name, "--no-browser"]) == 0
     assert any("notebooks/00_a.ipynb" in argument for argument in started[0])
     main(["lint", name])

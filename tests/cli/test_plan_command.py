@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import course_utils
 from course_utils.cli import main
 from course_utils.cli import plan as command
+from course_utils.memory import Recipe
 
 CONFIG = {
     "model_type": "qwen2",
@@ -38,6 +40,15 @@ def config(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "config.json"
     path.write_text(json.dumps(CONFIG))
     return str(path)
+
+
+@pytest.fixture
+def worked_out(config, monkeypatch):
+    """An entry for each plan that is worked out; it is always that of the small model."""
+    planning, made = import_module("course_utils.memory.plan.plan"), []
+    small = planning.plan(config, 4 * 2**30, Recipe(batch=4, sequence=64, device="cpu"))
+    monkeypatch.setattr(planning, "plan", lambda *_, **__: made.append(1) or small)
+    return made
 
 
 def strict(text):
@@ -243,7 +254,7 @@ def test_the_settings_of_a_row_come_from_the_plan_as_it_is_kept(config, capsys, 
     planning = import_module("course_utils.memory.plan.plan")
     made, plan = [], planning.plan
     monkeypatch.setattr(planning, "plan", lambda *words, **options: made.append(1) or plan(*words, **options))
-    monkeypatch.setattr(command, "_LONG", 0.0)
+    monkeypatch.setattr(command, "LONG", 0.0)
     assert main(["plan", config, *TOO_LARGE]) == 1
     assert capsys.readouterr().err.count("Planning: ") == 1
     for kind, row in (("trl", "1"), ("trl", "2"), ("accelerate", "1")):
@@ -274,15 +285,12 @@ def test_each_row_says_what_it_can_be_written_as(config, capsys):
         capsys.readouterr()
 
 
-def test_what_an_earlier_version_of_the_course_answered_is_worked_out_anew(config, capsys, monkeypatch, tmp_path):
-    module = import_module("course_utils.cli.plan")
-    asked = []
-    monkeypatch.setattr(module, "_PACKAGE", tmp_path)
-    monkeypatch.setattr(module, "_answer", lambda arguments: asked.append(1) or ("said", {}, 0))
+def test_what_an_earlier_version_of_the_course_answered_is_worked_out_anew(config, worked_out, monkeypatch, tmp_path):
+    monkeypatch.setattr(course_utils, "__file__", str(tmp_path / "__init__.py"))
     for code in ("one = 1", "one = 1", "one = 2"):
         (tmp_path / "code.py").write_text(code)
         assert main(["plan", config, *FITTING, "--batch", "3"]) == 0
-    assert len(asked) == 2
+    assert len(worked_out) == 2
 
 
 @pytest.mark.parametrize(
@@ -293,18 +301,15 @@ def test_what_an_earlier_version_of_the_course_answered_is_worked_out_anew(confi
         ("gpt2-small --memory 8GB --teacher llama-3.1-8b", "gpt2-small --memory 8GB --teacher LLAMA-3.1-8b"),
     ],
 )
-def test_an_answer_is_found_again_however_its_model_and_its_card_are_spelled(one, same, monkeypatch, capsys):
-    module, asked = import_module("course_utils.cli.plan"), []
-    monkeypatch.setattr(module, "_answer", lambda arguments: asked.append(1) or ("said", {}, 0))
+def test_an_answer_is_found_again_however_its_model_and_its_card_are_spelled(one, same, worked_out):
     for words in (one, same):
         assert main(["plan", *words.split()]) == 0
-    assert asked == [1]
+    assert worked_out == [1]
 
 
-def test_a_name_that_is_none_has_no_answer_though_it_ends_like_another(monkeypatch, capsys):
-    with monkeypatch.context() as patched:
-        patched.setattr(command, "_answer", lambda arguments: ("said", {}, 0))
-        assert main(["plan", "gpt2-small", "--memory", "8GB"]) == 0
+@pytest.mark.usefixtures("worked_out")
+def test_a_name_that_is_none_has_no_answer_though_it_ends_like_another(capsys):
+    assert main(["plan", "gpt2-small", "--memory", "8GB"]) == 0
     assert main(["plan", "./gpt2-small", "--memory", "8GB"]) == 2
     assert "No model is called './gpt2-small'" in capsys.readouterr().err
 

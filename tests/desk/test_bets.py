@@ -14,15 +14,7 @@ from course_utils.viz.controls import LIVE
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-@pytest.fixture(autouse=True)
-def restart(monkeypatch):
-    """What a fresh kernel knows: nothing; also to be called in the middle of a story."""
-
-    def restarted():
-        monkeypatch.setattr(bets, "_here", {})
-
-    restarted()
-    return restarted
+pytestmark = pytest.mark.usefixtures("restart")
 
 
 @pytest.fixture

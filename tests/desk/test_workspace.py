@@ -10,7 +10,6 @@ import pytest
 from course_staff.notebooks.links import dead_links, prose
 from course_utils.cli import main
 from course_utils.cli.check import find_notebook
-from course_utils.desk import lab
 from course_utils.desk.workspace import HANDED_OUT, find_workspace, hand_out, merge
 from course_utils.errors import CourseError
 from course_utils.files import Place, exercises_of, find_place
@@ -255,7 +254,7 @@ def test_the_folder_is_found_by_flag_from_within_by_home_and_in_the_checkout(pla
 
 def test_lab_opens_the_copy_and_check_reads_it(place, monkeypatch, capsys):
     started = []
-    monkeypatch.setattr(lab, "_start", started.append)
+    monkeypatch.setattr("jupyterlab.labapp.main", started.append)
     monkeypatch.chdir(place.root)
     folder = settings().home / "my-course"
     assert find_notebook("00") == place.root / EXERCISE, "before there is a copy"

@@ -136,7 +136,7 @@ def test_ranks_meet_at_a_port_that_nobody_has_and_that_of_a_users_own_is_told(mo
     with pytest.raises(RankError, match=rf"Rank 0 of 1 stopped with DistNetworkError: .*{taken_port}.*EADDRINUSE"):
         launch(at_a_taken_port, 1, taken_port, seconds=60)
     # A fork server has an older environment; and so where there is none, ranks that start afresh are tried, too.
-    monkeypatch.setattr(sys.modules[launching.__module__], "_METHOD", "spawn")
+    monkeypatch.setattr(sys.modules[launching.__module__], "METHOD", "spawn")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(taken_port))
     assert launch(lambda: (dist.get_rank(), os.environ["MASTER_PORT"]), 2) == [(i, str(taken_port)) for i in range(2)]
@@ -155,7 +155,7 @@ class Answer:
 def work(before):
     return Answer(before.rank + dist.get_rank())
 
-sys.modules["course_utils.distributed.launch"]._METHOD = sys.argv[1]
+sys.modules["course_utils.distributed.launch"].METHOD = sys.argv[1]
 print([type(each) is Answer and each.rank for each in distributed.launch(work, 2, Answer(5))])
 """
 

@@ -251,7 +251,7 @@ def test_with_points_they_are_returned_in_strict_mode_too(notebook, monkeypatch)
 
 
 def test_plain_python_prints(entries, monkeypatch, capsys):
-    monkeypatch.setattr(check_room, "_shell", lambda: None)
+    monkeypatch.delitem(sys.modules, "IPython")
     monkeypatch.setattr(sys.modules["__main__"], "double", lambda x: 2 * x, raising=False)
     Checker("03_test", entries)("q1")
     assert capsys.readouterr().out.startswith("q1 · Doubling <fast>: passed, 4 points\nGraded: `double`")

@@ -136,7 +136,8 @@ def test_what_a_run_says_of_what_it_makes_again_is_understood():
         "Goes on after update 40; none is computed again.": (40, 0),
     }
     for sentence, (after, again) in sentences.items():
-        assert lesson._read_resumption(lesson._RESUMPTION.search(f"…\n{sentence}\n")) == (after, again)
+        assert lesson.resumption_in(f"…\n{sentence}\n") == (after, again)
+    assert lesson.resumption_in("…\n") is None
 
 
 @pytest.mark.slow

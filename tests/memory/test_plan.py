@@ -420,14 +420,15 @@ def test_a_card_on_which_it_fits_by_the_label_alone_is_named(monkeypatch):
     assert f"With 8 % less: tight on by the label; does not fit on {tight}." in found
 
 
-def test_the_fewest_cards_are_those_found_one_after_the_other():
+def test_the_fewest_cards_are_those_found_one_after_the_other(only):
+    only(())
     source, recipe, cards = source_of(llama(256, 1)), replace(RECIPE, batch=1, sequence=256), (2, 4, 8, 16)
     logs = {count: attempt(source, replace(recipe, zero_stage=3, ranks=count)).log for count in cards}
     most_needed = {count: needs(log, recipe.device)[1] for count, log in logs.items()}
     assert len(set(most_needed.values())) == len(cards)
     for size in (most_needed[8], most_needed[16] - 1):
-        found = PLANNING._fewest_cards(source, recipe, size, cards, lambda _: None)
-        assert found == next((count for count in cards if most_needed[count] <= size), None)
+        fewest = plan(source, size, recipe, cards=cards).largest["fewest cards by ZeRO-3"]
+        assert fewest == next((count for count in cards if most_needed[count] <= size), None)
 
 
 def test_the_largest_batch_fits_and_one_more_does_not(tight):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import DeviceType
@@ -154,7 +155,9 @@ def test_a_real_trace_has_its_steps_phases_and_operators(profiled, batches):
     names = [event["name"] for event in stored if event.get("ph") == "X"]
     assert {"ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"} <= set(names)
     assert names.count("aten::mm") == table.loc["aten::mm", "calls"]
-    assert phases._observers == []
+    with torch.profiler.profile() as afterwards, phases.phase("forward"):
+        pass
+    assert "forward" not in [event.name for event in afterwards.events()], "nothing notes the phases any longer"
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -152,7 +152,7 @@ def _write(text: str) -> None:
     GUIDE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}", encoding="utf-8")
 
 
-def _main() -> None:
+def run() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="where to write the notebooks")
     parser.add_argument("--late", action="store_true", help="write only the one that comes a day later")
@@ -169,4 +169,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    run()

@@ -73,9 +73,7 @@ def test_of_another_answers_cell_only_what_no_plain_cell_gives_is_taken():
 
 def test_a_chain_of_thousands_is_followed_at_once():
     chain = [f"a{i} = a{i + 1}" for i in range(5000)]
-    cells = [submission.Cell(i, source, (), parsed(source)) for i, source in enumerate(chain)]
-    first = submission.Cell(9999, RIGHT, ("q1",), submission.Parsed(uses=frozenset({"a0"})))
-    assert len(submission._cells_for([*cells, first], first)) == 5001
+    assert len(answer(*chain, f"{RIGHT} + a0").cells) == 5001
 
 
 @pytest.mark.parametrize("source", [STUB, STUB + "\n\n", STUB.replace("\n", "\r\n"), "#EXERCISE q1" + STUB[13:]])
