@@ -139,8 +139,8 @@ def test_what_is_damaged_is_put_aside_and_said_and_costs_nothing_else(where, tex
     assert [len(now) < len(before) for now, before in zip(everything(), whole, strict=True)] == [
         place == section for place in places
     ]
-    (said,) = caplog.messages
-    assert said == f"{where} in {NAME} could not be read; it is kept as {section}.damaged."
+    (line,) = caplog.messages
+    assert line == f"{where} in {NAME} could not be read; it is kept as {section}.damaged."
     with closing(sqlite3.connect(path_of())) as store:
         assert store.execute("SELECT value FROM kept WHERE section LIKE '%.damaged'").fetchall() == [(text,)]
 

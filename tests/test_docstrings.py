@@ -22,6 +22,6 @@ def test_an_example_gives_what_it_shows(function, monkeypatch):
     monkeypatch.setitem(viz.show.__globals__, "display", show_in_a_terminal)
     (example,) = doctest.DocTestFinder(recurse=False).find(function, function.__name__, globs=function.__globals__)
     assert example.examples
-    told = []
-    doctest.DocTestRunner().run(example, out=told.append)
-    assert not told, "".join(told)
+    failures = []
+    doctest.DocTestRunner().run(example, out=failures.append)
+    assert not failures, "".join(failures)

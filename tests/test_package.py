@@ -179,18 +179,18 @@ def oracle_uses(source: str, oracles: dict[str, set[str]]) -> list[str]:
     inner = {id(node.value) for node in attributes}
     chains = [dotted(node, imported) for node in attributes if id(node) not in inner]
     plain = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {node.attr for node in attributes}
-    found = [
+    uses = [
         name
         for name in plain
         if name in WAYS_AROUND or name.startswith(("_fused_", "_single_tensor_", "_multi_tensor_"))
     ]
-    found += [name for name in chains if name.startswith("sys.modules")]
+    uses += [name for name in chains if name.startswith("sys.modules")]
     for name in [*imported.values(), *chains]:
         for oracle, allowed in oracles.items():
             rest = name.removeprefix(oracle).removeprefix(".").split(".")[0]
             if (name == oracle or name.startswith(f"{oracle}.")) and rest not in allowed:
-                found.append(name)
-    return found
+                uses.append(name)
+    return uses
 
 
 def defined_names(tree: ast.AST) -> set[str]:
@@ -248,8 +248,8 @@ def test_code_by_hand_never_names_its_oracle(room):
     ]  # which start processes, and say so
     assert paths
     for path in paths:
-        found = oracle_uses(path.read_text(encoding="utf-8"), ORACLES[room])
-        assert not found, path.name
+        uses = oracle_uses(path.read_text(encoding="utf-8"), ORACLES[room])
+        assert not uses, path.name
 
 
 @pytest.mark.parametrize(

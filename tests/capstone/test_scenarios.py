@@ -66,9 +66,9 @@ def test_a_stage_keeps_what_forward_saved_of_every_micro_batch_in_flight():
 
     truth = Log.of(dry_run(work.build, forward_first, "cuda")).peak
     alone = attempt(source, recipe).peak
-    found = scenarios.in_flight(attempt(source, recipe), 4).peak
+    predicted = scenarios.in_flight(attempt(source, recipe), 4).peak
     assert truth > 2 * alone
-    assert found == pytest.approx(truth, rel=0.05)  # but for the output layer, which a first stage has not
+    assert predicted == pytest.approx(truth, rel=0.05)  # but for the output layer, which a first stage has not
 
 
 # What a card sends.
@@ -114,14 +114,14 @@ def seconds_of(trial, layout, recipe, sent):
 @pytest.mark.parametrize(("tensor", "pipeline", "k"), [(2, 4, 4), (4, 2, 2), (2, 4, 1)])
 def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, k):
     sizes = {"width": 64, "blocks": 8, "inner": 192, "heads": 4, "groups": 4, "words": 200, "length": 32}
-    told = step_on_mesh(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, 1, tensor, pipeline, k)
+    mesh = step_on_mesh(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, 1, tensor, pipeline, k)
     recipe = replace(PLAIN, precision="bf16", accumulation=k)
-    trial = replace(attempt(source_of(LLAMA), PLAIN), clock={("forward", "x"): told.seconds["computing"]})
+    trial = replace(attempt(source_of(LLAMA), PLAIN), clock={("forward", "x"): mesh.seconds["computing"]})
     sent = tuple(sent_by(Layout(1, tensor, pipeline), CLUSTER, recipe, 64, 8 // pipeline, trial))
     parts = seconds_of(trial, Layout(1, tensor, pipeline), recipe, sent)
-    assert parts["all-reduce among tensor ranks"] == pytest.approx(told.seconds["tensor communication"])
-    assert parts["activations from stage to stage"] == pytest.approx(told.seconds["pipeline communication"])
-    assert parts["the pipeline's bubble"] == pytest.approx(told.seconds["bubble"])
+    assert parts["all-reduce among tensor ranks"] == pytest.approx(mesh.seconds["tensor communication"])
+    assert parts["activations from stage to stage"] == pytest.approx(mesh.seconds["pipeline communication"])
+    assert parts["the pipeline's bubble"] == pytest.approx(mesh.seconds["bubble"])
 
 
 def test_autocast_sends_from_stage_to_stage_in_float32():
@@ -190,7 +190,7 @@ def test_what_is_no_rung_has_the_level_of_its_kind(field, value, level):
 
 
 @pytest.mark.parametrize(
-    ("name", "recipe", "layout", "said"),
+    ("name", "recipe", "layout", "message"),
     [
         ("laptop", Recipe(batch=4), None, "An update here has 8 examples of 128 tokens"),
         ("laptop", Recipe(batch=8, sequence=64), None, "are 8 of 64"),
@@ -209,7 +209,7 @@ def test_what_is_no_rung_has_the_level_of_its_kind(field, value, level):
         ("two machines", Recipe(device="cuda", batch=64, sequence=2048), Layout(1, 8), "52 heads"),
     ],
 )  # fmt: skip
-def test_what_is_another_update_is_refused_before_anything_is_run(name, recipe, layout, said, monkeypatch):
+def test_what_is_another_update_is_refused_before_anything_is_run(name, recipe, layout, message, monkeypatch):
     monkeypatch.setattr(scenarios, "attempt", None)
-    with pytest.raises(CourseError, match=said):
+    with pytest.raises(CourseError, match=message):
         weigh(SCENARIOS[name], recipe, layout)

@@ -82,9 +82,9 @@ def test_a_module_that_the_staffs_package_lacks_is_no_package_to_install(monkeyp
 
 def test_an_error_is_one_line_and_exit_code_2(checkout, capsys):
     assert main(["run", "77"]) == 2
-    said = capsys.readouterr()
-    assert said.err == "course run: No chapter is called '77'; the chapters are: 00_a, 01_b.\n"
-    assert said.out == ""
+    captured = capsys.readouterr()
+    assert captured.err == "course run: No chapter is called '77'; the chapters are: 00_a, 01_b.\n"
+    assert captured.out == ""
 
 
 def test_a_bad_setting_is_one_line(checkout, capsys, monkeypatch):

@@ -78,7 +78,7 @@ STEPS = {
 
 def by_step():
     """By way, bytes that all ranks together send in four steps, and those counted by this rank."""
-    found = {}
+    counts = {}
     for name, make in STEPS.items():
         step = make()
         step()  # what is sent only once, to begin with
@@ -88,8 +88,8 @@ def by_step():
             for _ in range(4):
                 step()
             dist.barrier()
-        found[name] = sent() - before, traffic.sent
-    return found
+        counts[name] = sent() - before, traffic.sent
+    return counts
 
 
 if __name__ == "__main__":

@@ -29,14 +29,14 @@ ODD = 'it\'s a "model"; $HOME `here`'
 
 def flags_of(words: list[str]) -> dict[str, str]:
     """Each flag with the one word that follows it, or nothing."""
-    found, flag = {}, ""
+    options, flag = {}, ""
     for word in words:
         if word.startswith("--"):
-            found[flag := word] = ""
+            options[flag := word] = ""
         else:
-            assert found[flag] == "", f"{word} belongs to no flag"
-            found[flag] = word
-    return found
+            assert options[flag] == "", f"{word} belongs to no flag"
+            options[flag] = word
+    return options
 
 
 def trained(text: str) -> dict[str, str]:
@@ -56,11 +56,11 @@ def trained(text: str) -> dict[str, str]:
     ],
 )
 def test_a_recipe_is_a_strategy_and_a_batch_of_all_ranks(recipe, strategy):
-    found = trained(emit("train", "gpt2", recipe))
-    assert (found["--model"], found["--strategy"], found["--optimizer"]) == ("gpt2", strategy, "adamw-foreach")
-    assert (found["--batch"], found["--micro-batch"]) == (str(8 * recipe.ranks), "4")
-    assert found.get("--ranks") == (str(recipe.ranks) if recipe.ranks > 1 else None)
-    assert found.get("--replicas") == (str(recipe.replicas) if recipe.replicas > 1 else None)
+    job = trained(emit("train", "gpt2", recipe))
+    assert (job["--model"], job["--strategy"], job["--optimizer"]) == ("gpt2", strategy, "adamw-foreach")
+    assert (job["--batch"], job["--micro-batch"]) == (str(8 * recipe.ranks), "4")
+    assert job.get("--ranks") == (str(recipe.ranks) if recipe.ranks > 1 else None)
+    assert job.get("--replicas") == (str(recipe.replicas) if recipe.replicas > 1 else None)
 
 
 @pytest.mark.parametrize("kind", ["torchrun", "slurm"])
@@ -75,8 +75,8 @@ def test_every_kind_starts_the_same_training(kind):
 
 def test_course_train_takes_its_command():
     for recipe in (PLAIN, EVERYTHING):
-        asked = cli.make_parser().parse_args(shlex.split(emit("train", "gpt2", recipe), comments=True)[1:])
-        split = train.job_from(asked).split(recipe.ranks)
+        arguments = cli.make_parser().parse_args(shlex.split(emit("train", "gpt2", recipe), comments=True)[1:])
+        split = train.job_from(arguments).split(recipe.ranks)
         assert (split.micro_batch, split.accumulation) == (recipe.batch, recipe.accumulation)
 
 
@@ -98,12 +98,12 @@ def test_what_trl_has_a_setting_for_is_sent_there():
         "two, and one of them": replace(PLAIN, device="cuda", offload_activations=True, offload=True),
         "no optimizer of TRL's": replace(PLAIN, device="cuda", offload_activations=True, optimizer="adafactor"),
     }
-    said = {}
+    offers_trl = {}
     for name, recipe in refused.items():
         with pytest.raises(CourseError) as error:
             emit("train", "llama-3.1-8b", recipe)
-        said[name] = "--emit trl" in str(error.value)
-    assert [name for name, is_sent in said.items() if is_sent] == ["quantized", "4 bits"]
+        offers_trl[name] = "--emit trl" in str(error.value)
+    assert [name for name, is_sent in offers_trl.items() if is_sent] == ["quantized", "4 bits"]
     with pytest.raises(CourseError, match="save_on_cpu and torch.distributed.fsdp.CPUOffloadPolicy"):
         emit("train", "llama-3.1-8b", refused["two, and one of them"])
     assert "load_in_4bit: true" in emit("trl", "llama-3.1-8b", refused["quantized"])
@@ -129,9 +129,9 @@ def test_who_keeps_the_logits_in_the_plan_is_told_that_course_train_does_not():
 
 def test_accelerates_file_names_all_that_it_leaves_to_the_script():
     one = emit("accelerate", "gpt2", replace(PLAIN, checkpointing=True, optimizer="adamw8bit", lora=8, quantized="nf4"))
-    said = one.splitlines()[-1]
+    command = one.splitlines()[-1]
     for words in ("batch=", "sequence=", "optimizer=adamw8bit", "checkpointing=True", "lora=8", "quantized=nf4"):
-        assert words in said
+        assert words in command
     sharded = emit("accelerate", "gpt2", replace(PLAIN, checkpointing=True, ranks=4, zero_stage=3)).splitlines()
     assert "  fsdp_activation_checkpointing: true" in sharded
     assert "checkpointing" not in sharded[-1], "FSDP's settings hold it"
@@ -140,20 +140,20 @@ def test_accelerates_file_names_all_that_it_leaves_to_the_script():
 def test_trl_is_given_the_folder_of_a_configuration_and_told_to_need_weights(tmp_path):
     file = tmp_path / "config.json"
     file.write_text("{}")
-    said = emit("trl", str(file), PLAIN)
-    assert f"model_name_or_path: {tmp_path}\n" in said
-    assert said.startswith("# trl sft --config")
-    assert "trained weights" in said
+    text = emit("trl", str(file), PLAIN)
+    assert f"model_name_or_path: {tmp_path}\n" in text
+    assert text.startswith("# trl sft --config")
+    assert "trained weights" in text
     assert ("adapters in bfloat16" in emit("trl", "gpt2", replace(PLAIN, lora=8, quantized="nf4"))) is True
-    assert "adapters in bfloat16" not in said
+    assert "adapters in bfloat16" not in text
 
 
 def test_slurms_file_asks_for_every_file_that_its_command_reads(tmp_path, monkeypatch):
     file = tmp_path / "config.json"
     file.write_text("{}")
-    said = emit("slurm", str(file), PLAIN)
-    assert f"with text.txt and config.json (a copy of {file}) in it" in said
-    assert trained(said)["--model"] == "config.json", "it is read where the job runs"
+    text = emit("slurm", str(file), PLAIN)
+    assert f"with text.txt and config.json (a copy of {file}) in it" in text
+    assert trained(text)["--model"] == "config.json", "it is read where the job runs"
     monkeypatch.chdir(tmp_path)
     assert "with text.txt and config.json in it" in emit("slurm", "config.json", PLAIN)
     assert "with text.txt in it" in emit("slurm", "gpt2", PLAIN)
@@ -165,16 +165,16 @@ def test_slurms_file_takes_the_tokenizer_along_that_training_here_would_use(tmp_
     for name in ("config.json", "tokenizer.json"):
         (folder / name).write_text("{}")
     for model in (folder, folder / "config.json"):
-        said = emit("slurm", str(model), PLAIN)
-        assert f"with text.txt and mine (a copy of {folder}) in it" in said
-        assert trained(said)["--model"] == "mine"
-        assert "# Tokens are those of the tokenizer in mine." in said
+        text = emit("slurm", str(model), PLAIN)
+        assert f"with text.txt and mine (a copy of {folder}) in it" in text
+        assert trained(text)["--model"] == "mine"
+        assert "# Tokens are those of the tokenizer in mine." in text
     monkeypatch.chdir(tmp_path)
     assert trained(emit("slurm", "mine/config.json", PLAIN))["--model"] == "mine"
     monkeypatch.chdir(folder)
-    said = emit("slurm", "config.json", PLAIN)
-    assert "with text.txt and config.json with its tokenizer in it" in said
-    assert "# Tokens are those of the tokenizer in mine." in said
+    text = emit("slurm", "config.json", PLAIN)
+    assert "with text.txt and config.json with its tokenizer in it" in text
+    assert "# Tokens are those of the tokenizer in mine." in text
     (folder / "tokenizer.json").unlink()
     assert "# Tokens are bytes" in emit("slurm", "config.json", PLAIN)
     assert "# Tokens are bytes" in emit("train", "gpt2", PLAIN)
@@ -231,8 +231,8 @@ def test_torchrun_reads_its_command():
     from torch.distributed.run import config_from_args, parse_args
 
     one = shlex.split(emit("torchrun", "gpt2", replace(PLAIN, ranks=4)), comments=True)
-    found = parse_args(one[1:])
-    assert (found.standalone, found.nproc_per_node, found.module) == (True, "4", True)
+    parsed = parse_args(one[1:])
+    assert (parsed.standalone, parsed.nproc_per_node, parsed.module) == (True, "4", True)
     several = emit("torchrun", "gpt2", EVERYTHING, nodes=2)
     words = shlex.split(several, comments=True)
     assert words[:2] == ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun"]
@@ -256,11 +256,11 @@ def sbatch_options(text: str) -> dict[str, str]:
 def test_bash_and_sbatch_know_every_line_of_a_slurm_file():
     listed = (Path(__file__).parent / "sbatch_options.txt").read_text(encoding="utf-8").splitlines()
     text = emit("slurm", ODD, EVERYTHING, nodes=2)
-    found = sbatch_options(text)
-    assert len(found) == len(re.findall(r"^#SBATCH", text, re.MULTILINE))
-    assert set(found) <= set(listed)
-    assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == ("2", "1", "8")
-    assert re.fullmatch(r"B:USR1@\d+", found["signal"])
+    options = sbatch_options(text)
+    assert len(options) == len(re.findall(r"^#SBATCH", text, re.MULTILINE))
+    assert set(options) <= set(listed)
+    assert (options["nodes"], options["ntasks-per-node"], options["gpus-per-node"]) == ("2", "1", "8")
+    assert re.fullmatch(r"B:USR1@\d+", options["signal"])
     assert shell_accepts(text) == ""
     assert shell_accepts(text.replace('wait "$!"', 'wait "$!')) != ""
     commands = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)

@@ -35,12 +35,12 @@ LOSS = trace('File "a/modeling.py", line 9, in forward', 'File "a/loss.py", line
 WRAPPED = "│ ❱ 629 │ probs = scores.softmax(dim=-1) │\n│   632 │ probs = probs.to(value.dtype) │\n"
 
 
-def new(asked="64.00 MiB", word="capacity", unused="100.00 MiB"):
-    return NEW.format(asked=asked, word=word, unused=unused)
+def new(size="64.00 MiB", word="capacity", unused="100.00 MiB"):
+    return NEW.format(asked=size, word=word, unused=unused)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "answer"),
     [
         (
             BACKWARD + OLD,
@@ -75,7 +75,7 @@ def new(asked="64.00 MiB", word="capacity", unused="100.00 MiB"):
         "update",
     ],
 )
-def test_the_last_message_is_read_with_its_moment(text, said, tmp_path):
+def test_the_last_message_is_read_with_its_moment(text, answer, tmp_path):
     (tmp_path / "log").write_text(text, encoding="utf-8")
-    found = explain(tmp_path / "log")
-    assert all(part in found for part in said), found
+    explanation = explain(tmp_path / "log")
+    assert all(part in explanation for part in answer), explanation

@@ -123,51 +123,51 @@ def test_how_long_a_segment_is_depends_on_all_blocks_so_all_are_run():
 def test_many_micro_batches_follow_from_two(blocks, change):
     recipe = replace(RECIPE, batch=1, sequence=512, accumulation=4, **change)
     source, machine = source_of(llama(256, blocks)), hardware.machine("H100")
-    whole, found = run_whole(source, recipe, machine), attempt(source, recipe, machine)
-    assert (found.peak, found.host.peak, found.traffic) == (whole.peak, whole.host.peak, whole.traffic)
-    assert found.log.reserved == pytest.approx(whole.log.reserved, rel=0.01)
-    assert found.clock == pytest.approx(whole.clock)
-    assert found.how.endswith("of 2 of its 4 micro-batches")
-    assert attempt(source, recipe).log.totals.tolist() == found.log.totals.tolist()
+    whole, of_two = run_whole(source, recipe, machine), attempt(source, recipe, machine)
+    assert (of_two.peak, of_two.host.peak, of_two.traffic) == (whole.peak, whole.host.peak, whole.traffic)
+    assert of_two.log.reserved == pytest.approx(whole.log.reserved, rel=0.01)
+    assert of_two.clock == pytest.approx(whole.clock)
+    assert of_two.how.endswith("of 2 of its 4 micro-batches")
+    assert attempt(source, recipe).log.totals.tolist() == of_two.log.totals.tolist()
 
 
 @pytest.mark.slow
 def test_the_largest_batch_of_many_micro_batches_fits_and_one_more_does_not():
     config, recipe = llama(256, 1), replace(RECIPE, batch=2, sequence=512, accumulation=3)
     enough = [needs(run_whole(source_of(config), replace(recipe, batch=b)).log, "cuda")[1] for b in (6, 7)]
-    found = plan(config, sum(enough) // 2, recipe, cards=())
-    assert found.largest["largest batch"] == 6
+    answer = plan(config, sum(enough) // 2, recipe, cards=())
+    assert answer.largest["largest batch"] == 6
 
 
-def assert_rows_are_true(found, rows=slice(None)):
+def assert_rows_are_true(answer, rows=slice(None)):
     """Against a dry run of each row's recipe."""
-    assert found.verdict == DOES_NOT
-    assert found.rows[rows]
-    for row in found.rows[rows]:
+    assert answer.verdict == DOES_NOT
+    assert answer.rows[rows]
+    for row in answer.rows[rows]:
         assert row.peak == pytest.approx(dry(LLAMA, row.recipe).peak, rel=0.001), row.names
-        assert row.saves == found.trial.peak - row.peak
+        assert row.saves == answer.trial.peak - row.peak
         assert row.verdict == FITS
-        assert row.need[1] <= found.memory
+        assert row.need[1] <= answer.memory
 
 
-def assert_rows_are_in_order(found):
+def assert_rows_are_in_order(answer):
     """None disturbs less than the one before, and none is more than another that fits."""
     levels = {change.name: change.level for change in CHANGES}
-    assert [row.level for row in found.rows] == [max(levels[name] for name in row.names) for row in found.rows]
-    disturb = [(row.level, sum(levels[name] for name in row.names)) for row in found.rows]
+    assert [row.level for row in answer.rows] == [max(levels[name] for name in row.names) for row in answer.rows]
+    disturb = [(row.level, sum(levels[name] for name in row.names)) for row in answer.rows]
     assert disturb == sorted(disturb)
-    names = [set(row.names) for row in found.rows]
+    names = [set(row.names) for row in answer.rows]
     assert not any(one < other for one in names for other in names)
 
 
-def assert_no_change_is_spare(found):
-    for row in found.rows:
+def assert_no_change_is_spare(answer):
+    for row in answer.rows:
         for left_out in row.names if len(row.names) > 1 else ():
             fields = {}
             for change in CHANGES:
                 fields |= change.apply(RECIPE) if change.name in set(row.names) - {left_out} else {}
             least = needs(attempt(source_of(LLAMA), replace(RECIPE, **fields)).log, "cuda")
-            assert verdict_of(least, found.memory) != FITS, (row.names, left_out)
+            assert verdict_of(least, answer.memory) != FITS, (row.names, left_out)
 
 
 def test_a_row_is_what_a_dry_run_says_of_its_recipe_and_is_said(tight):
@@ -175,18 +175,18 @@ def test_a_row_is_what_a_dry_run_says_of_its_recipe_and_is_said(tight):
     assert {row.level for row in tight.rows} == {0, 1}
     assert_rows_are_in_order(tight)
     assert "What would make it fit, the least intrusive first:" in str(tight)
-    found = json.loads(json.dumps(tight.json()))
-    assert (found["verdict"], found["recipe"]) == (DOES_NOT, plain_recipe(RECIPE))
-    assert [tuple(row["names"]) for row in found["rows"]] == [row.names for row in tight.rows]
+    answer = json.loads(json.dumps(tight.json()))
+    assert (answer["verdict"], answer["recipe"]) == (DOES_NOT, plain_recipe(RECIPE))
+    assert [tuple(row["names"]) for row in answer["rows"]] == [row.names for row in tight.rows]
 
 
 @pytest.mark.slow
 def test_with_all_changes_on_a_smaller_card_too():
-    found = planned(0.6)
-    assert any(len(row.names) > 1 for row in found.rows)
-    assert_rows_are_true(found)
-    assert_rows_are_in_order(found)
-    assert_no_change_is_spare(found)
+    answer = planned(0.6)
+    assert any(len(row.names) > 1 for row in answer.rows)
+    assert_rows_are_true(answer)
+    assert_rows_are_in_order(answer)
+    assert_no_change_is_spare(answer)
 
 
 @pytest.mark.slow
@@ -195,10 +195,10 @@ def test_three_rows_that_fit_do_not_hide_one_that_disturbs_less_than_two_of_them
     some = {"keep only the loss", "micro-batch of 1", "optimizer on the host", "8-bit AdamW", "Adafactor", "SGD"}
     only(some)
     gentle = replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch, optimizer="adamw8bit")
-    found = plan(LLAMA, needs(Log.of(dry(LLAMA, gentle)), "cuda")[1], RECIPE, cards=())
-    assert [row.level for row in found.rows] == [0, 1, 2, 2]
-    assert found.rows[1].recipe == gentle
-    assert_rows_are_true(found)
+    answer = plan(LLAMA, needs(Log.of(dry(LLAMA, gentle)), "cuda")[1], RECIPE, cards=())
+    assert [row.level for row in answer.rows] == [0, 1, 2, 2]
+    assert answer.rows[1].recipe == gentle
+    assert_rows_are_true(answer)
 
 
 @pytest.mark.slow
@@ -210,9 +210,9 @@ def test_two_rows_do_not_hide_three_changes_that_disturb_less_than_one_of_them(o
     config = llama(1024, 12, vocabulary=16000)
     recipe = replace(RECIPE, precision="autocast", batch=2, sequence=512, keeps_outputs=False)
     gentle = replace(recipe, checkpointing=True, in_backward=True, optimizer="adafactor")
-    found = plan(config, needs(Log.of(dry(config, gentle)), "cuda")[1], recipe, cards=())
+    answer = plan(config, needs(Log.of(dry(config, gentle)), "cuda")[1], recipe, cards=())
     grave = [{"optimizer on the host", "all in bfloat16"}, {"Adafactor", "all in bfloat16"}]
-    names = [set(row.names) for row in found.rows]
+    names = [set(row.names) for row in answer.rows]
     assert names.index(grave[0]) < names.index(three) < names.index(grave[1])
 
 
@@ -232,24 +232,24 @@ def test_what_disturbs_less_and_is_tight_is_named(only):
     both = replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch)
     of_both = needs(Log.of(dry(LLAMA, both)), "cuda")
     only(gentle | {"LoRA of rank 16"})
-    found = plan(LLAMA, of_both[1] - 1, RECIPE, cards=())
-    assert {row.level for row in found.rows} == {3}
-    assert (set(found.nearest.names), found.nearest.need, found.nearest.verdict) == (gentle, of_both, TIGHT)
-    assert f"Nearest: {' + '.join(found.nearest.names)}. It needs " in str(found)
-    assert json.loads(json.dumps(found.json()))["nearest"]["need"] == list(of_both)
+    answer = plan(LLAMA, of_both[1] - 1, RECIPE, cards=())
+    assert {row.level for row in answer.rows} == {3}
+    assert (set(answer.nearest.names), answer.nearest.need, answer.nearest.verdict) == (gentle, of_both, TIGHT)
+    assert f"Nearest: {' + '.join(answer.nearest.names)}. It needs " in str(answer)
+    assert json.loads(json.dumps(answer.json()))["nearest"]["need"] == list(of_both)
     assert plan(LLAMA, of_both[1], RECIPE, cards=()).nearest is None
 
 
 def test_where_nothing_fits_the_changes_that_lower_the_peak_most_are_not_said_to_make_it_fit(only):
     only({"keep only the loss", "SGD", "fused attention"})
-    found = plan(LLAMA, 2**20, RECIPE, cards=())
-    assert {row.verdict for row in found.rows} == {DOES_NOT}
-    peaks = [row.peak for row in found.rows]
+    answer = plan(LLAMA, 2**20, RECIPE, cards=())
+    assert {row.verdict for row in answer.rows} == {DOES_NOT}
+    peaks = [row.peak for row in answer.rows]
     assert peaks == sorted(peaks)
-    assert peaks[-1] < found.trial.peak
-    assert "Nothing was found that is sure to fit.\n\nAlone these lower the peak most:" in str(found)
-    assert "What would make it fit" not in str(found)
-    assert "--row" not in str(found)
+    assert peaks[-1] < answer.trial.peak
+    assert "Nothing was found that is sure to fit.\n\nAlone these lower the peak most:" in str(answer)
+    assert "What would make it fit" not in str(answer)
+    assert "--row" not in str(answer)
     only(())
     assert "Nothing was found that is sure to fit." in str(plan(LLAMA, 2**20, RECIPE, cards=()))
 
@@ -268,9 +268,9 @@ def test_five_changes_go_together_where_no_fewer_of_them_are_enough(only):
     card = needed(some)
     assert all(needed(fewer) > card for fewer in combinations(some, len(some) - 1))
     only(needed_ones | {"fused optimizer"})
-    found = plan(config, card, recipe, cards=())
-    assert [set(row.names) for row in found.rows] == [needed_ones]
-    assert "Not every combination was tried" in str(found)
+    answer = plan(config, card, recipe, cards=())
+    assert [set(row.names) for row in answer.rows] == [needed_ones]
+    assert "Not every combination was tried" in str(answer)
 
 
 @pytest.mark.parametrize(
@@ -284,10 +284,10 @@ def test_five_changes_go_together_where_no_fewer_of_them_are_enough(only):
 def test_other_optimizers_are_rungs_which_keep_less_each(base, rungs, only):
     only(rungs)
     small = replace(base, batch=1, sequence=64)  # so that the update binds
-    found = plan(LLAMA, needs(Log.of(dry(LLAMA, small)), "cuda")[0] - 1, small, cards=())
-    assert_rows_are_true(found)
-    assert {row.names[0] for row in found.rows} == rungs
-    assert all(row.recipe.galore in (0, 128) for row in found.rows)
+    answer = plan(LLAMA, needs(Log.of(dry(LLAMA, small)), "cuda")[0] - 1, small, cards=())
+    assert_rows_are_true(answer)
+    assert {row.names[0] for row in answer.rows} == rungs
+    assert all(row.recipe.galore in (0, 128) for row in answer.rows)
 
 
 def test_what_helps_nothing_is_said_and_true(tight):
@@ -299,21 +299,21 @@ def test_what_helps_nothing_is_said_and_true(tight):
 def test_a_row_that_fits_without_a_lower_peak_says_what_falls(only):
     only({"activations on the host"})
     recipe = replace(RECIPE, precision="bf16", batch=1, sequence=1024)  # so that the update binds
-    kept, moved = (attempt(source_of(LLAMA), replace(recipe, offload_activations=it)).log for it in (False, True))
-    assert kept.peak == moved.peak
-    assert kept.reserved > moved.reserved
-    found = plan(LLAMA, needs(kept, "cuda")[1] - 1, recipe, cards=())
-    assert ["reserves beyond the peak" in row.costs for row in found.rows] == [True]
-    assert not found.helpless
+    on_card, moved = (attempt(source_of(LLAMA), replace(recipe, offload_activations=it)).log for it in (False, True))
+    assert on_card.peak == moved.peak
+    assert on_card.reserved > moved.reserved
+    answer = plan(LLAMA, needs(on_card, "cuda")[1] - 1, recipe, cards=())
+    assert ["reserves beyond the peak" in row.costs for row in answer.rows] == [True]
+    assert not answer.helpless
 
 
 def seconds_by_dtype(recipe, card):
     """Of the operators of a step, by what they are called too."""
-    work, found = memory.Workload(LLAMA, recipe), Counter()
+    work, counts = memory.Workload(LLAMA, recipe), Counter()
     for one in memory.predict_seconds(work.build, work.step, card, like="cuda").operators:
         for name in (one.work.dtype, (one.name, one.work.dtype)):
-            found[name] += card.seconds(one.work)
-    return found
+            counts[name] += card.seconds(one.work)
+    return counts
 
 
 @pytest.mark.slow
@@ -358,10 +358,10 @@ def test_a_change_for_which_the_card_has_no_rate_is_named(only):
     only({"micro-batch of 1", "autocast"})
     config = llama(256, 2)
     card = int(0.85 * needs(Log.of(dry(config, RECIPE)), "cuda")[1])
-    found = plan(config, card, RECIPE, machine=hardware.machine("T4"), cards=())
-    assert [row.names for row in found.rows] == [("micro-batch of 1",)]
-    assert found.unrated == tuple(found.json()["no rate"]) == ("autocast",)
-    assert "no rate for their matrix products: autocast." in str(found)
+    answer = plan(config, card, RECIPE, machine=hardware.machine("T4"), cards=())
+    assert [row.names for row in answer.rows] == [("micro-batch of 1",)]
+    assert answer.unrated == tuple(answer.json()["no rate"]) == ("autocast",)
+    assert "no rate for their matrix products: autocast." in str(answer)
     assert not plan(config, card, RECIPE, machine=hardware.machine("L4"), cards=()).unrated
 
 
@@ -382,9 +382,9 @@ def test_the_fewest_cards_are_enough_and_fewer_are_not(tight):
 def test_where_no_number_of_cards_is_enough_it_is_said(only):
     only(())
     card = needs(Log.of(dry(LLAMA, replace(RECIPE, zero_stage=3, ranks=4))), "cuda")[1] - 1
-    found = plan(LLAMA, card, RECIPE, cards=(2, 4))
-    assert found.json()["largest"]["fewest cards by ZeRO-3"] is None
-    assert "ZeRO-3 alone would not make it fit, on up to 4 cards." in str(found)
+    answer = plan(LLAMA, card, RECIPE, cards=(2, 4))
+    assert answer.json()["largest"]["fewest cards by ZeRO-3"] is None
+    assert "ZeRO-3 alone would not make it fit, on up to 4 cards." in str(answer)
     assert "ZeRO-3 alone" not in str(plan(LLAMA, card, RECIPE, cards=()))
 
 
@@ -393,18 +393,18 @@ def test_where_zero_3_does_not_go_with_the_recipe_nothing_is_said_of_cards(only)
     only(())
     quantized = replace(RECIPE, lora=4, quantized="nf4", precision="bf16", checkpointing=True)
     need = needs(attempt(source_of(LLAMA), quantized).log, "cuda")
-    found = plan(LLAMA, need[0] - 1, quantized, cards=(2, 4))
-    assert (found.verdict, "fewest cards by ZeRO-3" in found.largest) == (DOES_NOT, False)
-    assert "ZeRO-3" not in str(found)
-    asked = "batch=4, sequence=2048, precision=bf16, optimizer=adamw-foreach"
-    assert f"Settings: {asked}, checkpointing, lora=4, quantized=nf4." in str(found)
+    answer = plan(LLAMA, need[0] - 1, quantized, cards=(2, 4))
+    assert (answer.verdict, "fewest cards by ZeRO-3" in answer.largest) == (DOES_NOT, False)
+    assert "ZeRO-3" not in str(answer)
+    fields = "batch=4, sequence=2048, precision=bf16, optimizer=adamw-foreach"
+    assert f"Settings: {fields}, checkpointing, lora=4, quantized=nf4." in str(answer)
 
 
 def test_where_no_batch_fits_it_is_said(only):
     only(())
-    found = plan(LLAMA, MiB, RECIPE, cards=())
-    assert found.largest == {"largest batch": 0, "longest sequence": 0}
-    assert "largest batch: none fits; longest sequence: none fits" in str(found)
+    answer = plan(LLAMA, MiB, RECIPE, cards=())
+    assert answer.largest == {"largest batch": 0, "longest sequence": 0}
+    assert "largest batch: none fits; longest sequence: none fits" in str(answer)
 
 
 def test_a_card_on_which_it_fits_by_the_label_alone_is_named(monkeypatch):
@@ -414,10 +414,10 @@ def test_a_card_on_which_it_fits_by_the_label_alone_is_named(monkeypatch):
     cards = {name: replace(hardware.machine("H100"), name=name, memory=size) for name, size in sizes.items()}
     cards |= {"without": replace(cards["tight by the label"], name="without", flops={"float16": 1e12})}
     monkeypatch.setattr(verdict, "MACHINES", cards)
-    found = str(plan(LLAMA, 1000 * GiB, RECIPE))
+    answer = str(plan(LLAMA, 1000 * GiB, RECIPE))
     tight = "tight by the label, without (no float32)"
-    assert f"Cards on which it fits: by the label and 1 with more memory; tight: {tight}." in found
-    assert f"With 8 % less: tight on by the label; does not fit on {tight}." in found
+    assert f"Cards on which it fits: by the label and 1 with more memory; tight: {tight}." in answer
+    assert f"With 8 % less: tight on by the label; does not fit on {tight}." in answer
 
 
 def test_the_fewest_cards_are_those_found_one_after_the_other(only):
@@ -466,9 +466,9 @@ def test_a_function_has_the_positions_of_the_model_that_it_makes(only):
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 100}
     small = models.configuration("llama-7b", **heads, **sizes)
     recipe, before = Recipe(batch=1, sequence=32), torch.get_rng_state()
-    found = plan(lambda: models.from_configuration(small), 2**23, recipe)
+    answer = plan(lambda: models.from_configuration(small), 2**23, recipe)
     assert torch.equal(torch.get_rng_state(), before)
-    assert found.largest["longest sequence"] == 48
+    assert answer.largest["longest sequence"] == 48
     with pytest.raises(CourseError, match="49 tokens is longer than the model's 48 positions"):
         plan(lambda: models.from_configuration(small), 2**23, replace(recipe, sequence=49))
 
@@ -482,10 +482,10 @@ def test_a_module_and_a_cpu_are_planned_for_too():
         def forward(self, x):
             return self.layers(x).square().mean()
 
-    found = plan(Own, 100 * MiB, Recipe(batch=16), batch=lambda b, s: torch.ones(b, 64))
-    assert found.verdict == FITS
-    assert "reserves" not in str(found)
-    assert "Cards" not in str(found)
+    answer = plan(Own, 100 * MiB, Recipe(batch=16), batch=lambda b, s: torch.ones(b, 64))
+    assert answer.verdict == FITS
+    assert "reserves" not in str(answer)
+    assert "Cards" not in str(answer)
     with pytest.raises(CourseError, match="holds nothing"):
         plan(Own, 0)
 
@@ -515,14 +515,14 @@ and 200.00 MiB is reserved by PyTorch but unallocated.
 
 
 def test_an_error_message_is_found_in_the_step(tmp_path):
-    found = estimate(LLAMA, RECIPE)
+    predicted = estimate(LLAMA, RECIPE)
     logits = 4 * 2048 * 8000 * 4
     (tmp_path / "oom.txt").write_text(MESSAGE.format(asked=logits / MiB))
-    text = explain(tmp_path / "oom.txt", found)
+    text = explain(tmp_path / "oom.txt", predicted)
     assert "It happened in the loss" in text
     assert "A tensor of that size is allocated in forward" in text
     assert "expandable_segments" in text
-    assert f"peak is in {found.peak_instant.name}" in text
+    assert f"peak is in {predicted.peak_instant.name}" in text
 
 
 def test_a_snapshot_is_summed_by_the_line_that_asked(tmp_path):
@@ -545,16 +545,16 @@ class Harmful:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"all is well", "holds no CUDA out-of-memory message"),
         (pickle.dumps(Harmful()), "asks for builtins.print"),
         (pickle.dumps([1]), "is no memory snapshot"),
     ],
 )
-def test_a_file_that_says_nothing_is_a_sentence_and_runs_nothing(content, said, tmp_path, capsys):
+def test_a_file_that_says_nothing_is_a_sentence_and_runs_nothing(content, message, tmp_path, capsys):
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(CourseError, match=said):
+    with pytest.raises(CourseError, match=message):
         explain(tmp_path / "file")
     assert capsys.readouterr().out == ""
     with pytest.raises(CourseError, match="There is no file"):
@@ -569,12 +569,12 @@ def test_accelerate_reads_its_settings(tmp_path):
 
     for recipe in (RECIPE, replace(RECIPE, precision="autocast"), replace(RECIPE, zero_stage=3, ranks=4, offload=True)):
         (tmp_path / "config.yaml").write_text(emit("accelerate", "llama", recipe))
-        found = load_config_from_file(str(tmp_path / "config.yaml"))
-        assert found.num_processes == recipe.ranks
-        assert str(found.mixed_precision) == ("bf16" if recipe.precision == "autocast" else "no")
+        config = load_config_from_file(str(tmp_path / "config.yaml"))
+        assert config.num_processes == recipe.ranks
+        assert str(config.mixed_precision) == ("bf16" if recipe.precision == "autocast" else "no")
         if recipe.zero_stage:
-            assert found.fsdp_config["fsdp_version"] == 2
-            assert found.fsdp_config["fsdp_offload_params"] is True
+            assert config.fsdp_config["fsdp_version"] == 2
+            assert config.fsdp_config["fsdp_offload_params"] is True
 
 
 def test_trl_reads_its_settings(tmp_path):
@@ -599,14 +599,14 @@ def test_the_trainers_galore_narrows_the_linear_layers_of_the_blocks(tmp_path):
 
     (tmp_path / "config.yaml").write_text(emit("trl", "llama", Recipe("adamw", galore=64)))
     parser = trl.TrlParser((trl.SFTConfig, trl.ModelConfig))
-    found, _ = parser.parse_args_and_config(["--config", str(tmp_path / "config.yaml"), "--use_cpu", "true"])
-    assert found.optim == "galore_adamw"
-    assert _parse_optim_args(found.optim_args) == {"rank": "64", "update_proj_gap": "200", "scale": "0.25"}
+    arguments, _ = parser.parse_args_and_config(["--config", str(tmp_path / "config.yaml"), "--use_cpu", "true"])
+    assert arguments.optim == "galore_adamw"
+    assert _parse_optim_args(arguments.optim_args) == {"rank": "64", "update_proj_gap": "200", "scale": "0.25"}
     model = models.from_configuration(llama(64, 2))
     hidden = set(hidden_matrices(model)[0])
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
-            assert check_target_module_exists(found.optim_target_modules, name) == (module.weight in hidden), name
+            assert check_target_module_exists(arguments.optim_target_modules, name) == (module.weight in hidden), name
 
 
 @pytest.mark.parametrize(
@@ -615,9 +615,9 @@ def test_the_trainers_galore_narrows_the_linear_layers_of_the_blocks(tmp_path):
 def test_a_package_that_the_trainer_lacks_for_an_optimizer_is_named(changes, tmp_path):
     from transformers import Trainer, TrainingArguments
 
-    said = emit("trl", "gpt2", replace(RECIPE, **changes))
-    named = re.search(r"^# This optimizer needs one more package: pip install (\w+)$", said, re.MULTILINE)
-    options = {"optim": yaml.safe_load(said)["optim"]}
+    text = emit("trl", "gpt2", replace(RECIPE, **changes))
+    named = re.search(r"^# This optimizer needs one more package: pip install (\w+)$", text, re.MULTILINE)
+    options = {"optim": yaml.safe_load(text)["optim"]}
     if named is None:
         Trainer.get_optimizer_cls_and_kwargs(TrainingArguments(str(tmp_path), use_cpu=True, **options))
     elif find_spec(named[1]) is None:
@@ -664,17 +664,17 @@ class Largest(TorchDispatchMode):
         self.numbers = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        sizes = [each.numel() for each in tree_leaves(found) if isinstance(each, torch.Tensor)]
+        output = func(*args, **(kwargs or {}))
+        sizes = [each.numel() for each in tree_leaves(output) if isinstance(each, torch.Tensor)]
         self.numbers = max([self.numbers, *sizes])
-        return found
+        return output
 
 
 @pytest.mark.parametrize("kind", ["accelerate", "trl"])
 def test_a_teacher_is_a_remark_and_so_is_galore_where_the_optimizer_is_made_elsewhere(kind):
-    said = emit(kind, "gpt2", Recipe("adamw", teacher="gpt2-medium", galore=64))
-    assert "# No setting: the loss beside the teacher gpt2-medium is techniques.distillation_loss" in said
-    assert ("# No setting: GaLore of rank 64 is optim.GaLore" in said) == (kind != "trl")
+    text = emit(kind, "gpt2", Recipe("adamw", teacher="gpt2-medium", galore=64))
+    assert "# No setting: the loss beside the teacher gpt2-medium is techniques.distillation_loss" in text
+    assert ("# No setting: GaLore of rank 64 is optim.GaLore" in text) == (kind != "trl")
 
 
 def test_what_a_library_has_no_setting_for_is_refused():
@@ -718,20 +718,20 @@ def test_the_guard_runs_the_largest_batch_first():
 
 
 def test_a_check_sets_each_term_beside_its_measured_bytes():
-    found = estimate(llama(256, 2), Recipe("sgd", batch=2, sequence=64))
-    table = memory.check(found)
+    predicted = estimate(llama(256, 2), Recipe("sgd", batch=2, sequence=64))
+    table = memory.check(predicted)
     assert isinstance(table, pd.DataFrame)
     assert (table["differs"] == "").all()
-    assert table.loc["peak", "measured"] == pytest.approx(found.peak, rel=0.005)
+    assert table.loc["peak", "measured"] == pytest.approx(predicted.peak, rel=0.005)
 
-    def forgetful(model, optimizer, batches, kept=[]):  # noqa: B006 what it forgets to let go of is the fault that is looked for
-        kept.append(model(**batches[0]).loss)
-        kept[-1].backward()
+    def forgetful(model, optimizer, batches, leaked=[]):  # noqa: B006 what it forgets to let go of is the fault that is looked for
+        leaked.append(model(**batches[0]).loss)
+        leaked[-1].backward()
         optimizer.step()
         optimizer.zero_grad()
-        kept.append(torch.ones(10 * MiB))
+        leaked.append(torch.ones(10 * MiB))
 
-    table = memory.check(found, step=forgetful)
+    table = memory.check(predicted, step=forgetful)
     assert "MiB" in table.loc["peak", "differs"]
 
 
@@ -740,10 +740,10 @@ def test_a_plan_shows_its_verdict_at_once_and_each_row_as_it_is_found(only):
     only({"micro-batch of 1"})
     shown = []
     needed = needs(Log.of(dry(LLAMA, RECIPE)), RECIPE.device)[1]
-    found = plan(LLAMA, int(0.9 * needed), RECIPE, cards=(), show=shown.append)
+    answer = plan(LLAMA, int(0.9 * needed), RECIPE, cards=(), show=shown.append)
     first, rows = shown[0], shown[1:]
-    assert (first.verdict, first.need, first.rows, first.largest) == (found.verdict, found.need, (), {})
-    assert str(first).splitlines()[:2] == str(found).splitlines()[:2]
-    fitting = [row for row in found.rows if row.verdict == FITS]
+    assert (first.verdict, first.need, first.rows, first.largest) == (answer.verdict, answer.need, (), {})
+    assert str(first).splitlines()[:2] == str(answer).splitlines()[:2]
+    fitting = [row for row in answer.rows if row.verdict == FITS]
     assert fitting
     assert all(row in rows for row in fitting)

@@ -126,8 +126,8 @@ def test_honest_and_broken_submissions(tiny, tmp_path, monkeypatch):
     assert {name: points(record) for name, record in records.items()} == {
         name: right for name, (_, right, _) in HONEST.items()
     }
-    for name, (_, _, said) in HONEST.items():
-        assert said in json.dumps(records[name], ensure_ascii=False), name
+    for name, (_, _, sentence) in HONEST.items():
+        assert sentence in json.dumps(records[name], ensure_ascii=False), name
     last = dict(reversed(list(submissions.items())[:2]))
     again = grade_class(last, papers, best_kind(), jobs=1)
     assert again == {name: records[name] for name in last}, "the order and the number of processes decide nothing"
@@ -173,14 +173,14 @@ def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_pa
 def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny, lanes, monkeypatch):
     """Of one that sleeps it is found out; of one that loops it is said here how much it could compute, for machines are busy."""
     answer, paper = "import time\ndef scale(x, factor):\n    {}", grade.prepare(SET, tiny).papers[0]
-    found = []
+    seen = []
     for body, computed in (("time.sleep(9)", None), ("while True: pass", 0.0), ("while True: pass", 9.0)):
         if computed is not None:
             monkeypatch.setattr(sandbox.isolate, "computed", lambda *_, took=computed: took)
         cells = [(Cell(1, answer.format(body)), True)]
         heard = asking.ask(cells, paper.pickled, paper.inputs[:1], 1.0, lanes[0])
-        found.append((heard.outcomes[0].kind, heard.starved))
-    assert found == [("timeout", True), ("timeout", True), ("timeout", False)]
+        seen.append((heard.outcomes[0].kind, heard.starved))
+    assert seen == [("timeout", True), ("timeout", True), ("timeout", False)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")

@@ -205,27 +205,27 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, mo
     results, heard = tmp_path / "class-results", []
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: heard.append(server.accept()), daemon=True).start()
-        known = hostile(tiny, results, server.getsockname()[1])
-        known = {name: one for name, one in known.items() if not names or name in names}
-        assert len(known) == len(names or known)
+        cases = hostile(tiny, results, server.getsockname()[1])
+        cases = {name: one for name, one in cases.items() if not names or name in names}
+        assert len(cases) == len(names or cases)
         submissions = write_class(
-            tmp_path / "class", {name.replace("/", "_"): text for name, (text, *_) in known.items()}
+            tmp_path / "class", {name.replace("/", "_"): text for name, (text, *_) in cases.items()}
         )
         records = grade_class(submissions, grade.prepare(SET, tiny, SEED, seconds=1), safe)
     assert {name: points(record) for name, record in records.items()} == {
-        name: [right, 1] for name, (_, right, _) in known.items()
+        name: [right, 1] for name, (_, right, _) in cases.items()
     }
-    for name, (_, _, expected) in known.items():
+    for name, (_, _, expected) in cases.items():
         assert kinds(records[name]) - {"values"} <= expected, name
     assert heard == []
     assert not results.exists()
     assert not Path(f"{results}.pickled").exists()
-    kept = Results(results, SET)
+    stored = Results(results, SET)
     for name, record in records.items():
-        kept.save(name, record)
-    told = (results / "students" / f"{file_name('tells hidden inputs')}.html").read_text()
-    assert "SECRET" not in told
-    assert "1 stopped with an exception" in told
+        stored.save(name, record)
+    page = (results / "students" / f"{file_name('tells hidden inputs')}.html").read_text()
+    assert "SECRET" not in page
+    assert "1 stopped with an exception" in page
     assert all("<script>" not in path.read_text() for path in results.rglob("*.html"))
 
 
@@ -419,7 +419,7 @@ class Speaker:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "forged",
     [
         torch.zeros(2),
         {"notes": [[math.inf, "x"]], "outcome": None},
@@ -430,8 +430,8 @@ class Speaker:
     ids=str,
 )
 @pytest.mark.parametrize("opening", [None, {"notes": [], "outcome": None}], ids=["at once", "for a case"])
-def test_a_forged_message_is_no_fault_of_the_grader(said, opening):
-    messages = map(encoding.dump, [said] if opening is None else [opening, said])
+def test_a_forged_message_is_no_fault_of_the_grader(forged, opening):
+    messages = map(encoding.dump, [forged] if opening is None else [opening, forged])
     (outcome,) = asking.ask([], b"", [b""], 1.0, Speaker(messages)).outcomes
     assert outcome.kind == "unsafe"
 

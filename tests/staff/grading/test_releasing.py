@@ -28,13 +28,13 @@ def all_of(folder, tmp_path, paths, jobs=1):
 
 @pytest.mark.slow
 def test_many_processes_give_what_one_gives_and_say_when_each_part_is_through(tmp_path):
-    found, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
+    sets, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
     parts = [part for path in SOLUTIONS for part in parts_of(path)]
     assert sorted(map(str, parts)) == sorted(map(str, run))
     alone, _ = all_of(tmp_path / "alone", tmp_path, SOLUTIONS)
-    assert found == alone
+    assert sets == alone
     again, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
-    assert (again, run) == (found, [])
+    assert (again, run) == (sets, [])
 
 
 @pytest.fixture
@@ -131,8 +131,8 @@ def test_facts_that_disagree_are_said_before_anything_is_run(tmp_path, monkeypat
     path = tmp_path / "00_start_here.ipynb"
     path.write_text(text.replace(line[0], line[0].replace(f"{line[2]} minutes", "77 minutes")), encoding="utf-8")
     monkeypatch.setattr(releasing, "released_parts", lambda *_: pytest.fail("something is run"))
-    said = f"The statement of q2 says .* 77 minutes .*, and its question's cell says .*minutes={line[2]}, points={line[3]};"
-    with pytest.raises(CourseError, match=said):
+    message = f"The statement of q2 says .* 77 minutes .*, and its question's cell says .*minutes={line[2]}, points={line[3]};"
+    with pytest.raises(CourseError, match=message):
         all_of(tmp_path / "kept", tmp_path, [path])
     path = tmp_path / "again" / path.name
     path.parent.mkdir()
@@ -147,8 +147,8 @@ def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     exercise = Path(exercises_of(name)).name
     text = (ROOT / "exercises" / exercise).read_text("utf-8")
     made = {checkout / "exercises" / exercise: text, checkout / "course_utils/grading/sets" / f"{name}.json": "{}"}
-    asked = []
-    monkeypatch.setattr(releasing, "released_sets", lambda paths, *_: asked.append(len(paths)) or [made] * len(paths))
+    counts = []
+    monkeypatch.setattr(releasing, "released_sets", lambda paths, *_: counts.append(len(paths)) or [made] * len(paths))
     assert main(["release", "--check", "00"]) == 1
     assert f"exercises/{exercise} is missing: `course release {name}` writes it." in capsys.readouterr().out
     answered = text.replace("EXERCISE q1", "EXERCISE q1, answered")
@@ -161,29 +161,29 @@ def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     assert "written; old copy in " in capsys.readouterr().out
 
     assert main(["release", "--check", "00"]) == 0
-    assert asked == [1, 1, 1, 0], "a set that stands as it was released is not run again"
+    assert counts == [1, 1, 1, 0], "a set that stands as it was released is not run again"
     (checkout / "exercises" / exercise).write_text(answered, encoding="utf-8")
     assert main(["release", "--check", "00"]) == 1
-    assert asked[-1] == 1, "but one that somebody changed is"
+    assert counts[-1] == 1, "but one that somebody changed is"
 
 
 def test_a_release_says_beforehand_what_it_runs_and_why(solutions, checkout, monkeypatch, capsys):
     path = solutions.replace(checkout / "solutions" / solutions.name)
     monkeypatch.setattr(command, "cores", lambda: 1)
 
-    def said(*words):
+    def announced(*words):
         main(["release", *words])
         return capsys.readouterr().err.split(" to run, about 1 minute on 1 core. Reasons: ")
 
-    assert said() == ["2 questions", "never released before (1 set).\n"]
-    assert said("--check") == [""], "nothing changed, nothing is run, and nothing is said of it"
+    assert announced() == ["2 questions", "never released before (1 set).\n"]
+    assert announced("--check") == [""], "nothing changed, nothing is run, and nothing is said of it"
     path.write_text(path.read_text().replace("number", "figure") + "\n")
-    assert said() == [
+    assert announced() == [
         "2 questions",
         "the solutions or their released files changed since the last release (1 set).\n",
     ]
     monkeypatch.setattr(releasing, "digest_of_code", lambda: "another")
-    assert said("--check") == [
+    assert announced("--check") == [
         "2 questions",
         "the course's code or a library changed since the last release (1 set).\n",
     ]

@@ -96,6 +96,6 @@ def test_figures_are_the_worst_of_all_cases_that_passed(tiny, tmp_path):
     first = replace(first, question=replace(first.question, figures=lambda *_: next(each)))
     bodies = {"right": "return x * factor", "wrong": "return x", "gone": "import os\nos._exit(1)"}
     submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
-    records = grade_class(submissions, replace(papers, papers=(first, *papers.papers[1:])), best_kind())
+    records = grade_class(submissions, replace(papers, papers=(first, *papers.papers[1:])), best_kind(), jobs=1)
     figures = {name: record["questions"][0].get("figures") for name, record in records.items()}
     assert figures == {"right": {"bytes": 7, "operations": 9, "accuracy": 80.0}, "wrong": None, "gone": None}
