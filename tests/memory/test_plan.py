@@ -1,50 +1,28 @@
 """What fits, what would make it fit, and how large it may be: against estimates and dry runs of the recipes that are named."""
 
 import json
-import pickle
-import re
 from collections import Counter
 from dataclasses import replace
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import combinations
 
-import pandas as pd
 import pytest
 import torch
-import yaml
-from datasets import Dataset
+from llamas import LLAMA, RECIPE, dry, llama
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from course_utils import data, hardware, memory, models
+from course_utils import hardware, memory, models
 from course_utils.errors import CourseError
-from course_utils.memory import Recipe, estimate, plan
+from course_utils.memory import Recipe, plan
 from course_utils.memory.formulas.trial import attempt, run_whole
 from course_utils.memory.plan import verdict
 from course_utils.memory.plan.changes import CHANGES
-from course_utils.memory.plan.emit import emit
-from course_utils.memory.plan.explain import explain, why
-from course_utils.memory.plan.guard import lengths_of
 from course_utils.memory.plan.plan import most
 from course_utils.memory.plan.verdict import DOES_NOT, FITS, TIGHT, needs, verdict_of
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import plain_recipe
 from course_utils.memory.trace.log import Log
-from course_utils.optim import hidden_matrices
 from course_utils.units import GiB, MiB
-
-
-def llama(width, blocks, vocabulary=8000):
-    """Of any width, since nothing is computed: what a dry run costs is its operators, and they grow with the blocks."""
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": width // 4}
-    sizes = {"hidden_size": width, "intermediate_size": 11 * width // 4, "vocab_size": vocabulary, **heads}
-    return models.configuration("llama-7b", **sizes, num_hidden_layers=blocks, max_position_embeddings=4096)
-
-
-LLAMA = llama(4096, 2)
-RECIPE = Recipe("adamw-foreach", batch=4, sequence=2048, device="cuda")
 
 
 def planned(share):
@@ -69,11 +47,6 @@ def tight():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(PLANNING, "CHANGES", tuple(change for change in CHANGES if change.name in some))
         return planned(0.81)
-
-
-def dry(config, recipe):
-    work = memory.Workload(config, recipe)
-    return memory.dry_run(work.build, work.step, recipe.device, ranks=recipe.ranks)
 
 
 @pytest.mark.parametrize(
@@ -488,251 +461,6 @@ def test_a_module_and_a_cpu_are_planned_for_too():
     assert "Cards" not in str(answer)
     with pytest.raises(CourseError, match="holds nothing"):
         plan(Own, 0)
-
-
-# Why, and what ran out
-
-
-def test_why_memory_did_not_fall_names_the_instant_that_binds():
-    small = Recipe("adamw-foreach", batch=1, sequence=32, device="cuda")
-    text = why(estimate(LLAMA, small), estimate(LLAMA, replace(small, checkpointing=True)))
-    assert "The peak did not fall, because it is in update" in text
-    large = replace(small, batch=32, sequence=512)
-    text = why(estimate(LLAMA, large), estimate(LLAMA, replace(large, checkpointing=True)))
-    assert "did not fall" not in text
-    assert "activations:" in text
-
-
-MESSAGE = """Traceback (most recent call last):
-  File "train.py", line 12, in <module>
-    loss = model(**batch).loss
-  File "lib/transformers/loss/loss_utils.py", line 36, in ForCausalLMLoss
-    loss = fixed_cross_entropy(logits, labels)
-torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked:.2f} MiB. GPU 0 has a total capacity of 1.00 GiB \
-of which 4.10 MiB is free. Of the allocated memory 700.00 MiB is allocated by PyTorch, \
-and 200.00 MiB is reserved by PyTorch but unallocated.
-"""
-
-
-def test_an_error_message_is_found_in_the_step(tmp_path):
-    predicted = estimate(LLAMA, RECIPE)
-    logits = 4 * 2048 * 8000 * 4
-    (tmp_path / "oom.txt").write_text(MESSAGE.format(asked=logits / MiB))
-    text = explain(tmp_path / "oom.txt", predicted)
-    assert "It happened in the loss" in text
-    assert "A tensor of that size is allocated in forward" in text
-    assert "expandable_segments" in text
-    assert f"peak is in {predicted.peak_instant.name}" in text
-
-
-def test_a_snapshot_is_summed_by_the_line_that_asked(tmp_path):
-    frames = [
-        {"filename": "x/torch/nn.py", "line": 1, "name": "f"},
-        {"filename": "me.py", "line": 7, "name": "forward"},
-    ]
-    block = {"state": "active_allocated", "size": 300, "frames": frames}
-    blocks = [block, {**block, "size": 100}, {"state": "inactive", "size": 600}]
-    snapshot = {"segments": [{"total_size": 1000, "blocks": blocks}]}
-    (tmp_path / "snapshot.pickle").write_bytes(pickle.dumps(snapshot))
-    text = explain(tmp_path / "snapshot.pickle")
-    assert "allocated 400 B, reserved 1000 B" in text
-    assert "400 B  me.py:7 forward" in text
-
-
-class Harmful:
-    def __reduce__(self):
-        return print, ("it ran",)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"all is well", "holds no CUDA out-of-memory message"),
-        (pickle.dumps(Harmful()), "asks for builtins.print"),
-        (pickle.dumps([1]), "is no memory snapshot"),
-    ],
-)
-def test_a_file_that_says_nothing_is_a_sentence_and_runs_nothing(content, message, tmp_path, capsys):
-    (tmp_path / "file").write_bytes(content)
-    with pytest.raises(CourseError, match=message):
-        explain(tmp_path / "file")
-    assert capsys.readouterr().out == ""
-    with pytest.raises(CourseError, match="There is no file"):
-        explain(tmp_path / "another")
-
-
-# The settings of libraries
-
-
-def test_accelerate_reads_its_settings(tmp_path):
-    from accelerate.commands.config.config_args import load_config_from_file
-
-    for recipe in (RECIPE, replace(RECIPE, precision="autocast"), replace(RECIPE, zero_stage=3, ranks=4, offload=True)):
-        (tmp_path / "config.yaml").write_text(emit("accelerate", "llama", recipe))
-        config = load_config_from_file(str(tmp_path / "config.yaml"))
-        assert config.num_processes == recipe.ranks
-        assert str(config.mixed_precision) == ("bf16" if recipe.precision == "autocast" else "no")
-        if recipe.zero_stage:
-            assert config.fsdp_config["fsdp_version"] == 2
-            assert config.fsdp_config["fsdp_offload_params"] is True
-
-
-def test_trl_reads_its_settings(tmp_path):
-    trl = pytest.importorskip("trl")
-    adapters = Recipe("adamw8bit", lora=8, quantized="nf4", checkpointing=True, accumulation=4, device="cuda")
-    for recipe in (RECIPE, adapters):
-        (tmp_path / "config.yaml").write_text(emit("trl", "gpt2", recipe).replace("bf16: true", "bf16: false"))
-        parser = trl.TrlParser((trl.SFTConfig, trl.ModelConfig))
-        training, model = parser.parse_args_and_config(["--config", str(tmp_path / "config.yaml"), "--use_cpu", "true"])
-        assert training.per_device_train_batch_size == recipe.batch
-        assert training.gradient_accumulation_steps == recipe.accumulation
-        assert training.max_length == recipe.sequence
-        assert training.gradient_checkpointing == recipe.checkpointing
-        assert (model.use_peft, model.load_in_4bit) == (bool(recipe.lora), bool(recipe.quantized))
-        assert model.model_name_or_path == "gpt2"
-
-
-def test_the_trainers_galore_narrows_the_linear_layers_of_the_blocks(tmp_path):
-    trl = pytest.importorskip("trl")
-    from transformers.trainer_optimizer import _parse_optim_args
-    from transformers.trainer_utils import check_target_module_exists
-
-    (tmp_path / "config.yaml").write_text(emit("trl", "llama", Recipe("adamw", galore=64)))
-    parser = trl.TrlParser((trl.SFTConfig, trl.ModelConfig))
-    arguments, _ = parser.parse_args_and_config(["--config", str(tmp_path / "config.yaml"), "--use_cpu", "true"])
-    assert arguments.optim == "galore_adamw"
-    assert _parse_optim_args(arguments.optim_args) == {"rank": "64", "update_proj_gap": "200", "scale": "0.25"}
-    model = models.from_configuration(llama(64, 2))
-    hidden = set(hidden_matrices(model)[0])
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            assert check_target_module_exists(arguments.optim_target_modules, name) == (module.weight in hidden), name
-
-
-@pytest.mark.parametrize(
-    "changes", [{"optimizer": "adamw4bit"}, {"optimizer": "adamw", "galore": 8}, {"optimizer": "adamw8bit"}]
-)
-def test_a_package_that_the_trainer_lacks_for_an_optimizer_is_named(changes, tmp_path):
-    from transformers import Trainer, TrainingArguments
-
-    text = emit("trl", "gpt2", replace(RECIPE, **changes))
-    named = re.search(r"^# This optimizer needs one more package: pip install (\w+)$", text, re.MULTILINE)
-    options = {"optim": yaml.safe_load(text)["optim"]}
-    if named is None:
-        Trainer.get_optimizer_cls_and_kwargs(TrainingArguments(str(tmp_path), use_cpu=True, **options))
-    elif find_spec(named[1]) is None:
-        with pytest.raises(ImportError, match=named[1]):
-            Trainer.get_optimizer_cls_and_kwargs(
-                TrainingArguments(str(tmp_path), use_cpu=True, optim_target_modules="all-linear", **options),
-                nn.Linear(1, 1),
-            )
-    assert bool(named) is (changes["optimizer"] != "adamw8bit")
-
-
-def test_where_trl_trains_otherwise_than_planned_its_file_says_so_and_it_is_true(tmp_path):
-    """One step of TRL's own trainer: no tensor as large as the logits, and an embedding's averages in 32 bits."""
-    trl = pytest.importorskip("trl", minversion="1.16")  # the version that the file names
-    pytest.importorskip("bitsandbytes")
-    words, tokens = 50_000, 64
-    model = models.from_configuration(llama(16, 1, words))
-    texts = Dataset.from_dict({"input_ids": [list(range(tokens))] * 2})
-    options = {"use_cpu": True, "bf16": False, "report_to": "none", "max_steps": 1, "per_device_train_batch_size": 1}
-    arguments = trl.SFTConfig(str(tmp_path), optim="adamw_bnb_8bit", max_length=tokens, save_strategy="no", **options)
-    tokenizer = data.tokenizer_for(data.load_functions(), 500)
-    trainer = trl.SFTTrainer(model, arguments, train_dataset=texts, processing_class=tokenizer)
-    with Largest() as seen:
-        trainer.train()
-    assert 16 * words <= seen.numbers < (tokens - 1) * words, "the embedding's gradient is, and the logits are not"
-    averages = {
-        name: trainer.optimizer.state[p]["state1"].dtype for name, p in model.named_parameters() if p.numel() >= 4096
-    }
-    assert averages.pop("model.embed_tokens.weight") == torch.float32
-    assert set(averages.values()) == {torch.uint8}
-
-    recipe = replace(RECIPE, optimizer="adamw8bit")
-    assert "never holds all logits: the plan counts them" in emit("trl", "gpt2", recipe)
-    assert "other pieces than the plan's" in emit("trl", "gpt2", replace(recipe, chunked_loss=512))
-    assert "averages of an embedding in 32 bits" in emit("trl", "gpt2", recipe)
-    assert "averages of an embedding" not in emit("trl", "gpt2", replace(recipe, lora=8)), "it is not trained"
-
-
-class Largest(TorchDispatchMode):
-    """The numbers of the largest tensor that an operator returned."""
-
-    def __init__(self):
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        output = func(*args, **(kwargs or {}))
-        sizes = [each.numel() for each in tree_leaves(output) if isinstance(each, torch.Tensor)]
-        self.numbers = max([self.numbers, *sizes])
-        return output
-
-
-@pytest.mark.parametrize("kind", ["accelerate", "trl"])
-def test_a_teacher_is_a_remark_and_so_is_galore_where_the_optimizer_is_made_elsewhere(kind):
-    text = emit(kind, "gpt2", Recipe("adamw", teacher="gpt2-medium", galore=64))
-    assert "# No setting: the loss beside the teacher gpt2-medium is techniques.distillation_loss" in text
-    assert ("# No setting: GaLore of rank 64 is optim.GaLore" in text) == (kind != "trl")
-
-
-def test_what_a_library_has_no_setting_for_is_refused():
-    with pytest.raises(CourseError, match="choose one of accelerate, trl, train, torchrun, slurm"):
-        emit("abacus", "gpt2", RECIPE)
-    with pytest.raises(CourseError, match="has no name for 'momentum'"):
-        emit("trl", "gpt2", replace(RECIPE, optimizer="momentum"))
-    with pytest.raises(CourseError, match="for 2 nodes choose torchrun or slurm"):
-        emit("accelerate", "gpt2", replace(RECIPE, ranks=2), nodes=2)
-
-
-# The worst batch
-
-
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "folder"])
-def test_lengths_come_from_what_people_have(kind, tmp_path):
-    if kind == "txt":
-        path = tmp_path / "lengths.txt"
-        path.write_text("3\n17\n5\n")
-    elif kind == "jsonl":
-        path = tmp_path / "data.jsonl"
-        path.write_text('{"input_ids": [1, 2, 3]}\n{"length": 17}\n\n{"length": 5}\n')
-    else:
-        from datasets import Dataset
-
-        path = tmp_path / "saved"
-        Dataset.from_dict({"input_ids": [[1] * n for n in (3, 17, 5)]}).save_to_disk(path)
-    assert sorted(lengths_of(path)) == [3, 5, 17]
-
-
-def test_the_guard_runs_the_largest_batch_first():
-    batches, seen = [{"x": torch.ones(2, n)} for n in (3, 9, 5)], []
-    assert memory.guard(lambda batch: seen.append(batch["x"].shape[1]), batches) is batches[1]
-    assert seen == [9]
-
-    def run_out(batch):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.")
-
-    with pytest.raises(CourseError, match="largest batch, of 18 elements, does not fit .*Tried to allocate 1 GiB"):
-        memory.guard(run_out, batches)
-
-
-def test_a_check_sets_each_term_beside_its_measured_bytes():
-    predicted = estimate(llama(256, 2), Recipe("sgd", batch=2, sequence=64))
-    table = memory.check(predicted)
-    assert isinstance(table, pd.DataFrame)
-    assert (table["differs"] == "").all()
-    assert table.loc["peak", "measured"] == pytest.approx(predicted.peak, rel=0.005)
-
-    def forgetful(model, optimizer, batches, leaked=[]):  # noqa: B006 what it forgets to let go of is the fault that is looked for
-        leaked.append(model(**batches[0]).loss)
-        leaked[-1].backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        leaked.append(torch.ones(10 * MiB))
-
-    table = memory.check(predicted, step=forgetful)
-    assert "MiB" in table.loc["peak", "differs"]
 
 
 def test_a_plan_shows_its_verdict_at_once_and_each_row_as_it_is_found(only):

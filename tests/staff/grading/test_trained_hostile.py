@@ -94,7 +94,7 @@ def test_figures_are_the_worst_of_all_cases_that_passed(tiny, tmp_path):
     assert len(first.cases) > 1
     each = cycle([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
     first = replace(first, question=replace(first.question, figures=lambda *_: next(each)))
-    bodies = {"right": "return x * factor", "wrong": "return x", "gone": "import os\nos._exit(1)"}
+    bodies = {"right": "return x * factor", "wrong": "return x.new_ones(1)", "gone": "import os\nos._exit(1)"}
     submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
     records = grade_class(submissions, replace(papers, papers=(first, *papers.papers[1:])), best_kind(), jobs=1)
     figures = {name: record["questions"][0].get("figures") for name, record in records.items()}
