@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the functions that chapters and solutions use most."""
+"""Of the repository: the examples in the docstrings of the functions that chapters and solutions use most."""
 
 import doctest
 

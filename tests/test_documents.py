@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and docs/ claim only what a reader can run."""
+"""Of the repository: README, CONTRIBUTING and docs/ claim only what a reader can run."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""The three files that say what is installed agree with each other."""
+"""Of the repository: the three files that say what is installed agree with each other."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""Rules for the package as a whole: what imports cost, which way they go, and what may not be called."""
+"""Of the repository: what imports cost, which way they go, what may not be called, and what tests are called."""
 
 import ast
 import re
@@ -233,6 +233,30 @@ def test_no_test_knows_a_private_name_of_the_course():
     tests = {path: ast.parse(path.read_text("utf-8")) for path in Path(__file__).parent.rglob("*.py")}
     used = {path.name: sorted(private & names_of_others(tree)) for path, tree in tests.items()}
     assert {file: taken for file, taken in used.items() if taken} == {}
+
+
+def mirrored(path: Path) -> list[str]:
+    """What a file of tests may be called by the folder that it is in: after a file or a room there, or the room and its file."""
+    *rooms, name = path.relative_to(Path(__file__).parent).with_suffix("").parts
+    root = (
+        PACKAGE.parent / "benchmarks" if rooms[:1] == ["benchmarks"] else STAFF if rooms[:1] == ["staff"] else PACKAGE
+    )
+    rooms = rooms if root is PACKAGE else rooms[1:]
+    folder = root.joinpath(*rooms)
+    there = folder.rglob("*") if rooms else folder.glob("*")
+    names = [each.stem for each in there if each.suffix == ".py" or each.is_dir()]
+    return [f"test_{prefix}{each}" for each in names for prefix in ("", *(f"{room}_" for room in rooms[-1:]))]
+
+
+def test_a_file_of_tests_is_called_after_the_file_that_it_tests_or_says_what_else_it_is_of():
+    """What comes after the name says of which part or under which aspect."""
+    tests = Path(__file__).parent
+    for path in tests.rglob("test_*.py"):
+        if path.relative_to(tests).parts[0] in ("browser", "strangers"):
+            continue
+        if not any(path.stem == name or path.stem.startswith(f"{name}_") for name in mirrored(path)):
+            text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+            assert text.startswith(("Of the room: ", "Of the repository: ")), path
 
 
 def test_no_two_files_of_tests_have_one_name():

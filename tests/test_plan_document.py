@@ -1,4 +1,4 @@
-"""docs/plan.md: each command that stands there prints the answer below it."""
+"""Of the repository: each command that stands in docs/plan.md prints the answer below it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The commands as one types them."""
+"""Of the room: the commands as one types them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What `--help` and a refusal say, of every command."""
+"""Of the room: what `--help` and a refusal say, of every command."""
 
 import argparse
 import re

@@ -1,4 +1,4 @@
-"""Run by `test_wire.py` in a network of its own: what its loopback interface sends, and what is counted of it."""
+"""Run by `test_traffic.py` in a network of its own: what its loopback interface sends, and what is counted of it."""
 
 import json
 from pathlib import Path

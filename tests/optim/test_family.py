@@ -1,4 +1,4 @@
-"""The family from SGD to AdamW against torch's, in float64."""
+"""Of the room: the family from SGD to AdamW against torch's, in float64."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The command as people type it: alone, with ranks, under torchrun, under Accelerate."""
+"""Of the room: the command as people type it, alone, with ranks, under torchrun, under Accelerate."""
 
 import shutil
 import sys

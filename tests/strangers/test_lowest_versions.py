@@ -26,7 +26,7 @@ TELLING = (
 CHAPTERS = ("00", "03")
 # What today's Transformers refuses itself, and what chapters 06 and 10 say of today's Trainer and Accelerate.
 SINCE_THEN = (
-    "tests/models/test_families.py::test_what_transformers_refuses_is_said_in_a_sentence",
+    "tests/models/test_configurations.py::test_what_transformers_refuses_is_said_in_a_sentence",
     "tests/training/test_accumulation.py::test_libraries_are_where_the_chapter_puts_them",
     "tests/lessons/test_c10_fsdp_and_zero.py::test_accelerate_and_trainer_fall_back_to_data_parallelism[trainer_on_rank]",
 )

@@ -1,4 +1,4 @@
-"""Every figure to play with, at every end of its controls; and what is left of it where widgets do not run."""
+"""Of the room: every figure to play with, at every end of its controls; and what is left of it where widgets do not run."""
 
 import base64
 import re

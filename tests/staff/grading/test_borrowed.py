@@ -1,4 +1,4 @@
-"""Another's work earns nothing: it cannot be used where an answer runs, and what is right is not where the answer is."""
+"""Of the room: another's work earns nothing, and can neither be used nor found where an answer runs."""
 
 import importlib
 import importlib.util

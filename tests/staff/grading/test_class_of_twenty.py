@@ -1,4 +1,4 @@
-"""The class of the instructors' guide: made anew, graded anew, and the guide shows what came out."""
+"""Of the room: the class of the instructors' guide, made anew, graded anew, and the guide shows what came out."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""`make handout` copies the course as it lies here, and no file of it holds a line of an answer."""
+"""Of the repository: `make handout` copies the course as it lies here, and no file of it holds a line of an answer."""
 
 import ast
 import gzip

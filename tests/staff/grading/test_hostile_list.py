@@ -1,4 +1,4 @@
-"""A second class of strangers who mean harm, graded by the command itself in two lanes: each has what the answers are worth."""
+"""Of the room: a second class of strangers who mean harm, graded by the command itself: each has what the answers are worth."""
 
 import contextlib
 import csv

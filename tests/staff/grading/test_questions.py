@@ -1,4 +1,4 @@
-"""What single questions count, measure and say in their own cells."""
+"""Of the repository: what single questions of `solutions/` count, measure and say in their own cells."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Strangers who would rather not train within limits: they get nothing, and the next honest submission is graded rightly."""
+"""Of the room: strangers who would rather not train within limits get nothing, and the next one is graded rightly."""
 
 from dataclasses import replace
 from itertools import cycle
