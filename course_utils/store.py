@@ -8,7 +8,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,10 +30,12 @@ class Section:
 
     `build` makes of such a value what is read, and raises where it is damaged. The value is then put aside, and a line says so.
     Where the file cannot be used nothing is read or kept, and a line says that, too.
+    `here` holds what this process has made, by keys of its room's own; a room looks there first, or where nothing is stored.
     """
 
     name: str
     build: Callable[[Any], Any] = lambda value: value
+    here: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def load(self, key: str | None = None) -> dict[str, Any]:
         """All values, by key in order; with `key` that one alone."""

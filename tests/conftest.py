@@ -63,6 +63,22 @@ def _own_home(tmp_path, monkeypatch):
     settings_room.settings.cache_clear()
 
 
+@pytest.fixture
+def restart():
+    """What a new process knows: nothing but what is on disk; also to be called in the middle of a story."""
+    from course_utils.capstone.kept import CHOICES
+    from course_utils.desk.bets import BETS
+    from course_utils.desk.ledger import ROWS
+
+    def forget():
+        for section in (BETS, ROWS, CHOICES):
+            section.here.clear()
+
+    forget()
+    yield forget
+    forget()
+
+
 @pytest.fixture(autouse=True)
 def _no_overrides_of_bitsandbytes():
     """Trainer has an embedding's 8-bit states kept in 32 bits; bitsandbytes then does so for any parameter in its place."""

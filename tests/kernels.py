@@ -108,10 +108,10 @@ def _run(connection):
     from course_utils.distributed.launch import fork_server
 
     with connection.makefile() as lines:
-        asked = json.loads(lines.readline())
+        request = json.loads(lines.readline())
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    os.chdir(asked["folder"])
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
     fork_server()
 
     def end_with_the_other_side():
@@ -119,7 +119,7 @@ def _run(connection):
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=end_with_the_other_side, daemon=True).start()
-    sys.argv = ["ipykernel_launcher", "-f", asked["file"]]
+    sys.argv = ["ipykernel_launcher", "-f", request["file"]]
     sys.path[0] = ""
     try:
         launch_new_instance()
@@ -135,8 +135,8 @@ def start(address, file):
         while not os.path.exists(address):  # what has to be imported, the first kernel waits for, as it would alone
             time.sleep(0.05)
         connection.connect(address)
-        asked = {"environment": dict(os.environ), "folder": os.getcwd(), "file": file}
-        connection.sendall(json.dumps(asked).encode() + b"\n")
+        request = {"environment": dict(os.environ), "folder": os.getcwd(), "file": file}
+        connection.sendall(json.dumps(request).encode() + b"\n")
         connection.recv(1)
 
 

@@ -36,11 +36,11 @@ class Page:
 
     def assets(self) -> list[Link]:
         """Scripts, styles and pictures, which a browser fetches by itself; those that carry their bytes are left out."""
-        found = [one["src"] for one in self.soup.select("script[src], img[src], iframe[src], source[src]")]
-        found += [
+        addresses = [one["src"] for one in self.soup.select("script[src], img[src], iframe[src], source[src]")]
+        addresses += [
             one["href"] for one in self.soup.select("link[href]") if {"stylesheet", "icon", "preload"} & {*one["rel"]}
         ]
-        return [self._link(one) for one in found if not one.startswith("data:")]
+        return [self._link(one) for one in addresses if not one.startswith("data:")]
 
     def ids(self) -> set[str]:
         return {one.get("id") or one.get("name") for one in self.soup.select("[id], a[name]")}

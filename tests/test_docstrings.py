@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the functions that chapters and solutions use most."""
+"""Of the repository: the examples in the docstrings of the functions that chapters and solutions use most."""
 
 import doctest
 
@@ -17,11 +17,11 @@ def show_in_a_terminal(bundle, **_):
 
 
 @pytest.mark.parametrize("function", MOST_USED, ids=lambda function: function.__name__)
+@pytest.mark.usefixtures("restart")
 def test_an_example_gives_what_it_shows(function, monkeypatch):
     monkeypatch.setitem(viz.show.__globals__, "display", show_in_a_terminal)
-    monkeypatch.setitem(bet.__globals__, "_here", {})  # other tests count the bets of this process
     (example,) = doctest.DocTestFinder(recurse=False).find(function, function.__name__, globs=function.__globals__)
     assert example.examples
-    told = []
-    doctest.DocTestRunner().run(example, out=told.append)
-    assert not told, "".join(told)
+    failures = []
+    doctest.DocTestRunner().run(example, out=failures.append)
+    assert not failures, "".join(failures)

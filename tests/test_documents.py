@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and docs/ claim only what a reader can run."""
+"""Of the repository: README, CONTRIBUTING and docs/ claim only what a reader can run."""
 
 import io
 import re
@@ -60,23 +60,23 @@ def fault_of(line: str) -> str:
     program, *words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line)]
     if program == "make":
         target, *rest = words
-        known = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         odd = [word for word in rest if not re.match(r"(ARGS|PYTHON)=", word)]
-        return "" if target in known and not odd else f"make has no {target} {odd}"
+        return "" if target in targets and not odd else f"make has no {target} {odd}"
     if program == "python":
         return "" if find_spec(words[1]) else f"there is no module {words[1]}"
     if len(words) == 1:  # named, and not typed as it stands
         return "" if words[0] in (*cli.COMMANDS, *cli.STAFF, "-h") else f"course has no {words[0]}"
-    return _refused(words)
+    return _refusal_of(words)
 
 
-def _refused(words: list[str]) -> str:
-    said = io.StringIO()
+def _refusal_of(words: list[str]) -> str:
+    errors = io.StringIO()
     try:
-        with redirect_stderr(said), redirect_stdout(said):
+        with redirect_stderr(errors), redirect_stdout(errors):
             cli.make_parser().parse_args(words)
     except SystemExit as end:
-        return said.getvalue() if end.code else ""
+        return errors.getvalue() if end.code else ""
     return ""
 
 
@@ -98,8 +98,8 @@ def test_codespell_finds_british_words_and_ours_in_documents_and_notebooks_and_n
     write(new_notebook(cells=cells), tmp_path / "b.ipynb")
     command = [sys.executable, "-m", "codespell_lib", tmp_path]  # in this folder it reads our pyproject.toml
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    found = sorted(line.partition(" ==> ")[0].rpartition(" ")[2] for line in done.stdout.splitlines())
-    assert found == ["colour", "teh", "whereby"]
+    names = sorted(line.partition(" ==> ")[0].rpartition(" ")[2] for line in done.stdout.splitlines())
+    assert names == ["colour", "teh", "whereby"]
 
 
 @pytest.mark.slow
@@ -117,13 +117,13 @@ def test_the_readmes_plan_is_what_is_printed():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_python_of_the_packages_page_runs():
-    names, said = {"__name__": "reader"}, ""
+    names, printed = {"__name__": "reader"}, ""
     for language, code in _FENCE.findall((ROOT / "docs" / "package.md").read_text(encoding="utf-8")):
         if language == "python":
-            said = said_by(compile(code, "package.md", "exec"), names)
-            assert re.search(r"\d \w?i?B|\d{3}", said), "it prints figures"
+            printed = said_by(compile(code, "package.md", "exec"), names)
+            assert re.search(r"\d \w?i?B|\d{3}", printed), "it prints figures"
         elif language == "text":
-            assert said == code, "what is shown is what the code above it prints"
+            assert printed == code, "what is shown is what the code above it prints"
 
 
 def test_the_loop_of_ones_own_trains_as_an_update_after_backward_does():
@@ -148,14 +148,14 @@ def test_the_loop_of_ones_own_trains_as_an_update_after_backward_does():
 
 
 def said_by(code, names: dict) -> str:
-    with redirect_stdout(io.StringIO()) as said:
+    with redirect_stdout(io.StringIO()) as output:
         exec(code, names)
-    return said.getvalue()
+    return output.getvalue()
 
 
 def chapter_rows(text: str) -> list[tuple[str, str, str, int]]:
     row = r"^\| (\w+) \| \[([^\]]+)\]\(notebooks/([^)]+)\.ipynb\).*\| (\d+) \|$"
-    return [(*found[:3], int(found[3])) for found in re.findall(row, text, re.MULTILINE)]
+    return [(*columns[:3], int(columns[3])) for columns in re.findall(row, text, re.MULTILINE)]
 
 
 @cache
@@ -177,8 +177,8 @@ def test_the_picture_of_a_step_shows_what_a_step_takes_today():
     step = take_one_step()
     assert sum(step.measured.values()) == pytest.approx(sum(step.predicted.values()), rel=1e-5)
     assert step.guess < 0.5 * sum(step.measured.values())
-    told = re.search(r'docs/one_step\.png".*alt="([^"]+)"', README)[1]
-    assert re.findall(r"\d+ MiB", told) == [format_bytes(step.guess), format_bytes(sum(step.measured.values()))]
+    alt = re.search(r'docs/one_step\.png".*alt="([^"]+)"', README)[1]
+    assert re.findall(r"\d+ MiB", alt) == [format_bytes(step.guess), format_bytes(sum(step.measured.values()))]
     says_what_it_shows("one_step", one_step_figure()[1])
 
 

@@ -1,4 +1,4 @@
-"""The three files that say what is installed agree with each other."""
+"""Of the repository: the three files that say what is installed agree with each other."""
 
 import ast
 import subprocess
@@ -23,8 +23,8 @@ def pythons() -> list[str]:
     named = {
         version: [f"python{version}", *(path for path in beside if path.endswith(version))] for version in VERSIONS
     }
-    found = [[path for path in paths if runs(path, version)] for version, paths in named.items()]
-    return [running[0] for running in found if running]
+    able = [[path for path in paths if runs(path, version)] for version, paths in named.items()]
+    return [running[0] for running in able if running]
 
 
 def runs(python: str, version: str) -> bool:

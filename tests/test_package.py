@@ -1,4 +1,4 @@
-"""Rules for the package as a whole: what imports cost, which way they go, and what may not be called."""
+"""Of the repository: what imports cost, which way they go, what may not be called, and what tests are called."""
 
 import ast
 import re
@@ -179,18 +179,84 @@ def oracle_uses(source: str, oracles: dict[str, set[str]]) -> list[str]:
     inner = {id(node.value) for node in attributes}
     chains = [dotted(node, imported) for node in attributes if id(node) not in inner]
     plain = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {node.attr for node in attributes}
-    found = [
+    uses = [
         name
         for name in plain
         if name in WAYS_AROUND or name.startswith(("_fused_", "_single_tensor_", "_multi_tensor_"))
     ]
-    found += [name for name in chains if name.startswith("sys.modules")]
+    uses += [name for name in chains if name.startswith("sys.modules")]
     for name in [*imported.values(), *chains]:
         for oracle, allowed in oracles.items():
             rest = name.removeprefix(oracle).removeprefix(".").split(".")[0]
             if (name == oracle or name.startswith(f"{oracle}.")) and rest not in allowed:
-                found.append(name)
-    return found
+                uses.append(name)
+    return uses
+
+
+def defined_names(tree: ast.AST) -> set[str]:
+    """Of functions, classes, variables, and what a class calls its own."""
+    names = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                names.add(name)
+    return names
+
+
+def names_of_others(tree: ast.AST) -> set[str]:
+    """What is imported, looked up in something else, or replaced there by its name as text."""
+    names = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.alias(name=name):
+                names.add(name)
+            case ast.Attribute(value=owner, attr=name) if getattr(owner, "id", None) != "self":
+                names.add(name)
+            case ast.Call(
+                func=ast.Attribute(attr="setattr" | "setitem" | "delattr" | "delitem" | "object"), args=words
+            ):
+                names |= {word.value for word in words if isinstance(word, ast.Constant)}
+            case ast.Call(func=ast.Name(id="getattr" | "patch"), args=words):
+                names |= {word.value for word in words if isinstance(word, ast.Constant)}
+    return {str(name).rpartition(".")[2] for name in names}
+
+
+def test_no_test_knows_a_private_name_of_the_course():
+    """What is private may change its form at any time; what it does is tested through what is public."""
+    paths = [*MODULES, *STAFFS, *(PACKAGE.parent / "benchmarks").rglob("*.py")]
+    names = set().union(*(defined_names(ast.parse(path.read_text("utf-8"))) for path in paths))
+    private = {name for name in names if re.match("_[A-Za-z]", name)}
+    assert {"_find_kind", "_segments", "_GRAIN"} <= private
+    private -= {"_apply", "_repr_html_"}  # torch's and IPython's, too
+    tests = {path: ast.parse(path.read_text("utf-8")) for path in Path(__file__).parent.rglob("*.py")}
+    used = {path.name: sorted(private & names_of_others(tree)) for path, tree in tests.items()}
+    assert {file: taken for file, taken in used.items() if taken} == {}
+
+
+def mirrored(path: Path) -> list[str]:
+    """What a file of tests may be called by the folder that it is in: after a file or a room there, or the room and its file."""
+    *rooms, name = path.relative_to(Path(__file__).parent).with_suffix("").parts
+    root = (
+        PACKAGE.parent / "benchmarks" if rooms[:1] == ["benchmarks"] else STAFF if rooms[:1] == ["staff"] else PACKAGE
+    )
+    rooms = rooms if root is PACKAGE else rooms[1:]
+    folder = root.joinpath(*rooms)
+    there = folder.rglob("*") if rooms else folder.glob("*")
+    names = [each.stem for each in there if each.suffix == ".py" or each.is_dir()]
+    return [f"test_{prefix}{each}" for each in names for prefix in ("", *(f"{room}_" for room in rooms[-1:]))]
+
+
+def test_a_file_of_tests_is_called_after_the_file_that_it_tests_or_says_what_else_it_is_of():
+    """What comes after the name says of which part or under which aspect."""
+    tests = Path(__file__).parent
+    for path in tests.rglob("test_*.py"):
+        if path.relative_to(tests).parts[0] in ("browser", "strangers"):
+            continue
+        if not any(path.stem == name or path.stem.startswith(f"{name}_") for name in mirrored(path)):
+            text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+            assert text.startswith(("Of the room: ", "Of the repository: ")), path
 
 
 def test_no_two_files_of_tests_have_one_name():
@@ -206,8 +272,8 @@ def test_code_by_hand_never_names_its_oracle(room):
     ]  # which start processes, and say so
     assert paths
     for path in paths:
-        found = oracle_uses(path.read_text(encoding="utf-8"), ORACLES[room])
-        assert not found, path.name
+        uses = oracle_uses(path.read_text(encoding="utf-8"), ORACLES[room])
+        assert not uses, path.name
 
 
 @pytest.mark.parametrize(

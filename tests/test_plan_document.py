@@ -1,4 +1,4 @@
-"""docs/plan.md: each command that stands there prints the answer below it."""
+"""Of the repository: each command that stands in docs/plan.md prints the answer below it."""
 
 import pytest
 
@@ -9,11 +9,11 @@ QUESTIONS = questions()
 
 def test_every_question_has_an_answer():
     assert len(QUESTIONS) >= 9
-    assert all(asked["answer"].strip() for asked in QUESTIONS)
+    assert all(question["answer"].strip() for question in QUESTIONS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: asked["command"])
-def test_the_answer_is_what_is_printed(asked):
-    assert answer(asked["command"]) == asked["answer"]
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question["command"])
+def test_the_answer_is_what_is_printed(question):
+    assert answer(question["command"]) == question["answer"]

@@ -59,7 +59,7 @@ def test_settings_are_read_once_and_frozen(monkeypatch):
         first.seed = 1
 
 
-@pytest.mark.parametrize(("scale", "kept"), [("smoke", (0,)), ("laptop", (0, 1, 2)), ("gpu", (0, 1, 2))])
-def test_only_smoke_keeps_one(scale, kept):
+@pytest.mark.parametrize(("scale", "count"), [("smoke", (0,)), ("laptop", (0, 1, 2)), ("gpu", (0, 1, 2))])
+def test_only_smoke_keeps_one(scale, count):
     items = range(3), (0, 1, 2), [0, 1, 2]
-    assert [tuple(SCALES[scale].one_at_smoke(each)) for each in items] == [kept] * 3
+    assert [tuple(SCALES[scale].one_at_smoke(each)) for each in items] == [count] * 3

@@ -1,4 +1,4 @@
-"""Shapes in signatures are true: the tests of code by hand pass under them, and a wrong shape fails."""
+"""Of the repository: shapes in signatures are true, since the tests of code by hand pass under them, and a wrong shape fails."""
 
 import pytest
 from shapes import run_checked
@@ -7,7 +7,7 @@ from shapes import run_checked
 # a function of the checker's; the second asks in which function a rank hangs.
 NOT_UNDER_A_CHECKER = [
     "optim/test_adam8bit.py::test_an_update_needs_little_scratch_space_however_large_the_tensor",
-    "distributed/test_faults.py::test_ranks_that_hang_are_told_with_the_line_of_each",
+    "distributed/test_launch_faults.py::test_ranks_that_hang_are_told_with_the_line_of_each",
 ]
 
 

@@ -14,8 +14,10 @@ from course_utils.grading.judge import KINDS, Outcome
 CELL_SECONDS, CELLS_SECONDS = 20.0, 60.0
 """Time limit of one cell, and of all cells of a question together that are no answer."""
 _CASES = 10  # times the limit of one case is what all cases together may take
-_PARSE_SECONDS = 10.0  # for all cells of a submission
-_GRACE = 5.0  # seconds that a process gets to say itself that its time was up
+PARSE_SECONDS = 10.0
+"""Time limit of the parser, for all cells of a submission."""
+GRACE = 5.0
+"""Seconds that a process gets to say itself that its time was up."""
 _MOST_NOTES, _LONGEST = 10, 400  # notes on cells, and letters of whatever text comes back
 
 
@@ -31,7 +33,7 @@ class Heard:
 def parse(sources: list[str], lane: Lane) -> list[Parsed]:
     """What each cell is, said by a process of the sandbox; nothing is known of cells that keep the parser busy too long."""
     try:
-        with lane.question() as talk, talk.within(_PARSE_SECONDS):
+        with lane.question() as talk, talk.within(PARSE_SECONDS):
             descriptions = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
         return [
             Parsed(is_check is True, *(frozenset(map(str, each)) for each in names), opaque=opaque is True)
@@ -77,11 +79,11 @@ def _converse(
     limit, bytes_left = CELLS_SECONDS + 2 * CELL_SECONDS, encoding.LONGEST
     with lane.question() as talk:
         try:
-            with talk.within(limit + _GRACE):
+            with talk.within(limit + GRACE):
                 no_answer, notes = _read_opening(talk.ask(pickle.dumps(job), question))
             limit, end = seconds, time.monotonic() + _CASES * seconds
             for given in () if no_answer else inputs:
-                with talk.within(min(seconds + _GRACE, end - time.monotonic())):
+                with talk.within(min(seconds + GRACE, end - time.monotonic())):
                     message = talk.ask(given)
                 bytes_left -= len(message)
                 outcomes.append(_read_outcome(message) if bytes_left >= 0 else _TOO_LONG)

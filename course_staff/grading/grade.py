@@ -185,7 +185,7 @@ def grade_all(
     """
     hidden = {*private, *(path.absolute().parent for path in submissions.values())}
     works = {student: Work(path, papers) for student, path in submissions.items()}
-    with closing(_Lanes([Lane(kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
+    with closing(Lanes([Lane(kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
         lanes.try_out()
         late = []
         for student in lanes.each(works, lambda student, lane: works[student].guarded(Work.grade, lane)):
@@ -370,7 +370,7 @@ def _passes(verdicts: list[dict]) -> int:
     return sum(verdict["passed"] for verdict in verdicts)
 
 
-class _Lanes:
+class Lanes:
     """Lanes, and the threads that work in them: the same ones to the end, because a sandbox ends with the thread that started
     it."""
 

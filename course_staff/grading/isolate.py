@@ -81,9 +81,9 @@ def end_with_parent() -> None:
     _prctl(_PARENT_DEATH, signal.SIGKILL)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, so that none of them is lost."""
-    _prctl(_SUBREAPER, 1)
+def adopt_orphans(adopt: bool = True) -> None:
+    """Become the parent of every descendant whose own parent ends, so that none of them is lost; with False no longer."""
+    _prctl(_SUBREAPER, int(adopt))
 
 
 def keep_no_keys() -> None:

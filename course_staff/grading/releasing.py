@@ -152,7 +152,7 @@ class Stamps:
         """What changed since the stamp, of a set that does not stand."""
         if path.stem not in self._stamps:
             return "never released before"
-        if not self._stamps[path.stem].startswith(_digest_of_code()):
+        if not self._stamps[path.stem].startswith(digest_of_code()):
             return "the course's code or a library changed since the last release"
         return "the solutions or their released files changed since the last release"
 
@@ -168,11 +168,11 @@ def _stamp(path: Path, files: Iterable[Path]) -> str:
     digest = hashlib.sha256(path.name.encode() + path.read_bytes())
     for file in files:
         digest.update(file.read_bytes() if file.is_file() else b"")
-    return f"{_digest_of_code()} {digest.hexdigest()}"
+    return f"{digest_of_code()} {digest.hexdigest()}"
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(f"{_digest_of_code()} {path.name}".encode() + path.read_bytes()).hexdigest()
+    return hashlib.sha256(f"{digest_of_code()} {path.name}".encode() + path.read_bytes()).hexdigest()
 
 
 def _version(library: str) -> str:
@@ -181,8 +181,8 @@ def _version(library: str) -> str:
 
 
 @cache
-def _digest_of_code() -> str:
-    """Of all files of the two packages, but for the sets that are made, and of the versions of Python and the libraries."""
+def digest_of_code() -> str:
+    """Of all files of the two packages, but for the sets that are made, and of Python's and the libraries' versions: a digest."""
     digest = hashlib.sha256(
         repr((platform.python_version_tuple()[:2], platform.machine(), *map(_version, _LIBRARIES))).encode()
     )

@@ -50,7 +50,8 @@ _NOT_SEEN = (
 _LOOK = "`course doctor` reports what is missing."
 _CHILD = "course_staff.grading.child"
 _START_SECONDS = 120.0
-_END_SECONDS = 10.0
+END_SECONDS = 10.0
+"""How long a process gets to end."""
 _LONGEST = 300  # characters of what a process said when it could not start
 _LIBRARIES = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives", "/nix/store")
 
@@ -71,7 +72,7 @@ def _find_kind() -> tuple[str, str]:
     """The kind that works, found by doing it, and why it is no safe one: a machine may have `bwrap` and not allow it."""
     if not shutil.which("bwrap"):
         return "fork", _NO_BWRAP
-    command = [*_bwrap(), sys.executable, "-c", ""]
+    command = confine([sys.executable, "-c", ""])
     with tempfile.TemporaryFile() as errors:
         try:
             done = subprocess.run(command, stderr=errors, timeout=_START_SECONDS, env=_environment(True), check=False)
@@ -199,7 +200,7 @@ class _Server:
         program = [sys.executable, "-m", _CHILD, "serve", str(theirs.fileno()), kind]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self.process = subprocess.Popen(
-            [*(_bwrap(private) if kind in SAFE else []), *program],
+            confine(program, private) if kind in SAFE else program,
             env=_environment(kind in SAFE),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -218,7 +219,7 @@ class _Server:
 
         def end():
             ends.close(lifeline)
-            if not over.wait(_END_SECONDS):  # a question may have stopped the process that watches it
+            if not over.wait(END_SECONDS):  # a question may have stopped the process that watches it
                 _kill(self.process)
 
         try:
@@ -234,7 +235,7 @@ class _Server:
         finally:
             over.set()
             ends.close()
-            self.last_code = self._receive_code(_END_SECONDS, "did not end")
+            self.last_code = self._receive_code(END_SECONDS, "did not end")
 
     def _receive_code(self, seconds: float, problem: str, kind: type[SandboxError] = SandboxError) -> int:
         self.control.settimeout(seconds)
@@ -307,12 +308,15 @@ def _kill(process: subprocess.Popen) -> None:
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_END_SECONDS)
+        process.wait(END_SECONDS)
 
 
-def _bwrap(private: Iterable[Path] = ()) -> list[str]:
-    """The sandbox: no network, no other process, no rights; Python, its packages and the course, for reading; small empty folders
-    to write to."""
+def confine(program: Iterable[str], private: Iterable[Path] = ()) -> list[str]:
+    """The command line that runs `program` in the sandbox, which sees nothing of what is `private`.
+
+    It has no network, no other process, no rights; Python, its packages and the course, for reading; small empty folders to
+    write to.
+    """
     size = str(isolate.LIMITS["folder"])
     visible = _visible({*map(Path.resolve, map(Path, private)), *_own_secrets()})
     return [
@@ -323,6 +327,7 @@ def _bwrap(private: Iterable[Path] = ()) -> list[str]:
         *("--size", size, "--tmpfs", isolate.BOX),
         *(() if any(place.startswith("/tmp/") for place in visible) else ("--symlink", isolate.BOX, "/tmp")),
         *("--remount-ro", "/", "--chdir", isolate.BOX),
+        *program,
     ]
 
 

@@ -69,9 +69,8 @@ def _is_sound(row: BudgetLine) -> bool:
     return finite and isinstance(row.what, str) and isinstance(row.unit, str)
 
 
-_KEPT = Section("capstone", lambda value: Choice(**value))
-_here: dict[str, Choice] = {}
-"""What this process has chosen; it counts before what is kept, and where nothing can be kept."""
+CHOICES = Section("capstone", lambda value: Choice(**value))
+"""By the scenario."""
 
 
 def keep(choice: Choice) -> None:
@@ -85,9 +84,9 @@ def keep(choice: Choice) -> None:
         raise CourseError(
             f"The choice for {choice.scenario} cannot be kept; give an optimizer and the like by name, not as a function."
         ) from None
-    _here[choice.scenario] = Choice(**whole)
+    CHOICES.here[choice.scenario] = Choice(**whole)
     if settings().attended:
-        _KEPT.put(choice.scenario, whole)
+        CHOICES.put(choice.scenario, whole)
 
 
 def load() -> tuple[Choice, ...]:
@@ -95,5 +94,5 @@ def load() -> tuple[Choice, ...]:
 
     What is damaged is put aside, and a line says so.
     """
-    choices = {**(_KEPT.load() if settings().attended else {}), **_here}
+    choices = {**(CHOICES.load() if settings().attended else {}), **CHOICES.here}
     return tuple(choices[name] for name in sorted(choices))

@@ -1,7 +1,7 @@
 """Three machines and a model for each: a recipe is run dry there and weighed against budgets."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
@@ -80,8 +80,8 @@ SCENARIOS = {
 
 @dataclass(frozen=True)
 class Weighed:
-    """A recipe in a scenario. `need` are the bytes that a card must have at least and at most; `parts` the seconds of an update
-    by what they go into; `sent` what a card sends. `estimate` is of the step whose bytes are the largest."""
+    """A recipe in a scenario. `need` are the bytes that a card must have at least and at most; `sent` what a card sends.
+    `estimate` is of the step whose bytes are the largest."""
 
     scenario: Scenario
     recipe: Recipe
@@ -89,8 +89,12 @@ class Weighed:
     estimate: Estimate = field(repr=False)
     need: tuple[int, int]
     trial: Trial = field(repr=False)
-    parts: Mapping[str, float]
     sent: tuple[Sent, ...]
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """Seconds of one update by what they go into."""
+        return dict(_parts(self.trial, self.layout, self.recipe, self.sent))
 
     @property
     def seconds(self) -> float:
@@ -266,8 +270,7 @@ def _weigh(scenario: Scenario, recipe: Recipe, layout: Layout) -> Weighed:
         sent = tuple(
             sent_by(layout, scenario.cluster, recipe, source.config.hidden_size, depth_of(source.config), trial)
         )
-    parts = dict(_parts(trial, layout, recipe, sent))
-    return Weighed(scenario, recipe, layout, estimate, needs(trial.log, recipe.device), trial, parts, sent)
+    return Weighed(scenario, recipe, layout, estimate, needs(trial.log, recipe.device), trial, sent)
 
 
 def _parts(trial: Trial, layout: Layout, recipe: Recipe, sent: tuple[Sent, ...]) -> Iterator[tuple[str, float]]:

@@ -41,8 +41,8 @@ _CODE = ".py:"
 _ANSWERS = Section("plans")
 _WITHOUT_TORCH = """
 Without PyTorch only what shipped formulas know was looked at. For the rest: pip install "course-utils[course]"."""
-_PACKAGE = Path(__file__).parents[1]
-_LONG = 5.0  # seconds after which somebody who sees no counter wants to know
+LONG = 5.0
+"""Seconds after which somebody who sees no counter wants to know."""
 _OFTEN = 30.0  # seconds after which they wonder whether it still goes on
 _MOST_GB = 1000  # more digits than these are a card's number
 _UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TIB": 2**40}
@@ -160,6 +160,7 @@ def _key_of(arguments: argparse.Namespace) -> str:
     By its words, with models and cards by the names that they have here, what its files and the course's code hold, and the
     versions of the libraries.
     """
+    import course_utils
     from course_utils import hardware, models
 
     words = {n: str(value) for n, value in sorted(vars(arguments).items()) if n not in ("run", "json", "again")}
@@ -168,8 +169,9 @@ def _key_of(arguments: argparse.Namespace) -> str:
             words[name] = room.known_as(words[name])
     files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
     files = [(path / "config.json" if path.is_dir() else path) for path in files]
+    code = Path(course_utils.__file__).parent
     # A later version of the course may answer otherwise, also by its tables of tools, models and formulas.
-    files += sorted(path for kind in ("py", "yaml", "txt", "zip") for path in _PACKAGE.rglob(f"*.{kind}"))
+    files += sorted(path for kind in ("py", "yaml", "txt", "zip") for path in code.rglob(f"*.{kind}"))
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()]
     versions = []
     for package in ("torch", "transformers", "peft", "bitsandbytes"):
@@ -369,7 +371,7 @@ def _plan(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -
         passed = time.monotonic() - begun
         if is_terminal and passed > 1:
             _note(f"\r\033[K{passed:.0f} s: {what_now}", end="")
-        elif passed > _LONG and not last_line:
+        elif passed > LONG and not last_line:
             last_line = passed
             _note("Planning: half a minute for most models, minutes for some. The answer is then cached.")
         elif last_line and passed > last_line + _OFTEN:

@@ -66,10 +66,8 @@ class Bet:
         return f"You bet {guess}; it is {truth}: {'' if self.guess == self.truth else 'you were '}{self.verdict}."
 
 
-_KEPT = Section("bets", lambda bets: {name: Bet(**one) for name, one in bets.items()})
-"""By the chapter's number."""
-_here: dict[str, Bet] = {}
-"""What this process has bet; it counts before what is kept, and where nothing can be kept."""
+BETS = Section("bets", lambda bets: {name: Bet(**one) for name, one in bets.items()})
+"""By the chapter's number; those of this process by their names."""
 
 
 def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
@@ -130,8 +128,8 @@ def picture() -> None:
 
 def every() -> dict[str, Bet]:
     """All bets of this reader by name, in the chapters' order; where nobody reads along, those of this process."""
-    stored = _KEPT.load() if settings().attended else {}
-    by_name = {name: one for bets in (*stored.values(), _here) for name, one in bets.items()}
+    stored = BETS.load() if settings().attended else {}
+    by_name = {name: one for bets in (*stored.values(), BETS.here) for name, one in bets.items()}
     return {name: by_name[name] for name in sorted(by_name)}
 
 
@@ -258,13 +256,13 @@ def has_kernel() -> bool:
 
 def _look(name: str) -> Bet | None:
     chapter = _chapter(name)
-    return _here.get(name) or ((_KEPT.get(chapter) or {}).get(name) if settings().attended else None)
+    return BETS.here.get(name) or ((BETS.get(chapter) or {}).get(name) if settings().attended else None)
 
 
 def _keep(name: str, now: Bet) -> None:
     """Store the bet for this process, and beside what other notebooks have stored."""
-    _here[name] = now
+    BETS.here[name] = now
     if settings().attended:
         chapter = _chapter(name)
-        mine = {each: one for each, one in _here.items() if each.startswith(f"{chapter}-")}
-        _KEPT.update(chapter, lambda stored: {**mine, **(stored or {}), name: now})
+        mine = {each: one for each, one in BETS.here.items() if each.startswith(f"{chapter}-")}
+        BETS.update(chapter, lambda stored: {**mine, **(stored or {}), name: now})

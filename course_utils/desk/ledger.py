@@ -65,12 +65,12 @@ class Ledger:
     @classmethod
     def load(cls) -> "Ledger":
         """All rows recorded under the settings' home, by chapter."""
-        return cls(tuple(row for rows in _KEPT.load().values() for row in rows))
+        return cls(tuple(row for rows in ROWS.load().values() for row in rows))
 
     @classmethod
     def here(cls) -> "Ledger":
         """The rows that this process recorded."""
-        return cls(tuple(sorted(_here.values(), key=lambda row: row.chapter)))
+        return cls(tuple(sorted(ROWS.here.values(), key=lambda row: row.chapter)))
 
     def table(self) -> pd.DataFrame:
         """A row per entry, for people: each figure with its unit, shares in percent."""
@@ -91,9 +91,8 @@ class Ledger:
         return self.table().to_html() if self.rows else str(self)
 
 
-_KEPT = Section("ledger", lambda rows: [Row(**row) for row in rows])
-_here: dict[tuple[str, ...], Row] = {}
-"""What this process has recorded, by key."""
+ROWS = Section("ledger", lambda rows: [Row(**row) for row in rows])
+"""By the chapter's name; those of this process by their keys."""
 
 
 def record(
@@ -115,6 +114,6 @@ def record(
     except (TypeError, ValueError, OverflowError):  # no number; not a number, or not above 0; infinite
         message = f"A ledger row needs two positive numbers of {unit}, not {predicted} and {measured}."
         raise CourseError(message) from None
-    _here[new.key] = new
-    rows = _KEPT.update(chapter, lambda rows: [row for row in rows or () if row.key != new.key] + [new])
+    ROWS.here[new.key] = new
+    rows = ROWS.update(chapter, lambda rows: [row for row in rows or () if row.key != new.key] + [new])
     return Ledger(tuple(row for row in rows if (row.scale, row.device) == (new.scale, new.device)))

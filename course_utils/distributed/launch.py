@@ -33,7 +33,8 @@ from course_utils.errors import CourseError
 
 SECONDS = 120.0
 """How long the ranks may take by default."""
-_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+"""How ranks are started, by the name that `multiprocessing` has for it."""
 _SLOW = (
     "course_utils.models",
     "course_utils.training",
@@ -99,7 +100,7 @@ def fork_server() -> None:
     Without it the first launch starts a server that imports for itself. Nothing happens where that is another method's, or where
     Python (3.14 on) asks a server for a key.
     """
-    if _METHOD != "forkserver" or sys.version_info >= (3, 14):
+    if METHOD != "forkserver" or sys.version_info >= (3, 14):
         return
     from multiprocessing import connection, forkserver, resource_tracker
 
@@ -126,7 +127,7 @@ def ready() -> None:
 
     For a caller whose clock should not count that.
     """
-    if _METHOD == "forkserver":
+    if METHOD == "forkserver":
         start(int).join()  # starting comes back with a process's number, which the server gives when it has imported
 
 
@@ -163,8 +164,8 @@ def _start(job: Path, world_size: int, reader: Connection) -> list[BaseProcess]:
 
 
 def _context() -> BaseContext:
-    context = multiprocessing.get_context(_METHOD)
-    if _METHOD == "forkserver":
+    context = multiprocessing.get_context(METHOD)
+    if METHOD == "forkserver":
         context.set_forkserver_preload(_list_preloads())
     return context
 

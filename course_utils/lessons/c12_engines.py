@@ -454,7 +454,7 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
         agents.kill(1)
         agents.start(1)
         seen.note("agent 1", "starts again")
-        after, again = _read_resumption(seen.until(lambda: _RESUMPTION.search(agents.output())))
+        after, again = seen.until(lambda: resumption_in(agents.output()))
         seen.note("ranks", f"go on after update {after}")
         seen.until(lambda: agents.have_ended)
         seen.note("agents", "end, both with code 0")
@@ -466,8 +466,11 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
 _RESUMPTION = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to (\d+))? (?:is|are) computed again")
 
 
-def _read_resumption(line: re.Match) -> tuple[int, int]:
-    """From what `course train` says: the update that it goes on after, and how many are computed again."""
+def resumption_in(output: str) -> tuple[int, int] | None:
+    """From what `course train` says: the update that it goes on after, and how many are computed again; or None."""
+    line = _RESUMPTION.search(output)
+    if line is None:
+        return None
     after, first, last = line.groups()
     return int(after), 0 if first == "none" else int(last or first) - int(first) + 1
 

@@ -32,8 +32,8 @@ DEMO = r"http://127\.0\.0\.1:\d+/"
 def kept_in(home: Path, section: str, key: str):
     """What the learner's store under `home` holds."""
     with closing(sqlite3.connect(home / NAME)) as store:
-        found = store.execute("SELECT value FROM kept WHERE section = ? AND key = ?", (section, key))
-        return json.loads(found.fetchone()[0])
+        row = store.execute("SELECT value FROM kept WHERE section = ? AND key = ?", (section, key))
+        return json.loads(row.fetchone()[0])
 
 
 def copy_course(into: Path, *folders: str) -> None:
@@ -60,9 +60,9 @@ def served(*command: str, address: str, home: Path, cwd: Path = ROOT, **environm
     reader = Thread(target=lambda: [lines.put(line) for line in server.stdout], daemon=True)
     reader.start()
     try:
-        found = _first(address, server, lines)
-        _wait_until_open(found)
-        yield found
+        first = _first(address, server, lines)
+        _wait_until_open(first)
+        yield first
         children = psutil.Process(server.pid).children(recursive=True)
     finally:
         _stop(server)
@@ -74,15 +74,15 @@ def served(*command: str, address: str, home: Path, cwd: Path = ROOT, **environm
 
 
 def _first(pattern: str, server: subprocess.Popen, lines: Queue) -> str:
-    said, deadline = [], time.monotonic() + START_TIMEOUT
+    printed, deadline = [], time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline and (server.poll() is None or not lines.empty()):
         try:
-            said.append(lines.get(timeout=0.2))
+            printed.append(lines.get(timeout=0.2))
         except Empty:
             continue
-        if found := re.search(pattern, said[-1]):
-            return found.group()
-    return pytest.fail("no address was printed:\n" + "".join(said))
+        if match := re.search(pattern, printed[-1]):
+            return match.group()
+    return pytest.fail("no address was printed:\n" + "".join(printed))
 
 
 def _wait_until_open(address: str) -> None:

@@ -17,10 +17,10 @@ ANSWER = "it is 43.3 % of the peak"
 def checkout(tmp_path):
     """A copy of the course whose first chapter is a bet, executed and stored."""
     copy_course(tmp_path / "course", "notebooks", "course_utils")
-    told = [new_output("display_data", {"text/html": f"<details><p>{ANSWER}</p></details>", "text/plain": ANSWER})]
+    outputs = [new_output("display_data", {"text/html": f"<details><p>{ANSWER}</p></details>", "text/plain": ANSWER})]
     cells = [new_code_cell(source) for source in (setup_source(), BET)]
     cells += [
-        new_code_cell(source, outputs=told, execution_count=3) for source in ("settle('07-peak', 43.3)", "picture()")
+        new_code_cell(source, outputs=outputs, execution_count=3) for source in ("settle('07-peak', 43.3)", "picture()")
     ]
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     notebook = new_notebook(cells=cells, metadata={"kernelspec": kernel})
@@ -114,7 +114,7 @@ def test_nothing_below_the_bet_gives_it_away_and_what_is_typed_counts(page, chec
     page.keyboard.press("Control+s")
     page.wait_for_timeout(1_000)
     save_picture(page, "settled")
-    kept = kept_in(checkout.parent / "home", "bets", "07")["07-peak"]
-    assert (kept["guess"], kept["truth"]) == (70, 43.3)
+    stored = kept_in(checkout.parent / "home", "bets", "07")["07-peak"]
+    assert (stored["guess"], stored["truth"]) == (70, 43.3)
     assert (checkout / "notebooks" / "00_start_here.ipynb").read_bytes() == before, "only the copy is written to"
     assert ANSWER in (checkout.parent / "home" / "my-course" / "notebooks" / "00_start_here.ipynb").read_text()

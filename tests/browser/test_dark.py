@@ -113,9 +113,9 @@ def test_a_pressed_button_is_told_from_the_others(theme, opened):
     choose_theme(opened, theme)
     scroll(opened, 1)
     look = "all => all.map(one => [one.getAttribute('aria-pressed'), getComputedStyle(one).backgroundColor])"
-    found = dict(opened.locator(".widget-toggle-button").evaluate_all(look))
-    assert found["true"] == "rgb(0, 114, 178)"
-    red, green, blue = (int(part) for part in found["false"].strip("rgb()").split(","))
+    colors = dict(opened.locator(".widget-toggle-button").evaluate_all(look))
+    assert colors["true"] == "rgb(0, 114, 178)"
+    red, green, blue = (int(part) for part in colors["false"].strip("rgb()").split(","))
     assert abs(red - green) < 20, "the others are gray"
     assert abs(green - blue) < 20
 

@@ -48,11 +48,11 @@ def open_page(browser):
     """Opens the presentation at an address, and gives the page when its kernel is through and its figures move."""
     contexts = []
 
-    def open_page(address, scheme="light", asked=None):
+    def open_page(address, scheme="light", requests=None):
         context = browser.new_context(viewport={"width": 1280, "height": 720}, color_scheme=scheme)
         contexts.append(context)
-        if asked is not None:
-            context.on("request", lambda request: asked.append(request.url))
+        if requests is not None:
+            context.on("request", lambda request: requests.append(request.url))
         page = context.new_page()
         page.goto(address, wait_until="commit", timeout=120_000)
         wait_until_ready(page)
@@ -71,9 +71,9 @@ def wait_until_ready(page):
 def test_a_demo_is_paged_through_and_its_figure_moves(address, open_page):
     from playwright.sync_api import expect
 
-    demo, asked = read_demo(DEMOS[PAGED]), []
+    demo, requests = read_demo(DEMOS[PAGED]), []
     count = len(demo.steps)
-    page = open_page(address, asked=asked)
+    page = open_page(address, requests=requests)
     for number, step in enumerate(demo.steps, start=1):
         expect(page.locator("#where")).to_have_text(f"Step {number} of {count}")
         expect(page.locator(".step:visible h2")).to_have_text(step.title)
@@ -98,7 +98,7 @@ def test_a_demo_is_paged_through_and_its_figure_moves(address, open_page):
     for cell in ("65,783,042", "263,132,168"):
         expect(page.locator(".step:visible td", has_text=cell).first).to_be_visible()
     own = (address, "data:", "blob:", address.replace("http", "ws"))
-    assert [url for url in asked if not url.startswith(own)] == []
+    assert [url for url in requests if not url.startswith(own)] == []
 
 
 def uncover(page):

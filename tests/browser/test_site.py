@@ -45,8 +45,8 @@ def opened(site, browser):
         page = context.new_page()
         page.on("pageerror", lambda error: faults.append(f"{name}: {error}"))
         page.on("requestfailed", lambda request: faults.append(request.url))
-        file, asked = re.match(r"([^?#]*)(.*)", name).groups()
-        page.goto((site / file).as_uri() + asked)
+        file, query = re.match(r"([^?#]*)(.*)", name).groups()
+        page.goto((site / file).as_uri() + query)
         return page
 
     yield opened
@@ -127,8 +127,8 @@ def test_formulas_are_set_in_the_font_that_the_site_brings(opened):
 def test_the_search_finds_a_word_of_a_chapter(opened):
     page = opened("search.html?q=Adafactor")
     page.wait_for_selector("#search-results li")
-    found = page.locator("#search-results li a").evaluate_all("all => all.map((one) => one.getAttribute('href'))")
-    assert any(one.startswith("notebooks/04_adafactor.html") for one in found)
+    addresses = page.locator("#search-results li a").evaluate_all("all => all.map((one) => one.getAttribute('href'))")
+    assert any(one.startswith("notebooks/04_adafactor.html") for one in addresses)
 
 
 @pytest.mark.parametrize("way", ["pointer", "keyboard"])
@@ -163,9 +163,9 @@ def test_the_page_of_a_model_shows_what_fits_on_the_chosen_card_and_its_command(
     assert 0 < len(possible) < len(METHODS)
     assert page.locator("tr[data-most]:visible th").all_inner_texts() == possible
     page.locator("tr[data-most]:visible button").last.click()
-    said = page.locator("pre.command:visible").inner_text()
+    shown = page.locator("pre.command:visible").inner_text()
     method = next(one for one in METHODS if one.name == possible[-1])
-    assert said == command("llama-3.1-8b", method, 4, 512, '"RTX 4090"')
+    assert shown == command("llama-3.1-8b", method, 4, 512, '"RTX 4090"')
     page.reload()
     assert page.locator("select[name=card]").input_value() == "RTX 4090", "the address holds the question"
 
@@ -202,13 +202,13 @@ def test_no_page_is_wider_than_the_window(width, opened, site):
 def test_axe_finds_nothing_serious_on_any_page(theme, opened, site):
     from axe_playwright_python.sync_playwright import Axe
 
-    found = []
+    misplaced = []
     for name in names(site):
         page = opened(name, theme)
         show_everything(page)
         violations = Axe().run(page, options={"preload": False}).response["violations"]  # a folder allows no fetch
-        found += [
+        misplaced += [
             (name, one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")
         ]
         page.context.close()
-    assert found == []
+    assert misplaced == []

@@ -2,7 +2,6 @@
 
 import pytest
 
-from course_utils.capstone import kept
 from course_utils.capstone.kept import BudgetLine, Choice, keep, load
 from course_utils.errors import CourseError
 from course_utils.settings import settings
@@ -16,15 +15,7 @@ ROWS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def restart(monkeypatch):
-    """What a new process knows: nothing but what is on disk."""
-
-    def restarted():
-        monkeypatch.setattr(kept, "_here", {})
-
-    restarted()
-    return restarted
+pytestmark = pytest.mark.usefixtures("restart")
 
 
 def choice(scenario="one-card", **more):

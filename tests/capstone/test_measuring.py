@@ -70,7 +70,7 @@ def excluded(model, ids, labels):
 
 
 @pytest.mark.parametrize(
-    ("train", "told"),
+    ("train", "message"),
     [
         (numpy, "numpy leads to work that is not counted"),
         (lambda model, ids, labels: torch.compile(model), "compile leads to work that is not counted"),
@@ -82,9 +82,9 @@ def excluded(model, ids, labels):
         (lambda model, ids, labels: torch.linalg.inv(torch.eye(2)), "cannot be counted"),
     ],
 )
-def test_what_is_not_counted_is_refused_and_everything_is_as_before_afterwards(train, told):
+def test_what_is_not_counted_is_refused_and_everything_is_as_before_afterwards(train, message):
     before = torch.Tensor.numpy, threading.Thread.start, os.fork
-    with pytest.raises(CourseError, match=told):
+    with pytest.raises(CourseError, match=message):
         of(train)
     assert (torch.Tensor.numpy, threading.Thread.start, os.fork) == before
     assert of(loop)[1] > 0

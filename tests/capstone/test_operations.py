@@ -99,8 +99,8 @@ def test_a_step_of_bitsandbytes_counts_its_elements():
     parameter = nn.Parameter(torch.ones(4096))
     optimizer = bitsandbytes.optim.AdamW8bit([parameter])
     parameter.grad = torch.ones(4096)
-    found = count(optimizer.step).by_operator
-    assert found["optimizer_update_8bit_blockwise"] == 4096
+    counts = count(optimizer.step).by_operator
+    assert counts["optimizer_update_8bit_blockwise"] == 4096
 
 
 def test_it_ends_where_the_most_is_passed():

@@ -8,7 +8,7 @@ import pytest
 from course_utils import hardware, models
 from course_utils.capstone import scenarios
 from course_utils.capstone.layout import Layout, Sent, sent_by
-from course_utils.capstone.scenarios import SCENARIOS, levels_of, weigh
+from course_utils.capstone.scenarios import SCENARIOS, Weighed, levels_of, weigh
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.hardware.links import LINKS, Cluster, all_reduce_seconds
@@ -66,9 +66,9 @@ def test_a_stage_keeps_what_forward_saved_of_every_micro_batch_in_flight():
 
     truth = Log.of(dry_run(work.build, forward_first, "cuda")).peak
     alone = attempt(source, recipe).peak
-    found = scenarios.in_flight(attempt(source, recipe), 4).peak
+    predicted = scenarios.in_flight(attempt(source, recipe), 4).peak
     assert truth > 2 * alone
-    assert found == pytest.approx(truth, rel=0.05)  # but for the output layer, which a first stage has not
+    assert predicted == pytest.approx(truth, rel=0.05)  # but for the output layer, which a first stage has not
 
 
 # What a card sends.
@@ -106,17 +106,22 @@ def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries
     assert again.bytes == 1.5 * tensor.bytes
 
 
+def seconds_of(trial, layout, recipe, sent):
+    """The parts of an update's seconds, which neither the scenario nor the bytes enter."""
+    return Weighed(None, recipe, layout, None, (0, 0), trial, sent).parts
+
+
 @pytest.mark.parametrize(("tensor", "pipeline", "k"), [(2, 4, 4), (4, 2, 2), (2, 4, 1)])
 def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, k):
     sizes = {"width": 64, "blocks": 8, "inner": 192, "heads": 4, "kv_heads": 4, "vocabulary": 200, "context": 32}
-    told = step_on_mesh(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, 1, tensor, pipeline, k)
+    mesh = step_on_mesh(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, 1, tensor, pipeline, k)
     recipe = replace(PLAIN, precision="bf16", accumulation=k)
-    trial = replace(attempt(source_of(LLAMA), PLAIN), clock={("forward", "x"): told.seconds["computing"]})
+    trial = replace(attempt(source_of(LLAMA), PLAIN), clock={("forward", "x"): mesh.seconds["computing"]})
     sent = tuple(sent_by(Layout(1, tensor, pipeline), CLUSTER, recipe, 64, 8 // pipeline, trial))
-    parts = dict(scenarios._parts(trial, Layout(1, tensor, pipeline), recipe, sent))
-    assert parts["all-reduce among tensor ranks"] == pytest.approx(told.seconds["tensor communication"])
-    assert parts["activations from stage to stage"] == pytest.approx(told.seconds["pipeline communication"])
-    assert parts["the pipeline's bubble"] == pytest.approx(told.seconds["bubble"])
+    parts = seconds_of(trial, Layout(1, tensor, pipeline), recipe, sent)
+    assert parts["all-reduce among tensor ranks"] == pytest.approx(mesh.seconds["tensor communication"])
+    assert parts["activations from stage to stage"] == pytest.approx(mesh.seconds["pipeline communication"])
+    assert parts["the pipeline's bubble"] == pytest.approx(mesh.seconds["bubble"])
 
 
 def test_autocast_sends_from_stage_to_stage_in_float32():
@@ -137,7 +142,7 @@ def test_what_comes_after_the_update_hides_behind_nothing_and_an_all_reduce_behi
         Sent("broadcast", 1, 1.0, 0),
         Sent("all-gather", 1, 14.0, 0, "all"),
     )
-    parts = dict(scenarios._parts(trial, Layout(8), replace(PLAIN, accumulation=2), sent))
+    parts = seconds_of(trial, Layout(8), replace(PLAIN, accumulation=2), sent)
     assert parts["all-reduce, as far as it is not hidden"] == 7.0 - 10.0 / 2
     assert parts["broadcast"] == 1.0
     assert parts["all-gather, as far as it is not hidden"] == 0.0
@@ -185,7 +190,7 @@ def test_what_is_no_rung_has_the_level_of_its_kind(field, value, level):
 
 
 @pytest.mark.parametrize(
-    ("name", "recipe", "layout", "said"),
+    ("name", "recipe", "layout", "message"),
     [
         ("laptop", Recipe(batch=4), None, "An update here has 8 examples of 128 tokens"),
         ("laptop", Recipe(batch=8, sequence=64), None, "are 8 of 64"),
@@ -204,7 +209,7 @@ def test_what_is_no_rung_has_the_level_of_its_kind(field, value, level):
         ("two machines", Recipe(device="cuda", batch=64, sequence=2048), Layout(1, 8), "52 heads"),
     ],
 )  # fmt: skip
-def test_what_is_another_update_is_refused_before_anything_is_run(name, recipe, layout, said, monkeypatch):
+def test_what_is_another_update_is_refused_before_anything_is_run(name, recipe, layout, message, monkeypatch):
     monkeypatch.setattr(scenarios, "attempt", None)
-    with pytest.raises(CourseError, match=said):
+    with pytest.raises(CourseError, match=message):
         weigh(SCENARIOS[name], recipe, layout)

@@ -1,11 +1,12 @@
 """What a draw changes, and what stays."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from random import Random
 
 import pytest
 import torch
 
+from course_utils import data
 from course_utils.capstone import accuracy, draw, fresh_model
 from course_utils.capstone import task as tasks
 
@@ -23,14 +24,32 @@ def test_sizes_stay_and_so_do_bytes_and_operations(drawn):
         assert max(Counter(task.held_labels.tolist()).values()) / 600 < 0.3
 
 
-def test_no_file_is_in_both_parts():
-    _, labels, files = tasks._corpus()
-    chosen = tasks._choose_files(Random(3), labels, files)
-    rows = [row for row, file in enumerate(files) if file in chosen]
-    share = Counter(labels[rows].tolist())
-    for label, count in Counter(labels.tolist()).items():
-        assert 0.15 < share[label] / count <= 0.23
-    assert {files[row] for row in range(len(files)) if row not in {*rows}}.isdisjoint(chosen)
+def pattern(row):
+    """What is left of a function when its tokens are numbered anew: which of them are the same, and which are padding."""
+    numbers = {tasks.PADDING: 0}
+    return tuple(numbers.setdefault(token, len(numbers)) for token in row)
+
+
+def test_no_file_is_in_both_parts(drawn):
+    """A function is known again by its pattern, where no function of another file has the same."""
+    corpus = data.load_functions()
+    tokenizer, names = data.tokenizer_for(corpus, tasks.VOCABULARY), corpus["train"].features["label"].names
+    files, package_of = defaultdict(set), {}
+    rows = [row for split in corpus.values() for row in split if names[row["label"]] in tasks.PACKAGES]
+    for row in rows:
+        ids = tokenizer(row["text"], max_length=tasks.SEQUENCE, truncation=True, padding="max_length")["input_ids"]
+        files[pattern(ids)].add(row["file"])
+        package_of[row["file"]] = row["label"]
+    sizes, functions = Counter(row["file"] for row in rows), Counter(row["label"] for row in rows)
+    for task in drawn:
+        trained, held = (
+            {file for row in part.tolist() for file in files[pattern(row)] if len(files[pattern(row)]) == 1}
+            for part in (task.ids, task.held_ids)
+        )
+        assert trained.isdisjoint(held)
+        for label, count in functions.items():
+            share = sum(sizes[file] for file in held if package_of[file] == label) / count
+            assert 0.15 < share <= tasks.HELD_SHARE
 
 
 def test_every_draw_numbers_tokens_and_labels_anew_but_not_the_padding(drawn):

@@ -1,4 +1,4 @@
-"""The commands as one types them."""
+"""Of the room: the commands as one types them."""
 
 import subprocess
 import sys
@@ -82,9 +82,9 @@ def test_a_module_that_the_staffs_package_lacks_is_no_package_to_install(monkeyp
 
 def test_an_error_is_one_line_and_exit_code_2(checkout, capsys):
     assert main(["run", "77"]) == 2
-    said = capsys.readouterr()
-    assert said.err == "course run: No chapter is called '77'; the chapters are: 00_a, 01_b.\n"
-    assert said.out == ""
+    captured = capsys.readouterr()
+    assert captured.err == "course run: No chapter is called '77'; the chapters are: 00_a, 01_b.\n"
+    assert captured.out == ""
 
 
 def test_a_bad_setting_is_one_line(checkout, capsys, monkeypatch):
@@ -166,7 +166,7 @@ def test_the_ledger_is_printed(capsys):
 def test_every_command_takes_a_chapter_by_its_number_or_name(name, checkout, capsys, monkeypatch):
     """The checkout has the chapters alone; of a set the same function is asked, and says which there are."""
     started = []
-    monkeypatch.setattr("course_utils.desk.lab._start", started.append)
+    monkeypatch.setattr("jupyterlab.labapp.main", started.append)
     assert main(["lab", name, "--no-browser"]) == 0
     assert any("notebooks/00_a.ipynb" in argument for argument in started[0])
     main(["lint", name])

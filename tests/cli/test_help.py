@@ -1,4 +1,4 @@
-"""What `--help` and a refusal say, of every command."""
+"""Of the room: what `--help` and a refusal say, of every command."""
 
 import argparse
 import re
@@ -24,9 +24,9 @@ def test_the_commands_of_both_packages_are_here():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_shows_its_exit_codes_and_an_example_that_it_takes(name):
-    said = " ".join(COMMANDS[name].format_help().split())
-    assert cli.EXIT_CODES in said
-    example = re.search(r"example: course (.*?) exit codes", said)[1].split()
+    text = " ".join(COMMANDS[name].format_help().split())
+    assert cli.EXIT_CODES in text
+    example = re.search(r"example: course (.*?) exit codes", text)[1].split()
     assert PARSER.parse_args(example).command == name
 
 
@@ -37,30 +37,30 @@ def test_every_option_has_a_help_that_tells_its_default_and_its_choices(name, ac
         assert re.search(
             rf"default: .*{action.default:g}" if isinstance(action.default, float) else "default", action.help
         )
-    said = " ".join(COMMANDS[name].format_help().split())
-    assert not re.search(r"\{[\w.]+:\w+\}", said), "the names of a constant stand in its place"
+    text = " ".join(COMMANDS[name].format_help().split())
+    assert not re.search(r"\{[\w.]+:\w+\}", text), "the names of a constant stand in its place"
     for choice in action.choices or ():
-        assert str(choice) in said
+        assert str(choice) in text
 
 
 def test_a_plan_tells_the_defaults_of_a_recipe_and_every_name_that_it_knows():
     from course_utils.memory.plan.emit import FORMATS
     from course_utils.memory.step.recipe import LOOPS, OPTIMIZERS, PRECISIONS
 
-    said = COMMANDS["plan"].format_help()
+    text = COMMANDS["plan"].format_help()
     for option in COMMANDS["plan"]._actions:
-        told = re.search(r"\(default: ([\w-]+)", option.help or "")
-        if told and option.dest in Recipe.__dataclass_fields__ and option.dest not in ("optimizer", "device"):
+        match = re.search(r"\(default: ([\w-]+)", option.help or "")
+        if match and option.dest in Recipe.__dataclass_fields__ and option.dest not in ("optimizer", "device"):
             default = LOOPS["trainer"].get(option.dest, getattr(Recipe, option.dest))
-            assert told[1] == ("yes" if default is True else str(default)) or not default, option.dest
-    assert all(re.search(rf"\b{name}\b", said) for name in (*OPTIMIZERS, *PRECISIONS, *FORMATS, *LOOPS))
+            assert match[1] == ("yes" if default is True else str(default)) or not default, option.dest
+    assert all(re.search(rf"\b{name}\b", text) for name in (*OPTIMIZERS, *PRECISIONS, *FORMATS, *LOOPS))
 
 
 def test_a_new_question_can_be_of_each_kind_that_its_help_lists():
     from course_staff.grading.skeleton import KINDS
 
-    said = " ".join(COMMANDS["new"].format_help().split())
-    assert ", ".join(KINDS) in said
+    text = " ".join(COMMANDS["new"].format_help().split())
+    assert ", ".join(KINDS) in text
     assert len(KINDS) > 6
 
 
@@ -76,9 +76,9 @@ def test_a_new_question_can_be_of_each_kind_that_its_help_lists():
 def test_a_mistyped_word_is_one_line_with_what_was_meant(words, meant, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(words.split())
-    said = capsys.readouterr()
-    assert (end.value.code, said.out, said.err.count("\n")) == (2, "", 1)
-    assert meant in said.err
+    captured = capsys.readouterr()
+    assert (end.value.code, captured.out, captured.err.count("\n")) == (2, "", 1)
+    assert meant in captured.err
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_an_unknown_name_is_answered_with_the_nearest(words, meant, capsys):
 
 
 def test_what_is_near_and_what_is_not():
-    known = ("adamw", "adamw8bit", "sgd")
-    assert instead("AdamW", known) == "did you mean adamw?"
-    assert instead("adamw9bit", known).startswith("did you mean adamw8bit")
-    assert instead("lion", known) == "choose one of adamw, adamw8bit, sgd."
-    assert instead("lion", known, "write sgd.") == "write sgd."
+    optimizers = ("adamw", "adamw8bit", "sgd")
+    assert instead("AdamW", optimizers) == "did you mean adamw?"
+    assert instead("adamw9bit", optimizers).startswith("did you mean adamw8bit")
+    assert instead("lion", optimizers) == "choose one of adamw, adamw8bit, sgd."
+    assert instead("lion", optimizers, "write sgd.") == "write sgd."

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import course_utils
 from course_utils.cli import main
 from course_utils.cli import plan as command
+from course_utils.memory import Recipe
 
 CONFIG = {
     "model_type": "qwen2",
@@ -40,6 +42,15 @@ def config(tmp_path_factory):
     return str(path)
 
 
+@pytest.fixture
+def worked_out(config, monkeypatch):
+    """An entry for each plan that is worked out; it is always that of the small model."""
+    planning, made = import_module("course_utils.memory.plan.plan"), []
+    small = planning.plan(config, 4 * 2**30, Recipe(batch=4, sequence=64, device="cpu"))
+    monkeypatch.setattr(planning, "plan", lambda *_, **__: made.append(1) or small)
+    return made
+
+
 def strict(text):
     """As other programs read JSON: they know no NaN."""
     return json.loads(text, parse_constant=pytest.fail)
@@ -49,10 +60,10 @@ def test_it_fits_or_it_does_not_and_the_exit_code_says_so(config, capsys):
     assert main(["plan", config, *FITTING]) == 0
     assert "fits in 4.00 GiB" in capsys.readouterr().out
     assert main(["plan", config, *TOO_LARGE, "--json"]) == 1
-    found = strict(capsys.readouterr().out)
-    assert found["verdict"] == "does not fit"
-    assert found["recipe"]["batch"] == 4
-    assert ["micro-batch of 1"] in [row["names"] for row in found["rows"]]
+    answer = strict(capsys.readouterr().out)
+    assert answer["verdict"] == "does not fit"
+    assert answer["recipe"]["batch"] == 4
+    assert ["micro-batch of 1"] in [row["names"] for row in answer["rows"]]
 
 
 def test_a_stored_answer_is_read_without_torch_or_transformers(config, capsys):
@@ -83,9 +94,9 @@ def test_a_module_of_ones_own(tmp_path, capsys):
         "def build():\n    return GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=1, n_head=8, vocab_size=100))\n"
     )
     assert main(["plan", f"{tmp_path}/mine.py:build", "--memory", "2GB", "--beside"]) == 0
-    said = capsys.readouterr().out
-    assert "build: fits" in said
-    assert "Beside training: evaluation" in said
+    output = capsys.readouterr().out
+    assert "build: fits" in output
+    assert "Beside training: evaluation" in output
 
 
 def test_a_file_may_import_its_neighbors(tmp_path, capsys):
@@ -98,9 +109,9 @@ def test_a_file_may_import_its_neighbors(tmp_path, capsys):
     )
     words = ["--device", "cpu", "--why", "batch=1", "batch=1", "--json"]
     assert main(["plan", f"{tmp_path}/mine.py:build", *words]) == 0
-    found = strict(capsys.readouterr().out)["before"]["update"]["parameters"]
+    answer = strict(capsys.readouterr().out)["before"]["update"]["parameters"]
     block = 12 * 32**2 + 13 * 32  # with biases and two norms
-    assert found == 4 * ((50257 + 1024) * 32 + block + 2 * 32)
+    assert answer == 4 * ((50257 + 1024) * 32 + block + 2 * 32)
 
 
 @pytest.mark.slow
@@ -131,19 +142,19 @@ def test_a_network_with_inputs_of_its_own(tmp_path, capsys):
         "def batch(b, s):\n    return torch.randn(b, WIDTH), torch.randn(b, WIDTH)\n"
     )
     file.write_text(text)
-    asked = ["plan", f"{file}:build", "--memory", "2GB", "--json"]
-    assert main(asked) == 0
+    words = ["plan", f"{file}:build", "--memory", "2GB", "--json"]
+    assert main(words) == 0
     small = strict(capsys.readouterr().out)
     assert small["largest"] == {"largest batch": small["largest"]["largest batch"], "longest sequence": None}
     file.write_text(text.replace("WIDTH = 64", "WIDTH = 4096"))
-    main(asked)
+    main(words)
     large = strict(capsys.readouterr().out)
     assert (
         large["instants"]["update"]["by_kind"]["parameters"]
         > 1000 * small["instants"]["update"]["by_kind"]["parameters"]
     )
     file.write_text(text.replace("def batch", "def other"))
-    assert main(asked) == 2
+    assert main(words) == 2
     assert "a function batch(b, s)" in capsys.readouterr().err
 
 
@@ -154,12 +165,12 @@ def test_lengths_set_the_sequence(config, tmp_path, capsys):
 
 
 def test_a_file_that_says_less_than_the_recipe_is_no_answer_to_what_fits(config, capsys):
-    asked = ["plan", config, "--offload", "--emit", "trl"]
-    assert main([*asked, "--memory", "8GB"]) == 2
+    words = ["plan", config, "--offload", "--emit", "trl"]
+    assert main([*words, "--memory", "8GB"]) == 2
     refused = capsys.readouterr()
     assert "TRL has no setting for all of this: offload is torch.distributed.fsdp.CPUOffloadPolicy" in refused.err
     assert not refused.out
-    assert main(asked) == 0
+    assert main(words) == 0
     assert capsys.readouterr().out.startswith("# No setting: offload")
 
 
@@ -183,10 +194,10 @@ def test_why_emit_and_explain(config, tmp_path, capsys):
 def test_ranks_are_shared_out_among_nodes(config, capsys):
     words = ["plan", config, "--ranks", "8", "--zero-stage", "3", "--batch", "2", "--global-batch", "32"]
     assert main([*words, "--emit", "slurm", "--nodes", "2"]) == 0
-    said = capsys.readouterr().out
-    assert "#SBATCH --nodes=2" in said
-    assert "--nproc-per-node 4" in said
-    assert "--batch 32 --micro-batch 2" in said
+    output = capsys.readouterr().out
+    assert "#SBATCH --nodes=2" in output
+    assert "--nproc-per-node 4" in output
+    assert "--batch 32 --micro-batch 2" in output
     assert main([*words, "--emit", "slurm", "--nodes", "3"]) == 2
     assert "do not divide among 3 nodes" in capsys.readouterr().err
     assert main([*words, "--emit", "slurm", "--nodes", "0"]) == 2
@@ -197,12 +208,12 @@ def test_ranks_are_shared_out_among_nodes(config, capsys):
 
 def test_of_a_compiled_step_no_number_is_guessed(config, capsys):
     assert main(["plan", config, *FITTING, "--compiled"]) == 2
-    said = capsys.readouterr().out
-    assert "the compiler chooses what is kept" in said
-    assert "peak: unknown" in said
+    output = capsys.readouterr().out
+    assert "the compiler chooses what is kept" in output
+    assert "peak: unknown" in output
     assert main(["plan", config, *FITTING, "--compiled", "--json"]) == 2
-    found = strict(capsys.readouterr().out)
-    assert (found["verdict"], found["peak"], found["need"]) == ("unknown", None, None)
+    answer = strict(capsys.readouterr().out)
+    assert (answer["verdict"], answer["peak"], answer["need"]) == ("unknown", None, None)
     assert main(["plan", config, "--why", "batch=1", "batch=1,compiled"]) == 2
     assert main(["plan", config, "--emit", "trl", "--compiled"]) == 0
     assert "torch_compile: true" in capsys.readouterr().out
@@ -227,9 +238,9 @@ def test_galore_and_a_teacher_are_options_and_another_teacher_is_another_questio
 def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys):
     words = ["plan", config, "--device", "cpu", "--memory", "400MB", "--sequence", "64", "--context-parallel", "4"]
     assert main([*words, "--json"]) == 0
-    found = strict(capsys.readouterr().out)
-    assert (found["recipe"]["ranks"], found["recipe"]["context_parallel"]) == (4, 4)
-    assert found["largest"]["longest sequence"] % 8 == 0
+    answer = strict(capsys.readouterr().out)
+    assert (answer["recipe"]["ranks"], answer["recipe"]["context_parallel"]) == (4, 4)
+    assert answer["largest"]["longest sequence"] % 8 == 0
     assert main([*words, "--emit", "train"]) == 2
     assert "no flag for context_parallel=4" in capsys.readouterr().err
     assert main([*words, "--emit", "trl"]) == 2
@@ -243,7 +254,7 @@ def test_the_settings_of_a_row_come_from_the_plan_as_it_is_kept(config, capsys, 
     planning = import_module("course_utils.memory.plan.plan")
     made, plan = [], planning.plan
     monkeypatch.setattr(planning, "plan", lambda *words, **options: made.append(1) or plan(*words, **options))
-    monkeypatch.setattr(command, "_LONG", 0.0)
+    monkeypatch.setattr(command, "LONG", 0.0)
     assert main(["plan", config, *TOO_LARGE]) == 1
     assert capsys.readouterr().err.count("Planning: ") == 1
     for kind, row in (("trl", "1"), ("trl", "2"), ("accelerate", "1")):
@@ -274,15 +285,12 @@ def test_each_row_says_what_it_can_be_written_as(config, capsys):
         capsys.readouterr()
 
 
-def test_what_an_earlier_version_of_the_course_answered_is_worked_out_anew(config, capsys, monkeypatch, tmp_path):
-    module = import_module("course_utils.cli.plan")
-    asked = []
-    monkeypatch.setattr(module, "_PACKAGE", tmp_path)
-    monkeypatch.setattr(module, "_answer", lambda arguments: asked.append(1) or ("said", {}, 0))
+def test_what_an_earlier_version_of_the_course_answered_is_worked_out_anew(config, worked_out, monkeypatch, tmp_path):
+    monkeypatch.setattr(course_utils, "__file__", str(tmp_path / "__init__.py"))
     for code in ("one = 1", "one = 1", "one = 2"):
         (tmp_path / "code.py").write_text(code)
         assert main(["plan", config, *FITTING, "--batch", "3"]) == 0
-    assert len(asked) == 2
+    assert len(worked_out) == 2
 
 
 @pytest.mark.parametrize(
@@ -293,27 +301,24 @@ def test_what_an_earlier_version_of_the_course_answered_is_worked_out_anew(confi
         ("gpt2-small --memory 8GB --teacher llama-3.1-8b", "gpt2-small --memory 8GB --teacher LLAMA-3.1-8b"),
     ],
 )
-def test_an_answer_is_found_again_however_its_model_and_its_card_are_spelled(one, same, monkeypatch, capsys):
-    module, asked = import_module("course_utils.cli.plan"), []
-    monkeypatch.setattr(module, "_answer", lambda arguments: asked.append(1) or ("said", {}, 0))
+def test_an_answer_is_found_again_however_its_model_and_its_card_are_spelled(one, same, worked_out):
     for words in (one, same):
         assert main(["plan", *words.split()]) == 0
-    assert asked == [1]
+    assert worked_out == [1]
 
 
-def test_a_name_that_is_none_has_no_answer_though_it_ends_like_another(monkeypatch, capsys):
-    with monkeypatch.context() as patched:
-        patched.setattr(command, "_answer", lambda arguments: ("said", {}, 0))
-        assert main(["plan", "gpt2-small", "--memory", "8GB"]) == 0
+@pytest.mark.usefixtures("worked_out")
+def test_a_name_that_is_none_has_no_answer_though_it_ends_like_another(capsys):
+    assert main(["plan", "gpt2-small", "--memory", "8GB"]) == 0
     assert main(["plan", "./gpt2-small", "--memory", "8GB"]) == 2
     assert "No model is called './gpt2-small'" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_is_not_written_down(config, capsys):
     assert main(["plan", config, *TOO_LARGE, "--emit", "train"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert re.search(r"does not fit in 2\.00 GiB: it needs \S+ GiB to \S+ GiB\. Add --row N", said.err)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.search(r"does not fit in 2\.00 GiB: it needs \S+ GiB to \S+ GiB\. Add --row N", captured.err)
     assert main(["plan", config, *FITTING, "--emit", "train"]) == 0
 
 
@@ -347,9 +352,9 @@ def test_the_settings_of_a_row(config, capsys):
     names = [row["names"] for row in strict(capsys.readouterr().out)["rows"]]
     row = names.index(["micro-batch of 1"]) + 1
     assert main(["plan", config, *TOO_LARGE, "--emit", "trl", "--row", str(row)]) == 0
-    said = capsys.readouterr().out
-    assert "per_device_train_batch_size: 1" in said
-    assert "gradient_accumulation_steps: 4" in said
+    output = capsys.readouterr().out
+    assert "per_device_train_batch_size: 1" in output
+    assert "gradient_accumulation_steps: 4" in output
     assert main(["plan", config, *FITTING, "--emit", "trl", "--row", "1"]) == 2
     assert "0 rows" in capsys.readouterr().err
 
@@ -362,7 +367,7 @@ def test_it_is_held_against_this_machine(adapters, config, capsys, recwarn):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["nobody-1b", "--memory", "8GB"], "No model is called 'nobody-1b'"),
         (["gpt2-small"], "How large is the card"),
@@ -382,12 +387,12 @@ def test_it_is_held_against_this_machine(adapters, config, capsys, recwarn):
         (["gpt2-small", "--why", "butch=3", ""], "A recipe has no field 'butch'"),
     ],
 )
-def test_a_question_without_an_answer_is_a_sentence_and_2(words, said, capsys, tmp_path, monkeypatch):
+def test_a_question_without_an_answer_is_a_sentence_and_2(words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text("def take(width):\n    return width\n")
     Path("lost.py").write_text("import no_such_package\n")
     assert main(["plan", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_mistyped_file_is_a_file_where_its_like_is_there(config, capsys, monkeypatch, tmp_path):

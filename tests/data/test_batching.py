@@ -46,15 +46,15 @@ def test_the_global_random_state_is_untouched(tokenized):
 def test_batches_hold_every_row_once_with_its_mask(tokenized, tokenizer, seed):
     loader = data.batches(tokenized["train"], 32, seed=seed)
     loader.sampler.set_epoch(2)
-    found = list(loader)
-    assert [len(batch["labels"]) for batch in found] == [32, 32, 11]
+    drawn = list(loader)
+    assert [len(batch["labels"]) for batch in drawn] == [32, 32, 11]
     assert len(loader) == 3
     expected = order(75, seed, 2)
     rows = tokenized["train"].with_format("torch")[:]
     for name in ("input_ids", "attention_mask", "labels"):
-        assert all(batch[name].dtype == torch.int64 for batch in found)
-        assert torch.equal(torch.cat([batch[name] for batch in found]), rows[name][expected])
-    masks, ids = (torch.cat([batch[name] for batch in found]) for name in ("attention_mask", "input_ids"))
+        assert all(batch[name].dtype == torch.int64 for batch in drawn)
+        assert torch.equal(torch.cat([batch[name] for batch in drawn]), rows[name][expected])
+    masks, ids = (torch.cat([batch[name] for batch in drawn]) for name in ("attention_mask", "input_ids"))
     assert torch.equal(masks.bool(), ids != tokenizer.pad_token_id)
     assert 0 < masks.float().mean() < 1
 

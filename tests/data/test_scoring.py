@@ -8,14 +8,14 @@ from course_utils.errors import CourseError
 
 def test_two_classes_by_hand():
     # Of class 1: 2 found rightly, 1 wrongly, 2 missed; precision 2/3, recall 1/2, F1 4/7.
-    found = data.metrics([1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 1, 0])
-    assert found == {"accuracy": 0.5, "f1": pytest.approx(4 / 7)}
+    scores = data.metrics([1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 1, 0])
+    assert scores == {"accuracy": 0.5, "f1": pytest.approx(4 / 7)}
 
 
 def test_three_classes_by_hand():
     # F1 of classes 0, 1, 2: 2*1/(2*1+0+1) = 2/3, 2*1/(2*1+1+0) = 2/3, 1.
-    found = data.metrics([0, 0, 1, 2], [0, 1, 1, 2])
-    assert found == {"accuracy": 0.75, "f1": pytest.approx(7 / 9)}
+    scores = data.metrics([0, 0, 1, 2], [0, 1, 1, 2])
+    assert scores == {"accuracy": 0.75, "f1": pytest.approx(7 / 9)}
 
 
 def test_a_few_rows_of_many_classes_are_told_apart_from_two_classes():

@@ -14,15 +14,7 @@ from course_utils.viz.controls import LIVE
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-@pytest.fixture(autouse=True)
-def restart(monkeypatch):
-    """What a fresh kernel knows: nothing; also to be called in the middle of a story."""
-
-    def restarted():
-        monkeypatch.setattr(bets, "_here", {})
-
-    restarted()
-    return restarted
+pytestmark = pytest.mark.usefixtures("restart")
 
 
 @pytest.fixture
@@ -115,7 +107,7 @@ def test_a_number_that_was_worked_out_begins_with_four_digits_in_the_box_and_cou
 
 
 @pytest.mark.parametrize(
-    ("guess", "truth", "unit", "said"),
+    ("guess", "truth", "unit", "sentence"),
     [
         (112, 98.7, "GB", "You bet 112 GB; it is 98.7 GB: you were 1.13 times too high."),
         (4, 98.7, "", "You bet 4; it is 98.7: you were 24.7 times too low."),
@@ -130,8 +122,8 @@ def test_a_number_that_was_worked_out_begins_with_four_digits_in_the_box_and_cou
         (1e-300, 1e300, "", "You bet 1e-300; it is 1e+300: you were 1e+300 times too low."),
     ],
 )
-def test_how_far_off_is_said_in_one_line(guess, truth, unit, said):
-    assert str(Bet(guess, guess, unit, truth)) == said
+def test_how_far_off_is_said_in_one_line(guess, truth, unit, sentence):
+    assert str(Bet(guess, guess, unit, truth)) == sentence
 
 
 def test_numbers_of_torch_and_numpy_are_taken_and_others_refused():
@@ -236,15 +228,15 @@ def test_no_pair_of_numbers_breaks_the_picture(pairs, title):
 def test_beside_the_box_stands_which_number_counts_and_how_to_go_on(notebook, restart):
     bet("07-peak", 50, "MiB")
     box = box_of(notebook)
-    said = box_of(notebook, 2)
-    assert said.value == "Until you enter a bet, 50 MiB is used. To continue, click the next cell."
+    note = box_of(notebook, 2)
+    assert note.value == "Until you enter a bet, 50 MiB is used. To continue, click the next cell."
     for written in ("70", " 70 MiB"):
         box.value = written
-        assert said.value == "Your bet: 70 MiB. To continue, click the next cell."
+        assert note.value == "Your bet: 70 MiB. To continue, click the next cell."
     for no_number in ("40,5", "1,000", "lots", "inf", ""):
         box.value = no_number
-        assert said.value.startswith(html.escape(f"{no_number!r} is not a number; write it like 40.5"))
-        assert said.value.endswith("Until then, 70 MiB is used.")
+        assert note.value.startswith(html.escape(f"{no_number!r} is not a number; write it like 40.5"))
+        assert note.value.endswith("Until then, 70 MiB is used.")
     box.value = "70"
     bet("07-peak", 50, "MiB")
-    assert said_of(notebook) == said.value
+    assert said_of(notebook) == note.value

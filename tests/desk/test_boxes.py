@@ -26,9 +26,9 @@ def save(tmp_path):
 
     def save(made):
         asyncio.run(manager.save({"type": "notebook", "format": "json", "content": made}, "a/b.ipynb"))
-        found = nbformat.read(tmp_path / "a" / "b.ipynb", as_version=4)
-        nbformat.validate(found)
-        return found.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
+        stored = nbformat.read(tmp_path / "a" / "b.ipynb", as_version=4)
+        nbformat.validate(stored)
+        return stored.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
 
     (tmp_path / "a").mkdir()
     return save

@@ -54,7 +54,7 @@ REQUIRED = [
 
 
 @pytest.mark.parametrize(
-    ("versions", "said"),
+    ("versions", "sentence"),
     [
         ({"torch": "2.13.0+cpu", "ipywidgets": "8.1.2"}, ["ok    torch 2.13.0+cpu, ipywidgets 8.1.2"]),
         (
@@ -74,10 +74,10 @@ REQUIRED = [
         ),
     ],
 )
-def test_packages_that_are_right_missing_or_old(versions, said, monkeypatch):
+def test_packages_that_are_right_missing_or_old(versions, sentence, monkeypatch):
     monkeypatch.setattr(doctor, "requires", lambda name: REQUIRED)
     monkeypatch.setattr(doctor, "installed_version", ({"course-utils": "1", "packaging": "25"} | versions).get)
-    assert list(map(str, doctor.probe_packages())) == said
+    assert list(map(str, doctor.probe_packages())) == sentence
 
 
 @pytest.mark.parametrize("error", [ImportError("no symbol"), OSError("libcudart.so.12:\n not found"), RuntimeError()])

@@ -54,10 +54,10 @@ def test_an_empty_ledger_says_how_to_fill_it():
     ("predicted", "measured"), [(0, 5), (5, -1), (float("nan"), 5), (float("inf"), 5), (0.4, 5), (5, None)]
 )
 def test_figures_that_are_no_bytes_are_refused_and_earlier_rows_stay(predicted, measured):
-    kept = record("03", "SGD", "peak", predicted=1, measured=2)
+    shown = record("03", "SGD", "peak", predicted=1, measured=2)
     with pytest.raises(CourseError, match="two positive numbers"):
         record("03", "AdamW", "peak", predicted=predicted, measured=measured)
-    assert Ledger.load().rows == kept.rows
+    assert Ledger.load().rows == shown.rows
 
 
 def test_a_fraction_of_a_byte_is_rounded():

@@ -102,7 +102,7 @@ SEVERAL = ["00_start_here", "03_adamw", "05_8bit_adam", "05b_choosing", "10_fsdp
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "path"),
     [
         ("3", ["03_adamw"]),
         ("03", ["03_adamw"]),
@@ -118,8 +118,8 @@ SEVERAL = ["00_start_here", "03_adamw", "05_8bit_adam", "05b_choosing", "10_fsdp
         ("adamw", []),
     ],
 )
-def test_a_chapter_is_called_by_its_number_or_its_name(name, found):
-    assert called(name, SEVERAL) == found
+def test_a_chapter_is_called_by_its_number_or_its_name(name, path):
+    assert called(name, SEVERAL) == path
 
 
 def test_the_one_that_is_meant_must_be_one():
@@ -133,5 +133,5 @@ def test_the_one_that_is_meant_must_be_one():
 def test_a_warning_names_no_file_of_the_kernel(monkeypatch):
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     begin()
-    said = warnings.formatwarning("Cores are busy.", UserWarning, "ipykernel_71/1.py", 4)
-    assert said == "UserWarning: Cores are busy.\n"
+    text = warnings.formatwarning("Cores are busy.", UserWarning, "ipykernel_71/1.py", 4)
+    assert text == "UserWarning: Cores are busy.\n"

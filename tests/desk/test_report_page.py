@@ -6,10 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from course_utils.capstone import kept
 from course_utils.capstone.kept import Choice, keep
 from course_utils.cli import main
-from course_utils.desk import bets, ledger, report
+from course_utils.desk import bets, report
 from course_utils.desk.ledger import record
 from course_utils.errors import CourseError
 from course_utils.settings import settings
@@ -18,16 +17,7 @@ from course_utils.store import Section
 HOSTILE = "<script>alert('$x$')</script>\N{RIGHT-TO-LEFT OVERRIDE}"
 
 
-@pytest.fixture(autouse=True)
-def restart(monkeypatch):
-    """What a new process knows: nothing but what is on disk."""
-
-    def restarted():
-        for room in (bets, ledger, kept):
-            monkeypatch.setattr(room, "_here", {})
-
-    restarted()
-    return restarted
+pytestmark = pytest.mark.usefixtures("restart")
 
 
 class Page(HTMLParser):

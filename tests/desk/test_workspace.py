@@ -10,7 +10,6 @@ import pytest
 from course_staff.notebooks.links import dead_links, prose
 from course_utils.cli import main
 from course_utils.cli.check import find_notebook
-from course_utils.desk import lab
 from course_utils.desk.workspace import HANDED_OUT, find_workspace, hand_out, merge
 from course_utils.errors import CourseError
 from course_utils.files import Place, exercises_of, find_place
@@ -95,11 +94,11 @@ def answer_in(mine, *cells):
 
 def test_where_both_changed_a_cell_both_stand_and_only_the_learners_runs(place, mine):
     answer_in(mine, cell("q1-text"), ran("q1", "q1 = 42"), cell("note", "my note"))
-    told, found = update(place, mine, cell("q1-text"), cell("q1", "q1 = ...  # new"), cell("q2"))
-    assert told[0] == (
+    lines, cells_now = update(place, mine, cell("q1-text"), cell("q1", "q1 = ...  # new"), cell("q2"))
+    assert lines[0] == (
         f"{EXERCISE}: you and the course both changed 1 cell: yours stays, and the course's version follows as text."
     )
-    assert [found[0], found[1], *found[3:]] == ["q1-text", "q1 = 42", "my note", "q2"]
+    assert [cells_now[0], cells_now[1], *cells_now[3:]] == ["q1-text", "q1 = 42", "my note", "q2"]
     shown = cells_of(mine / EXERCISE)[2]
     assert shown["cell_type"] == "markdown"
     assert shown["source"].startswith("**New from the course.**")
@@ -118,16 +117,16 @@ def test_a_third_version_leaves_one_cell_of_the_courses_and_none_where_it_is_tak
     _, second = update(place, mine, cell("q1-text"), cell("q1", "second"), cell("q2"))
     _, unrelated = update(place, mine, cell("q1-text"), cell("q1", "second"), cell("q2", "better q2"))
     assert [unrelated[:-1], unrelated[-1]] == [second[:-1], "better q2"], "no other version of q1, no other words"
-    told, third = update(place, mine, cell("q1-text"), cell("q1", "third"), cell("q2", "better q2"))
-    assert "both changed 1 cell" in told[0]
+    lines, third = update(place, mine, cell("q1-text"), cell("q1", "third"), cell("q2", "better q2"))
+    assert "both changed 1 cell" in lines[0]
     assert [len(third), "second" in third[2], "third" in third[2]] == [4, False, True]
     saved = cells_of(mine / EXERCISE)
     saved[1]["source"] = ["third"]  # taken over; as JupyterLab stores it
     saved[2]["source"] = saved[2]["source"].splitlines(keepends=True)
     answer_in(mine, *saved)
-    told, fourth = update(place, mine, cell("q1-text"), cell("q1", "fourth"), cell("q2", "better q2"))
+    lines, fourth = update(place, mine, cell("q1-text"), cell("q1", "fourth"), cell("q2", "better q2"))
     assert fourth == ["q1-text", "fourth", "better q2"]
-    assert told == [f"Updated {EXERCISE} in {mine}; your changes stay."]
+    assert lines == [f"Updated {EXERCISE} in {mine}; your changes stay."]
 
 
 def test_words_written_into_the_courses_cell_are_the_learners(place, mine):
@@ -136,17 +135,17 @@ def test_words_written_into_the_courses_cell_are_the_learners(place, mine):
     saved = cells_of(mine / EXERCISE)
     saved[2]["source"] += " and my thoughts"
     answer_in(mine, *saved)
-    _, found = update(place, mine, cell("q1-text"), cell("q1", "third"))
-    assert len(found) == 4
-    assert sorted("my thoughts" in each for each in found) == [False, False, False, True]
+    _, cells_now = update(place, mine, cell("q1-text"), cell("q1", "third"))
+    assert len(cells_now) == 4
+    assert sorted("my thoughts" in each for each in cells_now) == [False, False, False, True]
 
 
 def test_a_cell_that_was_removed_comes_back_only_as_text(place, mine):
     answer_in(mine, cell("q1"))
-    told, found = update(place, mine, cell("q1-text", "better ``` words"), cell("q1", "..."))
-    assert "both changed 1 cell" in told[0]
+    lines, cells_now = update(place, mine, cell("q1-text", "better ``` words"), cell("q1", "..."))
+    assert "both changed 1 cell" in lines[0]
     assert [each["cell_type"] for each in cells_of(mine / EXERCISE)] == ["markdown", "code"]
-    assert found[0].endswith("> better ``` words")
+    assert cells_now[0].endswith("> better ``` words")
     answer_in(mine, *cells_of(mine / EXERCISE)[1:])
     assert update(place, mine, cell("q1-text", "better ``` words"), cell("q1", "..."))[0] == []
 
@@ -174,15 +173,15 @@ def test_cells_are_merged_three_ways(mine, new, merged, both):
         parts = (part.partition(":") for part in text.split())
         return [cell(name.lower(), source or name.lower()) for name, _, source in parts]
 
-    found, count = merge(cells(mine), cells("a b"), cells(new))
-    found = [each for each in found if "course-version" not in each["metadata"].get("tags", ())]
-    assert ([each["source"] for each in found], count) == ([each["source"] for each in cells(merged)], both)
+    joined, count = merge(cells(mine), cells("a b"), cells(new))
+    joined = [each for each in joined if "course-version" not in each["metadata"].get("tags", ())]
+    assert ([each["source"] for each in joined], count) == ([each["source"] for each in cells(merged)], both)
 
 
 def test_cells_without_ids_are_the_learners_own():
     bare = [{"cell_type": "code", "source": ["a"]}, {"cell_type": "code", "source": ["b"]}]
-    found, _ = merge(bare, [cell("a")], [cell("a"), cell("c")])
-    assert [each["source"] for each in found] == [["a"], ["b"], "c"]
+    merged, _ = merge(bare, [cell("a")], [cell("a"), cell("c")])
+    assert [each["source"] for each in merged] == [["a"], ["b"], "c"]
 
 
 def test_a_page_that_both_changed_is_new_and_the_old_one_kept(place, mine):
@@ -210,11 +209,11 @@ def test_without_the_hidden_folder_nothing_that_was_written_is_lost(place, mine)
     store(mine / INSIDE, cell("intro-text"), ran("bet", "bet 70"), ran("settle"))
     remark, _ = hand_out(place, mine)
     assert "both changed 1 cell" in remark
-    found = sources(mine / INSIDE)
-    assert [*found[:2], *found[3:]] == ["intro-text", "bet 70", "settle"]
+    cells_now = sources(mine / INSIDE)
+    assert [*cells_now[:2], *cells_now[3:]] == ["intro-text", "bet 70", "settle"]
     (mine / HANDED_OUT / INSIDE).unlink()
     list(hand_out(place, mine))
-    assert sources(mine / INSIDE) == found
+    assert sources(mine / INSIDE) == cells_now
 
 
 def test_a_notebook_that_was_removed_is_handed_out_again(place, mine):
@@ -255,7 +254,7 @@ def test_the_folder_is_found_by_flag_from_within_by_home_and_in_the_checkout(pla
 
 def test_lab_opens_the_copy_and_check_reads_it(place, monkeypatch, capsys):
     started = []
-    monkeypatch.setattr(lab, "_start", started.append)
+    monkeypatch.setattr("jupyterlab.labapp.main", started.append)
     monkeypatch.chdir(place.root)
     folder = settings().home / "my-course"
     assert find_notebook("00") == place.root / EXERCISE, "before there is a copy"

@@ -1,4 +1,4 @@
-"""Run by `test_wire.py` in a network of its own: what its loopback interface sends, and what is counted of it."""
+"""Run by `test_traffic.py` in a network of its own: what its loopback interface sends, and what is counted of it."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ STEPS = {
 
 def by_step():
     """By way, bytes that all ranks together send in four steps, and those counted by this rank."""
-    found = {}
+    counts = {}
     for name, make in STEPS.items():
         step = make()
         step()  # what is sent only once, to begin with
@@ -88,8 +88,8 @@ def by_step():
             for _ in range(4):
                 step()
             dist.barrier()
-        found[name] = sent() - before, traffic.sent
-    return found
+        counts[name] = sent() - before, traffic.sent
+    return counts
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def trained(model, shares, optimizer=None):
 
 def sharded_families(families):
     """By family, checkpoint and units: the full state after some updates."""
-    found = {}
+    results = {}
     for family in families:
         for name, using in (
             ("none", None),
@@ -74,13 +74,13 @@ def sharded_families(families):
                 else:
                     with techniques.checkpoint_blocks(plain, using=using):
                         trained(model, [dist.get_rank()])
-                found[family, name, whole] = model.full_state_dict()
-    return found
+                results[family, name, whole] = model.full_state_dict()
+    return results
 
 
 def sent():
     """Bytes that this rank sends in some updates, by method, with the number of the model's elements."""
-    found, rank = {}, dist.get_rank()
+    results, rank = {}, dist.get_rank()
     for method in ("ddp", "zero1", "zero2", "zero3"):
         plain = model_of("gpt2")
         model, optimizer = plain, None
@@ -92,8 +92,8 @@ def sent():
             model = FSDP(plain, techniques.blocks_of(plain), reshard_after_forward=method == "zero3")
         with counted() as traffic:
             trained(model, [rank], optimizer)
-        found[method] = traffic.sent
-    return found
+        results[method] = traffic.sent
+    return results
 
 
 def sharded(stage, sizes, ranks):

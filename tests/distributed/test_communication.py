@@ -131,11 +131,11 @@ def test_the_table_of_zero():
 @given(parameters=st.integers(1, 100), ranks=st.integers(1, 9), stage=st.integers(1, 3))
 def test_the_shards_of_all_ranks_hold_everything(parameters, ranks, stage):
     owned = [len(range(r, parameters, ranks)) for r in range(ranks)]
-    kept = [
+    stored = [
         4 * parameters + 12 * own if stage == 1 else 2 * parameters + 14 * own if stage == 2 else 16 * own
         for own in owned
     ]
-    assert zero_bytes_per_rank(parameters, ranks, stage) == max(kept)
+    assert zero_bytes_per_rank(parameters, ranks, stage) == max(stored)
 
 
 @pytest.mark.parametrize(

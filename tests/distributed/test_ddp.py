@@ -106,7 +106,7 @@ def test_a_rank_sends_the_gradients_as_a_ring_does(ranks):
 
 def under_checkpoints(ways):
     """Gradients of layers that are used twice, each time inside a checkpoint, and the all-reduces that it took."""
-    rank, found = dist.get_rank(), {}
+    rank, results = dist.get_rank(), {}
     for name, checkpointed in ways.items():
         torch.manual_seed(0)
         model = DDP(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), bucket_bytes=1)
@@ -115,16 +115,16 @@ def under_checkpoints(ways):
             for _ in range(2):
                 hidden = checkpointed(model, hidden)
             hidden.square().mean().backward()
-        found[name] = [p.grad for p in model.parameters()], len(traffic.entries)
-    return found
+        results[name] = [p.grad for p in model.parameters()], len(traffic.entries)
+    return results
 
 
 def test_inside_checkpoints_gradients_are_the_same():
     """A re-entrant checkpoint has backward passes of its own; each ends with a mean, and the mean of means is the mean."""
     ways = {"none": lambda function, x: function(x), "by hooks": checkpoint_by_hooks, "re-entrant": checkpoint}
-    for found in launch(under_checkpoints, 2, ways):
-        expected, calls = found["none"]
-        assert calls == found["by hooks"][1] < found["re-entrant"][1]
+    for results in launch(under_checkpoints, 2, ways):
+        expected, calls = results["none"]
+        assert calls == results["by hooks"][1] < results["re-entrant"][1]
         for name in ways:
-            for right, gradient in zip(expected, found[name][0], strict=True):
+            for right, gradient in zip(expected, results[name][0], strict=True):
                 torch.testing.assert_close(gradient, right, rtol=1e-6, atol=1e-8)

@@ -65,13 +65,13 @@ OURS = {
 
 def our_ways(ways):
     """By way, the states after every step, the elements of this rank's shards, and the bytes gathered at the end."""
-    found = {}
+    results = {}
     for name, options in ways.items():
         net = Net(seed=dist.get_rank())
         model = FSDP(net, **{key: value(net) if callable(value) else value for key, value in options.items()})
         states = train(model, [dist.get_rank()], state=FSDP.full_state_dict)
-        found[name] = states, sum(p.numel() for p in model.parameters()), gathered(model)
-    return found
+        results[name] = states, sum(p.numel() for p in model.parameters()), gathered(model)
+    return results
 
 
 def assert_equal(expected, states, where=""):
@@ -83,8 +83,8 @@ def assert_equal(expected, states, where=""):
 
 def test_two_ranks_are_bit_equal_to_one_process_that_accumulates():
     expected = train(Net(), [0, 1])
-    for found in launch(our_ways, 2, OURS):
-        for name, (states, elements, left) in found.items():
+    for results in launch(our_ways, 2, OURS):
+        for name, (states, elements, left) in results.items():
             assert_equal(expected, states, name)
             assert elements <= sum(p.numel() for p in Net().parameters()) / 2 + 3
             assert left == 0
@@ -130,7 +130,7 @@ def inputs(share):
 
 def oddities(reshards):
     """The state after a step, under all checkpoints, and the input's gradient; with evaluations in between."""
-    found = {}
+    results = {}
     for units in ((), (Block,), (Block, nn.Sequential)):
         for name, way in WAYS.items():
             net = Odd()
@@ -145,8 +145,8 @@ def oddities(reshards):
                 model(x, checkpointed=way).square().mean().backward()
                 assert gathered(model) == 0 or not reshards, "after backward"
             torch.optim.SGD(model.parameters(), lr=1.0).step()
-            found[units, name] = model.full_state_dict(), x.grad
-    return found
+            results[units, name] = model.full_state_dict(), x.grad
+    return results
 
 
 @pytest.mark.parametrize("reshards", [True, False])
@@ -157,8 +157,8 @@ def test_all_forms_of_units_and_checkpoints_have_the_right_gradients(reshards):
         (truth(x).square().mean() / 2).backward()
         grads.append(2 * x.grad)
     torch.optim.SGD([p for p in truth.parameters() if p.grad is not None], lr=1.0).step()
-    for rank, found in enumerate(launch(oddities, 2, reshards)):
-        for case, (state, gradient) in found.items():
+    for rank, results in enumerate(launch(oddities, 2, reshards)):
+        for case, (state, gradient) in results.items():
             torch.testing.assert_close(gradient, grads[rank], rtol=1e-5, atol=1e-7, msg=str(case))
             for name, right in truth.state_dict().items():
                 torch.testing.assert_close(state[name], right, rtol=1e-5, atol=1e-6, msg=f"{case}, {name}")
@@ -187,9 +187,9 @@ def in_halves(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_with_float32_masters_is_that_of_fully_shard(dtype):
-    for out, kept, ours, theirs, sent in launch(in_halves, 2, dtype):
+    for out, stored, ours, theirs, sent in launch(in_halves, 2, dtype):
         assert out == dtype
-        assert kept == {torch.float32}
+        assert stored == {torch.float32}
         for name, right in theirs.items():
             assert ours[name].dtype == torch.float32
             torch.testing.assert_close(ours[name], right, rtol=1e-2, atol=1e-4, msg=name)

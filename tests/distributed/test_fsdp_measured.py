@@ -26,9 +26,9 @@ def test_transformers_in_shards_are_bit_equal_to_one_process_under_all_checkpoin
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_bytes_on_the_wire_are_predicted_within_1_percent(ranks):
     elements = models.parameter_count(work.model_of("gpt2"))
-    found = launch(work.sent, ranks)
+    results = launch(work.sent, ranks)
     for method in ("ddp", "zero1", "zero2", "zero3"):
-        counted = sum(sent[method] for sent in found) / ranks / work.UPDATES
+        counted = sum(sent[method] for sent in results) / ranks / work.UPDATES
         assert counted == pytest.approx(communication(method, elements, ranks).bytes, rel=0.01), method
 
 
@@ -36,8 +36,8 @@ def test_bytes_on_the_wire_are_predicted_within_1_percent(ranks):
 @pytest.mark.parametrize(("ranks", "stages"), [(2, (1, 2, 3)), (4, (3,))])
 def test_the_peak_of_a_rank_is_predicted_within_5_percent(ranks, stages):
     """By a dry run in which this process is that rank and the others are pretended."""
-    for rank, found in enumerate(launch(work.peaks, ranks, stages, LARGER)):
-        for stage, runs in found.items():
+    for rank, results in enumerate(launch(work.peaks, ranks, stages, LARGER)):
+        for stage, runs in results.items():
             build = partial(work.sharded, stage, LARGER, ranks)
             predicted = memory.dry_run(build, work.step, ranks=ranks, rank=rank).peak
             assert predicted == pytest.approx(min(runs), rel=0.05), f"stage {stage}, rank {rank}"

@@ -32,18 +32,22 @@ def test_every_rank_gives_its_result_in_order_though_this_process_has_computed()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")
 def test_ready_comes_back_when_the_server_has_imported(tmp_path):
-    (tmp_path / "slow.py").write_text(
-        "import time, pathlib; time.sleep(1); pathlib.Path(__file__).with_name('imported').touch()"
+    """The server imports the models' modules that this process has; here a slow one, which notes who has imported it."""
+    models = tmp_path / "transformers" / "models"
+    models.mkdir(parents=True)
+    for folder in (models.parent, models):
+        (folder / "__init__.py").touch()
+    (models / "slow.py").write_text(
+        "import os, time, pathlib; time.sleep(1); pathlib.Path(__file__).with_name(f'by {os.getpid()}').touch()"
     )
     code = (
-        "import pathlib, sys; from unittest.mock import patch\n"
-        "from course_utils.distributed import launch; module = sys.modules[launch.__module__]\n"
-        "with patch.object(module, '_list_preloads', lambda: ['slow']): module.ready()\n"
-        "assert pathlib.Path(sys.argv[1], 'imported').exists()"
+        "import sys; from pathlib import Path; from course_utils.distributed import launch; import transformers.models.slow\n"
+        "sys.modules[launch.__module__].ready()\n"
+        "assert len(list(Path(sys.argv[1]).glob('by *'))) == 2"
     )
-    found = os.pathsep.join([str(tmp_path), *sys.path])  # by the server too
+    path = os.pathsep.join([str(tmp_path), *sys.path])  # the server's too
     subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120, env={**os.environ, "PYTHONPATH": found}
+        [sys.executable, "-c", code, str(models)], check=True, timeout=120, env={**os.environ, "PYTHONPATH": path}
     )
 
 

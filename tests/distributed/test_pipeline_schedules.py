@@ -95,7 +95,7 @@ def test_orders_for_which_all_wait_are_refused_and_it_says_who_waits():
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("order", "message"),
     [
         ([F0, B0, F1], "Stage 1 has B1 0 times"),
         ([F0, B0, F1, B1, F1], "Stage 1 has F1 2 times"),
@@ -104,8 +104,8 @@ def test_orders_for_which_all_wait_are_refused_and_it_says_who_waits():
         ([], "Stage 1 has B0 0 times"),
     ],
 )
-def test_orders_that_leave_out_or_repeat_are_refused(order, said):
-    with pytest.raises(CourseError, match=said):
+def test_orders_that_leave_out_or_repeat_are_refused(order, message):
+    with pytest.raises(CourseError, match=message):
         Schedule([[F0, B0, F1, B1], order])
 
 

@@ -79,7 +79,7 @@ def losses(ways):
     # A few columns are much larger, so that to the nearest of −1, 0 and 1 all others are rounded away.
     x[:, 0] *= 10
     y, share = x @ truth, slice(dist.get_rank(), None, dist.get_world_size())
-    found = {}
+    results = {}
     for name, options in ways.items():
         theta = nn.Parameter(torch.zeros(20, 1))
         averaging, optimizer = QSGD([theta], **options), torch.optim.SGD([theta], lr=0.004)
@@ -88,16 +88,16 @@ def losses(ways):
             averaging.average()
             optimizer.step()
             optimizer.zero_grad()
-        found[name] = (x @ theta - y).square().mean().item()
-    return found
+        results[name] = (x @ theta - y).square().mean().item()
+    return results
 
 
 def test_coarse_rounding_needs_error_feedback():
     nearest = {"levels": 1, "stochastic": False}
     ways = {"127 levels": {}, "nearest": nearest, "with feedback": nearest | {"error_feedback": True}}
-    found = launch(losses, 2, ways)[0]
-    assert found["127 levels"] < 0.1
-    assert found["with feedback"] < 0.1 * found["nearest"]
+    results = launch(losses, 2, ways)[0]
+    assert results["127 levels"] < 0.1
+    assert results["with feedback"] < 0.1 * results["nearest"]
 
 
 def one_level():

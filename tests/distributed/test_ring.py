@@ -19,7 +19,7 @@ def mine(shape, dtype=torch.float64, rank=None):
 
 def beside_torch():
     """Every shape through each collective: ours, torch's, and what is counted of ours."""
-    found = []
+    triples = []
     for shape in SHAPES:
         ours, theirs = mine(shape), mine(shape)
         before = ours.clone()
@@ -30,15 +30,15 @@ def beside_torch():
             piece = ring.reduce_scatter(before)
         with counted() as gathered:
             whole = ring.all_gather(piece, before.numel())
-        found.append((ours, theirs, whole, before, [traffic.entries for traffic in (reduced, scattered, gathered)]))
-    return found
+        triples.append((ours, theirs, whole, before, [traffic.entries for traffic in (reduced, scattered, gathered)]))
+    return triples
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_sums_are_torchs_and_the_same_bits_on_every_rank_and_all_together_send_what_a_ring_must(ranks):
     results = launch(beside_torch, ranks)
-    for rank, found in enumerate(results):
-        for shape, (ours, theirs, whole, before, _), (first, *_) in zip(SHAPES, found, results[0], strict=True):
+    for rank, counts in enumerate(results):
+        for shape, (ours, theirs, whole, before, _), (first, *_) in zip(SHAPES, counts, results[0], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
             assert torch.equal(ours, first)
             assert torch.equal(whole.view(shape), ours)
@@ -47,10 +47,10 @@ def test_sums_are_torchs_and_the_same_bits_on_every_rank_and_all_together_send_w
     for i, shape in enumerate(SHAPES):
         size = 8 * torch.Size(shape).numel()
         for j, passes in enumerate((2, 1, 1)):
-            entries = [found[i][-1][j] for found in results]
-            assert sum(entry.sent for found in entries for entry in found) == passes * (ranks - 1) * size
-            assert sum(entry.received for found in entries for entry in found) == passes * (ranks - 1) * size
-            assert {sum(entry.messages for entry in found) for found in entries} == {passes * (ranks - 1)}
+            entries = [counts[i][-1][j] for counts in results]
+            assert sum(entry.sent for counts in entries for entry in counts) == passes * (ranks - 1) * size
+            assert sum(entry.received for counts in entries for entry in counts) == passes * (ranks - 1) * size
+            assert {sum(entry.messages for entry in counts) for counts in entries} == {passes * (ranks - 1)}
 
 
 def a_view_that_is_not_contiguous():
@@ -106,7 +106,7 @@ def functional():
     """The collectives that give a new tensor, as DTensor and compiled code call them; then one that is not known."""
     from torch.distributed import _functional_collectives as collectives
 
-    group, numbers, found = dist.group.WORLD, torch.ones(12), {}
+    group, numbers, results = dist.group.WORLD, torch.ones(12), {}
     calls = {
         "all-reduce": lambda: collectives.all_reduce(numbers, "sum", group),
         "all-gather": lambda: collectives.all_gather_tensor(numbers, 0, group),
@@ -115,23 +115,23 @@ def functional():
     }
     for name, call in calls.items():
         with counted() as traffic:
-            found[name] = call().sum().item()
+            results[name] = call().sum().item()
         (entry,) = traffic.entries
-        found[name] = found[name], entry.collective, entry.sent, entry.received, entry.messages
+        results[name] = results[name], entry.collective, entry.sent, entry.received, entry.messages
     parts = [torch.empty(12) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
     with pytest.raises(CourseError, match="torch.distributed's gather sends cannot be counted"), counted():
         dist.gather(numbers, parts)
-    return found
+    return results
 
 
 def test_functional_collectives_are_counted_and_unknown_ones_are_refused():
     ranks = 3
     whole, piece = 48 * (ranks - 1), 48 * (ranks - 1) // ranks
-    for found in launch(functional, ranks):
-        assert found["all-reduce"] == (12 * ranks, "all-reduce", 2 * piece, 2 * piece, 2 * (ranks - 1))
-        assert found["all-gather"] == (12 * ranks, "all-gather", whole, whole, ranks - 1)
-        assert found["reduce-scatter"] == (12, "reduce-scatter", piece, piece, ranks - 1)
-        assert found["all-to-all"] == (12, "all-to-all", piece, piece, ranks - 1)
+    for results in launch(functional, ranks):
+        assert results["all-reduce"] == (12 * ranks, "all-reduce", 2 * piece, 2 * piece, 2 * (ranks - 1))
+        assert results["all-gather"] == (12 * ranks, "all-gather", whole, whole, ranks - 1)
+        assert results["reduce-scatter"] == (12, "reduce-scatter", piece, piece, ranks - 1)
+        assert results["all-to-all"] == (12, "all-to-all", piece, piece, ranks - 1)
 
 
 def exchanges():

@@ -26,9 +26,9 @@ def compared(ranks, is_causal, share):
     whole = [x.requires_grad_() for x in whole]
     right = attention(*whole, is_causal)
     right.backward(grad)
-    found = [out, *(part.grad for part in parts)]
+    results = [out, *(part.grad for part in parts)]
     expected = [x[..., places[dist.get_rank()], :] for x in (right, *(x.grad for x in whole))]
-    apart = max((a - b).abs().max().item() for a, b in zip(found, expected, strict=True))
+    apart = max((a - b).abs().max().item() for a, b in zip(results, expected, strict=True))
     return apart, forward, traffic.sent, parts[0].nbytes
 
 

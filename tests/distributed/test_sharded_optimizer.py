@@ -70,21 +70,21 @@ def schedule(optimizer):
 
 def on_rank():
     """By optimizer, the parameters at the end, and whether this rank keeps state of its own share only."""
-    found, rank = {}, dist.get_rank()
+    results, rank = {}, dist.get_rank()
     for name, (kind, options) in OPTIMIZERS.items():
         model = net()
         sharded = ShardedOptimizer(groups(model), kind, **options)
         values = train(model, sharded, schedule(sharded.optimizer), [rank], range(STEPS))
         own = [p for group in sharded.optimizer.param_groups for p in group["params"]]
-        found[name] = values, set(sharded.optimizer.state) <= set(own), all(map(sharded.is_own, own))
-    return found
+        results[name] = values, set(sharded.optimizer.state) <= set(own), all(map(sharded.is_own, own))
+    return results
 
 
 def test_two_ranks_are_bit_equal_to_one_optimizer_for_all():
     expected = {name: alone(*how) for name, how in OPTIMIZERS.items()}
-    for found in launch(on_rank, 2):
+    for results in launch(on_rank, 2):
         for name, right in expected.items():
-            values, keeps_own_only, owns = found[name]
+            values, keeps_own_only, owns = results[name]
             assert keeps_own_only
             assert owns
             assert all(torch.equal(one, other) for one, other in zip(right, values, strict=True)), name
@@ -104,13 +104,13 @@ def shares():
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_rank_keeps_its_share_and_all_send_what_zero_1_sends(ranks):
-    found, trained = launch(shares, ranks), [p for p in net().parameters() if p.requires_grad]
+    results, trained = launch(shares, ranks), [p for p in net().parameters() if p.requires_grad]
     elements = sum(p.numel() for p in trained)
-    assert not torch.equal(found[0][0], found[1][0]), "the ranks differ before"
-    assert torch.equal(found[0][1], found[1][1])
-    assert sum(state for *_, state, _, _ in found) == 2 * elements
+    assert not torch.equal(results[0][0], results[1][0]), "the ranks differ before"
+    assert torch.equal(results[0][1], results[1][1])
+    assert sum(state for *_, state, _, _ in results) == 2 * elements
     largest = max(p.numel() for p in trained)
-    assert max(state for *_, state, _, _ in found) <= max(2 * largest, 1.1 * 2 * elements / ranks)
+    assert max(state for *_, state, _, _ in results) <= max(2 * largest, 1.1 * 2 * elements / ranks)
     predicted = 2 * ranks * communication("zero1", elements, ranks).bytes
-    assert sum(sent for *_, sent, _ in found) == predicted
-    assert found[0][-1] == {"reduce": 2 * len(trained), "broadcast": 2 * len(trained)}
+    assert sum(sent for *_, sent, _ in results) == predicted
+    assert results[0][-1] == {"reduce": 2 * len(trained), "broadcast": 2 * len(trained)}

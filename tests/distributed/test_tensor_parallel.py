@@ -30,7 +30,7 @@ def given():
     return module, x, torch.randn(2, ROWS, WIDTH, dtype=torch.float64)
 
 
-def found(module, x, grad):
+def forward_and_backward(module, x, grad):
     """Output, gradient of the input, gradients of the parameters by name."""
     out = module(x, scale=3.0)
     out.backward(grad)
@@ -42,7 +42,7 @@ def on_rank(group_of=lambda: None):
     module, x, grad = given()
     group = group_of()
     split = Split(module, ("up",), ("down",), group)
-    return *found(split, x, grad), dist.get_rank(group), dist.get_world_size(group)
+    return *forward_and_backward(split, x, grad), dist.get_rank(group), dist.get_world_size(group)
 
 
 def pair_of_this_rank():
@@ -52,7 +52,7 @@ def pair_of_this_rank():
 
 @pytest.mark.parametrize(("ranks", "group_of"), [(1, None), (2, None), (3, None), (4, pair_of_this_rank)])
 def test_output_and_gradients_are_those_of_one_process(ranks, group_of):
-    out, grad_x, grads = found(*given())
+    out, grad_x, grads = forward_and_backward(*given())
     cut = {"up.weight": 0, "up.bias": 0, "down.weight": 1}
     for my_out, my_grad_x, my_grads, rank, size in launch(on_rank, ranks, *[group_of] * bool(group_of)):
         torch.testing.assert_close(my_out, out, rtol=0, atol=1e-12)
@@ -64,12 +64,12 @@ def test_output_and_gradients_are_those_of_one_process(ranks, group_of):
 
 
 def test_a_rank_keeps_its_share_in_memory_of_its_own():
-    def kept():
+    def stored_sizes():
         module, *_ = given()
         split = Split(module, ("up",), ("down",))
         return [p.untyped_storage().nbytes() // 8 for p in split.parameters()]
 
-    for sizes in launch(kept, 2):
+    for sizes in launch(stored_sizes, 2):
         assert sorted(sizes) == sorted([INNER * WIDTH // 2, INNER // 2, INNER * WIDTH // 2, WIDTH])
 
 
@@ -79,5 +79,5 @@ def test_what_was_frozen_stays_frozen():
         module.up.requires_grad_(False)
         return {name: p.requires_grad for name, p in Split(module, ("up",), ("down",)).module.named_parameters()}
 
-    for found in launch(trained, 2):
-        assert found == {"up.weight": False, "up.bias": False, "down.weight": True, "down.bias": True}
+    for trainable in launch(trained, 2):
+        assert trainable == {"up.weight": False, "up.bias": False, "down.weight": True, "down.bias": True}

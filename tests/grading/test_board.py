@@ -23,9 +23,9 @@ def passed(*questions, points=1.0):
 
 
 def typed(monkeypatch, answer):
-    asked = []
-    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or answer)
-    return asked
+    questions = []
+    monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or answer)
+    return questions
 
 
 def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
@@ -111,9 +111,9 @@ def test_text_and_html_say_the_same_and_every_bar_is_read_out():
 def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
     remember(FIRST, passed("q1", "q2"))
     remember("03_adamw", passed("q1"))
-    asked = typed(monkeypatch, "n")
+    questions = typed(monkeypatch, "n")
     assert main(["check", "--reset", "00"]) == 1
-    assert asked == [f"Reset your progress in {FIRST} (2 of 3 passed)? A copy is saved. [y/N] "]
+    assert questions == [f"Reset your progress in {FIRST} (2 of 3 passed)? A copy is saved. [y/N] "]
     assert capsys.readouterr().out == "Nothing was reset.\n"
     typed(monkeypatch, "y")
     assert main(["check", "--reset", exercises_of(FIRST)]) == 0

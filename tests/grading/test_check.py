@@ -85,7 +85,7 @@ def run(shell, source):
     return [(output.data["text/plain"], output.data.get("text/html", "")) for output in captured.outputs]
 
 
-def said(shell, question="q1"):
+def text_of(shell, question="q1"):
     [(text, _)] = run(shell, f'check("{question}")')
     return text
 
@@ -93,7 +93,7 @@ def said(shell, question="q1"):
 def test_a_right_answer_passes_and_is_shown_with_its_place(notebook):
     run(notebook, "import torch")
     run(notebook, "# a helper\n\ndef double(x):\n    return 2 * x")
-    assert said(notebook).splitlines() == [
+    assert text_of(notebook).splitlines() == [
         "q1 · Doubling <fast>: passed, 4 points",
         "Graded: `double`, a function from In [2], line 3.",
         "✓ one",
@@ -105,12 +105,12 @@ def test_a_right_answer_passes_and_is_shown_with_its_place(notebook):
 def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
     entries[0]["mistakes"]["tripling"]["prints"]["two"] = {**TRIPLING, "values": {"result": THREE_TWOS}}
     run(notebook, "double = lambda x: 3 * x")
-    lines = said(notebook).splitlines()
+    lines = text_of(notebook).splitlines()
     assert lines[0] == "q1 · Doubling <fast>: not right yet, 0 of 2 checks passed"
     assert lines[1] == "Graded: `double`, a function from In [1], line 1."
     assert lines[2:4] == ["Diagnosis: this is <tripling>", "Hint: a nudge"]
     assert lines[4] == "✗ one: `result` is 3 but should be 2."
-    again = [said(notebook).splitlines()[3] for _ in range(2)]
+    again = [text_of(notebook).splitlines()[3] for _ in range(2)]
     assert again == ["Hint: an outline"] * 2, "the mistake's own hint, from the second try on"
 
 
@@ -132,7 +132,7 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
 )
 def test_every_failure_is_a_sentence_and_never_a_traceback(notebook, source, part):
     run(notebook, source)
-    text = said(notebook)
+    text = text_of(notebook)
     assert part in text
     assert "Traceback" not in text
     assert len([line for line in text.splitlines() if line.startswith("Progress: 0 of 3")]) == 1
@@ -150,26 +150,26 @@ def test_text_and_html_say_the_same_and_html_is_escaped(notebook):
 
 def test_an_untouched_bug_hunt_is_known_by_its_source(notebook):
     run(notebook, "def twice(x):\n    return x")
-    assert "q2 · A bug hunt: nothing to check yet" in said(notebook, "q2")
+    assert "q2 · A bug hunt: nothing to check yet" in text_of(notebook, "q2")
     run(notebook, "def twice(x):\n    return x + x")
-    assert "passed on these cases; a grade for its 4 points comes from further ones" in said(notebook, "q2")
+    assert "passed on these cases; a grade for its 4 points comes from further ones" in text_of(notebook, "q2")
 
 
 def test_a_value_is_traced_to_the_cell_that_assigned_it(notebook):
     run(notebook, "size = 7")
     run(notebook, "if True:\n    size = 8")
     run(notebook, "other = size")
-    lines = said(notebook, "q3").splitlines()
+    lines = text_of(notebook, "q3").splitlines()
     assert lines[1] == "Graded: `size`, an int from In [2], line 2."
     run(notebook, "size = ...")
-    assert "nothing to check yet" in said(notebook, "q3")
+    assert "nothing to check yet" in text_of(notebook, "q3")
 
 
 def test_a_redefined_answer_is_graded_anew(notebook):
     run(notebook, "def double(x): return 0")
-    assert "not right yet" in said(notebook)
+    assert "not right yet" in text_of(notebook)
     run(notebook, "%time\ndef double(x): return 2 * x")
-    assert "from In [3], line 2" in said(notebook)
+    assert "from In [3], line 2" in text_of(notebook)
 
 
 def test_cells_as_ipython_7_names_them_are_the_learners_too(notebook):
@@ -177,7 +177,7 @@ def test_cells_as_ipython_7_names_them_are_the_learners_too(notebook):
     source, file = "import math\ndef double(x):\n    return math.sqrt('4')", "<ipython-input-7-0a1b2c3d4e5f>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), notebook.user_ns)
-    text = said(notebook)
+    text = text_of(notebook)
     assert "Graded: `double`, a function from In [7], line 2." in text
     assert "stopped with TypeError: must be real number, not str at your line 3: `return math.sqrt('4')`." in text
 
@@ -185,18 +185,18 @@ def test_cells_as_ipython_7_names_them_are_the_learners_too(notebook):
 def test_a_class_shows_its_own_line(notebook, entries):
     entries[0]["code"] = CODE.replace("2 * x", "x")
     run(notebook, "import torch\n\nclass double(dict):\n    a = 1\n    def __init__(self, x): pass")
-    assert "Graded: `double`, a class from In [1], line 3." in said(notebook)
+    assert "Graded: `double`, a class from In [1], line 3." in text_of(notebook)
 
 
 def test_progress_stays_and_hints_are_earned(notebook):
     run(notebook, "def double(x): return 5 * x")
-    assert 'For a hint: `check("q1", hint=1)`.' in said(notebook)
-    assert "Hint: a nudge" in said(notebook)
+    assert 'For a hint: `check("q1", hint=1)`.' in text_of(notebook)
+    assert "Hint: a nudge" in text_of(notebook)
     assert recall("03_test") == {"q1": Record(2, False, 0.0, hint=1)}
     run(notebook, "def double(x): return 2 * x")
-    said(notebook)
+    text_of(notebook)
     run(notebook, "def double(x): return 5 * x")
-    said(notebook)
+    text_of(notebook)
     assert recall("03_test")["q1"] == Record(3, True, 4, hint=1)
     [(text, _)] = run(notebook, "check()")
     assert text.splitlines() == [
@@ -213,22 +213,24 @@ def test_hints_on_demand(notebook):
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("call", "message"),
     [
         ('"q1", hint=4', "hint=1, 2 or 3"),
         ('"q9"', "no question 'q9'; it has q1, q2, q3"),
         ('"q1", solution="now"', "ask for solution=True"),
     ],
 )
-def test_what_nobody_can_ask_for_is_one_sentence_and_an_error_where_a_program_asks(notebook, asked, said, monkeypatch):
-    [(text, _)] = run(notebook, f"check({asked})")
-    assert said in text
-    with pytest.raises(CourseError, match=re.escape(said)):
-        run(notebook, f"check({asked}, points=True)")
+def test_what_nobody_can_ask_for_is_one_sentence_and_an_error_where_a_program_asks(
+    notebook, call, message, monkeypatch
+):
+    [(text, _)] = run(notebook, f"check({call})")
+    assert message in text
+    with pytest.raises(CourseError, match=re.escape(message)):
+        run(notebook, f"check({call}, points=True)")
     monkeypatch.setenv("COURSE_STRICT", "1")
     settings.settings.cache_clear()
-    with pytest.raises(CourseError, match=re.escape(said)):
-        run(notebook, f"check({asked})")
+    with pytest.raises(CourseError, match=re.escape(message)):
+        run(notebook, f"check({call})")
 
 
 def test_strict_mode_raises_after_showing(notebook, monkeypatch):
@@ -238,7 +240,7 @@ def test_strict_mode_raises_after_showing(notebook, monkeypatch):
     with pytest.raises(FailedCheckError, match="not right yet"):
         run(notebook, 'check("q1")')
     run(notebook, "def double(x): return 2 * x")
-    assert said(notebook).startswith("q1 · Doubling <fast>: passed")
+    assert text_of(notebook).startswith("q1 · Doubling <fast>: passed")
 
 
 def test_with_points_they_are_returned_in_strict_mode_too(notebook, monkeypatch):
@@ -251,7 +253,7 @@ def test_with_points_they_are_returned_in_strict_mode_too(notebook, monkeypatch)
 
 
 def test_plain_python_prints(entries, monkeypatch, capsys):
-    monkeypatch.setattr(check_room, "_shell", lambda: None)
+    monkeypatch.delitem(sys.modules, "IPython")
     monkeypatch.setattr(sys.modules["__main__"], "double", lambda x: 2 * x, raising=False)
     Checker("03_test", entries)("q1")
     assert capsys.readouterr().out.startswith("q1 · Doubling <fast>: passed, 4 points\nGraded: `double`")
@@ -335,14 +337,14 @@ def test_before_a_try_the_solution_is_kept_and_the_way_to_it_is_told(notebook, s
     assert '`check("q1", solution="anyway")`' in text
     assert not recall("03_test")
     run(notebook, f"# EXERCISE q1\ndef double(x):\n    raise NotImplementedError({UNTOUCHED!r})")
-    said(notebook)
+    text_of(notebook)
     assert "x + x" not in ask(notebook)[0], "a check of what was handed out is no try"
     assert 'ask for solution=True, or for solution="anyway"' in ask(notebook, 'solution="now"')[0]
 
 
 def test_after_a_failed_try_the_solution_stands_beside_the_answer(notebook, solutions):
     run(notebook, "# EXERCISE q1\ndef double(x):\n    return x < x")
-    said(notebook)
+    text_of(notebook)
     text, page = ask(notebook)
     assert text.splitlines()[2:] == [
         "  # EXERCISE q1",
@@ -360,10 +362,10 @@ def test_after_a_failed_try_the_solution_stands_beside_the_answer(notebook, solu
 
 def test_who_saw_the_solution_first_earns_nothing_more_and_is_told_so(notebook, solutions, entries):
     run(notebook, "def double(x):\n    return 5 * x")
-    said(notebook)
+    text_of(notebook)
     ask(notebook)
     run(notebook, "def double(x):\n    return 2 * x")
-    lines = said(notebook).splitlines()
+    lines = text_of(notebook).splitlines()
     assert lines[0] == "q1 · Doubling <fast>: right, and counted as seen, because our solution was shown before"
     assert lines[-1] == "Progress: 0 of 3 questions passed, 1 solution seen."
     assert recall("03_test")["q1"] == Record(1, False, 0.0, seen=True)
@@ -372,12 +374,12 @@ def test_who_saw_the_solution_first_earns_nothing_more_and_is_told_so(notebook, 
 
 def test_what_was_earned_before_stands(notebook, solutions):
     run(notebook, "def double(x):\n    return 2 * x")
-    assert 'Compare with our solution: `check("q1", solution=True)`.' in said(notebook)
+    assert 'Compare with our solution: `check("q1", solution=True)`.' in text_of(notebook)
     ask(notebook)
     run(notebook, "def double(x):\n    return 5 * x")
-    said(notebook)
+    text_of(notebook)
     run(notebook, "def double(x):\n    return 2 * x")
-    assert said(notebook).startswith("q1 · Doubling <fast>: passed, 4 points\n")
+    assert text_of(notebook).startswith("q1 · Doubling <fast>: passed, 4 points\n")
     assert recall("03_test")["q1"] == Record(1, True, 4, seen=True)
     assert "solution seen" not in run(notebook, "check()")[0][0]
 
@@ -391,10 +393,10 @@ def test_anyway_shows_it_beside_what_was_handed_out(notebook, solutions):
 
 def test_the_solution_is_mentioned_once_all_hints_are_seen(notebook, solutions):
     run(notebook, "def double(x):\n    return 5 * x")
-    assert "solution=True" not in said(notebook)
+    assert "solution=True" not in text_of(notebook)
     assert "solution=True" not in run(notebook, 'check("q1", hint=2)')[0][0]
     assert "solution=True" in run(notebook, 'check("q1", hint=3)')[0][0]
-    assert said(notebook).count("solution=True") == 1
+    assert text_of(notebook).count("solution=True") == 1
 
 
 def test_where_no_solutions_were_handed_out_a_sentence_says_where_they_are(notebook, solutions):
@@ -402,7 +404,7 @@ def test_where_no_solutions_were_handed_out_a_sentence_says_where_they_are(noteb
     for content in (None, b"{", b'{"cells": []}'):
         solutions.unlink() if content is None else solutions.write_bytes(content)
         if content is None:
-            assert "solution" not in said(notebook)
+            assert "solution" not in text_of(notebook)
             assert "`solutions/03_test.ipynb` of the course's repository, and that file is not on" in ask(notebook)[0]
         else:
             assert "holds no solution of q1; restore it" in ask(notebook)[0]
@@ -419,30 +421,30 @@ def test_where_no_solutions_were_handed_out_a_sentence_says_where_they_are(noteb
 def test_a_verdict_on_an_older_cell_says_so(notebook, newer, error):
     attempt(notebook, f"# EXERCISE q1\n{newer}")
     first = f"In [1] failed with {error}, so your `double` is not defined yet: fix that cell and run it again."
-    lines = said(notebook).splitlines()
+    lines = text_of(notebook).splitlines()
     assert lines[0].endswith(": no verdict yet")
     assert first in lines
     assert "".join(lines).count("There is no") == 0, "one sentence is enough"
     run(notebook, "# EXERCISE q1\ndef double(x): return 5 * x")
-    assert "newest" not in said(notebook)
+    assert "newest" not in text_of(notebook)
     attempt(notebook, f"# EXERCISE q1\n{newer}")
     attempt(notebook, "1 / 0  # of no question")
-    lines = said(notebook).splitlines()
+    lines = text_of(notebook).splitlines()
     assert (
         lines[2] == f"Not your newest answer: In [5] failed with {error}, so this is a verdict on the one from In [3]."
     )
     run(notebook, "# EXERCISE q1\ndef double(x): return 2 * x")
-    assert "newest" not in said(notebook)
+    assert "newest" not in text_of(notebook)
 
 
 def test_a_value_that_a_failed_cell_did_not_assign_is_the_older_ones(notebook):
     run(notebook, "# EXERCISE q3\nsize = 7")
     attempt(notebook, "# EXERCISE q3\nsize = 8 / 0")
-    lines = said(notebook, "q3").splitlines()
+    lines = text_of(notebook, "q3").splitlines()
     assert lines[1] == "Graded: `size`, an int from In [1], line 2."
     assert "In [2] failed with ZeroDivisionError, so this is a verdict on the one from In [1]." in lines[2]
     attempt(notebook, "# EXERCISE q3\nsize = 8\n1 / 0")
-    lines = said(notebook, "q3").splitlines()
+    lines = text_of(notebook, "q3").splitlines()
     assert lines[0].endswith("passed, 1 point")
     assert lines[1].endswith("from In [4], line 2."), "it was assigned before the cell failed"
     assert "newest" not in "".join(lines)
@@ -482,7 +484,7 @@ RIGHT, WRONG = "def double(x):\n    return 2 * x", "def double(x):\n    return 5
 def test_a_file_older_than_what_was_checked_is_not_held_against_the_board(notebook, saved):
     path = saved(STUB, at=1)
     run(notebook, f"# EXERCISE q1\n{RIGHT}")
-    assert "passed" in said(notebook)
+    assert "passed" in text_of(notebook)
     with pytest.raises(
         CourseError, match=r"What you checked .* not in its file yet \(q1\): save the notebook first \(Ctrl\+S\)"
     ):
@@ -499,7 +501,7 @@ def test_jupyterlab_says_which_notebook_is_open(notebook, saved, monkeypatch):
     other = saved(STUB, at=1).rename("called otherwise.ipynb").absolute()
     monkeypatch.setenv("JPY_SESSION_NAME", str(other))
     run(notebook, f"# EXERCISE q1\n{RIGHT}")
-    said(notebook)
+    text_of(notebook)
     with pytest.raises(CourseError, match="save the notebook first"):
         looked(other)
     assert not looked(saved(STUB, at=1))

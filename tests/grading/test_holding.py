@@ -41,9 +41,9 @@ def notebook():
 
 
 def test_a_tensor_is_reached_wherever_a_notebook_hides_it(notebook):
-    kept = torch.ones(3)
-    for place in notebook["keeps"](kept):
-        assert any(each is kept for each in reachable(place)), place
+    held = torch.ones(3)
+    for place in notebook["keeps"](held):
+        assert any(each is held for each in reachable(place)), place
     assert not [each for each in reachable(notebook["empty"]()) if isinstance(each, torch.Tensor)]
 
 
@@ -68,25 +68,25 @@ def test_numbers_outside_of_tensors_count():
 
 
 def test_memory_that_lives_on_is_counted_as_large_as_it_is_now():
-    given, kept = torch.ones(100), []
+    given, held = torch.ones(100), []
     with Born() as born:
-        kept.append(functools.partial(torch.add, torch.ones(5, dtype=torch.float64)))
-        kept.append(given.view(10, 10))  # the caller's own memory
-        kept.append(torch.zeros(50)[:1])
-        kept.append(torch.ones(70, device="meta"))
+        held.append(functools.partial(torch.add, torch.ones(5, dtype=torch.float64)))
+        held.append(given.view(10, 10))  # the caller's own memory
+        held.append(torch.zeros(50)[:1])
+        held.append(torch.ones(70, device="meta"))
         torch.ones(1000).sum()
     assert sorted(born.alive()) == [40, 200]
-    kept[2].untyped_storage().resize_(0)
+    held[2].untyped_storage().resize_(0)
     assert born.alive() == [40]
-    kept.clear()
+    held.clear()
     assert born.alive() == []
 
 
 def test_the_fullest_instant_the_largest_tensor_and_products_are_counted():
     given = torch.ones(100)
     with Peak() as peak:
-        kept = torch.ones(50)
-        kept.view(5, 10).add_(given[:10])  # no new memory
+        held = torch.ones(50)
+        held.view(5, 10).add_(given[:10])  # no new memory
         torch.ones(70).sum()
         torch.ones(30, dtype=torch.float64)
     assert (peak.most, peak.largest, peak.products) == (4 * 120 + 4, 70, 0)
@@ -125,15 +125,15 @@ def test_rows_wait_as_long_as_their_graph_is_there(keep, most):
     assert waiting.most == most
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_rows_of_outputs_are_counted_while_somebody_holds_them(kept):
+@pytest.mark.parametrize("hold", [False, True])
+def test_rows_of_outputs_are_counted_while_somebody_holds_them(hold):
     model, outputs = nn.Linear(3, 3), []
     with Waiting(model) as waiting:
         for _ in range(3):
             output = model(torch.ones(2, 3))
             output.square().sum().backward()
-            outputs += [output] if kept else []
-    assert waiting.outputs == (6 if kept else 4)
+            outputs += [output] if hold else []
+    assert waiting.outputs == (6 if hold else 4)
     assert waiting.most == 2
 
 

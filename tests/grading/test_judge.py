@@ -18,7 +18,7 @@ from course_utils.grading.values import conform
 TIGHT = Tolerance(1e-9, 1e-12)
 
 
-def said(expected, got, tolerance=TIGHT) -> str | None:
+def sentence_of(expected, got, tolerance=TIGHT) -> str | None:
     difference = compare({"y": expected}, {"y": got}, tolerance)
     return difference and difference.sentence()
 
@@ -53,7 +53,7 @@ def said(expected, got, tolerance=TIGHT) -> str | None:
     ],
 )
 def test_each_difference_has_its_own_sentence(expected, got, sentence):
-    assert said(expected, got) == sentence
+    assert sentence_of(expected, got) == sentence
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_each_difference_has_its_own_sentence(expected, got, sentence):
     ],
 )
 def test_what_is_the_same_within_the_tolerance_is_right(expected, got):
-    assert said(expected, got) is None
+    assert sentence_of(expected, got) is None
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_is_the_same_within_the_tolerance_is_right(expected, got):
     ids=lambda value: type(value).__name__,
 )
 def test_infinities_and_large_whole_numbers_are_told_apart(expected, got):
-    assert len(said(expected, got)) < 200
+    assert len(sentence_of(expected, got)) < 200
 
 
 def test_the_first_step_tensor_and_index_are_named():
@@ -125,13 +125,13 @@ def test_distance_is_in_units_of_the_tolerance(value, relative):
 
 
 def test_rules_and_limits_stand_in_for_values():
-    assert said(at_most(10), 10) is None
-    assert said(at_most(10), 11) == "`y` is 11 where at most 10 is allowed."
-    assert said(at_most(10), "few") == "`y` is a string where a number is expected."
-    assert said(at_most(10), math.nan) == "`y` is nan where at most 10 is allowed."
+    assert sentence_of(at_most(10), 10) is None
+    assert sentence_of(at_most(10), 11) == "`y` is 11 where at most 10 is allowed."
+    assert sentence_of(at_most(10), "few") == "`y` is a string where a number is expected."
+    assert sentence_of(at_most(10), math.nan) == "`y` is nan where at most 10 is allowed."
     broken = Rule(lambda got: None if got["bytes"] < 5 else "is too large")
-    assert said(broken, {"bytes": 9}) == "`y` is too large."
-    assert "cannot be judged by the rule (KeyError: 'bytes')" in said(broken, {})
+    assert sentence_of(broken, {"bytes": 9}) == "`y` is too large."
+    assert "cannot be judged by the rule (KeyError: 'bytes')" in sentence_of(broken, {})
 
 
 def test_every_ending_has_its_own_sentence():
@@ -162,7 +162,7 @@ def entry_for(question, **mistakes):
         }
         for name, answer in mistakes.items()
     }
-    made = {name: {"sentence": f"this is {name}", "hint": 1, "prints": found} for name, found in prints.items()}
+    made = {name: {"sentence": f"this is {name}", "hint": 1, "prints": expected} for name, expected in prints.items()}
     return json.loads(json.dumps({"mistakes": made}))
 
 
@@ -311,8 +311,8 @@ def test_another_value_stays_wrong_in_every_form(expected, got):
 
 def test_a_known_mistake_is_named_in_another_form_too():
     entry = {"mistakes": {"thrice": {"sentence": "S", "hint": 0, "prints": {"x = 1.0": outcome_print(of(3.0))}}}}
-    found = grade(doubling(inputs=(1.0,)), doubling(inputs=(1.0,)).cases(), [of(torch.tensor(3.0))], entry)
-    assert found.mistake == "thrice"
+    result = grade(doubling(inputs=(1.0,)), doubling(inputs=(1.0,)).cases(), [of(torch.tensor(3.0))], entry)
+    assert result.mistake == "thrice"
 
 
 def of(result):

@@ -60,16 +60,16 @@ def test_the_first_step_and_tensor_that_differ_are_said(adamw):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "sentence"),
     [
         ("1e-2", "1.01e-2", "weight_decay` is `0.0101` but should be `0.01`."),
         ("1e-8", "1.01e-8", "eps` is `1.01e-08` but should be `1e-08`."),
         ("0.999", "0.9991", "betas` is `0.9, 0.9991` but should be `0.9, 0.999`."),
     ],
 )
-def test_a_default_that_is_off_by_a_little_is_said(adamw, old, new, said):
+def test_a_default_that_is_off_by_a_little_is_said(adamw, old, new, sentence):
     verdict = grade_answer(adamw, define(patch(ADAMW, old, new))).verdicts[0]
-    assert verdict.sentence == f"`hyper-parameters · {said}"
+    assert verdict.sentence == f"`hyper-parameters · {sentence}"
 
 
 def test_touched_gradients_are_said(adamw):
@@ -101,8 +101,8 @@ def test_a_buffer_that_is_the_gradient_itself_is_rejected_on_any_draw(seed):
     question = stream(torch.optim.SGD, hyper=MOMENTUM, **FIELDS)
     alias = patch(SGD, "p.grad + decay * p", "p.grad + decay * p if decay else p.grad", "g.clone() if", "g if")
     assert sentences(question, define(SGD), seed) == []
-    found = grade_answer(question, define(alias), seed)
-    assert [v.case for v in found.verdicts if not v.passed] == ["gradients in the memory of those before"]
+    result = grade_answer(question, define(alias), seed)
+    assert [v.case for v in result.verdicts if not v.passed] == ["gradients in the memory of those before"]
 
 
 def test_a_slice_counts_with_all_the_memory_that_it_keeps():
@@ -127,20 +127,20 @@ class Sliced(torch.optim.Adafactor):
 
 def test_a_design_may_hold_tensors_of_one_number(adamw):
     rules = {"all": lambda given: None if given == {"a": 2.0, "b": [3, "c"]} else "is wrong"}
-    asked = design(rules, **{**FIELDS, "answer": "my_design"})
+    question = design(rules, **{**FIELDS, "answer": "my_design"})
     given = {"a": torch.tensor(2.0), "b": [torch.tensor(3), "c"]}
-    assert grade_answer(asked, given).passed
+    assert grade_answer(question, given).passed
     given["b"].append(given)
-    assert not grade_answer(asked, given).passed
+    assert not grade_answer(question, given).passed
 
 
 def test_a_designs_words_may_be_in_other_case_and_whole_numbers_floats():
     rules = {"all": lambda given: None if given == {"kind": "nf4", "n": 7} and type(given["n"]) is int else "is wrong"}
-    asked = design(rules, words=("kind", "n", "nf4"), **{**FIELDS, "answer": "my_design"})
+    question = design(rules, words=("kind", "n", "nf4"), **{**FIELDS, "answer": "my_design"})
     for given in ({"kind": "nf4", "n": 7.0}, {"Kind": " NF4", "N": Fraction(7)}, {"kind": "nf4", "n": torch.tensor(7)}):
-        assert grade_answer(asked, given).passed, given
-    assert not grade_answer(asked, {"kind": "nf4", "n": 7.5}).passed
-    assert not grade_answer(asked, {"kind": "nf4", "n": 7, "N": 7}).passed
+        assert grade_answer(question, given).passed, given
+    assert not grade_answer(question, {"kind": "nf4", "n": 7.5}).passed
+    assert not grade_answer(question, {"kind": "nf4", "n": 7, "N": 7}).passed
 
 
 def test_the_stream_itself_holds_what_it_promises():

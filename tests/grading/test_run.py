@@ -104,12 +104,12 @@ def test_an_endless_loop_that_swallows_the_exception_once_ends_too():
 
 
 def test_an_endless_loop_ends_in_another_thread():
-    found = []
+    outcomes = []
     source = "def double(x):\n    while True: pass"
-    thread = threading.Thread(target=lambda: found.append(outcome(source, seconds=0.2)))
+    thread = threading.Thread(target=lambda: outcomes.append(outcome(source, seconds=0.2)))
     thread.start()
     thread.join(30)
-    assert found[0].kind == "timeout"
+    assert outcomes[0].kind == "timeout"
 
 
 @pytest.mark.parametrize("way", ["sys.exit(3)", "raise SystemExit", "raise GeneratorExit", "raise MemoryError"])
@@ -217,22 +217,22 @@ def test_too_deep_a_nesting_is_refused():
 
 def test_plain_values_are_copies_in_exact_types():
     tensor = torch.ones(2, requires_grad=True)
-    found = plain(
+    values = plain(
         {"a": (1, np.float64(2.5), np.int64(3), np.bool_(True)), "t": tensor, "p": torch.nn.Parameter(tensor)}
     )
-    assert found["a"] == [1, 2.5, 3, True]
-    assert [type(v) for v in found["a"]] == [int, float, int, bool]
-    assert not found["t"].requires_grad
-    assert type(found["p"]) is torch.Tensor
+    assert values["a"] == [1, 2.5, 3, True]
+    assert [type(v) for v in values["a"]] == [int, float, int, bool]
+    assert not values["t"].requires_grad
+    assert type(values["p"]) is torch.Tensor
     with torch.no_grad():
         tensor.zero_()
-    assert torch.equal(found["t"], torch.ones(2))
+    assert torch.equal(values["t"], torch.ones(2))
 
 
 def test_fractions_decimals_and_arrays_without_dimensions_are_numbers():
-    found = plain([Fraction(1, 2), Decimal("0.25"), np.array(3.0), np.array(True)])
-    assert found == [0.5, 0.25, 3.0, True]
-    assert [type(v) for v in found] == [float, float, float, bool]
+    values = plain([Fraction(1, 2), Decimal("0.25"), np.array(3.0), np.array(True)])
+    assert values == [0.5, 0.25, 3.0, True]
+    assert [type(v) for v in values] == [float, float, float, bool]
 
 
 def test_same_sees_bits_and_types():
@@ -262,10 +262,10 @@ def test_the_alarm_of_the_notebook_is_put_back_and_none_is_left():
 
 
 def test_nobody_waits_for_the_same_ranks_again(monkeypatch):
-    asked, cases = [], doubling().cases()
-    monkeypatch.setattr(run, "run_case", lambda *_: asked.append(_) or Outcome("stuck", text="not done"))
-    found = run.run_cases(doubling(), lambda x: x, cases)
-    assert (len(asked), [outcome.kind for outcome in found]) == (1, ["stuck"] * len(cases))
+    calls, cases = [], doubling().cases()
+    monkeypatch.setattr(run, "run_case", lambda *_: calls.append(_) or Outcome("stuck", text="not done"))
+    outcomes = run.run_cases(doubling(), lambda x: x, cases)
+    assert (len(calls), [outcome.kind for outcome in outcomes]) == (1, ["stuck"] * len(cases))
 
 
 def test_the_clock_starts_when_ranks_can(monkeypatch):

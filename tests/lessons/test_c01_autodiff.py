@@ -27,13 +27,13 @@ def quadratic_figure():
 @pytest.mark.parametrize("draw", [quadratic_figure, lesson.cost_figure])
 def test_boxes_do_not_overlap_and_stay_in_the_picture(draw):
     figure, _ = draw()
-    found = boxes(figure)
-    for i, one in enumerate(found):
-        assert not any(one.overlaps(other) for other in found[:i])
+    drawn = boxes(figure)
+    for i, one in enumerate(drawn):
+        assert not any(one.overlaps(other) for other in drawn[:i])
     axes = figure.axes[0]
-    assert min(box.x0 for box in found) >= axes.get_xlim()[0]
-    assert max(box.x1 for box in found) <= axes.get_xlim()[1]
-    assert min(min(box.y0, box.y1) for box in found) >= min(axes.get_ylim())
+    assert min(box.x0 for box in drawn) >= axes.get_xlim()[0]
+    assert max(box.x1 for box in drawn) <= axes.get_xlim()[1]
+    assert min(min(box.y0, box.y1) for box in drawn) >= min(axes.get_ylim())
 
 
 def test_arrows_pass_no_box():

@@ -139,8 +139,8 @@ def test_gradient_sizes_are_by_tensor():
 
 def test_six_paths_are_drawn_on_both_ravines():
     steered = partial(lesson.STEERED["gradient descent"], beta1=0, beta2=0)
-    found = {name: {surface.name: (20, 0.02) for surface in (RAVINE, TURNED_RAVINE)} for name in lesson.STEERED}
-    figure, alt = lesson.six_figure(found, dict.fromkeys(lesson.STEERED, steered))
+    tuned = {name: {surface.name: (20, 0.02) for surface in (RAVINE, TURNED_RAVINE)} for name in lesson.STEERED}
+    figure, alt = lesson.six_figure(tuned, dict.fromkeys(lesson.STEERED, steered))
     straight, turned = (line.get_xydata() for line in figure.axes[0].lines[:2])
     assert straight == pytest.approx(turned)
     assert len(straight) == 21

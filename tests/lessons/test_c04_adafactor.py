@@ -79,11 +79,11 @@ def test_the_estimate_is_exact_for_rank_one_and_keeps_both_means(drawn):
     exact = lesson.random_squares(1, rows, columns, noise=0.0, seed=seed)
     torch.testing.assert_close(lesson.estimate(exact), exact, rtol=1e-12, atol=0)
     rough = lesson.random_squares(3, rows, columns, noise=1.0, seed=seed)
-    found = lesson.estimate(rough)
-    torch.testing.assert_close(lesson.row_means(found), lesson.row_means(rough), rtol=1e-12, atol=0)
-    torch.testing.assert_close(lesson.column_means(found), lesson.column_means(rough), rtol=1e-12, atol=0)
+    predicted = lesson.estimate(rough)
+    torch.testing.assert_close(lesson.row_means(predicted), lesson.row_means(rough), rtol=1e-12, atol=0)
+    torch.testing.assert_close(lesson.column_means(predicted), lesson.column_means(rough), rtol=1e-12, atol=0)
     sums = rough.sum(1, keepdim=True) @ rough.sum(0, keepdim=True) / rough.sum()  # as the paper writes it
-    torch.testing.assert_close(found, sums, rtol=1e-12, atol=0)
+    torch.testing.assert_close(predicted, sums, rtol=1e-12, atol=0)
 
 
 @given(matrices, st.floats(0.01, 1.0))
@@ -92,11 +92,11 @@ def test_no_matrix_of_rank_one_diverges_less(drawn, size):
     """Shazeer & Stern 2018, section 3; the singular vectors are better in squares, as they must be."""
     rows, columns, seed = drawn
     squares = lesson.random_squares(2, rows, columns, noise=0.5, seed=seed)
-    found, generator = lesson.estimate(squares), torch.Generator().manual_seed(seed)
+    predicted, generator = lesson.estimate(squares), torch.Generator().manual_seed(seed)
     left, right = ((size * torch.randn(s, generator=generator)).exp() for s in ((rows, 1), (1, columns)))
-    assert lesson.divergence(squares, found) <= lesson.divergence(squares, found * left * right) + 1e-9
+    assert lesson.divergence(squares, predicted) <= lesson.divergence(squares, predicted * left * right) + 1e-9
     best = lesson.best_of_rank_one(squares)
-    assert lesson.relative_error(squares, best) <= lesson.relative_error(squares, found) + 1e-12
+    assert lesson.relative_error(squares, best) <= lesson.relative_error(squares, predicted) + 1e-12
 
 
 def linear(seed=0, examples=3, tokens=4):
@@ -134,15 +134,15 @@ def test_without_mixed_terms_the_squares_are_summed():
 def test_it_grows_from_an_exact_token_to_a_mean_of_batches():
     model, layer, batch = linear()
     _, _, other = linear(seed=1)
-    found = lesson.growing(model, layer, [batch, other])
-    assert list(found) == ["one token", "one text", "one batch", "mean of 2 batches"]
-    one = found["one token"]
+    growth = lesson.growing(model, layer, [batch, other])
+    assert list(growth) == ["one token", "one text", "one batch", "mean of 2 batches"]
+    one = growth["one token"]
     assert lesson.relative_error(one, lesson.estimate(one)) < 1e-12
-    assert lesson.relative_error(found["one batch"], lesson.estimate(found["one batch"])) > 1e-3
-    figure, alt = lesson.growing_figure(found)
+    assert lesson.relative_error(growth["one batch"], lesson.estimate(growth["one batch"])) > 1e-3
+    figure, alt = lesson.growing_figure(growth)
     assert len(pictures(figure)) == 8
     drawn = torch.as_tensor(pictures(figure)[0])
-    torch.testing.assert_close(drawn, (found["one token"] / found["one token"].mean()).log10())
+    torch.testing.assert_close(drawn, (growth["one token"] / growth["one token"].mean()).log10())
     assert "one token 0%" in alt
     plt.close(figure)
 

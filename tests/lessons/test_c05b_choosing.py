@@ -66,7 +66,7 @@ def test_a_run_that_diverged_is_never_the_best():
 
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_sizes_from_shapes_are_what_optimizers_keep(itemsize):
-    made, found = models.build("distilbert"), lesson.sizes_of("distilbert", itemsize)
+    made, sizes = models.build("distilbert"), lesson.sizes_of("distilbert", itemsize)
     made.to({2: torch.bfloat16, 4: torch.float32}[itemsize])
     kinds = {"AdamW": torch.optim.AdamW, "SGD, momentum": lambda ps: torch.optim.SGD(ps, momentum=0.9)}
     kinds |= {"AdamW, 8 bits": optim.AdamW8bit, "Muon": lambda _: lesson.muon(made, 0.1)}
@@ -75,12 +75,12 @@ def test_sizes_from_shapes_are_what_optimizers_keep(itemsize):
         for p in made.parameters():
             p.grad = torch.zeros_like(p)
         optimizer.step()
-        kept = [
+        states = [
             t for state in optimizer.state.values() for key, t in state.items() if torch.is_tensor(t) and key[0] != "q"
         ]
-        assert found[name]["optimizer state"] == sum(t.nbytes for t in kept), name
-        assert found[name]["parameters"] == models.parameter_bytes(made)
-    assert found["Adafactor, in backward"]["gradients"] == max(p.nbytes for p in made.parameters())
+        assert sizes[name]["optimizer state"] == sum(t.nbytes for t in states), name
+        assert sizes[name]["parameters"] == models.parameter_bytes(made)
+    assert sizes["Adafactor, in backward"]["gradients"] == max(p.nbytes for p in made.parameters())
 
 
 def test_bytes_add_up_and_the_title_says_what_fits():

@@ -155,9 +155,9 @@ def test_the_gradient_of_an_update_is_read_from_the_step(batches):
     model = Regression()
     before = [p.clone() for p in model.parameters()]
     run = {"callbacks": [training.Accumulate(3)], "progress": False}
-    found = gradient_of_update(model, lambda o: training.train(model, o, Loader(batches[:3]), **run))
+    gradient = gradient_of_update(model, lambda o: training.train(model, o, Loader(batches[:3]), **run))
     right = joint_gradient(batches[:3]).flatten()
-    assert relative_error(found[:4], right) < 1e-12
+    assert relative_error(gradient[:4], right) < 1e-12
     assert all(map(torch.equal, before, model.parameters()))
 
 
@@ -231,8 +231,8 @@ def test_the_play_knows_how_far_a_mean_of_means_is_off(ragged_texts):
     """From the texts' own gradients it finds what training finds."""
     parts, whole = ragged_texts
     model = models.build("llama").double()
-    found = lesson.token_gradients(model, data.batches(ragged_rows(parts), 1))
-    counts, error = found.mean_of_means(4, by_length=True)
+    gradients = lesson.token_gradients(model, data.batches(ragged_rows(parts), 1))
+    counts, error = gradients.mean_of_means(4, by_length=True)
     assert counts.tolist() == [training.num_loss_tokens(model, batch) for batch in parts]
 
     def used(batches, *callbacks):
@@ -240,7 +240,7 @@ def test_the_play_knows_how_far_a_mean_of_means_is_off(ragged_texts):
         return gradient_of_update(model, lambda sgd: training.train(model, sgd, batches, **run))
 
     assert error == pytest.approx(relative_error(used(parts, lesson.DividesByK(4)), used(whole)), rel=1e-4)
-    assert found.mean_of_means(16, by_length=False)[1] == pytest.approx(0, abs=1e-6)
+    assert gradients.mean_of_means(16, by_length=False)[1] == pytest.approx(0, abs=1e-6)
 
 
 def ragged_rows(parts):

@@ -71,7 +71,7 @@ def test_a_layer_that_needs_no_gradient_is_left_out():
     model = make_model()
     model[0].requires_grad_(False)
     outputs, parameters = lesson.gradients_of(model, lambda: model(torch.ones(5, 3)).sum())
-    assert [[tuple(g.shape) for g in found] for found in (outputs, parameters)] == [[(5, 2)], [(2, 4), (2,)]]
+    assert [[tuple(g.shape) for g in part] for part in (outputs, parameters)] == [[(5, 2)], [(2, 4), (2,)]]
 
 
 def test_a_weight_that_two_layers_share_is_counted_once():

@@ -41,8 +41,8 @@ def paths():
         "another seed": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), look=4, seed=1),
     }
     return [
-        found["one kind"]
-        for found in launch(train_on_rank, 2, build, {"one kind": [share(0), share(1)]}, share(2), plans)
+        path["one kind"]
+        for path in launch(train_on_rank, 2, build, {"one kind": [share(0), share(1)]}, share(2), plans)
     ]
 
 
@@ -54,12 +54,12 @@ def test_the_mean_learns_and_both_ranks_see_the_same_of_it(paths):
 
 
 def test_what_is_sent_is_what_the_plan_says_and_looking_sends_nothing(paths):
-    found = paths[0]
-    assert found["DDP"].sent == [4 * step * ELEMENTS for step in (4, 8, 12)]
-    assert found["H = 1"].sent == [4 * step * ELEMENTS for step in (4, 8, 12)]
-    assert found["H = 5"].sent == [0, 4 * ELEMENTS, 3 * 4 * ELEMENTS]
-    assert found["H = 5, unfinished"].sent[-1] == 2 * 4 * ELEMENTS
-    assert found["8 bits"].sent[-1] == 12 * (2048 + 4)
+    path = paths[0]
+    assert path["DDP"].sent == [4 * step * ELEMENTS for step in (4, 8, 12)]
+    assert path["H = 1"].sent == [4 * step * ELEMENTS for step in (4, 8, 12)]
+    assert path["H = 5"].sent == [0, 4 * ELEMENTS, 3 * 4 * ELEMENTS]
+    assert path["H = 5, unfinished"].sent[-1] == 2 * 4 * ELEMENTS
+    assert path["8 bits"].sent[-1] == 12 * (2048 + 4)
 
 
 def test_an_all_reduce_of_two_ranks_is_two_messages(paths):
@@ -73,11 +73,11 @@ def test_another_seed_draws_other_batches_as_many(paths):
 
 
 def test_drift_is_a_sawtooth_or_none_or_never_heals(paths):
-    found = paths[0]
-    assert max(d for _, d in found["DDP"].drifts) == 0
-    assert [step for step, d in found["H = 5"].drifts if d == 0] == [0, 5, 10]
-    assert [step for step, _ in found["unlike"].drifts] == list(range(13))
-    assert min(d for _, d in found["unlike"].drifts) > 0.1
+    path = paths[0]
+    assert max(d for _, d in path["DDP"].drifts) == 0
+    assert [step for step, d in path["H = 5"].drifts if d == 0] == [0, 5, 10]
+    assert [step for step, _ in path["unlike"].drifts] == list(range(13))
+    assert min(d for _, d in path["unlike"].drifts) > 0.1
 
 
 def test_an_unfinished_rank_has_another_loss_than_the_mean(paths):
@@ -281,7 +281,7 @@ def test_corrected_steps_bring_the_mean_to_the_joint_minimum_with_many_local_ste
 
 def test_the_figure_to_play_with_says_how_far_the_mean_ends_from_the_minimum():
     figure, alt = lesson.play_local_drift(every=1, heterogeneity=1.0, ranks=3, rate=0.5)
-    said = figure.get_suptitle()
-    assert said.startswith("60 averages in 60 steps")
+    heading = figure.get_suptitle()
+    assert heading.startswith("60 averages in 60 steps")
     assert "after 60 averages the mean is 0.0" in alt
     assert "drift corrected" in lesson.play_local_drift(corrected=True)[1]

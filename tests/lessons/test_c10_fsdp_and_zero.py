@@ -258,8 +258,8 @@ def test_a_lane_does_one_thing_at_a_time_and_memory_returns_to_what_is_kept(step
             jobs = sorted(job[2:] for job in schedule.jobs if job[0] == rank and (job[1] in PHASES) == computes)
             assert all(end <= start + 1e-9 for (_, end), (start, _) in zip(jobs, jobs[1:], strict=False))
     stage, ranks = step["stage"], step["ranks"]
-    kept = [1 / ranks if stage >= first else 1 for first in (2, 2, 1)]
-    assert schedule.memory[-1] == pytest.approx(kept[0] + kept[1] + 2 * kept[2])
+    shares = [1 / ranks if stage >= first else 1 for first in (2, 2, 1)]
+    assert schedule.memory[-1] == pytest.approx(shares[0] + shares[1] + 2 * shares[2])
     assert min(schedule.memory) > 0
 
 

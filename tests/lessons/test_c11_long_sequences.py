@@ -17,10 +17,10 @@ CPU = torch.device("cpu")
 def test_a_cost_is_what_the_operators_hold():
     """exp saves its result, and the sum's gradient is expanded: one tensor saved, two at the peak."""
     x = torch.zeros(1000, requires_grad=True)
-    found = lesson.cost(torch.exp, x)
-    assert found.saved == x.nbytes
-    assert x.nbytes * 2 <= found.peak <= x.nbytes * 2 + 64
-    assert found.seconds > 0
+    cost = lesson.cost(torch.exp, x)
+    assert cost.saved == x.nbytes
+    assert x.nbytes * 2 <= cost.peak <= x.nbytes * 2 + 64
+    assert cost.seconds > 0
 
 
 def test_handed_over_counts_parameters_and_repetitions():
@@ -33,21 +33,21 @@ def test_a_ring_is_one_process_and_two_ends_balance_it():
     seen = launch(lesson.ring_on_rank, ranks, 32)
     part = 4 * 2 * 16 * 32 // ranks
     for way in lesson.PLACES:
-        found = lesson.ring_summary([rank[way] for rank in seen])
-        assert float(found["apart"]) < 1e-4
-        assert found["forward, sent"] == 2 * (ranks - 1) * part
-        assert found["both, sent"] == (6 * ranks - 4) * part
+        summary = lesson.ring_summary([rank[way] for rank in seen])
+        assert float(summary["apart"]) < 1e-4
+        assert summary["forward, sent"] == 2 * (ranks - 1) * part
+        assert summary["both, sent"] == (6 * ranks - 4) * part
     pairs = [[rank[way]["pairs"] for rank in seen] for way in lesson.PLACES]
     assert sum(pairs[0]) == sum(pairs[1]) == 32 * 33 // 2
     assert len(set(pairs[1])) == 1
-    assert found["busiest / mean"] == 1
+    assert summary["busiest / mean"] == 1
 
 
 def test_only_the_sum_over_all_tokens_times_the_ranks_survives_averaging():
-    found = launch(lesson.loss_gradients_on_rank, 2)[0]
-    assert found["sum / 8 × ranks"] == pytest.approx(1)
-    assert found["sum / 8"] == pytest.approx(0.5)
-    assert found["mean"] == pytest.approx((2 + 6) / 2 / 4.5)
+    gradients = launch(lesson.loss_gradients_on_rank, 2)[0]
+    assert gradients["sum / 8 × ranks"] == pytest.approx(1)
+    assert gradients["sum / 8"] == pytest.approx(0.5)
+    assert gradients["mean"] == pytest.approx((2 + 6) / 2 / 4.5)
 
 
 def test_tiles_above_the_diagonal_are_not_counted():

@@ -35,12 +35,12 @@ def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
     assert {len(row.names) for row in rows} == {1}
     # The plan's 4-bit AdamW is torchao's, of which one kernel is enough.
     ours = [row for row in rows if row.names != ("4-bit AdamW",)][:2]
-    found = {row.names[0]: lesson.fine_tune_and_measure(BASE, rungs[row.names[0]], SCALE) for row in ours}
+    tries = {row.names[0]: lesson.fine_tune_and_measure(BASE, rungs[row.names[0]], SCALE) for row in ours}
     for row in ours:
-        one = found[row.names[0]]
+        one = tries[row.names[0]]
         assert one.predicted == row.peak
         assert one.peak == pytest.approx(row.peak, rel=0.001)
-    measured = [one.peak for one in found.values()]
+    measured = [one.peak for one in tries.values()]
     assert measured == sorted(measured)
 
 
@@ -123,8 +123,8 @@ def test_each_way_was_tuned_at_three_rates_and_the_best_is_taken():
 def test_the_race_is_paired_by_seed():
     differences = lesson.race_differences(lesson.stored_runs())
     assert all(len(values) == len(lesson.RACE_SEEDS) for values in differences.values())
-    said = lesson.race_title({"a": [-1, -2], "b": [-1, 1], "c": [1, 2]})
-    assert said == "Below AdamW with every seed: a\nAbove AdamW with every seed: c; the others end on both sides"
+    text = lesson.race_title({"a": [-1, -2], "b": [-1, 1], "c": [1, 2]})
+    assert text == "Below AdamW with every seed: a\nAbove AdamW with every seed: c; the others end on both sides"
     assert "GaLore, a half" in lesson.race_title(differences).partition("Above")[0]
 
 
@@ -141,11 +141,11 @@ def test_each_moves_hidden_matrices_and_the_rest_and_keeps_the_bytes_it_claims(n
             p.grad = torch.randn_like(p)
         optimizer.step()
     assert not any(map(torch.equal, before, trained))
-    kept = {p: state for p, state in optimizer.state.items() if all(p is not other for other in others)}
+    states = {p: state for p, state in optimizer.state.items() if all(p is not other for other in others)}
     held = [
-        t for state in kept.values() for key, t in state.items() if isinstance(t, torch.Tensor) and "qmap" not in key
+        t for state in states.values() for key, t in state.items() if isinstance(t, torch.Tensor) and "qmap" not in key
     ]
-    counters = 4 * len(kept) if "LoRA" in name else 0
+    counters = 4 * len(states) if "LoRA" in name else 0
     assert sum(t.nbytes for t in held) == low.state(shapes) + counters
 
 
@@ -220,8 +220,8 @@ def test_the_play_has_the_shares_of_the_optimizers(state):
     kinds = {"SGD": optim.SGD, "4 bits": lesson.AdamW4bit, "8 bits": optim.AdamW8bit, "16 bits": lesson.AdamW16bit}
     kinds |= {"32 bits": optim.AdamW, "GaLore, a quarter": lesson.GaLore}
     rank = {"rank": 512} if "GaLore" in state else {}
-    kept = sum(kinds[state].state_bytes(shape, **rank) for shape in shapes)
-    assert lesson.STATES[state] == pytest.approx(kept / (8 * 12 * 2048**2), abs=1e-3)
+    state_bytes = sum(kinds[state].state_bytes(shape, **rank) for shape in shapes)
+    assert lesson.STATES[state] == pytest.approx(state_bytes / (8 * 12 * 2048**2), abs=1e-3)
     _, alt = lesson.play_ways(state=state)
     assert "1,207,959,552 weights in 32 bits, 1,207,959,552 trained" in alt
 

@@ -106,10 +106,10 @@ def test_accelerate_repeats_a_row_and_steps_the_schedule_once_for_each_rank():
 def test_deepspeed_clips_by_its_own_configuration_alone(stage):
     free = launch(partial(lesson.deepspeed_alone, gradient_clipping=0.0), 2, stage, seconds=200)
     tried = launch(partial(lesson.deepspeed_alone, gradient_clipping=0.0), 2, stage, True, seconds=200)
-    told = launch(partial(lesson.deepspeed_alone, gradient_clipping=0.5), 2, stage, seconds=200)
+    report = launch(partial(lesson.deepspeed_alone, gradient_clipping=0.5), 2, stage, seconds=200)
     assert [moved for moved, _ in (*free, *tried)] == pytest.approx([4] * 4)
     assert [norm for _, norm in tried] == [0, 0]
-    assert [moved for moved, _ in told] == pytest.approx([0.5] * 2, rel=1e-3)
+    assert [moved for moved, _ in report] == pytest.approx([0.5] * 2, rel=1e-3)
 
 
 @pytest.mark.skipif(not find_spec("lightning"), reason="needs lightning")
@@ -136,7 +136,8 @@ def test_what_a_run_says_of_what_it_makes_again_is_understood():
         "Goes on after update 40; none is computed again.": (40, 0),
     }
     for sentence, (after, again) in sentences.items():
-        assert lesson._read_resumption(lesson._RESUMPTION.search(f"…\n{sentence}\n")) == (after, again)
+        assert lesson.resumption_in(f"…\n{sentence}\n") == (after, again)
+    assert lesson.resumption_in("…\n") is None
 
 
 @pytest.mark.slow
@@ -177,20 +178,20 @@ def test_a_run_that_is_given_up_leaves_no_process_and_no_folder(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("there", "said"), [(True, "ended too early"), (False, "ended with code 1")])
-def test_a_run_that_ends_by_itself_is_not_waited_for(tmp_path, there, said):
+@pytest.mark.parametrize(("there", "message"), [(True, "ended too early"), (False, "ended with code 1")])
+def test_a_run_that_ends_by_itself_is_not_waited_for(tmp_path, there, message):
     job = lesson.small_job(tmp_path, strategy="ddp", steps=8)
     if not there:
         (tmp_path / "config.json").unlink()
-    with pytest.raises(CourseError, match=said):
+    with pytest.raises(CourseError, match=message):
         lesson.disturb(job, 10**6, seconds=10_000)
 
 
 def awaited(look):
     """What `look` gives, as soon as it gives something."""
     for _ in range(1200):
-        if found := look():
-            return found
+        if value := look():
+            return value
         time.sleep(0.05)
     raise AssertionError("It never came.")
 
@@ -223,10 +224,10 @@ def test_agents_and_ranks_end_with_the_process_that_began_them(tmp_path):
 def test_an_agent_is_told_what_torchrun_takes_and_leaves_the_runs_own_flags_alone():
     from torch.distributed.run import parse_args
 
-    said = parse_args(words("127.0.0.1:1", 2, ["--logs", "csv", "tensorboard", "--standalone"]))
-    assert (said.nnodes, said.rdzv_endpoint, said.standalone) == ("2", "127.0.0.1:1", False)
-    assert said.training_script == "course_utils.cli"
-    assert said.training_script_args == ["train", "--logs", "csv", "tensorboard", "--standalone"]
+    parsed = parse_args(words("127.0.0.1:1", 2, ["--logs", "csv", "tensorboard", "--standalone"]))
+    assert (parsed.nnodes, parsed.rdzv_endpoint, parsed.standalone) == ("2", "127.0.0.1:1", False)
+    assert parsed.training_script == "course_utils.cli"
+    assert parsed.training_script_args == ["train", "--logs", "csv", "tensorboard", "--standalone"]
 
 
 def test_the_figure_says_what_a_lost_node_cost():
@@ -237,11 +238,11 @@ def test_the_figure_says_what_a_lost_node_cost():
     ]
     progress = [(5.0, 1), (8.9, 47), (21.0, 41), (25.0, 90)]
     run = lesson.Disturbed(pd.DataFrame(events, columns=["second", "who", "what"]), progress, 7, 0.0)
-    figure, said = lesson.disturbed_figure(run)
+    figure, alt = lesson.disturbed_figure(run)
     assert title(figure.axes[0]) == "A killed agent costs 12 s, and 7 updates made again"
     lines = [line.get_xydata().tolist() for line in figure.axes[0].lines]
     assert lines == [[[5.0, 1.0], [8.9, 47.0]], [[21.0, 41.0], [25.0, 90.0]]]
-    assert "9.0 s: agent 1 is killed" in said
+    assert "9.0 s: agent 1 is killed" in alt
 
 
 def test_the_log_is_drawn_attempt_by_attempt(tmp_path):
@@ -249,11 +250,11 @@ def test_the_log_is_drawn_attempt_by_attempt(tmp_path):
     for attempt, step, loss in ((1, 10, 3.0), (1, 20, 2.5), (2, 20, 3.0), (2, 30, 2.0)):
         logger.log(step, {"attempt": attempt, "loss": loss, "tokens_per_second": 100.0 * step})
     logger.close()
-    figure, said = lesson.log_figure(tmp_path)
+    figure, alt = lesson.log_figure(tmp_path)
     assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[3.0, 2.5], [3.0, 2.0]]
     assert list(figure.axes[1].lines[1].get_ydata()) == [2000.0, 3000.0]
     assert figure.get_suptitle() == "Logged again: update 20, with losses that differ by 0.5"
-    assert said.endswith(
+    assert alt.endswith(
         "log.csv has 4 rows: attempt 1, updates 10 to 20, loss 2.50; attempt 2, updates 20 to 30, loss 2.00."
     )
 
@@ -276,7 +277,7 @@ def test_the_checklist_has_a_verdict_on_each_measured_figure():
     waits, calls, runs = (lesson.checklist(traced(*each), history, machine) for each in ((0.3, 0), (0, 0.2), (0, 0)))
     assert list(waits["measured"]) == ["30% of the time", "0% of the time", "60.0%", "mm, 100%", "300"]
     assert list(calls["measured"][:2]) == ["0% of the time", "20% of the time"]
-    first_words = [[verdict.partition(":")[0] for verdict in found["verdict"][:3]] for found in (waits, calls, runs)]
+    first_words = [[verdict.partition(":")[0] for verdict in table["verdict"][:3]] for table in (waits, calls, runs)]
     assert first_words == [["look at", "fine", "fine"], ["fine", "look at", "fine"], ["fine"] * 3]
     assert waits["verdict"].iloc[4] == "at the best rate 500"
 

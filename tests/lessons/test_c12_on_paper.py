@@ -217,17 +217,17 @@ def test_of_all_meshes_those_that_fit_come_first_the_quickest_first():
 
 
 def test_the_figure_of_meshes_counts_those_that_fit():
-    found = {"70B": lesson.steps_on_meshes(SEVENTY, UPDATE, CLUSTER, 64)}
-    figure, alt = lesson.meshes_figure(found)
-    fit = sum(step.fits for step in found["70B"])
+    meshes = {"70B": lesson.steps_on_meshes(SEVENTY, UPDATE, CLUSTER, 64)}
+    figure, alt = lesson.meshes_figure(meshes)
+    fit = sum(step.fits for step in meshes["70B"])
     assert alt.startswith(
         f"70B, {fit} of 28 meshes fit; data × tensor × pipeline, the quickest and the largest of each kind: "
     )
-    assert title(figure.axes[0]) == f"70B: {' × '.join(map(str, found['70B'][0].mesh))} is quickest"
-    shown = lesson.telling(found["70B"])
-    assert shown[:5] == found["70B"][:5]
+    assert title(figure.axes[0]) == f"70B: {' × '.join(map(str, meshes['70B'][0].mesh))} is quickest"
+    shown = lesson.telling(meshes["70B"])
+    assert shown[:5] == meshes["70B"][:5]
     assert len(figure.axes[0].texts) == len(shown) == 8
-    rest = [step for step in found["70B"][5:] if step.fits]
+    rest = [step for step in meshes["70B"][5:] if step.fits]
     for axis in range(3):
         assert max(step.mesh[axis] for step in rest) in {step.mesh[axis] for step in shown[5:]}
 
@@ -349,5 +349,5 @@ def test_checkpoints_that_are_written_meanwhile_lose_what_a_simulation_loses(bet
     saving, copying, restart, random = 50.0, 0.2, 600.0, np.random.default_rng(0)
     up = random.exponential(between, 400_000) - restart
     pieces = np.maximum(np.floor(up / (saving + copying)) - 1, 0)  # the last copy is not yet written
-    kept = pieces.sum() * saving / (400_000 * between)
-    assert lesson.lost_asynchronously(saving, copying, restart, between) == pytest.approx(1 - kept, abs=0.005)
+    useful = pieces.sum() * saving / (400_000 * between)
+    assert lesson.lost_asynchronously(saving, copying, restart, between) == pytest.approx(1 - useful, abs=0.005)

@@ -47,16 +47,16 @@ def launched(ranks, *calls):
 
 def test_a_model_cut_by_width_is_the_same_model(work, truth):
     ways = {lesson.by_hand: 4, lesson.by_torch: 7, partial(lesson.by_torch, inputs_first=True): 4}
-    kept = (
+    stored = (
         sum(grad.numel() for grad in truth.values())
         - sum(g.numel() for name, g in truth.items() if "_proj" in name) // 2
     )
-    found = launched(2, *(partial(lesson.measure_tensor, work, cut) for cut in ways))
-    for all_reduces, ranks in zip(ways.values(), found, strict=True):
+    results = launched(2, *(partial(lesson.measure_tensor, work, cut) for cut in ways))
+    for all_reduces, ranks in zip(ways.values(), results, strict=True):
         for rank, seen in enumerate(ranks):
             assert seen.gradients.keys() == truth.keys()
             assert seen.apart(truth, rank) < 1e-10
-            assert seen.elements == kept
+            assert seen.elements == stored
             assert [entry.collective for entry in seen.sent.entries] == ["all-reduce"] * all_reduces * 4 * 3
             assert seen.sent.sent == all_reduces * 4 * 3 * work.boundary_bytes
 
@@ -96,8 +96,8 @@ def test_torch_s_pipeline_is_ours(work):
     work = replace(work, micro_batches=4)
     truth = lesson.gradients_alone(work)
     kinds = "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleavedZeroBubble"
-    found = launched(2, *(partial(lesson.measure_torch_pipeline, work, kind) for kind in kinds))
-    for kind, ranks in zip(kinds, found, strict=True):
+    results = launched(2, *(partial(lesson.measure_torch_pipeline, work, kind) for kind in kinds))
+    for kind, ranks in zip(kinds, results, strict=True):
         for rank, (seen, order) in enumerate(ranks):
             assert seen.apart(truth, rank) < 1e-10
             assert seen.sent.sent == 4 * work.boundary_bytes
@@ -123,11 +123,11 @@ def test_a_stage_holds_what_is_in_flight():
     """A message may still be on its way: b·s·h numbers."""
     work = lesson.Work(llama(), 6, examples=4, tokens=32, dtype=torch.float32)
     updates = {"one": (gpipe, 1), "gpipe": (gpipe, 6), "1F1B": (one_f_one_b, 6)}
-    for rank, found in enumerate(launch(lesson.measure_held, 2, work, updates, 8)):
+    for rank, results in enumerate(launch(lesson.measure_held, 2, work, updates, 8)):
         for name, (orders, count) in updates.items():
             flying = Schedule(orders(2, count)).in_flight[rank]
-            predicted = found["one"].peak + (flying - 1) * found["one"].one
-            assert predicted - 0.01 * predicted < found[name].peak <= predicted + work.boundary_bytes + 1024
+            predicted = results["one"].peak + (flying - 1) * results["one"].one
+            assert predicted - 0.01 * predicted < results[name].peak <= predicted + work.boundary_bytes + 1024
 
 
 def test_a_schedule_draws_itself_and_says_what_is_drawn():

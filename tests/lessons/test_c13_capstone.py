@@ -24,12 +24,12 @@ def test_half_of_what_plain_adamw_really_takes_is_there():
 
 
 def test_a_proved_recipe_takes_the_bytes_it_promised_and_is_kept_with_them():
-    found, told = lesson.prove(SMALL), weigh(lesson.here(), SMALL)
-    assert told.fits
-    assert found.peak == pytest.approx(told.estimate.peak, rel=0.001)
-    (kept,) = (choice for choice in load() if choice.scenario == "here")
-    assert [row.measured for row in kept.rows] == [found.peak, found.seconds]
-    assert kept.recipe == {"optimizer": "adafactor", "batch": 2, "sequence": LENGTH, "accumulation": 8}
+    proof, weighed = lesson.prove(SMALL), weigh(lesson.here(), SMALL)
+    assert weighed.fits
+    assert proof.peak == pytest.approx(weighed.estimate.peak, rel=0.001)
+    (stored,) = (choice for choice in load() if choice.scenario == "here")
+    assert [row.measured for row in stored.rows] == [proof.peak, proof.seconds]
+    assert stored.recipe == {"optimizer": "adafactor", "batch": 2, "sequence": LENGTH, "accumulation": 8}
 
 
 def test_the_libraries_make_the_updates_that_the_recipe_asks_for():
@@ -39,15 +39,15 @@ def test_the_libraries_make_the_updates_that_the_recipe_asks_for():
 
 
 def test_the_figure_says_who_keeps_the_budgets_and_by_how_much_others_do_not():
-    found = {"plain": weigh(lesson.here(), PLAIN), "small": weigh(lesson.here(), SMALL)}
-    figure, alt = lesson.budgets_figure(found)
-    kept = sum(w.fits and w.seconds <= lesson.here().seconds for w in found.values())
-    assert figure.get_suptitle() == f"{kept} of 2 keep both budgets (dashed)"
+    by_name = {"plain": weigh(lesson.here(), PLAIN), "small": weigh(lesson.here(), SMALL)}
+    figure, alt = lesson.budgets_figure(by_name)
+    within = sum(w.fits and w.seconds <= lesson.here().seconds for w in by_name.values())
+    assert figure.get_suptitle() == f"{within} of 2 keep both budgets (dashed)"
     bytes_drawn = {bar.get_y(): 0.0 for bar in figure.axes[0].patches}
     for bar in figure.axes[0].patches:
         bytes_drawn[bar.get_y()] += bar.get_width()
     shares = [drawn / bytes_drawn[min(bytes_drawn)] for _, drawn in sorted(bytes_drawn.items())]
-    assert shares == pytest.approx([w.estimate.peak / found["plain"].estimate.peak for w in found.values()])
+    assert shares == pytest.approx([w.estimate.peak / by_name["plain"].estimate.peak for w in by_name.values()])
     assert "plain: " in alt
     assert "too much" in "".join(text.get_text() for text in figure.axes[0].texts)
 

@@ -206,11 +206,11 @@ class WithAPooler(torch.nn.Module):
 def test_what_gets_no_gradient_has_no_state():
     """As `dry_run` says, which takes a real first step."""
     recipe = Recipe("adamw", batch=4)
-    found = estimate(WithAPooler, recipe, batch=lambda b, s: torch.ones(b, 64))
-    work = found.workload
-    assert found.peak == dry_run(work.build, work.step).peak
+    predicted = estimate(WithAPooler, recipe, batch=lambda b, s: torch.ones(b, 64))
+    work = predicted.workload
+    assert predicted.peak == dry_run(work.build, work.step).peak
     state = 2 * 4 * 65 * 64 + 2 * 4  # two averages of the body's, and a step for each of its parameters
-    assert found.by_instant()["update"]["optimizer state"] == state
+    assert predicted.by_instant()["update"]["optimizer state"] == state
 
 
 def test_attention_is_as_wide_as_its_values_on_cuda():

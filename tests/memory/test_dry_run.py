@@ -107,13 +107,13 @@ def test_on_cuda_a_layer_keeps_what_the_paper_says(attention, factor):
     s, b, h, a = 128, 2, 256, 4
     sizes = {"n_embd": h, "n_head": a, "vocab_size": 64, "n_positions": s, "activation_function": "gelu"}
 
-    def kept(blocks):
+    def saved_bytes(blocks):
         config = models.configuration("gpt2", n_layer=blocks, use_cache=False, **sizes)
         work = Workload(config, Recipe("sgd", "bf16", b, s, attention=attention, device="cuda"))
         usage = dry_run(work.build, work.step, "cuda")
         return usage.timeline.query("phase == 'forward'")["activations"].iloc[-1]
 
-    assert kept(3) - kept(2) == pytest.approx(s * b * (34 * h + factor * a * s), rel=0.07)
+    assert saved_bytes(3) - saved_bytes(2) == pytest.approx(s * b * (34 * h + factor * a * s), rel=0.07)
 
 
 def test_on_cuda_autocast_widens_what_cuda_widens():
@@ -294,7 +294,7 @@ def failing(model):
 
 
 @pytest.mark.parametrize(
-    ("build", "step", "like", "said"),
+    ("build", "step", "like", "message"),
     [
         (lambda: (nn.Linear(2, 2),), failing, "cpu", r"\(RuntimeError: expected 3 arguments\)\.$"),
         (lambda: (torch.ones(2),), lambda x: None, "cpu", "no model; let it return a tuple with one"),
@@ -313,13 +313,13 @@ def failing(model):
         (lambda: (m := nn.Linear(4, 4), torch.optim.LBFGS(m.parameters())), lambda *parts: None, "cpu", "LBFGS"),
     ],
 )
-def test_what_a_dry_run_cannot_follow_is_a_sentence(build, step, like, said):
-    with pytest.raises(CourseError, match=said):
+def test_what_a_dry_run_cannot_follow_is_a_sentence(build, step, like, message):
+    with pytest.raises(CourseError, match=message):
         dry_run(build, step, like)
 
 
 @pytest.mark.parametrize(
-    ("step", "said"),
+    ("step", "message"),
     [
         (
             lambda model, optimizer: None,
@@ -328,16 +328,16 @@ def test_what_a_dry_run_cannot_follow_is_a_sentence(build, step, like, said):
         (lambda model, optimizer, x, y: None, "missing a required argument: 'y'"),
     ],
 )
-def test_a_step_that_takes_another_number_of_arguments_is_said_to_do_so(step, said):
+def test_a_step_that_takes_another_number_of_arguments_is_said_to_do_so(step, message):
     def build():
         model = nn.Linear(4, 4)
         return model, torch.optim.SGD(model.parameters()), torch.ones(2, 4)
 
     for ask in (dry_run, measure):
-        with pytest.raises(CourseError) as told:
+        with pytest.raises(CourseError) as refusal:
             ask(build, step)
-        assert said in str(told.value)
-        assert "dry_run.py" not in str(told.value)
+        assert message in str(refusal.value)
+        assert "dry_run.py" not in str(refusal.value)
 
 
 def test_sparse_gradients_are_refused_and_measured():

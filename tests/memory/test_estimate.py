@@ -67,9 +67,9 @@ def pairs_in_bf16(b, s):
 )
 def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
     work = memory.Workload(what, recipe, batch)
-    found = estimate(what, recipe, batch=batch)
-    assert found.peak == pytest.approx(measure(work.build, work.step, timed=0).peak, rel=0.002)
-    assert found.how == "a dry run of just this step"
+    predicted = estimate(what, recipe, batch=batch)
+    assert predicted.peak == pytest.approx(measure(work.build, work.step, timed=0).peak, rel=0.002)
+    assert predicted.how == "a dry run of just this step"
 
 
 @pytest.mark.parametrize(
@@ -86,21 +86,21 @@ def test_further_sizes_are_formulas_and_equal_dry_runs(recipe):
     first = estimate(LLAMA, replace(recipe, batch=4, sequence=64))
     assert first.how == "a dry run of 3 of its 5 blocks"
     for batch, sequence in ((3, 96), (9, 256)):
-        found = first.at(batch=batch, sequence=sequence)
-        assert "formulas found from" in found.how, found.how
-        work = found.workload
+        predicted = first.at(batch=batch, sequence=sequence)
+        assert "formulas found from" in predicted.how, predicted.how
+        work = predicted.workload
         usage = memory.dry_run(work.build, work.step, recipe.device, ranks=recipe.ranks)
-        assert found.peak == usage.peak
-        assert found.peak_instant.name == usage.peak_phase
-        assert found.peak_instant.by_kind == usage.split
+        assert predicted.peak == usage.peak
+        assert predicted.peak_instant.name == usage.peak_phase
+        assert predicted.peak_instant.by_kind == usage.split
 
 
 def test_one_example_has_formulas_of_its_own():
     fresh = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=5)
     one = estimate(fresh, Recipe(batch=1, sequence=64))
-    found = one.at(sequence=128)
-    assert "formulas found" in found.how
-    assert found.peak == dry_peak(fresh, found.recipe)
+    predicted = one.at(sequence=128)
+    assert "formulas found" in predicted.how
+    assert predicted.peak == dry_peak(fresh, predicted.recipe)
     assert one.at(batch=2).how == "a dry run of 3 of its 5 blocks", "two examples are another regime"
 
 
@@ -112,25 +112,25 @@ def test_beyond_what_was_confirmed_it_asks_again():
     config = MistralConfig(**SMALL, head_dim=16, num_hidden_layers=5, sliding_window=100, max_position_embeddings=2048)
     first = estimate(config, Recipe("sgd", batch=2, sequence=32))
     for sequence in (48, 256):
-        found = first.at(sequence=sequence)
-        assert found.peak == dry_peak(config, found.recipe), found.how
+        predicted = first.at(sequence=sequence)
+        assert predicted.peak == dry_peak(config, predicted.recipe), predicted.how
 
 
 def test_the_working_is_the_whole_sum_and_its_formulas_are_true():
-    found = estimate(LLAMA, replace(ON_CUDA, batch=4, sequence=64))
-    for instant in found.by_instant():
-        table = found.working(instant)
-        assert table["bytes"].sum() == sum(found.by_instant()[instant].values())
+    predicted = estimate(LLAMA, replace(ON_CUDA, batch=4, sequence=64))
+    for instant in predicted.by_instant():
+        table = predicted.working(instant)
+        assert table["bytes"].sum() == sum(predicted.by_instant()[instant].values())
         for _, row in table.iterrows():
             text = (
                 re.sub(r"([²³])", lambda m: f"**{'²³'.index(m[1]) + 2}", row.formula)
                 .replace("·", "*")
                 .replace("×", "*")
             )
-            assert eval(text, {}, found.sizes) == row["bytes"], row.formula
-    assert "5 × (" in found.working()["formula"].str.cat()
+            assert eval(text, {}, predicted.sizes) == row["bytes"], row.formula
+    assert "5 × (" in predicted.working()["formula"].str.cat()
     with pytest.raises(CourseError, match="No instant is called 'lunch'; choose one of forward"):
-        found.working("lunch")
+        predicted.working("lunch")
 
 
 def test_it_prints_what_somebody_wants_to_read():
@@ -156,10 +156,10 @@ def test_documents_of_a_packed_row_do_not_see_each_other():
 
 
 def test_beside_training_there_are_evaluation_saving_and_loading():
-    found = estimate(SHALLOW, Recipe("sgd", batch=8, sequence=128, device="cuda"))
-    aside = found.aside()
-    parameters = found.by_instant()["forward"]["parameters"]
-    assert aside["evaluation"] < found.peak
+    predicted = estimate(SHALLOW, Recipe("sgd", batch=8, sequence=128, device="cuda"))
+    aside = predicted.aside()
+    parameters = predicted.by_instant()["forward"]["parameters"]
+    assert aside["evaluation"] < predicted.peak
     assert aside["loading"] == pytest.approx(2 * parameters, rel=0.1), "the checkpoint lies beside the model"
     assert aside["saving"] == pytest.approx(parameters, rel=0.1), "copies go to the host"
 
@@ -178,7 +178,7 @@ def test_weights_in_4_bits_are_as_large_as_the_librarys(precision):
     """The same layers by bitsandbytes itself, with real numbers."""
     import bitsandbytes as bnb
 
-    found = estimate(SHALLOW, Recipe(batch=2, sequence=64, lora=4, quantized="nf4", precision=precision))
+    predicted = estimate(SHALLOW, Recipe(batch=2, sequence=64, lora=4, quantized="nf4", precision=precision))
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     real = nn.Linear(64, 160, bias=False, dtype=dtype)
     codes = bnb.nn.Params4bit(real.weight.detach(), requires_grad=False, quant_type="nf4", compress_statistics=True).to(
@@ -186,9 +186,9 @@ def test_weights_in_4_bits_are_as_large_as_the_librarys(precision):
     )
     state = codes.quant_state
     theirs = [codes, state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code]
-    events = found.log.labels
+    events = predicted.log.labels
     ours = sum(
-        int(found.log.changes[place])
+        int(predicted.log.changes[place])
         for place, (phase, _, module, _) in enumerate(events)
         if phase == "" and module.endswith("layers.0.mlp.up_proj.base_layer")
     )
@@ -235,9 +235,9 @@ def test_a_config_json_is_enough(tmp_path):
 
     sizes = {**SMALL, "num_hidden_layers": 2}
     Qwen2Config(**sizes).save_pretrained(tmp_path)
-    found = estimate(tmp_path / "config.json", Recipe("sgd", batch=2, sequence=16))
-    assert found.peak == estimate(str(tmp_path), Recipe("sgd", batch=2, sequence=16)).peak
-    assert found.peak == dry_peak(Qwen2Config(**sizes), Recipe("sgd", batch=2, sequence=16))
+    predicted = estimate(tmp_path / "config.json", Recipe("sgd", batch=2, sequence=16))
+    assert predicted.peak == estimate(str(tmp_path), Recipe("sgd", batch=2, sequence=16)).peak
+    assert predicted.peak == dry_peak(Qwen2Config(**sizes), Recipe("sgd", batch=2, sequence=16))
 
 
 class Body(nn.Module):
@@ -262,8 +262,8 @@ def test_a_module_with_a_model_inside_is_planned_up_to_the_positions_of_that():
 
     source = source_of(Body, batch)
     assert source.positions == 48
-    found = memory.plan(source, 24 * 2**30, Recipe("sgd", batch=2, sequence=16, device="cuda"))
-    assert found.largest["longest sequence"] == 48
+    answer = memory.plan(source, 24 * 2**30, Recipe("sgd", batch=2, sequence=16, device="cuda"))
+    assert answer.largest["longest sequence"] == 48
 
 
 def test_recurrent_layers_are_said_to_be_planned_by_other_kernels_than_a_gpus():
@@ -271,12 +271,12 @@ def test_recurrent_layers_are_said_to_be_planned_by_other_kernels_than_a_gpus():
         def forward(self, x):
             return super().forward(x)[0].sum()
 
-    found = estimate(lambda: Reader(8, 8), Recipe("sgd", device="cuda"), batch=lambda b, s: torch.ones(s, b, 8))
-    assert any("recurrent layers are planned by the CPU's kernels" in note for note in found.notes)
+    predicted = estimate(lambda: Reader(8, 8), Recipe("sgd", device="cuda"), batch=lambda b, s: torch.ones(s, b, 8))
+    assert any("recurrent layers are planned by the CPU's kernels" in note for note in predicted.notes)
 
 
 @pytest.mark.parametrize(
-    ("what", "options", "said"),
+    ("what", "options", "message"),
     [
         ("lama-7b", {}, "No model is called 'lama-7b'; did you mean llama-7b"),
         (3, {}, "int is no model; give a configuration"),
@@ -299,13 +299,13 @@ def test_recurrent_layers_are_said_to_be_planned_by_other_kernels_than_a_gpus():
         (LLAMA, {"recipe": {"batch": 3}}, "recipe must be a memory.Recipe"),
     ],
 )
-def test_what_cannot_be_estimated_is_a_sentence(what, options, said):
-    with pytest.raises(CourseError, match=said):
+def test_what_cannot_be_estimated_is_a_sentence(what, options, message):
+    with pytest.raises(CourseError, match=message):
         estimate(what, **options)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"optimizer": "adam"}, "No optimizer is called 'adam'"),
         ({"precision": "fp8"}, "No precision is called 'fp8'"),
@@ -336,6 +336,6 @@ def test_what_cannot_be_estimated_is_a_sentence(what, options, said):
         ({"zero_stage": 3, "ranks": 2, "precision": "fp16"}, "With a zero_stage"),
     ],
 )
-def test_a_recipe_that_contradicts_itself_is_a_sentence(changes, said):
-    with pytest.raises(CourseError, match=said):
+def test_a_recipe_that_contradicts_itself_is_a_sentence(changes, message):
+    with pytest.raises(CourseError, match=message):
         Recipe(**changes)

@@ -1,8 +1,15 @@
-"""What people paste when memory ran out: messages as torch and rich have written them over the years."""
+"""Why memory did not fall, and what people paste when it ran out: messages as torch and rich have written them over the years."""
+
+import pickle
+from dataclasses import replace
 
 import pytest
+from llamas import LLAMA, RECIPE
 
-from course_utils.memory.plan.explain import explain
+from course_utils.errors import CourseError
+from course_utils.memory import Recipe, estimate
+from course_utils.memory.plan.explain import explain, why
+from course_utils.units import MiB
 
 NEW = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total {word} of 24.00 GiB of which "
@@ -35,12 +42,12 @@ LOSS = trace('File "a/modeling.py", line 9, in forward', 'File "a/loss.py", line
 WRAPPED = "│ ❱ 629 │ probs = scores.softmax(dim=-1) │\n│   632 │ probs = probs.to(value.dtype) │\n"
 
 
-def new(asked="64.00 MiB", word="capacity", unused="100.00 MiB"):
-    return NEW.format(asked=asked, word=word, unused=unused)
+def new(size="64.00 MiB", word="capacity", unused="100.00 MiB"):
+    return NEW.format(asked=size, word=word, unused=unused)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "answer"),
     [
         (
             BACKWARD + OLD,
@@ -75,7 +82,75 @@ def new(asked="64.00 MiB", word="capacity", unused="100.00 MiB"):
         "update",
     ],
 )
-def test_the_last_message_is_read_with_its_moment(text, said, tmp_path):
+def test_the_last_message_is_read_with_its_moment(text, answer, tmp_path):
     (tmp_path / "log").write_text(text, encoding="utf-8")
-    found = explain(tmp_path / "log")
-    assert all(part in found for part in said), found
+    explanation = explain(tmp_path / "log")
+    assert all(part in explanation for part in answer), explanation
+
+
+def test_why_memory_did_not_fall_names_the_instant_that_binds():
+    small = Recipe("adamw-foreach", batch=1, sequence=32, device="cuda")
+    text = why(estimate(LLAMA, small), estimate(LLAMA, replace(small, checkpointing=True)))
+    assert "The peak did not fall, because it is in update" in text
+    large = replace(small, batch=32, sequence=512)
+    text = why(estimate(LLAMA, large), estimate(LLAMA, replace(large, checkpointing=True)))
+    assert "did not fall" not in text
+    assert "activations:" in text
+
+
+MESSAGE = """Traceback (most recent call last):
+  File "train.py", line 12, in <module>
+    loss = model(**batch).loss
+  File "lib/transformers/loss/loss_utils.py", line 36, in ForCausalLMLoss
+    loss = fixed_cross_entropy(logits, labels)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked:.2f} MiB. GPU 0 has a total capacity of 1.00 GiB \
+of which 4.10 MiB is free. Of the allocated memory 700.00 MiB is allocated by PyTorch, \
+and 200.00 MiB is reserved by PyTorch but unallocated.
+"""
+
+
+def test_an_error_message_is_found_in_the_step(tmp_path):
+    predicted = estimate(LLAMA, RECIPE)
+    logits = 4 * 2048 * 8000 * 4
+    (tmp_path / "oom.txt").write_text(MESSAGE.format(asked=logits / MiB))
+    text = explain(tmp_path / "oom.txt", predicted)
+    assert "It happened in the loss" in text
+    assert "A tensor of that size is allocated in forward" in text
+    assert "expandable_segments" in text
+    assert f"peak is in {predicted.peak_instant.name}" in text
+
+
+def test_a_snapshot_is_summed_by_the_line_that_asked(tmp_path):
+    frames = [
+        {"filename": "x/torch/nn.py", "line": 1, "name": "f"},
+        {"filename": "me.py", "line": 7, "name": "forward"},
+    ]
+    block = {"state": "active_allocated", "size": 300, "frames": frames}
+    blocks = [block, {**block, "size": 100}, {"state": "inactive", "size": 600}]
+    snapshot = {"segments": [{"total_size": 1000, "blocks": blocks}]}
+    (tmp_path / "snapshot.pickle").write_bytes(pickle.dumps(snapshot))
+    text = explain(tmp_path / "snapshot.pickle")
+    assert "allocated 400 B, reserved 1000 B" in text
+    assert "400 B  me.py:7 forward" in text
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("it ran",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"all is well", "holds no CUDA out-of-memory message"),
+        (pickle.dumps(Harmful()), "asks for builtins.print"),
+        (pickle.dumps([1]), "is no memory snapshot"),
+    ],
+)
+def test_a_file_that_says_nothing_is_a_sentence_and_runs_nothing(content, message, tmp_path, capsys):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(CourseError, match=message):
+        explain(tmp_path / "file")
+    assert capsys.readouterr().out == ""
+    with pytest.raises(CourseError, match="There is no file"):
+        explain(tmp_path / "another")

@@ -107,7 +107,7 @@ CASES = {
         lambda model, x: _under_autocast(lambda: model(x).square().mean()).backward(),
     ),
     "a truncated normal": (
-        lambda: (_initialized(nn.Linear(64, 64)), torch.randn(8, 64)),
+        lambda: (_initialize(nn.Linear(64, 64)), torch.randn(8, 64)),
         lambda model, x: model(x).square().mean().backward(),
     ),
 } | {
@@ -124,7 +124,7 @@ def _under_autocast(forward):
         return forward()
 
 
-def _initialized(layer):
+def _initialize(layer):
     nn.init.trunc_normal_(layer.weight)
     return layer
 
@@ -170,9 +170,9 @@ def test_what_follows_from_whole_numbers_is_known():
 
 
 def test_what_is_overwritten_with_unknown_numbers_is_known_no_more():
-    def step(model, kept):
-        kept.copy_(model(torch.ones(1, 4)).flatten() * 100)
-        assert kept.sum().item() == 1, "a number that depends on floating tensors is answered with 1"
+    def step(model, numbers):
+        numbers.copy_(model(torch.ones(1, 4)).flatten() * 100)
+        assert numbers.sum().item() == 1, "a number that depends on floating tensors is answered with 1"
 
     dry_run(lambda: (nn.Linear(4, 4), torch.zeros(4, dtype=torch.int64)), step)
 
@@ -220,7 +220,7 @@ def test_codebooks_that_are_kept_for_good_are_real():
         return model, AdamW8bit(model.parameters(), lr=1e-3, min_8bit_size=0), torch.randn(8, 64)
 
     dry_run(build, trained)
-    kept = codebook.dynamic_codebook(False, device=torch.device("cpu"))
-    assert not fake.is_fake(kept)
-    assert quantization.lookup_table(kept) is not None
+    codes = codebook.dynamic_codebook(False, device=torch.device("cpu"))
+    assert not fake.is_fake(codes)
+    assert quantization.lookup_table(codes) is not None
     trained(*build())

@@ -75,8 +75,8 @@ def ids(b, s):
     return torch.randint(50, (b, s))
 
 
-def dry_peak(found):
-    work = found.workload
+def dry_peak(predicted):
+    work = predicted.workload
     return dry_run(work.build, work.step).peak
 
 
@@ -84,12 +84,12 @@ def dry_peak(found):
     not torch.backends.mkldnn.is_available(), reason="without oneDNN a convolution has no such scratch space"
 )
 def test_where_scratch_space_is_the_peak_no_formula_answers():
-    found = estimate(Pictures, Recipe("sgd", batch=2), batch=lambda b, s: torch.randn(b, 3, 8, 8)).at(batch=4)
-    work = found.workload
+    predicted = estimate(Pictures, Recipe("sgd", batch=2), batch=lambda b, s: torch.randn(b, 3, 8, 8)).at(batch=4)
+    work = predicted.workload
     truth = measure(work.build, work.step, timed=0).peak
-    assert found.finder.guess(4, found.recipe.sequence).peak < 0.9 * truth, "formulas alone would be wrong here"
-    assert found.how == "a dry run of just this step"
-    assert found.peak == pytest.approx(truth, rel=0.001)
+    assert predicted.finder.guess(4, predicted.recipe.sequence).peak < 0.9 * truth, "formulas alone would be wrong here"
+    assert predicted.how == "a dry run of just this step"
+    assert predicted.peak == pytest.approx(truth, rel=0.001)
 
 
 @pytest.mark.slow
@@ -127,12 +127,12 @@ def test_a_length_that_kernels_round_up_has_formulas_of_its_own():
 
 
 def test_of_a_function_that_makes_a_model_formulas_are_found_too():
-    found = estimate(Plain, Recipe("sgd", batch=4, sequence=64), batch=ids).at(batch=3, sequence=100)
-    assert found.how.startswith("formulas found from")
-    assert found.peak == dry_peak(found)
+    predicted = estimate(Plain, Recipe("sgd", batch=4, sequence=64), batch=ids).at(batch=3, sequence=100)
+    assert predicted.how.startswith("formulas found from")
+    assert predicted.peak == dry_peak(predicted)
 
 
 def test_a_model_is_not_refused_for_lengths_that_nobody_asked_for():
-    found = estimate(Positioned, Recipe("sgd", batch=4, sequence=16), batch=ids).at(sequence=POSITIONS)
-    assert found.how == "a dry run of just this step"
-    assert found.peak == dry_peak(found)
+    predicted = estimate(Positioned, Recipe("sgd", batch=4, sequence=16), batch=ids).at(sequence=POSITIONS)
+    assert predicted.how == "a dry run of just this step"
+    assert predicted.peak == dry_peak(predicted)

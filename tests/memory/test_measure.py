@@ -121,8 +121,8 @@ def test_nested_phases_and_what_is_outside_of_them_are_told_apart():
             with torch.no_grad():
                 model(x[:100])
         with torch.no_grad():
-            kept = model(x)
-        return kept.shape
+            outputs = model(x)
+        return outputs.shape
 
     measured = measure((model,), step)
     above = {name: peak - measured.resident for name, peak in measured.by_phase.items()}
@@ -131,10 +131,10 @@ def test_nested_phases_and_what_is_outside_of_them_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    ("step", "timed", "said"), [(lambda: None, 1, "nothing with tensors"), (lambda: None, -1, "timed=-1")]
+    ("step", "timed", "message"), [(lambda: None, 1, "nothing with tensors"), (lambda: None, -1, "timed=-1")]
 )
-def test_a_measurement_of_nothing_is_refused(step, timed, said):
-    with pytest.raises(CourseError, match=said):
+def test_a_measurement_of_nothing_is_refused(step, timed, message):
+    with pytest.raises(CourseError, match=message):
         measure((nn.Linear(2, 2),), step, timed=timed)
 
 
@@ -150,10 +150,10 @@ def test_a_model_or_an_optimizer_of_another_kind_is_refused():
 
 
 def test_an_optimizer_that_only_the_step_knows_is_counted():
-    def optimizer_state(known):
+    def optimizer_state(with_optimizer):
         model, x = one_layer(8, 2)
         optimizer = torch.optim.AdamW(model.parameters())
-        built = (model, optimizer) if known else (model,)
+        built = (model, optimizer) if with_optimizer else (model,)
         return measure(built, plain_step(model, optimizer, x)).split["optimizer state"]
 
     assert optimizer_state(True) == optimizer_state(False) == 2 * 8 * 8 * 4 + 4
@@ -174,10 +174,10 @@ def test_what_is_built_inside_is_counted_whole():
         F.mse_loss(model(data[:100]), targets[0]).backward()
 
     parts = measure(build, step), measure(build(), step)
-    kept = 4 * (8 * 8 + 8 + 1000 + 500 * 8 + 100 * 8)
+    saved = 4 * (8 * 8 + 8 + 1000 + 500 * 8 + 100 * 8)
     assert [part.resident for part in parts] == [
-        kept + 4 * 72,
-        kept + 4 * 72,
+        saved + 4 * 72,
+        saved + 4 * 72,
     ]  # the first step's gradients are there too
     assert parts[0].peak == parts[1].peak
 

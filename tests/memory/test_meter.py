@@ -56,8 +56,8 @@ def test_the_largest_pieces_name_their_module(small):
     top = usage.top(200)
     assert top["bytes"].is_monotonic_decreasing
     assert usage.top(len(usage.pieces))["bytes"].sum() == usage.peak
-    known = {name for name, _ in model.named_modules()}
-    assert set(top["module"]) <= known
+    names = {name for name, _ in model.named_modules()}
+    assert set(top["module"]) <= names
     embedding = top[top["kind"] == "parameters"].iloc[0]
     assert (embedding["module"], embedding["shape"]) == ("distilbert.embeddings.word_embeddings", (1000, 32))
     born_backward = [p for p in usage.pieces if p.kind == "backward temporaries" and p.operator.startswith("aten.mm")]

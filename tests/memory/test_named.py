@@ -48,10 +48,10 @@ def draw(seed, count):
 
 
 def assert_is_a_dry_run(name, recipe):
-    found, answer = look_up(name, recipe)
+    shipped, answer = look_up(name, recipe)
     trial, expected = attempt(source_of(name), recipe), estimate(name, recipe)
-    said = (found.log.peak, found.log.reserved, found.host.peak, found.sent)
-    assert said == (trial.log.peak, trial.log.reserved, trial.host.peak, trial.sent)
+    figures = (shipped.log.peak, shipped.log.reserved, shipped.host.peak, shipped.sent)
+    assert figures == (trial.log.peak, trial.log.reserved, trial.host.peak, trial.sent)
     assert answer.by_instant() == expected.by_instant()
     assert [(term.name, term.bytes) for term in answer.peak_instant.parts] == [
         (term.name, term.bytes) for term in expected.peak_instant.parts
@@ -94,11 +94,11 @@ def test_what_was_not_confirmed_is_not_answered(changes):
 
 def test_the_verdict_at_once_is_the_plans_and_each_row_does_what_it_says():
     recipe, first = replace(DEFAULT, batch=2, sequence=512), []
-    found = verdict_at_once("gpt2-small", 2 * GiB, recipe)
+    verdict = verdict_at_once("gpt2-small", 2 * GiB, recipe)
     with pytest.raises(StopIteration):
-        plan("gpt2-small", 2 * GiB, recipe, show=lambda known: (first.append(known), next(iter(()))))
-    assert (found.headline, found.estimate.by_instant()) == (first[0].headline, first[0].estimate.by_instant())
-    rows = rows_at_once(found)
+        plan("gpt2-small", 2 * GiB, recipe, show=lambda part: (first.append(part), next(iter(()))))
+    assert (verdict.headline, verdict.estimate.by_instant()) == (first[0].headline, first[0].estimate.by_instant())
+    rows = rows_at_once(verdict)
     assert rows
     assert [row.level for row in rows] == sorted(row.level for row in rows)
     changes = {change.name: change for change in CHANGES}

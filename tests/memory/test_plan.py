@@ -1,50 +1,28 @@
 """What fits, what would make it fit, and how large it may be: against estimates and dry runs of the recipes that are named."""
 
 import json
-import pickle
-import re
 from collections import Counter
 from dataclasses import replace
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import combinations
 
-import pandas as pd
 import pytest
 import torch
-import yaml
-from datasets import Dataset
+from llamas import LLAMA, RECIPE, dry, llama
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from course_utils import data, hardware, memory, models
+from course_utils import hardware, memory, models
 from course_utils.errors import CourseError
-from course_utils.memory import Recipe, estimate, plan
+from course_utils.memory import Recipe, plan
 from course_utils.memory.formulas.trial import attempt, run_whole
 from course_utils.memory.plan import verdict
 from course_utils.memory.plan.changes import CHANGES
-from course_utils.memory.plan.emit import emit
-from course_utils.memory.plan.explain import explain, why
-from course_utils.memory.plan.guard import lengths_of
 from course_utils.memory.plan.plan import most
 from course_utils.memory.plan.verdict import DOES_NOT, FITS, TIGHT, needs, verdict_of
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import plain_recipe
 from course_utils.memory.trace.log import Log
-from course_utils.optim import hidden_matrices
 from course_utils.units import GiB, MiB
-
-
-def llama(width, blocks, vocabulary=8000):
-    """Of any width, since nothing is computed: what a dry run costs is its operators, and they grow with the blocks."""
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": width // 4}
-    sizes = {"hidden_size": width, "intermediate_size": 11 * width // 4, "vocab_size": vocabulary, **heads}
-    return models.configuration("llama-7b", **sizes, num_hidden_layers=blocks, max_position_embeddings=4096)
-
-
-LLAMA = llama(4096, 2)
-RECIPE = Recipe("adamw-foreach", batch=4, sequence=2048, device="cuda")
 
 
 def planned(share):
@@ -69,11 +47,6 @@ def tight():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(PLANNING, "CHANGES", tuple(change for change in CHANGES if change.name in some))
         return planned(0.81)
-
-
-def dry(config, recipe):
-    work = memory.Workload(config, recipe)
-    return memory.dry_run(work.build, work.step, recipe.device, ranks=recipe.ranks)
 
 
 @pytest.mark.parametrize(
@@ -123,51 +96,51 @@ def test_how_long_a_segment_is_depends_on_all_blocks_so_all_are_run():
 def test_many_micro_batches_follow_from_two(blocks, change):
     recipe = replace(RECIPE, batch=1, sequence=512, accumulation=4, **change)
     source, machine = source_of(llama(256, blocks)), hardware.machine("H100")
-    whole, found = run_whole(source, recipe, machine), attempt(source, recipe, machine)
-    assert (found.peak, found.host.peak, found.traffic) == (whole.peak, whole.host.peak, whole.traffic)
-    assert found.log.reserved == pytest.approx(whole.log.reserved, rel=0.01)
-    assert found.clock == pytest.approx(whole.clock)
-    assert found.how.endswith("of 2 of its 4 micro-batches")
-    assert attempt(source, recipe).log.totals.tolist() == found.log.totals.tolist()
+    whole, of_two = run_whole(source, recipe, machine), attempt(source, recipe, machine)
+    assert (of_two.peak, of_two.host.peak, of_two.traffic) == (whole.peak, whole.host.peak, whole.traffic)
+    assert of_two.log.reserved == pytest.approx(whole.log.reserved, rel=0.01)
+    assert of_two.clock == pytest.approx(whole.clock)
+    assert of_two.how.endswith("of 2 of its 4 micro-batches")
+    assert attempt(source, recipe).log.totals.tolist() == of_two.log.totals.tolist()
 
 
 @pytest.mark.slow
 def test_the_largest_batch_of_many_micro_batches_fits_and_one_more_does_not():
     config, recipe = llama(256, 1), replace(RECIPE, batch=2, sequence=512, accumulation=3)
     enough = [needs(run_whole(source_of(config), replace(recipe, batch=b)).log, "cuda")[1] for b in (6, 7)]
-    found = plan(config, sum(enough) // 2, recipe, cards=())
-    assert found.largest["largest batch"] == 6
+    answer = plan(config, sum(enough) // 2, recipe, cards=())
+    assert answer.largest["largest batch"] == 6
 
 
-def assert_rows_are_true(found, rows=slice(None)):
+def assert_rows_are_true(answer, rows=slice(None)):
     """Against a dry run of each row's recipe."""
-    assert found.verdict == DOES_NOT
-    assert found.rows[rows]
-    for row in found.rows[rows]:
+    assert answer.verdict == DOES_NOT
+    assert answer.rows[rows]
+    for row in answer.rows[rows]:
         assert row.peak == pytest.approx(dry(LLAMA, row.recipe).peak, rel=0.001), row.names
-        assert row.saves == found.trial.peak - row.peak
+        assert row.saves == answer.trial.peak - row.peak
         assert row.verdict == FITS
-        assert row.need[1] <= found.memory
+        assert row.need[1] <= answer.memory
 
 
-def assert_rows_are_in_order(found):
+def assert_rows_are_in_order(answer):
     """None disturbs less than the one before, and none is more than another that fits."""
     levels = {change.name: change.level for change in CHANGES}
-    assert [row.level for row in found.rows] == [max(levels[name] for name in row.names) for row in found.rows]
-    disturb = [(row.level, sum(levels[name] for name in row.names)) for row in found.rows]
+    assert [row.level for row in answer.rows] == [max(levels[name] for name in row.names) for row in answer.rows]
+    disturb = [(row.level, sum(levels[name] for name in row.names)) for row in answer.rows]
     assert disturb == sorted(disturb)
-    names = [set(row.names) for row in found.rows]
+    names = [set(row.names) for row in answer.rows]
     assert not any(one < other for one in names for other in names)
 
 
-def assert_no_change_is_spare(found):
-    for row in found.rows:
+def assert_no_change_is_spare(answer):
+    for row in answer.rows:
         for left_out in row.names if len(row.names) > 1 else ():
             fields = {}
             for change in CHANGES:
                 fields |= change.apply(RECIPE) if change.name in set(row.names) - {left_out} else {}
             least = needs(attempt(source_of(LLAMA), replace(RECIPE, **fields)).log, "cuda")
-            assert verdict_of(least, found.memory) != FITS, (row.names, left_out)
+            assert verdict_of(least, answer.memory) != FITS, (row.names, left_out)
 
 
 def test_a_row_is_what_a_dry_run_says_of_its_recipe_and_is_said(tight):
@@ -175,18 +148,18 @@ def test_a_row_is_what_a_dry_run_says_of_its_recipe_and_is_said(tight):
     assert {row.level for row in tight.rows} == {0, 1}
     assert_rows_are_in_order(tight)
     assert "What would make it fit, the least intrusive first:" in str(tight)
-    found = json.loads(json.dumps(tight.json()))
-    assert (found["verdict"], found["recipe"]) == (DOES_NOT, plain_recipe(RECIPE))
-    assert [tuple(row["names"]) for row in found["rows"]] == [row.names for row in tight.rows]
+    answer = json.loads(json.dumps(tight.json()))
+    assert (answer["verdict"], answer["recipe"]) == (DOES_NOT, plain_recipe(RECIPE))
+    assert [tuple(row["names"]) for row in answer["rows"]] == [row.names for row in tight.rows]
 
 
 @pytest.mark.slow
 def test_with_all_changes_on_a_smaller_card_too():
-    found = planned(0.6)
-    assert any(len(row.names) > 1 for row in found.rows)
-    assert_rows_are_true(found)
-    assert_rows_are_in_order(found)
-    assert_no_change_is_spare(found)
+    answer = planned(0.6)
+    assert any(len(row.names) > 1 for row in answer.rows)
+    assert_rows_are_true(answer)
+    assert_rows_are_in_order(answer)
+    assert_no_change_is_spare(answer)
 
 
 @pytest.mark.slow
@@ -195,10 +168,10 @@ def test_three_rows_that_fit_do_not_hide_one_that_disturbs_less_than_two_of_them
     some = {"keep only the loss", "micro-batch of 1", "optimizer on the host", "8-bit AdamW", "Adafactor", "SGD"}
     only(some)
     gentle = replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch, optimizer="adamw8bit")
-    found = plan(LLAMA, needs(Log.of(dry(LLAMA, gentle)), "cuda")[1], RECIPE, cards=())
-    assert [row.level for row in found.rows] == [0, 1, 2, 2]
-    assert found.rows[1].recipe == gentle
-    assert_rows_are_true(found)
+    answer = plan(LLAMA, needs(Log.of(dry(LLAMA, gentle)), "cuda")[1], RECIPE, cards=())
+    assert [row.level for row in answer.rows] == [0, 1, 2, 2]
+    assert answer.rows[1].recipe == gentle
+    assert_rows_are_true(answer)
 
 
 @pytest.mark.slow
@@ -210,9 +183,9 @@ def test_two_rows_do_not_hide_three_changes_that_disturb_less_than_one_of_them(o
     config = llama(1024, 12, vocabulary=16000)
     recipe = replace(RECIPE, precision="autocast", batch=2, sequence=512, keeps_outputs=False)
     gentle = replace(recipe, checkpointing=True, in_backward=True, optimizer="adafactor")
-    found = plan(config, needs(Log.of(dry(config, gentle)), "cuda")[1], recipe, cards=())
+    answer = plan(config, needs(Log.of(dry(config, gentle)), "cuda")[1], recipe, cards=())
     grave = [{"optimizer on the host", "all in bfloat16"}, {"Adafactor", "all in bfloat16"}]
-    names = [set(row.names) for row in found.rows]
+    names = [set(row.names) for row in answer.rows]
     assert names.index(grave[0]) < names.index(three) < names.index(grave[1])
 
 
@@ -232,24 +205,24 @@ def test_what_disturbs_less_and_is_tight_is_named(only):
     both = replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch)
     of_both = needs(Log.of(dry(LLAMA, both)), "cuda")
     only(gentle | {"LoRA of rank 16"})
-    found = plan(LLAMA, of_both[1] - 1, RECIPE, cards=())
-    assert {row.level for row in found.rows} == {3}
-    assert (set(found.nearest.names), found.nearest.need, found.nearest.verdict) == (gentle, of_both, TIGHT)
-    assert f"Nearest: {' + '.join(found.nearest.names)}. It needs " in str(found)
-    assert json.loads(json.dumps(found.json()))["nearest"]["need"] == list(of_both)
+    answer = plan(LLAMA, of_both[1] - 1, RECIPE, cards=())
+    assert {row.level for row in answer.rows} == {3}
+    assert (set(answer.nearest.names), answer.nearest.need, answer.nearest.verdict) == (gentle, of_both, TIGHT)
+    assert f"Nearest: {' + '.join(answer.nearest.names)}. It needs " in str(answer)
+    assert json.loads(json.dumps(answer.json()))["nearest"]["need"] == list(of_both)
     assert plan(LLAMA, of_both[1], RECIPE, cards=()).nearest is None
 
 
 def test_where_nothing_fits_the_changes_that_lower_the_peak_most_are_not_said_to_make_it_fit(only):
     only({"keep only the loss", "SGD", "fused attention"})
-    found = plan(LLAMA, 2**20, RECIPE, cards=())
-    assert {row.verdict for row in found.rows} == {DOES_NOT}
-    peaks = [row.peak for row in found.rows]
+    answer = plan(LLAMA, 2**20, RECIPE, cards=())
+    assert {row.verdict for row in answer.rows} == {DOES_NOT}
+    peaks = [row.peak for row in answer.rows]
     assert peaks == sorted(peaks)
-    assert peaks[-1] < found.trial.peak
-    assert "Nothing was found that is sure to fit.\n\nAlone these lower the peak most:" in str(found)
-    assert "What would make it fit" not in str(found)
-    assert "--row" not in str(found)
+    assert peaks[-1] < answer.trial.peak
+    assert "Nothing was found that is sure to fit.\n\nAlone these lower the peak most:" in str(answer)
+    assert "What would make it fit" not in str(answer)
+    assert "--row" not in str(answer)
     only(())
     assert "Nothing was found that is sure to fit." in str(plan(LLAMA, 2**20, RECIPE, cards=()))
 
@@ -268,9 +241,9 @@ def test_five_changes_go_together_where_no_fewer_of_them_are_enough(only):
     card = needed(some)
     assert all(needed(fewer) > card for fewer in combinations(some, len(some) - 1))
     only(needed_ones | {"fused optimizer"})
-    found = plan(config, card, recipe, cards=())
-    assert [set(row.names) for row in found.rows] == [needed_ones]
-    assert "Not every combination was tried" in str(found)
+    answer = plan(config, card, recipe, cards=())
+    assert [set(row.names) for row in answer.rows] == [needed_ones]
+    assert "Not every combination was tried" in str(answer)
 
 
 @pytest.mark.parametrize(
@@ -284,10 +257,10 @@ def test_five_changes_go_together_where_no_fewer_of_them_are_enough(only):
 def test_other_optimizers_are_rungs_which_keep_less_each(base, rungs, only):
     only(rungs)
     small = replace(base, batch=1, sequence=64)  # so that the update binds
-    found = plan(LLAMA, needs(Log.of(dry(LLAMA, small)), "cuda")[0] - 1, small, cards=())
-    assert_rows_are_true(found)
-    assert {row.names[0] for row in found.rows} == rungs
-    assert all(row.recipe.galore in (0, 128) for row in found.rows)
+    answer = plan(LLAMA, needs(Log.of(dry(LLAMA, small)), "cuda")[0] - 1, small, cards=())
+    assert_rows_are_true(answer)
+    assert {row.names[0] for row in answer.rows} == rungs
+    assert all(row.recipe.galore in (0, 128) for row in answer.rows)
 
 
 def test_what_helps_nothing_is_said_and_true(tight):
@@ -299,21 +272,21 @@ def test_what_helps_nothing_is_said_and_true(tight):
 def test_a_row_that_fits_without_a_lower_peak_says_what_falls(only):
     only({"activations on the host"})
     recipe = replace(RECIPE, precision="bf16", batch=1, sequence=1024)  # so that the update binds
-    kept, moved = (attempt(source_of(LLAMA), replace(recipe, offload_activations=it)).log for it in (False, True))
-    assert kept.peak == moved.peak
-    assert kept.reserved > moved.reserved
-    found = plan(LLAMA, needs(kept, "cuda")[1] - 1, recipe, cards=())
-    assert ["reserves beyond the peak" in row.costs for row in found.rows] == [True]
-    assert not found.helpless
+    on_card, moved = (attempt(source_of(LLAMA), replace(recipe, offload_activations=it)).log for it in (False, True))
+    assert on_card.peak == moved.peak
+    assert on_card.reserved > moved.reserved
+    answer = plan(LLAMA, needs(on_card, "cuda")[1] - 1, recipe, cards=())
+    assert ["reserves beyond the peak" in row.costs for row in answer.rows] == [True]
+    assert not answer.helpless
 
 
 def seconds_by_dtype(recipe, card):
     """Of the operators of a step, by what they are called too."""
-    work, found = memory.Workload(LLAMA, recipe), Counter()
+    work, counts = memory.Workload(LLAMA, recipe), Counter()
     for one in memory.predict_seconds(work.build, work.step, card, like="cuda").operators:
         for name in (one.work.dtype, (one.name, one.work.dtype)):
-            found[name] += card.seconds(one.work)
-    return found
+            counts[name] += card.seconds(one.work)
+    return counts
 
 
 @pytest.mark.slow
@@ -358,10 +331,10 @@ def test_a_change_for_which_the_card_has_no_rate_is_named(only):
     only({"micro-batch of 1", "autocast"})
     config = llama(256, 2)
     card = int(0.85 * needs(Log.of(dry(config, RECIPE)), "cuda")[1])
-    found = plan(config, card, RECIPE, machine=hardware.machine("T4"), cards=())
-    assert [row.names for row in found.rows] == [("micro-batch of 1",)]
-    assert found.unrated == tuple(found.json()["no rate"]) == ("autocast",)
-    assert "no rate for their matrix products: autocast." in str(found)
+    answer = plan(config, card, RECIPE, machine=hardware.machine("T4"), cards=())
+    assert [row.names for row in answer.rows] == [("micro-batch of 1",)]
+    assert answer.unrated == tuple(answer.json()["no rate"]) == ("autocast",)
+    assert "no rate for their matrix products: autocast." in str(answer)
     assert not plan(config, card, RECIPE, machine=hardware.machine("L4"), cards=()).unrated
 
 
@@ -382,9 +355,9 @@ def test_the_fewest_cards_are_enough_and_fewer_are_not(tight):
 def test_where_no_number_of_cards_is_enough_it_is_said(only):
     only(())
     card = needs(Log.of(dry(LLAMA, replace(RECIPE, zero_stage=3, ranks=4))), "cuda")[1] - 1
-    found = plan(LLAMA, card, RECIPE, cards=(2, 4))
-    assert found.json()["largest"]["fewest cards by ZeRO-3"] is None
-    assert "ZeRO-3 alone would not make it fit, on up to 4 cards." in str(found)
+    answer = plan(LLAMA, card, RECIPE, cards=(2, 4))
+    assert answer.json()["largest"]["fewest cards by ZeRO-3"] is None
+    assert "ZeRO-3 alone would not make it fit, on up to 4 cards." in str(answer)
     assert "ZeRO-3 alone" not in str(plan(LLAMA, card, RECIPE, cards=()))
 
 
@@ -393,18 +366,18 @@ def test_where_zero_3_does_not_go_with_the_recipe_nothing_is_said_of_cards(only)
     only(())
     quantized = replace(RECIPE, lora=4, quantized="nf4", precision="bf16", checkpointing=True)
     need = needs(attempt(source_of(LLAMA), quantized).log, "cuda")
-    found = plan(LLAMA, need[0] - 1, quantized, cards=(2, 4))
-    assert (found.verdict, "fewest cards by ZeRO-3" in found.largest) == (DOES_NOT, False)
-    assert "ZeRO-3" not in str(found)
-    asked = "batch=4, sequence=2048, precision=bf16, optimizer=adamw-foreach"
-    assert f"Settings: {asked}, checkpointing, lora=4, quantized=nf4." in str(found)
+    answer = plan(LLAMA, need[0] - 1, quantized, cards=(2, 4))
+    assert (answer.verdict, "fewest cards by ZeRO-3" in answer.largest) == (DOES_NOT, False)
+    assert "ZeRO-3" not in str(answer)
+    fields = "batch=4, sequence=2048, precision=bf16, optimizer=adamw-foreach"
+    assert f"Settings: {fields}, checkpointing, lora=4, quantized=nf4." in str(answer)
 
 
 def test_where_no_batch_fits_it_is_said(only):
     only(())
-    found = plan(LLAMA, MiB, RECIPE, cards=())
-    assert found.largest == {"largest batch": 0, "longest sequence": 0}
-    assert "largest batch: none fits; longest sequence: none fits" in str(found)
+    answer = plan(LLAMA, MiB, RECIPE, cards=())
+    assert answer.largest == {"largest batch": 0, "longest sequence": 0}
+    assert "largest batch: none fits; longest sequence: none fits" in str(answer)
 
 
 def test_a_card_on_which_it_fits_by_the_label_alone_is_named(monkeypatch):
@@ -414,20 +387,21 @@ def test_a_card_on_which_it_fits_by_the_label_alone_is_named(monkeypatch):
     cards = {name: replace(hardware.machine("H100"), name=name, memory=size) for name, size in sizes.items()}
     cards |= {"without": replace(cards["tight by the label"], name="without", flops={"float16": 1e12})}
     monkeypatch.setattr(verdict, "MACHINES", cards)
-    found = str(plan(LLAMA, 1000 * GiB, RECIPE))
+    answer = str(plan(LLAMA, 1000 * GiB, RECIPE))
     tight = "tight by the label, without (no float32)"
-    assert f"Cards on which it fits: by the label and 1 with more memory; tight: {tight}." in found
-    assert f"With 8 % less: tight on by the label; does not fit on {tight}." in found
+    assert f"Cards on which it fits: by the label and 1 with more memory; tight: {tight}." in answer
+    assert f"With 8 % less: tight on by the label; does not fit on {tight}." in answer
 
 
-def test_the_fewest_cards_are_those_found_one_after_the_other():
+def test_the_fewest_cards_are_those_found_one_after_the_other(only):
+    only(())
     source, recipe, cards = source_of(llama(256, 1)), replace(RECIPE, batch=1, sequence=256), (2, 4, 8, 16)
     logs = {count: attempt(source, replace(recipe, zero_stage=3, ranks=count)).log for count in cards}
     most_needed = {count: needs(log, recipe.device)[1] for count, log in logs.items()}
     assert len(set(most_needed.values())) == len(cards)
     for size in (most_needed[8], most_needed[16] - 1):
-        found = PLANNING._fewest_cards(source, recipe, size, cards, lambda _: None)
-        assert found == next((count for count in cards if most_needed[count] <= size), None)
+        fewest = plan(source, size, recipe, cards=cards).largest["fewest cards by ZeRO-3"]
+        assert fewest == next((count for count in cards if most_needed[count] <= size), None)
 
 
 def test_the_largest_batch_fits_and_one_more_does_not(tight):
@@ -465,9 +439,9 @@ def test_a_function_has_the_positions_of_the_model_that_it_makes(only):
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 100}
     small = models.configuration("llama-7b", **heads, **sizes)
     recipe, before = Recipe(batch=1, sequence=32), torch.get_rng_state()
-    found = plan(lambda: models.from_configuration(small), 2**23, recipe)
+    answer = plan(lambda: models.from_configuration(small), 2**23, recipe)
     assert torch.equal(torch.get_rng_state(), before)
-    assert found.largest["longest sequence"] == 48
+    assert answer.largest["longest sequence"] == 48
     with pytest.raises(CourseError, match="49 tokens is longer than the model's 48 positions"):
         plan(lambda: models.from_configuration(small), 2**23, replace(recipe, sequence=49))
 
@@ -481,257 +455,12 @@ def test_a_module_and_a_cpu_are_planned_for_too():
         def forward(self, x):
             return self.layers(x).square().mean()
 
-    found = plan(Own, 100 * MiB, Recipe(batch=16), batch=lambda b, s: torch.ones(b, 64))
-    assert found.verdict == FITS
-    assert "reserves" not in str(found)
-    assert "Cards" not in str(found)
+    answer = plan(Own, 100 * MiB, Recipe(batch=16), batch=lambda b, s: torch.ones(b, 64))
+    assert answer.verdict == FITS
+    assert "reserves" not in str(answer)
+    assert "Cards" not in str(answer)
     with pytest.raises(CourseError, match="holds nothing"):
         plan(Own, 0)
-
-
-# Why, and what ran out
-
-
-def test_why_memory_did_not_fall_names_the_instant_that_binds():
-    small = Recipe("adamw-foreach", batch=1, sequence=32, device="cuda")
-    text = why(estimate(LLAMA, small), estimate(LLAMA, replace(small, checkpointing=True)))
-    assert "The peak did not fall, because it is in update" in text
-    large = replace(small, batch=32, sequence=512)
-    text = why(estimate(LLAMA, large), estimate(LLAMA, replace(large, checkpointing=True)))
-    assert "did not fall" not in text
-    assert "activations:" in text
-
-
-MESSAGE = """Traceback (most recent call last):
-  File "train.py", line 12, in <module>
-    loss = model(**batch).loss
-  File "lib/transformers/loss/loss_utils.py", line 36, in ForCausalLMLoss
-    loss = fixed_cross_entropy(logits, labels)
-torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked:.2f} MiB. GPU 0 has a total capacity of 1.00 GiB \
-of which 4.10 MiB is free. Of the allocated memory 700.00 MiB is allocated by PyTorch, \
-and 200.00 MiB is reserved by PyTorch but unallocated.
-"""
-
-
-def test_an_error_message_is_found_in_the_step(tmp_path):
-    found = estimate(LLAMA, RECIPE)
-    logits = 4 * 2048 * 8000 * 4
-    (tmp_path / "oom.txt").write_text(MESSAGE.format(asked=logits / MiB))
-    text = explain(tmp_path / "oom.txt", found)
-    assert "It happened in the loss" in text
-    assert "A tensor of that size is allocated in forward" in text
-    assert "expandable_segments" in text
-    assert f"peak is in {found.peak_instant.name}" in text
-
-
-def test_a_snapshot_is_summed_by_the_line_that_asked(tmp_path):
-    frames = [
-        {"filename": "x/torch/nn.py", "line": 1, "name": "f"},
-        {"filename": "me.py", "line": 7, "name": "forward"},
-    ]
-    block = {"state": "active_allocated", "size": 300, "frames": frames}
-    blocks = [block, {**block, "size": 100}, {"state": "inactive", "size": 600}]
-    snapshot = {"segments": [{"total_size": 1000, "blocks": blocks}]}
-    (tmp_path / "snapshot.pickle").write_bytes(pickle.dumps(snapshot))
-    text = explain(tmp_path / "snapshot.pickle")
-    assert "allocated 400 B, reserved 1000 B" in text
-    assert "400 B  me.py:7 forward" in text
-
-
-class Harmful:
-    def __reduce__(self):
-        return print, ("it ran",)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"all is well", "holds no CUDA out-of-memory message"),
-        (pickle.dumps(Harmful()), "asks for builtins.print"),
-        (pickle.dumps([1]), "is no memory snapshot"),
-    ],
-)
-def test_a_file_that_says_nothing_is_a_sentence_and_runs_nothing(content, said, tmp_path, capsys):
-    (tmp_path / "file").write_bytes(content)
-    with pytest.raises(CourseError, match=said):
-        explain(tmp_path / "file")
-    assert capsys.readouterr().out == ""
-    with pytest.raises(CourseError, match="There is no file"):
-        explain(tmp_path / "another")
-
-
-# The settings of libraries
-
-
-def test_accelerate_reads_its_settings(tmp_path):
-    from accelerate.commands.config.config_args import load_config_from_file
-
-    for recipe in (RECIPE, replace(RECIPE, precision="autocast"), replace(RECIPE, zero_stage=3, ranks=4, offload=True)):
-        (tmp_path / "config.yaml").write_text(emit("accelerate", "llama", recipe))
-        found = load_config_from_file(str(tmp_path / "config.yaml"))
-        assert found.num_processes == recipe.ranks
-        assert str(found.mixed_precision) == ("bf16" if recipe.precision == "autocast" else "no")
-        if recipe.zero_stage:
-            assert found.fsdp_config["fsdp_version"] == 2
-            assert found.fsdp_config["fsdp_offload_params"] is True
-
-
-def test_trl_reads_its_settings(tmp_path):
-    trl = pytest.importorskip("trl")
-    adapters = Recipe("adamw8bit", lora=8, quantized="nf4", checkpointing=True, accumulation=4, device="cuda")
-    for recipe in (RECIPE, adapters):
-        (tmp_path / "config.yaml").write_text(emit("trl", "gpt2", recipe).replace("bf16: true", "bf16: false"))
-        parser = trl.TrlParser((trl.SFTConfig, trl.ModelConfig))
-        training, model = parser.parse_args_and_config(["--config", str(tmp_path / "config.yaml"), "--use_cpu", "true"])
-        assert training.per_device_train_batch_size == recipe.batch
-        assert training.gradient_accumulation_steps == recipe.accumulation
-        assert training.max_length == recipe.sequence
-        assert training.gradient_checkpointing == recipe.checkpointing
-        assert (model.use_peft, model.load_in_4bit) == (bool(recipe.lora), bool(recipe.quantized))
-        assert model.model_name_or_path == "gpt2"
-
-
-def test_the_trainers_galore_narrows_the_linear_layers_of_the_blocks(tmp_path):
-    trl = pytest.importorskip("trl")
-    from transformers.trainer_optimizer import _parse_optim_args
-    from transformers.trainer_utils import check_target_module_exists
-
-    (tmp_path / "config.yaml").write_text(emit("trl", "llama", Recipe("adamw", galore=64)))
-    parser = trl.TrlParser((trl.SFTConfig, trl.ModelConfig))
-    found, _ = parser.parse_args_and_config(["--config", str(tmp_path / "config.yaml"), "--use_cpu", "true"])
-    assert found.optim == "galore_adamw"
-    assert _parse_optim_args(found.optim_args) == {"rank": "64", "update_proj_gap": "200", "scale": "0.25"}
-    model = models.from_configuration(llama(64, 2))
-    hidden = set(hidden_matrices(model)[0])
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            assert check_target_module_exists(found.optim_target_modules, name) == (module.weight in hidden), name
-
-
-@pytest.mark.parametrize(
-    "changes", [{"optimizer": "adamw4bit"}, {"optimizer": "adamw", "galore": 8}, {"optimizer": "adamw8bit"}]
-)
-def test_a_package_that_the_trainer_lacks_for_an_optimizer_is_named(changes, tmp_path):
-    from transformers import Trainer, TrainingArguments
-
-    said = emit("trl", "gpt2", replace(RECIPE, **changes))
-    named = re.search(r"^# This optimizer needs one more package: pip install (\w+)$", said, re.MULTILINE)
-    options = {"optim": yaml.safe_load(said)["optim"]}
-    if named is None:
-        Trainer.get_optimizer_cls_and_kwargs(TrainingArguments(str(tmp_path), use_cpu=True, **options))
-    elif find_spec(named[1]) is None:
-        with pytest.raises(ImportError, match=named[1]):
-            Trainer.get_optimizer_cls_and_kwargs(
-                TrainingArguments(str(tmp_path), use_cpu=True, optim_target_modules="all-linear", **options),
-                nn.Linear(1, 1),
-            )
-    assert bool(named) is (changes["optimizer"] != "adamw8bit")
-
-
-def test_where_trl_trains_otherwise_than_planned_its_file_says_so_and_it_is_true(tmp_path):
-    """One step of TRL's own trainer: no tensor as large as the logits, and an embedding's averages in 32 bits."""
-    trl = pytest.importorskip("trl", minversion="1.16")  # the version that the file names
-    pytest.importorskip("bitsandbytes")
-    words, tokens = 50_000, 64
-    model = models.from_configuration(llama(16, 1, words))
-    texts = Dataset.from_dict({"input_ids": [list(range(tokens))] * 2})
-    options = {"use_cpu": True, "bf16": False, "report_to": "none", "max_steps": 1, "per_device_train_batch_size": 1}
-    arguments = trl.SFTConfig(str(tmp_path), optim="adamw_bnb_8bit", max_length=tokens, save_strategy="no", **options)
-    tokenizer = data.tokenizer_for(data.load_functions(), 500)
-    trainer = trl.SFTTrainer(model, arguments, train_dataset=texts, processing_class=tokenizer)
-    with Largest() as seen:
-        trainer.train()
-    assert 16 * words <= seen.numbers < (tokens - 1) * words, "the embedding's gradient is, and the logits are not"
-    averages = {
-        name: trainer.optimizer.state[p]["state1"].dtype for name, p in model.named_parameters() if p.numel() >= 4096
-    }
-    assert averages.pop("model.embed_tokens.weight") == torch.float32
-    assert set(averages.values()) == {torch.uint8}
-
-    recipe = replace(RECIPE, optimizer="adamw8bit")
-    assert "never holds all logits: the plan counts them" in emit("trl", "gpt2", recipe)
-    assert "other pieces than the plan's" in emit("trl", "gpt2", replace(recipe, chunked_loss=512))
-    assert "averages of an embedding in 32 bits" in emit("trl", "gpt2", recipe)
-    assert "averages of an embedding" not in emit("trl", "gpt2", replace(recipe, lora=8)), "it is not trained"
-
-
-class Largest(TorchDispatchMode):
-    """The numbers of the largest tensor that an operator returned."""
-
-    def __init__(self):
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        sizes = [each.numel() for each in tree_leaves(found) if isinstance(each, torch.Tensor)]
-        self.numbers = max([self.numbers, *sizes])
-        return found
-
-
-@pytest.mark.parametrize("kind", ["accelerate", "trl"])
-def test_a_teacher_is_a_remark_and_so_is_galore_where_the_optimizer_is_made_elsewhere(kind):
-    said = emit(kind, "gpt2", Recipe("adamw", teacher="gpt2-medium", galore=64))
-    assert "# No setting: the loss beside the teacher gpt2-medium is techniques.distillation_loss" in said
-    assert ("# No setting: GaLore of rank 64 is optim.GaLore" in said) == (kind != "trl")
-
-
-def test_what_a_library_has_no_setting_for_is_refused():
-    with pytest.raises(CourseError, match="choose one of accelerate, trl, train, torchrun, slurm"):
-        emit("abacus", "gpt2", RECIPE)
-    with pytest.raises(CourseError, match="has no name for 'momentum'"):
-        emit("trl", "gpt2", replace(RECIPE, optimizer="momentum"))
-    with pytest.raises(CourseError, match="for 2 nodes choose torchrun or slurm"):
-        emit("accelerate", "gpt2", replace(RECIPE, ranks=2), nodes=2)
-
-
-# The worst batch
-
-
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "folder"])
-def test_lengths_come_from_what_people_have(kind, tmp_path):
-    if kind == "txt":
-        path = tmp_path / "lengths.txt"
-        path.write_text("3\n17\n5\n")
-    elif kind == "jsonl":
-        path = tmp_path / "data.jsonl"
-        path.write_text('{"input_ids": [1, 2, 3]}\n{"length": 17}\n\n{"length": 5}\n')
-    else:
-        from datasets import Dataset
-
-        path = tmp_path / "saved"
-        Dataset.from_dict({"input_ids": [[1] * n for n in (3, 17, 5)]}).save_to_disk(path)
-    assert sorted(lengths_of(path)) == [3, 5, 17]
-
-
-def test_the_guard_runs_the_largest_batch_first():
-    batches, seen = [{"x": torch.ones(2, n)} for n in (3, 9, 5)], []
-    assert memory.guard(lambda batch: seen.append(batch["x"].shape[1]), batches) is batches[1]
-    assert seen == [9]
-
-    def run_out(batch):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.")
-
-    with pytest.raises(CourseError, match="largest batch, of 18 elements, does not fit .*Tried to allocate 1 GiB"):
-        memory.guard(run_out, batches)
-
-
-def test_a_check_sets_each_term_beside_its_measured_bytes():
-    found = estimate(llama(256, 2), Recipe("sgd", batch=2, sequence=64))
-    table = memory.check(found)
-    assert isinstance(table, pd.DataFrame)
-    assert (table["differs"] == "").all()
-    assert table.loc["peak", "measured"] == pytest.approx(found.peak, rel=0.005)
-
-    def forgetful(model, optimizer, batches, kept=[]):  # noqa: B006 what it forgets to let go of is the fault that is looked for
-        kept.append(model(**batches[0]).loss)
-        kept[-1].backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        kept.append(torch.ones(10 * MiB))
-
-    table = memory.check(found, step=forgetful)
-    assert "MiB" in table.loc["peak", "differs"]
 
 
 def test_a_plan_shows_its_verdict_at_once_and_each_row_as_it_is_found(only):
@@ -739,10 +468,10 @@ def test_a_plan_shows_its_verdict_at_once_and_each_row_as_it_is_found(only):
     only({"micro-batch of 1"})
     shown = []
     needed = needs(Log.of(dry(LLAMA, RECIPE)), RECIPE.device)[1]
-    found = plan(LLAMA, int(0.9 * needed), RECIPE, cards=(), show=shown.append)
+    answer = plan(LLAMA, int(0.9 * needed), RECIPE, cards=(), show=shown.append)
     first, rows = shown[0], shown[1:]
-    assert (first.verdict, first.need, first.rows, first.largest) == (found.verdict, found.need, (), {})
-    assert str(first).splitlines()[:2] == str(found).splitlines()[:2]
-    fitting = [row for row in found.rows if row.verdict == FITS]
+    assert (first.verdict, first.need, first.rows, first.largest) == (answer.verdict, answer.need, (), {})
+    assert str(first).splitlines()[:2] == str(answer).splitlines()[:2]
+    fitting = [row for row in answer.rows if row.verdict == FITS]
     assert fitting
     assert all(row in rows for row in fitting)

@@ -25,7 +25,7 @@ hub = import_module("course_utils.memory.plan.reading.hub")
 
 
 @pytest.fixture(autouse=True)
-def _alone(tmp_path, monkeypatch):
+def _leave_alone(tmp_path, monkeypatch):
     """Each test in a folder of its own, with no cache, no Hub and no file of Accelerate's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -53,8 +53,8 @@ def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_datacla
     from trl import ModelConfig, SFTConfig
 
     def default(kind, key):
-        found = next(one for one in fields(kind) if one.name == key)
-        value = found.default if found.default is not MISSING else found.default_factory()
+        own = next(one for one in fields(kind) if one.name == key)
+        value = own.default if own.default is not MISSING else own.default_factory()
         return getattr(value, "value", value)
 
     tools, elsewhere = (
@@ -72,8 +72,8 @@ def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_datacla
     )
     made = SFTConfig(output_dir="out", use_cpu=True)
     for key, value in tools["trl"].defaults.items():
-        found = default(ModelConfig, key) if key in elsewhere else getattr(made, key)
-        assert getattr(found, "value", found) == (True if key == "use_cpu" else value), key
+        own = default(ModelConfig, key) if key in elsewhere else getattr(made, key)
+        assert getattr(own, "value", own) == (True if key == "use_cpu" else value), key
     for family, names in tables().targets.items():
         assert tuple(PUBLISHED[family]) == names
 
@@ -93,17 +93,17 @@ def test_a_file_of_trl_is_read_with_its_lines_and_trls_defaults():
     write(
         "trl.yaml", "model_name_or_path: gpt2-small\nper_device_train_batch_size: 2\n\nmax_length: 512\npacking: true\n"
     )
-    found = read(["trl.yaml"])
-    assert found.model == "gpt2-small"
-    assert values(found, "batch", "sequence", "packed", "checkpointing", "precision", "trl_loss", "use_cache") == [
+    reading = read(["trl.yaml"])
+    assert reading.model == "gpt2-small"
+    assert values(reading, "batch", "sequence", "packed", "checkpointing", "precision", "trl_loss", "use_cache") == [
         *(2, 512, True, True, "autocast", True, False)
     ]
-    assert found.provenance["sequence"] == "trl.yaml:4"
-    assert found.provenance["checkpointing"] == "default of TRL 1.16"
-    assert found.effect == ""
-    assert found.tool.loop == "trl"
-    assert "  batch=2 " in "\n".join(found.table())
-    assert Recipe(**found.over({}).fields).batch == 2
+    assert reading.provenance["sequence"] == "trl.yaml:4"
+    assert reading.provenance["checkpointing"] == "default of TRL 1.16"
+    assert reading.effect == ""
+    assert reading.tool.loop == "trl"
+    assert "  batch=2 " in "\n".join(reading.table())
+    assert Recipe(**reading.over({}).fields).batch == 2
 
 
 @pytest.mark.parametrize(("dtype", "effect"), [("", "at least"), ("dtype: bfloat16\n", "")])
@@ -118,13 +118,13 @@ def test_flags_of_the_command_win_and_make_known_what_a_script_computes():
         "sft.py",
         "import sys\nargs = SFTConfig(per_device_train_batch_size=int(sys.argv[1]))\nSFTTrainer('gpt2-small', args=args)\n",
     )
-    found = read(["sft.py"])
-    assert found.effect == "unknown"
-    assert "sft.py:2 computes per_device_train_batch_size" in found.unmodelled["batch"]
-    said = found.over({"batch": 3})
-    assert said.fields["batch"] == 3
-    assert said.provenance["batch"] == "--batch"
-    assert said.effect == ""
+    reading = read(["sft.py"])
+    assert reading.effect == "unknown"
+    assert "sft.py:2 computes per_device_train_batch_size" in reading.unmodelled["batch"]
+    merged = reading.over({"batch": 3})
+    assert merged.fields["batch"] == 3
+    assert merged.provenance["batch"] == "--batch"
+    assert merged.effect == ""
 
 
 def test_the_json_of_training_arguments_says_all_but_model_and_length():
@@ -134,12 +134,14 @@ def test_the_json_of_training_arguments_says_all_but_model_and_length():
     )
     with pytest.raises(CourseError, match="Which model is it"):
         read(["args.json"])
-    found = read(["llama-3.1-8b", "args.json"])
-    assert values(found, "batch", "optimizer", "clipping", "checkpointing") == [4, "adamw8bit", True, False]
-    assert found.provenance["batch"] == "args.json:3"
-    assert "--sequence" in found.unmodelled["sequence"]
-    assert found.fields["precision"] == "bf16"  # Transformers 5 loads weights in the dtype in which they are published
-    assert "sequence" not in found.over({"sequence": 64}).unmodelled
+    reading = read(["llama-3.1-8b", "args.json"])
+    assert values(reading, "batch", "optimizer", "clipping", "checkpointing") == [4, "adamw8bit", True, False]
+    assert reading.provenance["batch"] == "args.json:3"
+    assert "--sequence" in reading.unmodelled["sequence"]
+    assert (
+        reading.fields["precision"] == "bf16"
+    )  # Transformers 5 loads weights in the dtype in which they are published
+    assert "sequence" not in reading.over({"sequence": 64}).unmodelled
 
 
 def test_another_head_than_the_one_that_is_planned_is_said():
@@ -149,8 +151,8 @@ def test_another_head_than_the_one_that_is_planned_is_said():
     )
     assert "no head, and a BertForMaskedLM is planned" in read(["train.py"]).unmodelled["class"]
     write("train.py", "TrainingArguments('o')\nx(max_length=1)\nAutoModelForMaskedLM.from_pretrained('bert-base')\n")
-    found = read(["train.py"])
-    assert ("class" in found.unmodelled, found.head) == (False, None)
+    reading = read(["train.py"])
+    assert ("class" in reading.unmodelled, reading.head) == (False, None)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +192,9 @@ def test_peft_trains_a_classifier_whole_beside_adapters_which_a_script_that_says
 
 def test_null_is_no_length_at_all_and_no_clipping():
     write("trl.yaml", "model_name_or_path: gpt2-small\nmax_length: null\nmax_grad_norm: null\n")
-    found = read(["trl.yaml"])
-    assert ("sequence" in found.fields, found.fields["clipping"]) == (False, False)
-    assert "no bound; say it with --sequence" in found.unmodelled["sequence"]
+    reading = read(["trl.yaml"])
+    assert ("sequence" in reading.fields, reading.fields["clipping"]) == (False, False)
+    assert "no bound; say it with --sequence" in reading.unmodelled["sequence"]
 
 
 @pytest.mark.parametrize(
@@ -213,8 +215,8 @@ def test_a_file_says_the_same_by_itself_and_in_its_launch_line(file, text, line)
 
 def test_what_a_line_adds_to_a_file_counts_wherever_the_file_s_key_does():
     write("ax.yml", "base_model: llama-3-8b\nmicro_batch_size: 2\nval_set_size: 0.1\nsequence_len: 64\n")
-    found = read([], ["axolotl", "train", "ax.yml", "--micro-batch-size", "4"])
-    assert values(found, "batch", "eval_batch") == [4, 4]
+    reading = read([], ["axolotl", "train", "ax.yml", "--micro-batch-size", "4"])
+    assert values(reading, "batch", "eval_batch") == [4, 4]
 
 
 def test_a_script_s_misspelled_argument_is_refused_and_its_trainer_s_are_read():
@@ -229,15 +231,15 @@ def test_a_script_s_misspelled_argument_is_refused_and_its_trainer_s_are_read():
 
 
 def test_four_bits_and_adapters_need_use_peft():
-    found = read([write("a.yaml", "model_name_or_path: gpt2-small\nload_in_4bit: true\n")])
-    assert (found.effect, "use_peft" in found.unmodelled["quantized"]) == ("unknown", True)
-    found = read([write("a.yaml", "model_name_or_path: gpt2-small\nlora_r: 4\n")])
-    assert ("lora" in found.fields, "use_peft: true" in found.remarks[-1]) == (False, True)
+    reading = read([write("a.yaml", "model_name_or_path: gpt2-small\nload_in_4bit: true\n")])
+    assert (reading.effect, "use_peft" in reading.unmodelled["quantized"]) == ("unknown", True)
+    reading = read([write("a.yaml", "model_name_or_path: gpt2-small\nlora_r: 4\n")])
+    assert ("lora" in reading.fields, "use_peft: true" in reading.remarks[-1]) == (False, True)
 
 
 def test_dropout_of_adapters_is_trl_s_own_where_its_file_is_silent():
-    found = read([write("a.yaml", "model_name_or_path: gpt2-small\nuse_peft: true\n")])
-    assert (found.fields["lora_dropout"], found.provenance["lora_dropout"]) == (0.05, "default of TRL 1.16")
+    reading = read([write("a.yaml", "model_name_or_path: gpt2-small\nuse_peft: true\n")])
+    assert (reading.fields["lora_dropout"], reading.provenance["lora_dropout"]) == (0.05, "default of TRL 1.16")
     write("train.py", "SFTConfig(output_dir='x')\nLoraConfig(r=4, lora_dropout=0.1)\n")
     assert read(["gpt2-small", "train.py"]).fields["lora_dropout"] == 0.1
 
@@ -256,10 +258,10 @@ def test_what_a_parser_of_its_own_takes_is_read_from_the_line_or_its_default():
         "TrainingArguments('x', per_device_train_batch_size=o.size, bf16=o.half)\n",
     )
     for line, batch, precision in (("", 16, "fp32"), ("--size 64 --half", 64, "autocast")):
-        found = read(
+        reading = read(
             ["gpt2-small", *([] if line else ["train.py"])], f"python train.py {line}".split() if line else None
         )
-        assert values(found, "batch", "precision") == [batch, precision]
+        assert values(reading, "batch", "precision") == [batch, precision]
     assert read(["gpt2-small"], ["uv", "run", "train.py", "--size", "4"]).fields["batch"] == 4
 
 
@@ -300,19 +302,19 @@ Trainer(model=model, args=args, compute_metrics=accuracy).train()
 
 
 def test_a_script_is_read_by_its_syntax_tree_and_not_run():
-    found = read([write("train.py", SCRIPT)])
-    assert found.model == "mistralai/Mistral-7B-v0.1"
-    assert found.tool.loop == "trainer"
-    assert values(found, "batch", "accumulation", "sequence", "optimizer", "eval_batch") == [
+    reading = read([write("train.py", SCRIPT)])
+    assert reading.model == "mistralai/Mistral-7B-v0.1"
+    assert reading.tool.loop == "trainer"
+    assert values(reading, "batch", "accumulation", "sequence", "optimizer", "eval_batch") == [
         *(8, 3, 256, "paged_adamw_8bit", 8)
     ]
-    assert values(found, "lora", "lora_targets", "quantized", "double_quantization", "upcast") == [
+    assert values(reading, "lora", "lora_targets", "quantized", "double_quantization", "upcast") == [
         *(4, ("q_proj", "o_proj"), "nf4", True, True)
     ]
-    assert found.provenance["batch"] == "train.py:10"
-    assert found.provenance["upcast"] == "train.py:8"
-    assert found.unmodelled["eval_logits"].startswith("at least")
-    assert any("counted on the host" in remark for remark in found.remarks)
+    assert reading.provenance["batch"] == "train.py:10"
+    assert reading.provenance["upcast"] == "train.py:8"
+    assert reading.unmodelled["eval_logits"].startswith("at least")
+    assert any("counted on the host" in remark for remark in reading.remarks)
 
 
 @pytest.mark.parametrize(
@@ -331,8 +333,8 @@ def test_a_script_is_read_by_its_syntax_tree_and_not_run():
     ],
 )
 def test_what_a_script_does_beside_is_named(line, key, effect):
-    found = read(["gpt2-small", write("train.py", f"args = TrainingArguments('out')\nx(max_length=1)\n{line}\n")])
-    assert found.unmodelled[key].startswith(effect)
+    reading = read(["gpt2-small", write("train.py", f"args = TrainingArguments('out')\nx(max_length=1)\n{line}\n")])
+    assert reading.unmodelled[key].startswith(effect)
 
 
 # --- Launch lines, Accelerate, DeepSpeed ----------------------------------------
@@ -363,16 +365,16 @@ def test_a_launch_line_says_ranks_and_shards_and_wins_over_the_script(line, rank
         "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n  fsdp_offload_params: true\n",
     )
     write("ds.json", json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}))
-    found = read([], line.split())
-    assert values(found, "batch", "ranks", "zero_stage") == [2, ranks, stage]
-    assert found.provenance["batch"] == "launch line"
-    assert read([], [line]).fields == found.fields  # in quotation marks
+    reading = read([], line.split())
+    assert values(reading, "batch", "ranks", "zero_stage") == [2, ranks, stage]
+    assert reading.provenance["batch"] == "launch line"
+    assert read([], [line]).fields == reading.fields  # in quotation marks
 
 
 def test_trl_sft_takes_its_file_and_its_flags():
     write("trl.yaml", "model_name_or_path: gpt2-small\nlora_r: 4\n")
-    found = read([], ["trl sft --config trl.yaml --use_peft --lora_target_modules c_attn c_proj --bf16 false"])
-    assert values(found, "lora", "lora_targets", "precision") == [4, ("c_attn", "c_proj"), "fp32"]
+    reading = read([], ["trl sft --config trl.yaml --use_peft --lora_target_modules c_attn c_proj --bf16 false"])
+    assert values(reading, "lora", "lora_targets", "precision") == [4, ("c_attn", "c_proj"), "fp32"]
     assert read([], ["trl dpo --config trl.yaml"]).effect == "at least"
 
 
@@ -384,11 +386,11 @@ def test_deepspeed_keeps_masters_in_float32_and_its_buckets_are_not_counted():
         ),
     )
     write("trl.yaml", "model_name_or_path: gpt2-small\n")
-    found = read(["trl.yaml", "ds.json"]).over({"ranks": 1})
-    assert values(found, "precision", "offload") == ["bf16-masters", True]
-    assert "zero_stage" not in found.fields
-    assert "One rank" in found.remarks[-1]
-    assert found.unmodelled["deepspeed_shards"].startswith("unknown")
+    reading = read(["trl.yaml", "ds.json"]).over({"ranks": 1})
+    assert values(reading, "precision", "offload") == ["bf16-masters", True]
+    assert "zero_stage" not in reading.fields
+    assert "One rank" in reading.remarks[-1]
+    assert reading.unmodelled["deepspeed_shards"].startswith("unknown")
     assert read(["trl.yaml", "ds.json"]).over({"ranks": 4}).fields["zero_stage"] == 2
 
 
@@ -502,18 +504,18 @@ def test_what_decides_in_a_file_of_llama_factory(published):
     text, expected, effect = LLAMA_FACTORY[published]
     keys = {line.partition(":")[0] for line in text.splitlines()}
     base = "\n".join(line for line in BASE.splitlines() if line.partition(":")[0] not in keys)
-    found = read([write("lf.yaml", f"{base}\n{text}\n")])
-    assert {name: found.fields.get(name) for name in expected} == expected
-    assert found.effect == effect
-    assert "LLaMA-Factory" in found.provenance["clipping"]
+    reading = read([write("lf.yaml", f"{base}\n{text}\n")])
+    assert {name: reading.fields.get(name) for name in expected} == expected
+    assert reading.effect == effect
+    assert "LLaMA-Factory" in reading.provenance["clipping"]
 
 
 @pytest.mark.parametrize("published", AXOLOTL)
 def test_what_decides_in_a_file_of_axolotl(published):
     text, expected, effect = AXOLOTL[published]
-    found = read([write("axolotl.yml", f"base_model: llama-3-8b\n{text}\n")])
-    assert {name: found.fields.get(name) for name in expected} == expected
-    assert found.effect == effect
+    reading = read([write("axolotl.yml", f"base_model: llama-3-8b\n{text}\n")])
+    assert {name: reading.fields.get(name) for name in expected} == expected
+    assert reading.effect == effect
 
 
 # --- What is written is read again ----------------------------------------
@@ -552,18 +554,18 @@ def test_what_is_written_for_trl_and_accelerate_is_read_as_the_same_recipe(recip
         and recipe.precision != "fp16"
     ):
         recipe = replace(recipe, zero_stage=stage)
-    said = emit("trl", "gpt2-small", recipe)
-    assert not said.startswith(NO_SETTING)
-    write("trl.yaml", said)
+    text = emit("trl", "gpt2-small", recipe)
+    assert not text.startswith(NO_SETTING)
+    write("trl.yaml", text)
     write("accelerate.yaml", emit("accelerate", "gpt2-small", recipe))
     assert Recipe(**read(["trl.yaml", "accelerate.yaml"]).over({}).fields) == recipe
 
 
 def test_what_a_file_says_that_it_leaves_out_is_not_dropped():
-    said = emit("trl", "gpt2-small", Recipe(optimizer="adamw-fused", checkpointing=True, segments=3))
-    assert said.startswith(NO_SETTING)
+    text = emit("trl", "gpt2-small", Recipe(optimizer="adamw-fused", checkpointing=True, segments=3))
+    assert text.startswith(NO_SETTING)
     with pytest.raises(CourseError, match="trl.yaml:1 says what this file leaves out"):
-        read([write("trl.yaml", said)])
+        read([write("trl.yaml", text)])
 
 
 # --- The Hub ----------------------------------------
@@ -586,26 +588,26 @@ def test_a_name_on_the_hub_is_found_in_the_cache_or_refused_without_a_far_sugges
         "train.py",
         "TrainingArguments('o')\nm = AutoModelForCausalLM.from_pretrained('HuggingFaceTB/SmolLM2-135M')\nLoraConfig()\n",
     )
-    found = read(["train.py"])
-    assert values(found, "precision", "lora", "lora_targets") == ["bf16", 8, ("q_proj", "v_proj")]
+    reading = read(["train.py"])
+    assert values(reading, "precision", "lora", "lora_targets") == ["bf16", 8, ("q_proj", "v_proj")]
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (HTTPError("url", 401, "Unauthorized", {}, None), "gated, private or not on the Hub"),
         (HTTPError("url", 404, "Not Found", {}, None), "no config.json"),
         (URLError("Name or service not known"), "did not answer in 3 s"),
     ],
 )
-def test_what_the_hub_refuses_is_one_sentence(error, said, monkeypatch):
+def test_what_the_hub_refuses_is_one_sentence(error, message, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE")
 
     def refuse(*_, **__):
         raise error
 
     monkeypatch.setattr(hub, "urlopen", refuse)
-    with pytest.raises(CourseError, match=said):
+    with pytest.raises(CourseError, match=message):
         read(["someone/something"])
 
 
@@ -613,7 +615,7 @@ def test_what_the_hub_refuses_is_one_sentence(error, said, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("a.yaml", "max_length: [1", "no YAML that can be read.*line"),
         ("a.yaml", "- 1\n- 2\n", "no keys"),
@@ -632,13 +634,13 @@ def test_what_the_hub_refuses_is_one_sentence(error, said, monkeypatch):
         ("a.py", "\x00", "no Python"),
     ],
 )
-def test_a_file_that_is_none_is_refused_in_a_sentence(name, text, said):
-    with pytest.raises(CourseError, match=said):
+def test_a_file_that_is_none_is_refused_in_a_sentence(name, text, message):
+    with pytest.raises(CourseError, match=message):
         read([write(name, text)])
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("", "starts no training"),
         ("make train", "starts no training"),
@@ -650,8 +652,8 @@ def test_a_file_that_is_none_is_refused_in_a_sentence(name, text, said):
         ("python 'train.py", "cannot be taken apart"),
     ],
 )
-def test_a_launch_line_that_is_none_is_refused_in_a_sentence(line, said):
-    with pytest.raises(CourseError, match=said):
+def test_a_launch_line_that_is_none_is_refused_in_a_sentence(line, message):
+    with pytest.raises(CourseError, match=message):
         read([], [line])
 
 
@@ -671,14 +673,14 @@ def test_the_command_says_first_what_is_not_counted_and_last_where_each_value_st
         "model_name_or_path: config.json\nper_device_train_batch_size: 1\nmax_length: 64\nuse_liger_kernel: true\n",
     )
     assert main(["plan", "trl.yaml", "--memory", "24GB"]) == 2
-    said = capsys.readouterr().out
-    assert said.startswith("unknown: use liger kernel (trl.yaml:4)")
-    assert ": fits" in said.splitlines()[0]
-    assert "batch=1 " in said
-    assert "trl.yaml:2" in said
+    output = capsys.readouterr().out
+    assert output.startswith("unknown: use liger kernel (trl.yaml:4)")
+    assert ": fits" in output.splitlines()[0]
+    assert "batch=1 " in output
+    assert "trl.yaml:2" in output
     line = ["trl", "sft", "--config", "trl.yaml", "--use_liger_kernel", "no"]
     assert main(["plan", "--memory", "24GB", "--ranks", "1", "--json", "--", *line]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["provenance"]["sequence"] == "trl.yaml:3"
-    assert found["unmodelled"] == {}
-    assert found["verdict"] == "fits"
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["provenance"]["sequence"] == "trl.yaml:3"
+    assert answer["unmodelled"] == {}
+    assert answer["verdict"] == "fits"

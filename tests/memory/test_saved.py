@@ -71,8 +71,8 @@ def test_saved_bytes_frees_what_it_looked_at():
 def test_a_known_network_by_modules():
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     x = torch.ones(32, 8)
-    found = saved_list(lambda: model(x), model)
-    activations = found[found.kind == "activation"]
+    saved = saved_list(lambda: model(x), model)
+    activations = saved[saved.kind == "activation"]
     assert dict(zip(activations.module, activations.bytes, strict=True)) == {"0": x.nbytes, "1": 32 * 16 * 4}
-    assert set(found.kind) == {"activation", "parameter or buffer", "saved before"}
-    assert found[found.kind != "activation"].bytes.sum() == 0
+    assert set(saved.kind) == {"activation", "parameter or buffer", "saved before"}
+    assert saved[saved.kind != "activation"].bytes.sum() == 0

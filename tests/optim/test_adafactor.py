@@ -163,10 +163,10 @@ def test_state_bytes_are_what_the_state_occupies(shape, dtype, beta1):
     optimizer = HFAdafactor([p], beta1=beta1)
     p.grad = torch.ones_like(p)
     optimizer.step()
-    kept = sum(value.nbytes for value in optimizer.state[p].values())
-    assert kept == HFAdafactor.state_bytes(shape, p.itemsize, beta1)
+    state_bytes = sum(value.nbytes for value in optimizer.state[p].values())
+    assert state_bytes == HFAdafactor.state_bytes(shape, p.itemsize, beta1)
     if beta1 is None:
-        assert kept == state_size("adafactor", [shape], dtype).bytes
+        assert state_bytes == state_size("adafactor", [shape], dtype).bytes
 
 
 @pytest.mark.parametrize("shape", [(256, 512), (2000, 8), (100_000,), (8, 16, 5, 5), (1, 9000)])

@@ -42,9 +42,9 @@ class Reference:
         parts, places = [], []
         for block in values.split(self.block):
             scale = block.abs().max().float().double()
-            found = (block[:, None] / (scale or 1) - BOOKS[number]).abs().argmin(1)
-            parts.append(BOOKS[number][found] * scale)
-            places.append(found)
+            codes = (block[:, None] / (scale or 1) - BOOKS[number]).abs().argmin(1)
+            parts.append(BOOKS[number][codes] * scale)
+            places.append(codes)
         self.places[number] = torch.cat(places)
         return torch.cat(parts)
 
@@ -210,9 +210,9 @@ def test_the_books_are_kept_once_for_all_also_after_a_reload():
     for kind in (optimizer, other):
         maps = {state[name].data_ptr(): state[name] for state in kind.state.values() for name in ("qmap1", "qmap2")}
         assert sum(map(torch.Tensor.numel, maps.values())) * 4 == Adam8bit.shared_bytes()
-    kept = [value for state in other.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    tensors = [value for state in other.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
     expected = sum(Adam8bit.state_bytes(p.shape) for p in parameters) + Adam8bit.shared_bytes()
-    assert memory.distinct_bytes(kept) == expected
+    assert memory.distinct_bytes(tensors) == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -251,8 +251,8 @@ def test_a_group_can_be_kept_in_32_bits():
     for p in (table, weight):
         p.grad = torch.ones_like(p)
     optimizer.step()
-    kept = [optimizer.state[p]["state1"].dtype for p in (table, weight)]
-    assert kept == [torch.float32, torch.uint8]
+    types = [optimizer.state[p]["state1"].dtype for p in (table, weight)]
+    assert types == [torch.float32, torch.uint8]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

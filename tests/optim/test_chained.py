@@ -37,7 +37,7 @@ def test_chained_they_do_what_each_does_alone_under_a_schedule_and_over_a_reload
             each.step()
         assert torch.equal(ours[0], first[0])
         assert torch.equal(ours[1], second[1])
-    assert [kept["step"].item() for kept in chained.state.values()] == [4, 4]
+    assert [state["step"].item() for state in chained.state.values()] == [4, 4]
     assert memory.optimizer_state_size(chained).elements == 2 * 13
     saved, again = copy.deepcopy(chained.state_dict()), [p.detach().clone().requires_grad_() for p in ours]
     reloaded = both(again)

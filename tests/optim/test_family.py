@@ -1,4 +1,4 @@
-"""The family from SGD to AdamW against torch's, in float64."""
+"""Of the room: the family from SGD to AdamW against torch's, in float64."""
 
 import copy
 
@@ -101,9 +101,9 @@ def test_state_bytes_are_what_the_state_occupies(by_hand, shape, dtype):
     optimizer = by_hand([p])
     p.grad = torch.ones_like(p)
     optimizer.step()
-    kept = optimizer.state[p]
-    assert sum(value.nbytes for value in kept.values()) == by_hand.state_bytes(shape, p.itemsize)
-    assert {value.dtype for name, value in kept.items() if name != "step"} <= {dtype}
+    state = optimizer.state[p]
+    assert sum(value.nbytes for value in state.values()) == by_hand.state_bytes(shape, p.itemsize)
+    assert {value.dtype for name, value in state.items() if name != "step"} <= {dtype}
 
 
 @each

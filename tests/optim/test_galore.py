@@ -41,13 +41,13 @@ def test_steps_are_those_of_the_equations_whichever_side_is_longer(turned):
 
 def test_what_is_not_wider_than_the_rank_is_adamws():
     gradient = torch.randn(3, 7, generator=torch.Generator().manual_seed(1))
-    found = []
+    updates = []
     for kind, options in ((GaLore, OPTIONS), (AdamW, {"lr": 0.1, "weight_decay": 0.05})):
         parameter = torch.nn.Parameter(torch.ones(3, 7))
         parameter.grad = gradient
         kind([parameter], **options).step()
-        found.append(parameter.detach())
-    assert torch.equal(*found)
+        updates.append(parameter.detach())
+    assert torch.equal(*updates)
 
 
 @pytest.mark.parametrize("shape", [(5, 8), (8, 5), (3, 8), (6,)])
@@ -88,22 +88,22 @@ def test_apollo_scales_the_gradient_itself(turned, rank):
     theta, gradients = random.normal(size=(5, 8)), random.normal(size=(9, 5, 8))
     gradients[4] *= 10  # where the limit bites
     lay = (lambda matrix: torch.tensor(matrix.T.copy())) if turned else torch.tensor
-    parameter, found = torch.nn.Parameter(lay(theta)), []
+    parameter, updates = torch.nn.Parameter(lay(theta)), []
     optimizer = APOLLO([parameter], **{**APOLLO_OPTIONS, "rank": rank})
     for gradient in gradients:
         parameter.grad = lay(gradient)
         optimizer.step()
-        found.append(parameter.detach().clone())
+        updates.append(parameter.detach().clone())
     state = optimizer.state[parameter]
 
     def draw(t):
         generator = torch.Generator().manual_seed(state["seed"] + (t - 1) // OPTIONS["interval"])
         return (torch.randn(5, rank, generator=generator) / rank**0.5).double().numpy()
 
-    for one, right in zip(found, apollo_by_equations(theta, gradients, rank, draw), strict=True):
+    for one, right in zip(updates, apollo_by_equations(theta, gradients, rank, draw), strict=True):
         torch.testing.assert_close(one, lay(right), rtol=1e-5, atol=1e-5)
-    kept = sum(t.nbytes for t in state.values() if isinstance(t, torch.Tensor))
-    assert kept == APOLLO.state_bytes((5, 8), 8, rank)
+    state_bytes = sum(t.nbytes for t in state.values() if isinstance(t, torch.Tensor))
+    assert state_bytes == APOLLO.state_bytes((5, 8), 8, rank)
 
 
 def test_apollo_moves_after_a_step_at_rate_zero_and_after_a_gradient_of_zeros():

@@ -11,10 +11,10 @@ from course_utils.optim import decay_groups
 def test_the_same_parameters_decay_as_in_trainer(family):
     model = models.build(family, labels=3)
     names = {p: name for name, p in model.named_parameters()}
-    decayed, kept = decay_groups(model, 0.1)
+    decayed, exempt = decay_groups(model, 0.1)
     assert {names[p] for p in decayed["params"]} == set(Trainer.get_decay_parameter_names(None, model))
-    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.1, 0.0)
-    assert len(decayed["params"]) + len(kept["params"]) == len(names)
+    assert (decayed["weight_decay"], exempt["weight_decay"]) == (0.1, 0.0)
+    assert len(decayed["params"]) + len(exempt["params"]) == len(names)
 
 
 def test_all_kinds_of_normalization_and_loose_biases_are_kept():
@@ -36,7 +36,7 @@ def test_tied_and_frozen_parameters():
     model = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False), "b": nn.Linear(2, 2, bias=False), "c": nn.Linear(2, 2)})
     model["b"].weight = model["a"].weight
     model["c"].requires_grad_(False)
-    decayed, kept = decay_groups(model, 0.1)
-    assert (len(decayed["params"]), len(kept["params"])) == (1, 0)
+    decayed, exempt = decay_groups(model, 0.1)
+    assert (len(decayed["params"]), len(exempt["params"])) == (1, 0)
     with pytest.raises(ValueError, match="unfreeze"):
         decay_groups(model.requires_grad_(False), 0.1)

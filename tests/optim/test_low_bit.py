@@ -50,9 +50,9 @@ def test_4_bit_steps_and_bytes_are_torchaos():
         assert ((pair[0] - pair[1]).abs() < 1e-6).float().mean() > 0.999
     averages = [its.state[pair[1]][name] for name in ("exp_avg", "exp_avg_sq")]
     its_bytes = sum(getattr(average, name).nbytes for average in averages for name in average.tensor_attrs)
-    kept = sum(t.nbytes for t in ours.state[pair[0]].values() if isinstance(t, torch.Tensor))
-    assert kept <= 1.2 * its_bytes
-    assert kept == its_bytes
+    state_bytes = sum(t.nbytes for t in ours.state[pair[0]].values() if isinstance(t, torch.Tensor))
+    assert state_bytes <= 1.2 * its_bytes
+    assert state_bytes == its_bytes
 
 
 @pytest.mark.parametrize("shape", [(64, 128), (4095,), (65, 127), (3,)])
@@ -94,10 +94,10 @@ def test_a_rounded_number_is_one_of_its_two_neighbors_and_the_mean_is_right():
     values = torch.tensor([1.001, -1.001, 3.14159, 1e-3, 1e-39])
     drawn = round_to_bf16(values.repeat(20_000, 1)).double()
     for value, column in zip(values.double(), drawn.T, strict=True):
-        found = column.unique()
-        assert len(found) == 2
-        assert found[0] < value < found[1]
-        spread = (found[1] - found[0]) / 2 / 20_000**0.5
+        levels = column.unique()
+        assert len(levels) == 2
+        assert levels[0] < value < levels[1]
+        spread = (levels[1] - levels[0]) / 2 / 20_000**0.5
         assert (column.mean() - value).abs() < 5 * spread
 
 
@@ -124,12 +124,12 @@ def test_a_falling_second_moment_falls_at_random_and_stands_still_to_nearest():
 
 
 def test_16_bit_averages_give_nearly_the_steps_of_32_bits():
-    found = []
+    means = []
     for kind in (AdamW, AdamW16bit):
         parameter = torch.nn.Parameter(noise(50, 50))
         optimizer = kind([parameter], lr=0.01)
         for seed in range(5):
             parameter.grad = noise(50, 50, seed=seed)
             optimizer.step()
-        found.append(parameter.detach() - noise(50, 50))
-    assert (found[0] - found[1]).norm() < 0.01 * found[0].norm()
+        means.append(parameter.detach() - noise(50, 50))
+    assert (means[0] - means[1]).norm() < 0.01 * means[0].norm()

@@ -99,10 +99,10 @@ def test_blocks_are_scaled_and_rounded_as_by_hand(codes, shape, block, decades, 
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(shape, generator=generator) * 10 ** (-decades * torch.rand(shape, generator=generator))
     values = values if codes[0] < 0 else values.abs()
-    kept = values.clone()
+    before = values.clone()
     places, absmax = quantize(values, codes, block)
     blocks = list(values.reshape(-1).split(block)) if values.numel() else []
-    assert torch.equal(values, kept)
+    assert torch.equal(values, before)
     assert (places.shape, places.dtype, absmax.dtype) == (values.shape, torch.uint8, torch.float32)
     assert absmax.tolist() == [part.abs().max().item() for part in blocks]
     expected = [by_brute_force(part / (part.abs().max() or 1), codes) for part in blocks]

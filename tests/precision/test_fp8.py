@@ -65,10 +65,10 @@ def test_blocks_of_nvfp4_have_scales_in_e4m3_in_units_of_the_whole_tensors():
     whole = values.abs().max() / (448 * 6)
     sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
     ours = fp8.fake_quantize_blocks(values, E2M1, 16, E4M3)
-    for block, found in zip(values.reshape(-1, 16), ours.reshape(-1, 16), strict=True):
+    for block, rounded in zip(values.reshape(-1, 16), ours.reshape(-1, 16), strict=True):
         scale = (block.abs().max() / 6 / whole).to(torch.float8_e4m3fn).float() * whole
         nearest = sizes[(block.abs()[:, None] / scale - sizes).abs().argmin(1)] * block.sign() * scale
-        assert torch.allclose(found, nearest, rtol=1e-5, atol=0)
+        assert torch.allclose(rounded, nearest, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("steps", [None, E4M3])
@@ -90,8 +90,8 @@ def test_a_block_whose_scale_is_rounded_to_zero_is_lost():
     values[:, 0] = 1.0
     for factor, is_lost in ((2.0**-18, False), (2.0**-20, True)):
         both = torch.cat([values[0], factor * values[1]])
-        found = fp8.fake_quantize_blocks(both, E2M1, 16, E4M3)[16:]
-        assert bool((found == 0).all()) == is_lost
+        rounded = fp8.fake_quantize_blocks(both, E2M1, 16, E4M3)[16:]
+        assert bool((rounded == 0).all()) == is_lost
     assert (fp8.fake_quantize_blocks(torch.zeros(1, 32), E2M1, 16, E4M3) == 0).all()
 
 

@@ -50,8 +50,8 @@ def awaited(look, patience=PATIENCE):
     """What `look` gives, as soon as it gives something."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
-        if found := look():
-            return found
+        if value := look():
+            return value
         time.sleep(0.02)
     raise AssertionError("It never came.")
 

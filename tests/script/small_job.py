@@ -30,15 +30,15 @@ def written(folder: Path) -> dict:
 
 def parameters(engine) -> dict[str, torch.Tensor]:
     """Whole parameters by name, wherever their parts are."""
-    found = engine.plain.state_dict()
-    return {name: (t.full_tensor() if hasattr(t, "full_tensor") else t).clone() for name, t in found.items()}
+    state = engine.plain.state_dict()
+    return {name: (t.full_tensor() if hasattr(t, "full_tensor") else t).clone() for name, t in state.items()}
 
 
 def trained(fields: dict) -> tuple[dict[str, torch.Tensor], dict[int, float], list[str]]:
     """Parameters after training, this rank's losses, and what was said."""
-    said = []
-    result = train(Job(**fields), say=said.append)
-    return parameters(result.engine), result.losses, said
+    lines = []
+    result = train(Job(**fields), say=lines.append)
+    return parameters(result.engine), result.losses, lines
 
 
 def each_trained(jobs: dict[str, dict]) -> dict[str, tuple]:
@@ -46,7 +46,7 @@ def each_trained(jobs: dict[str, dict]) -> dict[str, tuple]:
     return {name: trained(fields) for name, fields in jobs.items()}
 
 
-def farthest(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
+def farthest(state: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
     """The largest difference between parameters of one name."""
-    assert found.keys() == wanted.keys()
-    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
+    assert state.keys() == wanted.keys()
+    return max(float((state[name] - wanted[name]).abs().max()) for name in wanted)

@@ -33,10 +33,10 @@ def folder(whole, tmp_path):
 
 
 def test_a_run_goes_on_as_if_it_had_never_stopped(job, whole, folder):
-    found, losses, said = trained({**job, "out": folder})
-    assert farthest(found, whole[0]) == 0
+    state, losses, lines = trained({**job, "out": folder})
+    assert farthest(state, whole[0]) == 0
     assert sorted(losses) == [5, 6]
-    assert said[0] == "Goes on after update 4; updates 5 to 6 are computed again."
+    assert lines[0] == "Goes on after update 4; updates 5 to 6 are computed again."
 
 
 def test_every_strategy_goes_on(job, tmp_path):
@@ -56,8 +56,8 @@ def test_every_strategy_goes_on(job, tmp_path):
 )
 def test_it_goes_on_with_other_ranks_and_another_strategy(job, whole, folder, strategy, ranks):
     shutil.rmtree(folder / "checkpoints" / "step-00000004")
-    found = launch(trained, ranks, {**job, "strategy": strategy, "out": folder})
-    assert farthest(found[0][0], whole[0]) < 1e-10
+    state = launch(trained, ranks, {**job, "strategy": strategy, "out": folder})
+    assert farthest(state[0][0], whole[0]) < 1e-10
     shutil.rmtree(folder / "checkpoints" / "step-00000006")  # and back, from update 4 of these ranks
     assert farthest(trained({**job, "out": folder})[0], whole[0]) < 1e-10
 
@@ -83,11 +83,11 @@ TORN = {
 def test_a_torn_checkpoint_is_named_and_the_one_before_it_taken(job, whole, folder, name):
     file, tear, words = TORN[name]
     tear(folder / "checkpoints" / "step-00000004" / file)
-    found, losses, said = trained({**job, "out": folder})
-    assert "step-00000004 is left out: " in said[0]
-    assert words in said[0]
+    state, losses, lines = trained({**job, "out": folder})
+    assert "step-00000004 is left out: " in lines[0]
+    assert words in lines[0]
     assert sorted(losses) == [3, 4, 5, 6]
-    assert farthest(found, whole[0]) == 0
+    assert farthest(state, whole[0]) == 0
 
 
 @pytest.mark.parametrize("name", TORN)
@@ -110,18 +110,17 @@ def test_a_checkpoint_of_another_run_is_refused(job, folder):
 
 
 def test_what_is_changed_on_the_way_is_said(job, folder):
-    _, _, said = trained({**job, "lr": 0.5, "steps": 8, "out": folder})
-    assert said[:2] == ["From here on steps is 8 instead of 6.", "From here on lr is 0.5 instead of 0.001."]
+    _, _, lines = trained({**job, "lr": 0.5, "steps": 8, "out": folder})
+    assert lines[:2] == ["From here on steps is 8 instead of 6.", "From here on lr is 0.5 instead of 0.001."]
 
 
 def test_fewer_steps_than_were_made_change_nothing(job, whole, folder):
-    found, losses, said = trained({**job, "steps": 3, "out": folder})
-    assert (losses, said[-1]) == ({}, "All 4 updates are already done; increase --steps to continue.")
+    state, losses, lines = trained({**job, "steps": 3, "out": folder})
+    assert (losses, lines[-1]) == ({}, "All 4 updates are already done; increase --steps to continue.")
 
 
 def test_two_runs_do_not_work_in_one_folder(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(rank, "_TRIES", 1)
-    monkeypatch.setattr(rank, "_LOOKS", 0.0)
+    monkeypatch.setattr(rank.time, "sleep", lambda seconds: None)
     with rank.alone_in(tmp_path), pytest.raises(CourseError, match="Another run is using"):
         train(Job(**job, out=tmp_path))
 
@@ -161,9 +160,9 @@ def test_the_state_of_any_optimizer_is_kept(job, name, tmp_path):
 def test_the_scale_of_the_loss_is_kept(job, tmp_path):
     own = {**job, "precision": "fp16", "out": tmp_path}
     trained(own)
-    kept = json.loads((tmp_path / "checkpoints" / "step-00000004" / "run.json").read_text(encoding="utf-8"))
-    assert kept["more"]["scaler"]["scale"] == 2.0**16
-    assert kept["more"]["scaler"]["_growth_tracker"] == 4
+    stored = json.loads((tmp_path / "checkpoints" / "step-00000004" / "run.json").read_text(encoding="utf-8"))
+    assert stored["more"]["scaler"]["scale"] == 2.0**16
+    assert stored["more"]["scaler"]["_growth_tracker"] == 4
 
 
 def test_good_ones_are_not_dropped_for_torn_ones_of_later_updates(job, folder):
@@ -178,6 +177,6 @@ def test_good_ones_are_not_dropped_for_torn_ones_of_later_updates(job, folder):
     (folder / "checkpoints" / "step-00000004" / ".metadata").unlink()
     with pytest.raises(KeyboardInterrupt):
         train(Job(**{**job, "save_every": 3, "keep": 1, "log_every": 1}, out=folder), loggers=[Ends()], say=[].append)
-    _, losses, said = trained({**job, "out": folder})
+    _, losses, lines = trained({**job, "out": folder})
     assert min(losses) == 4
-    assert "Goes on after update 3" in said[-2]
+    assert "Goes on after update 3" in lines[-2]

@@ -1,4 +1,4 @@
-"""The command as people type it: alone, with ranks, under torchrun, under Accelerate."""
+"""Of the room: the command as people type it, alone, with ranks, under torchrun, under Accelerate."""
 
 import shutil
 import sys
@@ -63,8 +63,8 @@ def test_alone_it_says_what_it_took_beside_what_was_predicted(job, tmp_path, cap
     assert main(["train", *flags(own, tmp_path)]) == 0
     output = capsys.readouterr().out
     assert "4 updates, " in output
-    found, predicted = (float(output.split(word)[1].split(" MiB")[0]) for word in ("peak of rank 0 ", "predicted "))
-    assert found == pytest.approx(predicted, rel=0.02)
+    measured, predicted = (float(output.split(word)[1].split(" MiB")[0]) for word in ("peak of rank 0 ", "predicted "))
+    assert measured == pytest.approx(predicted, rel=0.02)
 
 
 # What is asked for, and what is answered before any process starts.
@@ -125,10 +125,10 @@ def test_torchrun_takes_no_flag_of_a_run_for_one_of_its_own(job, tmp_path, torch
     given = flags({**job, "strategy": "ddp", "logs": (), "log_every": 3, "seed": 1}, tmp_path)
     with pytest.raises(BecameTorchrunError) as became:
         main(["train", *given, "--ranks", "2"])
-    said = parse_args(became.value.args[0][3:])
-    assert said.training_script == "course_utils.cli"
-    assert said.training_script_args == ["train", *given]
-    assert said.nproc_per_node == "2"
+    parsed = parse_args(became.value.args[0][3:])
+    assert parsed.training_script == "course_utils.cli"
+    assert parsed.training_script_args == ["train", *given]
+    assert parsed.nproc_per_node == "2"
 
 
 @pytest.mark.parametrize("what", ["text", "own task"])

@@ -35,21 +35,21 @@ def alone(job, tmp_path_factory):
 
 def trained(fields):
     """Whole parameters, losses and what was said; the parameters' type; how many of their elements are on this rank."""
-    said = []
-    result = train(Job(**fields), say=said.append)
+    lines = []
+    result = train(Job(**fields), say=lines.append)
     plain = result.engine.plain
     kinds, held = {p.dtype for p in plain.parameters()}, sum(p.numel() for p in plain.parameters())
     if not fields.get("strategy"):
-        return parameters(result.engine), result.losses, said, kinds, held
+        return parameters(result.engine), result.losses, lines, kinds, held
     import deepspeed
 
     held = sum(getattr(p, "ds_tensor", p).numel() for p in plain.parameters())
     with deepspeed.zero.GatheredParameters(list(plain.parameters())):
-        return {name: p.detach().clone() for name, p in plain.named_parameters()}, result.losses, said, kinds, held
+        return {name: p.detach().clone() for name, p in plain.named_parameters()}, result.losses, lines, kinds, held
 
 
-def farthest(found, wanted):
-    return max(float((tensor - wanted[name]).abs().max()) for name, tensor in found.items())
+def farthest(state, wanted):
+    return max(float((tensor - wanted[name]).abs().max()) for name, tensor in state.items())
 
 
 @needs_deepspeed
@@ -60,8 +60,8 @@ def test_two_ranks_train_as_one_process_does_and_go_on_from_what_is_whole(job, a
     fields = {**job, "strategy": f"deepspeed-{stage}", "out": tmp_path / "run"}
     one, losses, _, _, elements = alone["fp32"]
     undisturbed = launch(trained, 2, fields)
-    for found, _, _, kinds, held in undisturbed:
-        assert farthest(found, one) < 1e-5
+    for state, _, _, kinds, held in undisturbed:
+        assert farthest(state, one) < 1e-5
         assert kinds == {torch.float32}
         assert held == pytest.approx(elements / 2 if stage == 3 else elements, rel=0.01)
     assert {step: sum(mine[step] for _, mine, *_ in undisturbed) for step in losses} == pytest.approx(losses, rel=1e-6)
@@ -70,12 +70,12 @@ def test_two_ranks_train_as_one_process_does_and_go_on_from_what_is_whole(job, a
     cut = newest / "deepspeed" / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
     os.truncate(cut, cut.stat().st_size // 2)
     (next_one / "deepspeed" / cut.name).unlink()
-    (again, some, said, _, _), _ = launch(trained, 2, fields)
+    (again, some, lines, _, _), _ = launch(trained, 2, fields)
     assert farthest(again, undisturbed[0][0]) == 0
     assert some == {step: undisturbed[0][1][step] for step in (3, 4, 5)}
-    assert f"deepspeed/{cut.name} is shorter than it was" in said[0]
-    assert "cannot be read (FileNotFoundError)" in said[1]
-    assert said[2] == "Goes on after update 2; updates 3 to 5 are computed again."
+    assert f"deepspeed/{cut.name} is shorter than it was" in lines[0]
+    assert "cannot be read (FileNotFoundError)" in lines[1]
+    assert lines[2] == "Goes on after update 2; updates 3 to 5 are computed again."
 
 
 @needs_deepspeed

@@ -110,11 +110,11 @@ def test_training_begins_from_the_weights_that_are_named(tmp_path):
 
 def test_who_named_no_tokenizer_is_told_that_tokens_are_bytes(tmp_path):
     fields = {**written(tmp_path), "steps": 1, "quick": True}
-    _, losses, said = trained({**fields, "tokenizer": "", "out": tmp_path / "unnamed"})
-    assert said[0] == "Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own."
+    _, losses, lines = trained({**fields, "tokenizer": "", "out": tmp_path / "unnamed"})
+    assert lines[0] == "Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own."
     _, same, silent = trained({**fields, "out": tmp_path / "named"})
     assert losses == same
-    assert len(said) == 1 + len(silent)
+    assert len(lines) == 1 + len(silent)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
@@ -131,18 +131,18 @@ def test_trained_weights_without_their_tokenizer_are_refused(tmp_path, family):
 
 
 def test_the_trained_model_is_had_as_the_document_says(tmp_path, monkeypatch):
-    found, _, _ = trained({**written(tmp_path), "steps": 1, "quick": True, "out": tmp_path / "runs" / "mine"})
+    state, _, _ = trained({**written(tmp_path), "steps": 1, "quick": True, "out": tmp_path / "runs" / "mine"})
     document = (Path(__file__).parents[2] / "docs" / "train.md").read_text(encoding="utf-8")
     (code,) = re.findall("```python\n(.*?)```", document, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "train.md", "exec"), {})
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "mine").state_dict()
-    assert all(torch.equal(loaded[name], wanted) for name, wanted in found.items())
+    assert all(torch.equal(loaded[name], wanted) for name, wanted in state.items())
 
 
 def test_adapters_on_random_weights_are_said_to_be_that(tmp_path):
     fields = {**written(tmp_path), "steps": 1, "quick": True, "lora": 2}
-    _, _, said = trained({**fields, "out": tmp_path / "run"})
-    assert any("random weights" in line and "--weights" in line for line in said)
+    _, _, lines = trained({**fields, "out": tmp_path / "run"})
+    assert any("random weights" in line and "--weights" in line for line in lines)
     with pytest.raises(CourseError, match="--weights, .* are for language models; add --model and --data"):
         Job(out=tmp_path, weights="gpt2")

@@ -1,4 +1,4 @@
-"""Whoever is killed, and whenever: the run ends with the parameters of an undisturbed one, and leaves no process behind."""
+"""Of the room: whoever is killed, and whenever, the run ends as an undisturbed one does, and leaves no process behind."""
 
 import os
 import random

@@ -72,8 +72,8 @@ def test_a_rate_is_of_its_precision_and_its_device(job, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "calibrate", lambda names, **_: SimpleNamespace(flops={names[0]: next(measured)}))
 
     def rate(precision, device):
-        asked = Job(**{**job, "precision": precision, "compiled": True}, out=tmp_path)  # which nothing predicts
-        return loop.Expectation.of(asked, asked.split(1), loop.load(asked)[0], torch.device(device)).flops
+        settings = Job(**{**job, "precision": precision, "compiled": True}, out=tmp_path)  # which nothing predicts
+        return loop.Expectation.of(settings, settings.split(1), loop.load(settings)[0], torch.device(device)).flops
 
     assert [rate("fp32", "cpu"), rate("fp32", "cpu")] == [1, 1]
     assert [rate("autocast", "cpu"), rate("autocast", "cuda"), rate("fp32", "cuda")] == [2, 3, 4]
@@ -102,9 +102,9 @@ def test_tensorboard_reads_its_own(tmp_path):
     for step in (10, 20):
         logger.log(step, {"loss": 1 / step, "lr": 0.1})
     logger.close()
-    found = EventAccumulator(str(tmp_path / "tensorboard"))
-    found.Reload()
-    assert [(event.step, event.value) for event in found.Scalars("loss")] == [
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
         (10, pytest.approx(0.1)),
         (20, pytest.approx(0.05)),
     ]

@@ -26,7 +26,7 @@ TELLING = (
 CHAPTERS = ("00", "03")
 # What today's Transformers refuses itself, and what chapters 06 and 10 say of today's Trainer and Accelerate.
 SINCE_THEN = (
-    "tests/models/test_families.py::test_what_transformers_refuses_is_said_in_a_sentence",
+    "tests/models/test_configurations.py::test_what_transformers_refuses_is_said_in_a_sentence",
     "tests/training/test_accumulation.py::test_libraries_are_where_the_chapter_puts_them",
     "tests/lessons/test_c10_fsdp_and_zero.py::test_accelerate_and_trainer_fall_back_to_data_parallelism[trainer_on_rank]",
 )
@@ -41,8 +41,8 @@ def lowest() -> list[str]:
     for requirement in wanted:
         (bound,) = [specifier.version for specifier in requirement.specifier]
         bounds[requirement.name] = bound  # of two, that of the notebook server here: ipywidgets' lower one is Colab's
-    kept = {"torch", "pip", "jupyterlab"}
-    return [f"{package}=={bound}" for package, bound in bounds.items() if package not in kept]
+    installed = {"torch", "pip", "jupyterlab"}
+    return [f"{package}=={bound}" for package, bound in bounds.items() if package not in installed]
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +81,12 @@ def run_old(python: Path, *arguments: str, timeout: float) -> str:
 def test_the_lowest_versions_pass_the_tests_of_what_stands_on_them(oldest):
     options = ["-p", "pytest_timeout", "-p", "no:cacheprovider", "-m", "not slow and not browser"]
     options += [f"--deselect={test}" for test in SINCE_THEN]
-    said = run_old(oldest, "pytest", *options, *TELLING, timeout=1500)
-    assert re.search(r"\d{3,} passed|\[100%\]", said)
+    output = run_old(oldest, "pytest", *options, *TELLING, timeout=1500)
+    assert re.search(r"\d{3,} passed|\[100%\]", output)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_chapters_run_on_the_lowest_versions(oldest):
-    said = run_old(oldest, "course_utils.cli", "run", *CHAPTERS, "--scale", "smoke", timeout=900)
-    assert said.count("executed copy in") == len(CHAPTERS)
+    output = run_old(oldest, "course_utils.cli", "run", *CHAPTERS, "--scale", "smoke", timeout=900)
+    assert output.count("executed copy in") == len(CHAPTERS)

@@ -29,14 +29,14 @@ def parts(*shape, lengths, dtype=torch.float64):
 def test_output_and_gradients_are_those_of_the_whole_matrix_and_of_torch(leading, is_causal):
     for lengths in itertools.product([1, 16, 37], [16, 50]):
         q, k, v = parts(*leading, lengths=lengths)
-        found = TiledAttention.apply(q, k, v, is_causal)
-        grad = torch.randn_like(found)
+        tiled = TiledAttention.apply(q, k, v, is_causal)
+        grad = torch.randn_like(tiled)
         for right in (
             attention.attention(q, k, v, is_causal),
             F.scaled_dot_product_attention(q, k, v, is_causal=is_causal),
         ):
-            torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
-            ours, theirs = (torch.autograd.grad(out, (q, k, v), grad, retain_graph=True) for out in (found, right))
+            torch.testing.assert_close(tiled, right, rtol=1e-10, atol=1e-10)
+            ours, theirs = (torch.autograd.grad(out, (q, k, v), grad, retain_graph=True) for out in (tiled, right))
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
@@ -48,9 +48,9 @@ def test_its_derivatives_are_those_of_finite_differences():
 def test_in_16_bits_sums_are_kept_in_32():
     q, k, v = (x.detach() for x in parts(2, lengths=(64, 640), dtype=torch.float32))
     right = attention.attention(q, k, v)
-    found = TiledAttention.apply(*(x.bfloat16() for x in (q, k, v))).float()
+    tiled = TiledAttention.apply(*(x.bfloat16() for x in (q, k, v))).float()
     plain = attention.attention(*(x.bfloat16() for x in (q, k, v))).float()
-    assert (found - right).norm() < (plain - right).norm()
+    assert (tiled - right).norm() < (plain - right).norm()
 
 
 def test_the_log_of_the_sum_is_saved_and_not_the_scores():

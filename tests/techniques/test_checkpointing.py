@@ -94,9 +94,9 @@ def test_gradients_are_those_without_checkpoint_and_of_torchs_bit_for_bit(ours, 
     torch.manual_seed(seed)
     model = make().double()
     x = torch.randn(4, WIDTH, dtype=torch.float64)
-    found = gradients(model, x, ours, seed)
-    assert same(found, gradients(model, x, plain, seed))
-    assert same(found, gradients(model, x, TORCH[ours], seed))
+    with_ours = gradients(model, x, ours, seed)
+    assert same(with_ours, gradients(model, x, plain, seed))
+    assert same(with_ours, gradients(model, x, TORCH[ours], seed))
 
 
 class Operators(TorchDispatchMode):
@@ -120,14 +120,14 @@ def test_as_many_modules_and_operators_run_again_as_with_torchs(ours):
     modules = Counter()
     for name, module in model.named_modules():
         module.register_forward_pre_hook(lambda *_, name=name: modules.update([name]))
-    found = []
+    counts = []
     for using in (plain, ours, TORCH[ours]):
         modules.clear()
         with Operators() as operators:
             gradients(model, x, using)
-        found.append((dict(modules), operators.calls))
-    assert found[1] == found[2]
-    assert found[1][0] != found[0][0]
+        counts.append((dict(modules), operators.calls))
+    assert counts[1] == counts[2]
+    assert counts[1][0] != counts[0][0]
 
 
 def test_the_hooks_stop_early():
@@ -148,13 +148,13 @@ def test_several_inputs_and_some_without_gradients(ours):
     x, scale = (torch.randn(5, dtype=torch.float64, requires_grad=True) for _ in range(2))
     mask = torch.tensor([True, False, True, True, False])
 
-    def found(using):
+    def gradients_by(using):
         x.grad = scale.grad = None
         torch.manual_seed(1)
         using(lambda x, scale, mask: F.dropout(x * scale, 0.3) * mask, x, scale, mask).sum().backward()
         return [x.grad, scale.grad]
 
-    assert same(found(ours), found(plain))
+    assert same(gradients_by(ours), gradients_by(plain))
 
 
 @BOTH

@@ -60,8 +60,8 @@ def test_sums_over_pieces_are_kept_in_32_bits():
     gradient = torch.autograd.grad(right, w)[0].float()
     for loss in ways(x, w, labels, 4, 16, 0.0):
         assert abs(loss.float() - right) < 0.01 * right
-        found = torch.autograd.grad(loss, w)[0].float()
-        assert (found - gradient).norm() < 0.01 * gradient.norm()
+        estimated = torch.autograd.grad(loss, w)[0].float()
+        assert (estimated - gradient).norm() < 0.01 * gradient.norm()
 
 
 def peak_beyond_weights(loss_of, tokens, words, width=8):

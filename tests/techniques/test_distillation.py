@@ -16,12 +16,12 @@ LABELS = torch.tensor([[0, 3, -100, 6, 1], [-100, -100, 2, 2, 5]])
 
 def by_definition(student, teacher, temperature):
     """Token by token, class by class: T² Σ p log(p / q)."""
-    found = []
+    divergences = []
     for s, t, label in zip(student.flatten(0, 1), teacher.flatten(0, 1), LABELS.flatten(), strict=True):
         if label != -100:
             p, q = ((one / temperature).exp() / (one / temperature).exp().sum() for one in (t, s))
-            found.append(sum(p[k] * (p[k] / q[k]).log() for k in range(7)))
-    return temperature**2 * sum(found) / len(found)
+            divergences.append(sum(p[k] * (p[k] / q[k]).log() for k in range(7)))
+    return temperature**2 * sum(divergences) / len(divergences)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 10.0])

@@ -65,9 +65,9 @@ def test_transformers_train_as_without(name, way):
     for segments in (1, 2, None):
         with checkpoint_blocks(model, segments, WAYS[way]):
             assert list(model.state_dict()) == keys
-            found, calls = gradients(model, name)
+            recomputed, calls = gradients(model, name)
             assert calls == dict.fromkeys(range(5), 2)
-            assert all(torch.equal(a, b) for a, b in zip(without, found, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(without, recomputed, strict=True))
     assert [block.forward for block in blocks_of(model)] == forwards
 
 

@@ -1,4 +1,4 @@
-"""Accumulation, checkpointing and autocast, each alone and all together: bytes as predicted, gradients as without."""
+"""Of the room: accumulation, checkpointing and autocast, each alone and all together: predicted bytes, the same gradients."""
 
 from dataclasses import replace
 

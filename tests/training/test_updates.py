@@ -23,13 +23,13 @@ def test_the_update_steps_with_the_gradients_it_is_given(monkeypatch):
 
 def test_what_is_timed_is_an_update_that_has_its_state(monkeypatch):
     small(monkeypatch)
-    kept = []
+    weights = []
 
     class Watched(optim.Adam):
         def step(self):
-            kept.append(len(self.state))
+            weights.append(len(self.state))
             super().step()
 
-    monkeypatch.setattr(updates, "seconds_of", lambda call: (call(), len(kept))[1])
+    monkeypatch.setattr(updates, "seconds_of", lambda call: (call(), len(weights))[1])
     assert training.seconds_of_update(Watched) == 2
-    assert kept == [0, 2]
+    assert weights == [0, 2]

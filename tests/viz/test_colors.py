@@ -1,4 +1,4 @@
-"""Colors that stand together are told apart by every reader, and what is written can be read in light and in dark."""
+"""Of the room: colors that stand together are told apart by every reader, and writing can be read in light and in dark."""
 
 import re
 from itertools import combinations

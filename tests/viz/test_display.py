@@ -26,9 +26,9 @@ def test_a_figure_carries_its_text_and_is_closed(shown):
 def test_a_page_is_told_the_text_and_nothing_of_that_is_stored(shown):
     viz.show(figure(), "a < b & c")
     assert [bundle for bundle, _ in shown if "text/html" in bundle] == []
-    ((told, metadata),) = shown.live
+    ((data, metadata),) = shown.live
     assert metadata == {"course": "live"}
-    assert told["text/html"].endswith('<p class="course-alt" style="display: none">a &lt; b &amp; c</p>')
+    assert data["text/html"].endswith('<p class="course-alt" style="display: none">a &lt; b &amp; c</p>')
 
 
 @pytest.mark.parametrize("alt", ["", "  "])
@@ -58,8 +58,8 @@ def test_moving_a_slider_draws_the_picture_of_the_new_value(shown):
     slider = widgets.IntSlider(3, 1, 9, description="tall")
     viz.play(draw, height=slider)
     panel, picture = shown
-    said = panel[0]["text/plain"]
-    assert panel[0]["text/html"] == f"<p>{said}</p>", "plain text is broken within words"
+    text = panel[0]["text/plain"]
+    assert panel[0]["text/html"] == f"<p>{text}</p>", "plain text is broken within words"
     assert all(bundle["text/html"].startswith("<style data-course>") for bundle, _ in shown.live)
     assert shown.live[-1][0]["text/html"].endswith('<p class="course-alt" style="display: none">a bar of height 3</p>')
     assert panel[0]["text/plain"].endswith("the figure below: tall 3.")

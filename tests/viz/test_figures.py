@@ -1,4 +1,4 @@
-"""Each figure's text says what its data say, and what is drawn is the data."""
+"""Of the room: each figure's text says what its data say, and what is drawn is the data."""
 
 import pytest
 from figures import title

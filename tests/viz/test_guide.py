@@ -50,11 +50,11 @@ def files(tmp_path_factory):
 
 def test_every_rung_stands_on_the_page_at_its_level_in_the_ladders_order_with_its_cost_and_chapter(page):
     drawn = texts(page)
-    said, names, levels, level = [text.get_text() for text in drawn], [], [], None
+    sentences, names, levels, level = [text.get_text() for text in drawn], [], [], None
     for text in drawn:
         words = text.get_text()
-        if found := re.match(r"Level (\d)\.", words):
-            level = int(found[1])
+        if heading := re.match(r"Level (\d)\.", words):
+            level = int(heading[1])
         elif level is not None and text.get_weight() == "bold" and len(words) > 1:
             names.append(words)
             levels.append(level)
@@ -62,9 +62,9 @@ def test_every_rung_stands_on_the_page_at_its_level_in_the_ladders_order_with_it
     assert list(zip(names, levels, strict=True))[: len(rungs)] == rungs
     assert len(names) == len(rungs) + 1  # the heading of what does not go together
     for change in CHANGES:
-        place = said.index(change.name)
-        assert said[place + 1] == change.costs + ("; several cards" if change.name in ("ZeRO-1", "ZeRO-3") else "")
-        assert guide.CHAPTERS[change.name] in said[place : said.index(names[names.index(change.name) + 1])]
+        place = sentences.index(change.name)
+        assert sentences[place + 1] == change.costs + ("; several cards" if change.name in ("ZeRO-1", "ZeRO-3") else "")
+        assert guide.CHAPTERS[change.name] in sentences[place : sentences.index(names[names.index(change.name) + 1])]
 
 
 def test_each_rung_has_a_chapter():
@@ -91,10 +91,10 @@ def test_rungs_lower_what_papers_say():
 def test_a_mark_is_what_an_estimate_of_the_same_step_says():
     config = models.configuration("llama", **WIDE, num_hidden_layers=1, vocab_size=1024, max_position_embeddings=64)
     recipe = Recipe("adamw-foreach", device="cuda", batch=2, sequence=64)
-    found = {}
+    updates = {}
     for name, changed in {"before": recipe, "after": replace(recipe, optimizer="sgd")}.items():
-        found[name] = estimate(config, changed).by_instant()
-    before, after = (found[when]["update"] for when in ("before", "after"))
+        updates[name] = estimate(config, changed).by_instant()
+    before, after = (updates[when]["update"] for when in ("before", "after"))
     fell = {
         kind for kind, size in before.items() if size > 0.05 * sum(before.values()) and after.get(kind, 0) <= 0.8 * size
     }
@@ -132,19 +132,19 @@ def test_a_rung_that_no_recipe_knows_is_named(monkeypatch):
 
 
 def test_pairs_that_do_not_go_together_have_the_recipes_own_sentence():
-    found = contradictions(guide.RECIPES)
+    reasons = contradictions(guide.RECIPES)
     fields = {change.name: change for change in CHANGES}
-    pairs = [pair for each in found.values() for pair in each]
+    pairs = [pair for each in reasons.values() for pair in each]
     assert ("gradient checkpointing", "activations on the host") in pairs
-    for why, each in found.items():
+    for why, each in reasons.items():
         for one, other in each:
-            said = []
+            refusals = []
             for recipe in guide.RECIPES:
                 try:
                     replace(recipe, **fields[one].apply(recipe), **fields[other].apply(recipe))
                 except CourseError as refused:
-                    said.append(str(refused))
-            assert why in said
+                    refusals.append(str(refused))
+            assert why in refusals
 
 
 def outline(text, renderer):
@@ -197,11 +197,11 @@ def test_the_files_are_the_same_each_time_and_hold_letters(files, tmp_path):
 
 
 def test_the_page_in_docs_is_what_the_rules_give_now(files):
-    kept = ROOT / "docs" / "decision_guide.svg"
-    assert words_of(kept) == words_of(files / "guide.svg"), (
+    stored = ROOT / "docs" / "decision_guide.svg"
+    assert words_of(stored) == words_of(files / "guide.svg"), (
         "write it anew: course guide docs/decision_guide.svg, and .pdf"
     )
-    assert sum(kept.with_suffix(kind).stat().st_size for kind in (".svg", ".pdf")) < 150_000
+    assert sum(stored.with_suffix(kind).stat().st_size for kind in (".svg", ".pdf")) < 150_000
 
 
 def test_the_command_refuses_other_kinds_of_file(tmp_path, capsys):

@@ -179,8 +179,8 @@ def test_a_control_moves_the_picture_and_the_sum_and_a_card_runs_cuda(shown, mon
     assert (card.value, device.value, device.disabled) == (NO_CARD, "cpu", False)
     card.value = "RTX 4090"
     assert (device.value, device.disabled, device.description) == ("cuda", True, "kind of device: the card's")
-    known = estimate("gpt2", Recipe("sgd", batch=8, sequence=128, device="cuda"))
-    assert f": {format_bytes(known.peak)} for a model of" in shown[-1][0].data
+    expected = estimate("gpt2", Recipe("sgd", batch=8, sequence=128, device="cuda"))
+    assert f": {format_bytes(expected.peak)} for a model of" in shown[-1][0].data
     assert "On RTX 4090: fits." in shown[-2][0]["text/plain"]
     card.value = NO_CARD
     assert (device.disabled, device.description) == (False, "kind of device")
@@ -204,11 +204,11 @@ def test_bytes_of_a_cpu_get_no_verdict_of_a_card():
 @pytest.mark.slow
 def test_bytes_without_a_formula_are_written_for_people():
     recipe = {"optimizer": "adamw8bit", "precision": "bf16", "checkpointing": True, **FEW}
-    known = estimate(DEEP, Recipe(**recipe))
+    expected = estimate(DEEP, Recipe(**recipe))
     rows = {what: (formula, size) for what, formula, size in rows_of(viz.planner_working(DEEP, **recipe).data)}
     assert not [row for row in rows.values() if re.search(r"\d{5}", row[0])]
     blocks = "parameters of 6 model.layers"
-    (parameters,) = [term for term in known.peak_instant.parts if term.name == blocks]
+    (parameters,) = [term for term in expected.peak_instant.parts if term.name == blocks]
     assert value_of(parameters.formula, {}) == parameters.bytes, "the working stays a sum in bytes"
     assert rows[blocks][0] == f"6 × {format_bytes(parameters.bytes // 6)}"
     assert rows["parameters of lm_head"][0] == "", "its size stands beside it"

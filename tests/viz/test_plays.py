@@ -1,4 +1,4 @@
-"""Every figure to play with, at every end of its controls; and what is left of it where widgets do not run."""
+"""Of the room: every figure to play with, at every end of its controls; and what is left of it where widgets do not run."""
 
 import base64
 import re
@@ -61,9 +61,9 @@ def ends(control) -> list:
 
 def test_a_control_says_what_it_is_in_few_words(play):
     every = [leaf for control in play.controls.values() for leaf in controls.leaves(control) if hasattr(leaf, "value")]
-    said = [leaf.description for leaf in every]
-    assert all(0 < len(text) <= LETTERS for text in said), said
-    assert len(set(said)) == len(said)
+    descriptions = [leaf.description for leaf in every]
+    assert all(0 < len(text) <= LETTERS for text in descriptions), descriptions
+    assert len(set(descriptions)) == len(descriptions)
     controls.dress(play.controls)
     assert not any(getattr(leaf, "continuous_update", False) for leaf in every)
 

@@ -134,11 +134,11 @@ def kernels_of_cuda() -> Iterator[None]:
         triton = SimpleNamespace(cdiv=lambda size, block: -(-size // block))
         entered.enter_context(patch.object(chunked_logprob, "triton", triton, create=True))
         entered.enter_context(patch.object(chunked_logprob, "_addmm_fp32", _add_product))
-        entered.enter_context(_EveryLabel())
+        entered.enter_context(EveryLabel())
         yield
 
 
-class _EveryLabel(TorchFunctionMode):
+class EveryLabel(TorchFunctionMode):
     """A mask that chooses the tokens with a label chooses all of them, since a fake one of many tokens has no values."""
 
     def __torch_function__(self, func: Callable, types: Collection[type], args: tuple = (), kwargs: dict | None = None):

@@ -1,4 +1,4 @@
-"""The demos: each fits its chapter and keeps its word; one that is broken says so."""
+"""Of the room: each demo fits its chapter and keeps its word; one that is broken says so."""
 
 import subprocess
 import sys

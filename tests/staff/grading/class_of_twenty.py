@@ -52,13 +52,13 @@ def write_class(folder: Path, late: bool = False) -> dict[str, str]:
 
 def submissions(authored: list[Authored]) -> dict[str, tuple[str, str]]:
     """Student to what is handed in: in words, and as the file's text."""
-    every = [*_honest(authored), *_wrong(authored), *_odd(authored)]
+    every = [*_write_honest_ones(authored), *_write_wrong_ones(authored), *_write_odd_ones(authored)]
     late = ("right, a day late", notebook({each.question.id: each.solution for each in authored}))
     named = {f"student-{number:02}": one for number, one in enumerate(every, start=1)}
     return {**named, LATE: late}
 
 
-def _honest(authored: list[Authored]) -> Iterator[tuple[str, str]]:
+def _write_honest_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     right = {each.question.id: each.solution for each in authored}
     yield "the author's own answers", notebook(right)
     for number in (0, 1):
@@ -71,23 +71,23 @@ def _honest(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     yield "nothing written yet", notebook({})
 
 
-def _wrong(authored: list[Authored]) -> Iterator[tuple[str, str]]:
+def _write_wrong_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     right = {each.question.id: each.solution for each in authored}
     for each in authored[:7]:
-        known = each.question.mistakes[0]
-        answer = mistaken(each.solution, known)
+        mistakes = each.question.mistakes[0]
+        answer = mistaken(each.solution, mistakes)
         what = (
             "left as it was given"
             if is_untouched(f"# EXERCISE {each.question.id}\n{answer}", each.stub)
-            else known.name
+            else mistakes.name
         )
         yield f"{each.question.id}: {what}", notebook({**right, each.question.id: answer})
-    known = [each.question.mistakes[0 if place % 2 else -1] for place, each in enumerate(authored)]
-    all_wrong = {each.question.id: mistaken(each.solution, one) for each, one in zip(authored, known, strict=True)}
+    mistakes = [each.question.mistakes[0 if place % 2 else -1] for place, each in enumerate(authored)]
+    all_wrong = {each.question.id: mistaken(each.solution, one) for each, one in zip(authored, mistakes, strict=True)}
     yield "a known mistake in every question", notebook(all_wrong)
 
 
-def _odd(authored: list[Authored]) -> Iterator[tuple[str, str]]:
+def _write_odd_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     right = {each.question.id: each.solution for each in authored}
     yield "an endless loop as the answer to q1", notebook({**right, "q1": ENDLESS})
     yield "hostile: reads, writes, lies, and ends the process", notebook({**right, "q1": HOSTILE})
@@ -116,15 +116,15 @@ def notebook(answers: dict[str, str | None], order=list) -> str:
 
 def graded(folder: Path) -> str:
     """What `course grade` prints for `folder`, the place of the results left out."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
         assert main(["grade", str(folder), "--set", SET, "--seed", str(SEED)]) == 0
-    return re.sub(r"\nResults are in .*\n$", "", said.getvalue()).rstrip()
+    return re.sub(r"\nResults are in .*\n$", "", output.getvalue()).rstrip()
 
 
-def shown(told: dict[str, str], first: str, second: str) -> str:
+def shown(handed_in: dict[str, str], first: str, second: str) -> str:
     """What the guide shows of the class: who handed in what, and the command's words before and after the late one."""
-    rows = "\n".join(f"| {student} | {what} |" for student, what in told.items())
+    rows = "\n".join(f"| {student} | {what} |" for student, what in handed_in.items())
     head, *_, last = second.split("\n\n")
     table = f"| | handed in |\n|---|---|\n{rows}"
     late = f"And with the late one, at its beginning and its end:\n\n```text\n{head}\n…\n{last}\n```"
@@ -138,12 +138,12 @@ def in_guide() -> str:
 
 def grade_twice(folder: Path) -> tuple[str, float]:
     """What the guide should show, and the seconds of the first run."""
-    told = write_class(folder)
+    handed_in = write_class(folder)
     start = time.monotonic()
     first = graded(folder)
     seconds = time.monotonic() - start
     write_class(folder, late=True)
-    return shown(told, first, graded(folder)), seconds
+    return shown(handed_in, first, graded(folder)), seconds
 
 
 def _write(text: str) -> None:
@@ -152,7 +152,7 @@ def _write(text: str) -> None:
     GUIDE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}", encoding="utf-8")
 
 
-def _main() -> None:
+def run() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="where to write the notebooks")
     parser.add_argument("--late", action="store_true", help="write only the one that comes a day later")
@@ -169,4 +169,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    run()

@@ -29,7 +29,7 @@ def release(tmp_path, monkeypatch):
 @pytest.fixture
 def tiny(release, monkeypatch):
     """The released set of two questions and the folder of its solutions."""
-    monkeypatch.setattr(asking, "_GRACE", 1.5)
+    monkeypatch.setattr(asking, "GRACE", 1.5)
     return release(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
 
 
@@ -69,7 +69,7 @@ def _start(lane):
 def warm(lanes, monkeypatch):
     """Grading in lanes that stay from test to test, for tests of what is found there: a start takes three seconds."""
 
-    class Warm(grade._Lanes):
+    class Warm(grade.Lanes):
         def __init__(self, fresh):
             assert {lane.kind for lane in fresh} == {lanes[0].kind}
             super().__init__(lanes[: len(fresh)])
@@ -79,5 +79,5 @@ def warm(lanes, monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(grade, "_Lanes", Warm)
+    monkeypatch.setattr(grade, "Lanes", Warm)
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)

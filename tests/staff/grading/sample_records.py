@@ -4,11 +4,11 @@
 def question(number: int = 1, state: str = "failed", diagnosis: str = "", kind: str = "values", **more) -> dict:
     """A question's part of a record, with one public case; `more` stands in for anything in it."""
     passed = state == "passed"
-    said = dict.fromkeys(("sentence", "brief"), "" if passed else "It is so.")
+    words = dict.fromkeys(("sentence", "brief"), "" if passed else "It is so.")
     whole = {"id": f"q{number}", "title": "T", "points": 0, "of": 2, "parts": False, "state": state}
     whole |= {"diagnosis": diagnosis, "shown": {"diagnosis": "", "hint": ""}}
     whole |= {
-        "public": [{"case": "c", "passed": passed, "kind": kind, **said}],
+        "public": [{"case": "c", "passed": passed, "kind": kind, **words}],
         "hidden": [],
         "not_run": 0,
         "notes": [],

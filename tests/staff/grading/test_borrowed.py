@@ -1,4 +1,4 @@
-"""Another's work earns nothing: it cannot be used where an answer runs, and what is right is not where the answer is."""
+"""Of the room: another's work earns nothing, and can neither be used nor found where an answer runs."""
 
 import importlib
 import importlib.util
@@ -24,8 +24,12 @@ AUTHORED = {
 }
 RANKS = ("09_local_sgd", "10_fsdp_and_zero", "12_scaling_out")
 """In these, ranks start for every answer and every case."""
-REPLACED = sorted({name for asked in AUTHORED.values() for each in asked.values() for name in each.question.replaces})
-BORROWED = [(s, q, source) for s, asked in ANSWERS.items() for q, sources in asked.items() for source in sources]
+REPLACED = sorted(
+    {name for by_question in AUTHORED.values() for each in by_question.values() for name in each.question.replaces}
+)
+BORROWED = [
+    (s, q, source) for s, by_question in ANSWERS.items() for q, sources in by_question.items() for source in sources
+]
 
 
 def slow_in(sets, values):
@@ -65,26 +69,26 @@ def test_every_name_that_is_replaced_is_one_and_cannot_be_used(replaced):
 @pytest.mark.parametrize(("name", "question", "source"), slow_in(RANKS, BORROWED), ids=numbered)
 def test_what_another_has_written_is_foreign_in_a_check(name, question, source):
     entry = next(entry for entry in load_set(name)["questions"] if entry["id"] == question)
-    asked, authored = question_from(entry), AUTHORED[name][question]
-    cases = asked.cases()
-    result = judge.grade(asked, cases, outcomes(authored, source, cases), entry)
+    question_read, authored = question_from(entry), AUTHORED[name][question]
+    cases = question_read.cases()
+    result = judge.grade(question_read, cases, outcomes(authored, source, cases), entry)
     assert (result.points, {verdict.kind for verdict in result.verdicts}) == (0, {"foreign"})
     assert all("which it should replace: write your own." in verdict.sentence for verdict in result.verdicts)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "question"), [(n, q) for n, asked in ANSWERS.items() if n not in RANKS for q in asked]
+    ("name", "question"), [(n, q) for n, by_question in ANSWERS.items() if n not in RANKS for q in by_question]
 )
 def test_it_would_be_right_where_nothing_is_replaced(name, question):
     """Else it would prove nothing that it is refused; the course's scales of 8-bit blocks are float32 and so no answer."""
     authored = AUTHORED[name][question]
     free = replace(authored, question=replace(authored.question, replaces=()))
     cases = free.question.cases()
-    found = [
+    passing = [
         judge.grade(free.question, cases, outcomes(free, source, cases)).passed for source in ANSWERS[name][question]
     ]
-    assert any(found) or (name, question) == ("05_8bit_adam", "q2")
+    assert any(passing) or (name, question) == ("05_8bit_adam", "q2")
 
 
 def graded(tmp_path, name, question, sources):
@@ -101,7 +105,7 @@ def graded(tmp_path, name, question, sources):
     ("name", "question", "sources"),
     slow_in(
         {*ANSWERS} - {"03_adamw"},
-        [(name, q, sources) for name, asked in ANSWERS.items() for q, sources in asked.items()],
+        [(name, q, sources) for name, by_question in ANSWERS.items() for q, sources in by_question.items()],
     ),
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -146,8 +150,8 @@ def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question,
     cells = [authored.preamble, experiment]
     text = notebook(*cells, f"# EXERCISE {question}\n{solution}")
     records = grade_class(write_class(tmp_path / "class", {"a": text}), papers, best_kind(), jobs=1)
-    [found] = records["a"]["questions"]
-    assert found["points"] == found["of"], found
+    [record] = records["a"]["questions"]
+    assert record["points"] == record["of"], record
 
 
 PEEKS = """import json, pathlib, course_utils.grading.released as released

@@ -1,4 +1,4 @@
-"""The class of the instructors' guide: made anew, graded anew, and the guide shows what came out."""
+"""Of the room: the class of the instructors' guide, made anew, graded anew, and the guide shows what came out."""
 
 import json
 import tempfile
@@ -19,7 +19,7 @@ def submissions():
 def test_the_program_writes_nineteen_and_a_day_later_the_twentieth(tmp_path, monkeypatch):
     for late, count in ((), 19), (("--late",), 20):
         monkeypatch.setattr("sys.argv", ["class_of_twenty.py", str(tmp_path / "class"), *late])
-        twenty._main()
+        twenty.run()
         assert len(list((tmp_path / "class").iterdir())) == count
 
 

@@ -14,8 +14,8 @@ OF_A, OF_B = ({"student": name, "key": f"key {name}", "file": f"file {name}", **
 
 def planned(submitted, earlier, seed=7, only=None, again=False):
     """Students to be graded, saved, and waiting."""
-    found = plan(submitted, earlier, seed, only, again)
-    return [*found.todo], [record["student"] for record in found.saved], [*found.waiting]
+    work = plan(submitted, earlier, seed, only, again)
+    return [*work.todo], [record["student"] for record in work.saved], [*work.waiting]
 
 
 @pytest.mark.parametrize(

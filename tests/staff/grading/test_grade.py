@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -125,8 +126,8 @@ def test_honest_and_broken_submissions(tiny, tmp_path, monkeypatch):
     assert {name: points(record) for name, record in records.items()} == {
         name: right for name, (_, right, _) in HONEST.items()
     }
-    for name, (_, _, said) in HONEST.items():
-        assert said in json.dumps(records[name], ensure_ascii=False), name
+    for name, (_, _, sentence) in HONEST.items():
+        assert sentence in json.dumps(records[name], ensure_ascii=False), name
     last = dict(reversed(list(submissions.items())[:2]))
     again = grade_class(last, papers, best_kind(), jobs=1)
     assert again == {name: records[name] for name in last}, "the order and the number of processes decide nothing"
@@ -172,14 +173,14 @@ def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_pa
 def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny, lanes, monkeypatch):
     """Of one that sleeps it is found out; of one that loops it is said here how much it could compute, for machines are busy."""
     answer, paper = "import time\ndef scale(x, factor):\n    {}", grade.prepare(SET, tiny).papers[0]
-    found = []
+    seen = []
     for body, computed in (("time.sleep(9)", None), ("while True: pass", 0.0), ("while True: pass", 9.0)):
         if computed is not None:
             monkeypatch.setattr(sandbox.isolate, "computed", lambda *_, took=computed: took)
         cells = [(Cell(1, answer.format(body)), True)]
         heard = asking.ask(cells, paper.pickled, paper.inputs[:1], 1.0, lanes[0])
-        found.append((heard.outcomes[0].kind, heard.starved))
-    assert found == [("timeout", True), ("timeout", True), ("timeout", False)]
+        seen.append((heard.outcomes[0].kind, heard.starved))
+    assert seen == [("timeout", True), ("timeout", True), ("timeout", False)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
@@ -246,7 +247,10 @@ def test_another_wording_grades_nobody_anew_and_other_code_does(tiny):
 @pytest.mark.parametrize("kind", ["bwrap", "fork", "fresh"])
 def test_where_no_process_starts_nothing_is_graded_and_the_cause_is_said(tiny, tmp_path, monkeypatch, kind):
     need_sandbox(kind)
-    monkeypatch.setattr(sandbox, "_CHILD", "there_is_none.here")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'there_is_none'\" >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sandbox.sys, "executable", str(python))
     paths, graded = write_class(tmp_path / "class", {"right": HONEST["right"][0]}), []
     with pytest.raises(CourseError, match=r"\(.*No module named 'there_is_none'\)+\. It sees the packages") as caught:
         grade.grade_all(paths, grade.prepare(SET, tiny, SEED), kind, 1, lambda *one: graded.append(one))
@@ -284,6 +288,7 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     lane, paper = sandbox.Lane("fork"), grade.prepare(SET, tiny, SEED).papers[0]
+    before = set(psutil.Process().children())
 
     def answered():
         heard = asking.ask([(Cell(1, ANSWER), True)], paper.pickled, paper.inputs, 20.0, lane)
@@ -292,7 +297,8 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
     assert answered() == {"values"}
     left = {path.name for path in (tmp_path / "temporary").iterdir()}
     assert left <= {"torchinductor_learner"}, "torch makes one when it is imported"
-    lane._server.process.kill()
+    for process in set(psutil.Process().children()) - before:
+        process.kill()
     assert answered() == {"values"}
     lane.close()
 
@@ -374,7 +380,10 @@ def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(ti
 
 def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, monkeypatch):
     write_class(tmp_path / "class", {"right": HONEST["right"][0]})
-    monkeypatch.setattr(sandbox, "_find_kind", lambda: ("fork", "bubblewrap fails (bwrap: no, thanks)"))
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: no, thanks' >&2\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setattr(sandbox.sys, "platform", "linux")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     command = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]
     assert main(command) == 2
     errors = capsys.readouterr().err

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -200,37 +201,37 @@ QUICK = {
 def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, monkeypatch, names):
     """In two sandboxes for all of them, where each stands in the way of many."""
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
-    monkeypatch.setattr(sandbox, "_END_SECONDS", 1.0)
+    monkeypatch.setattr(sandbox, "END_SECONDS", 1.0)
     results, heard = tmp_path / "class-results", []
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: heard.append(server.accept()), daemon=True).start()
-        known = hostile(tiny, results, server.getsockname()[1])
-        known = {name: one for name, one in known.items() if not names or name in names}
-        assert len(known) == len(names or known)
+        cases = hostile(tiny, results, server.getsockname()[1])
+        cases = {name: one for name, one in cases.items() if not names or name in names}
+        assert len(cases) == len(names or cases)
         submissions = write_class(
-            tmp_path / "class", {name.replace("/", "_"): text for name, (text, *_) in known.items()}
+            tmp_path / "class", {name.replace("/", "_"): text for name, (text, *_) in cases.items()}
         )
         records = grade_class(submissions, grade.prepare(SET, tiny, SEED, seconds=1), safe)
     assert {name: points(record) for name, record in records.items()} == {
-        name: [right, 1] for name, (_, right, _) in known.items()
+        name: [right, 1] for name, (_, right, _) in cases.items()
     }
-    for name, (_, _, expected) in known.items():
+    for name, (_, _, expected) in cases.items():
         assert kinds(records[name]) - {"values"} <= expected, name
     assert heard == []
     assert not results.exists()
     assert not Path(f"{results}.pickled").exists()
-    kept = Results(results, SET)
+    stored = Results(results, SET)
     for name, record in records.items():
-        kept.save(name, record)
-    told = (results / "students" / f"{file_name('tells hidden inputs')}.html").read_text()
-    assert "SECRET" not in told
-    assert "1 stopped with an exception" in told
+        stored.save(name, record)
+    page = (results / "students" / f"{file_name('tells hidden inputs')}.html").read_text()
+    assert "SECRET" not in page
+    assert "1 stopped with an exception" in page
     assert all("<script>" not in path.read_text() for path in results.rglob("*.html"))
 
 
 def test_code_that_keeps_the_parser_busy_is_given_up_and_costs_only_itself(safe, monkeypatch):
     """A name of many combining letters is put in order by a sort whose time grows with the square of their number."""
-    monkeypatch.setattr(asking, "_PARSE_SECONDS", 1.0)
+    monkeypatch.setattr(asking, "PARSE_SECONDS", 1.0)
     letters = "a" + "\u0301\u0323" * 100_000
     lane = sandbox.Lane(safe)
     try:
@@ -287,10 +288,11 @@ def test_what_is_private_is_not_seen_wherever_it_lies(private, seen, safe, monke
         ):
             (place / file).parent.mkdir(parents=True, exist_ok=True)
             (place / file).write_text("x")
-        monkeypatch.setattr(sandbox, "_LIBRARIES", (*sandbox._LIBRARIES, str(place)))
-        packages = [*site.getsitepackages(), str(place / "src/course/.venv")]
+        packages = [*site.getsitepackages(), str(place), str(place / "src/course/.venv")]
         monkeypatch.setattr(sandbox.site, "getsitepackages", lambda: packages)
-        command = [*sandbox._bwrap([place / folder for folder in private]), sys.executable, "-c", LOOK, str(place)]
+        command = sandbox.confine(
+            [sys.executable, "-c", LOOK, str(place)], private=[place / folder for folder in private]
+        )
         output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
         assert set(output.split()) == seen
     finally:
@@ -328,10 +330,11 @@ def test_a_python_behind_links_has_a_sandbox_too(behind, safe, tmp_path, monkeyp
         monkeypatch.setattr(sandbox.sys, name, value)
     monkeypatch.setattr(sandbox.os, "__file__", library)
     monkeypatch.setattr(sandbox.site, "getsitepackages", lambda: packages)
-    command = [*sandbox._bwrap(), executable, "-c", "import course_staff.grading.isolate, numpy"]
-    done = subprocess.run(command, env=sandbox._environment(True), capture_output=True, text=True, timeout=60)
+    command = sandbox.confine([executable, "-c", "import course_staff.grading.isolate, numpy"])
+    environment = {**os.environ, "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert sandbox._find_kind()[0] == safe
+    assert sandbox.best_kind(trust=False) == safe
 
 
 def test_where_bubblewrap_fails_its_own_words_are_given(tmp_path, monkeypatch):
@@ -397,8 +400,26 @@ def test_memory_that_no_limit_counts_is_refused_and_the_machine_is_shown_for_rea
     assert not Path(sys.prefix, "written by a stranger").exists()
 
 
+class Speaker:
+    """A lane and the process of its question in one, which says these messages."""
+
+    excess, timed_out, starved = "", False, False
+
+    def __init__(self, messages):
+        self.messages = messages
+
+    def question(self):
+        return nullcontext(self)
+
+    def within(self, seconds):
+        return nullcontext()
+
+    def ask(self, *_):
+        return next(self.messages)
+
+
 @pytest.mark.parametrize(
-    "said",
+    "forged",
     [
         torch.zeros(2),
         {"notes": [[math.inf, "x"]], "outcome": None},
@@ -408,9 +429,11 @@ def test_memory_that_no_limit_counts_is_refused_and_the_machine_is_shown_for_rea
     ],
     ids=str,
 )
-def test_a_forged_message_is_no_fault_of_the_grader(said):
-    assert asking._read_opening(encoding.dump(said))[0].kind == "unsafe"
-    assert asking._read_outcome(encoding.dump(said)).kind == "unsafe"
+@pytest.mark.parametrize("opening", [None, {"notes": [], "outcome": None}], ids=["at once", "for a case"])
+def test_a_forged_message_is_no_fault_of_the_grader(forged, opening):
+    messages = map(encoding.dump, [forged] if opening is None else [opening, forged])
+    (outcome,) = asking.ask([], b"", [b""], 1.0, Speaker(messages)).outcomes
+    assert outcome.kind == "unsafe"
 
 
 def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):

@@ -69,10 +69,10 @@ def test_whoever_cannot_be_told_is_named_and_left_out(tmp_path):
 
 def test_where_nobody_is_found_no_file_is_promised(tmp_path):
     (tmp_path / "export.csv").write_text(MOODLE, encoding="utf-8")
-    said, written = Results(tmp_path, "99_test").fill(read_gradebook(tmp_path / "export.csv"), records(stranger=3))
+    report, written = Results(tmp_path, "99_test").fill(read_gradebook(tmp_path / "export.csv"), records(stranger=3))
     assert not written
-    assert said[-1].startswith("No moodle.csv was written: no submission is named after a student in export.csv;")
-    assert "Email address" in said[-1]
+    assert report[-1].startswith("No moodle.csv was written: no submission is named after a student in export.csv;")
+    assert "Email address" in report[-1]
     assert not (tmp_path / "moodle.csv").exists()
 
 
@@ -130,12 +130,12 @@ def test_the_command_writes_the_filled_file_beside_the_results(tmp_path, tiny, c
     assert main(grade) == 0
     assert not (tmp_path / "class-results" / "canvas.csv").exists()
     assert main([*grade, "--gradebook", str(tmp_path / "export.csv")]) == 0
-    assert "2 of 2 were graded before" in (said := capsys.readouterr()).err
-    assert "Left out, not in export.csv: stranger." in said.out
+    assert "2 of 2 were graded before" in (captured := capsys.readouterr()).err
+    assert "Left out, not in export.csv: stranger." in captured.out
     rows = list(csv.reader((tmp_path / "class-results" / "canvas.csv").open(newline="")))
     assert rows[-1][0] == "Abel, Ann"
     assert float(rows[-1][-1]) > 0
-    assert "earlier run" not in said.out
+    assert "earlier run" not in captured.out
     (tmp_path / "class-results" / "by_hand.csv").write_text("student,question,points\nu1,q1,0\n")
     assert main(grade) == 0
     assert "\ncanvas.csv is from an earlier run; use --gradebook" in capsys.readouterr().out

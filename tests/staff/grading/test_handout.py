@@ -1,4 +1,4 @@
-"""`make handout` copies the course as it lies here, and no file of it holds a line of an answer."""
+"""Of the repository: `make handout` copies the course as it lies here, and no file of it holds a line of an answer."""
 
 import ast
 import gzip
@@ -78,17 +78,17 @@ def test_a_class_and_its_grades_that_git_tracks_are_left_out_and_named_and_a_new
     documents = {f"docs/{name}" for name in ("a name.txt", "gone.txt", "new.md", "tests/a.txt")}
     assert files_in(out) == {".gitignore", "Makefile", "README.md", *documents}
     left, last = made.stdout.splitlines()
-    said, _, others = left.partition(": ")
-    assert said == "Left out, since the course has no such file or folder"
+    message, _, others = left.partition(": ")
+    assert message == "Left out, since the course has no such file or folder"
     assert set(others.removesuffix(".").split(", ")) == {"Zoë's class-results", "class", "notes.txt"}
     assert last == f"The course without answers is in {out}."
 
 
 def test_nothing_is_written_where_something_lies_or_where_answers_could_go_along(course, tmp_path):
-    for words, said in (([], "Name a new folder"), ([f"ARGS={course}"], "is not an empty folder")):
+    for words, message in (([], "Name a new folder"), ([f"ARGS={course}"], "is not an empty folder")):
         refused = make(course, "handout", *words)
         assert refused.returncode
-        assert said in refused.stderr
+        assert message in refused.stderr
     shutil.rmtree(course / ".git")
     refused = make(course, "handout", f"ARGS={tmp_path / 'out'}")
     assert refused.returncode
@@ -98,8 +98,8 @@ def test_nothing_is_written_where_something_lies_or_where_answers_could_go_along
 
 def test_a_copy_that_was_handed_out_says_that_it_has_no_tests(course, tmp_path):
     make(course, "handout", f"ARGS={tmp_path / 'out'}")
-    said = make(tmp_path / "out", "test")
-    assert (said.returncode, "without the tests" in said.stdout) == (0, True)
+    output = make(tmp_path / "out", "test")
+    assert (output.returncode, "without the tests" in output.stdout) == (0, True)
     assert "was handed out itself" in make(tmp_path / "out", "handout", "ARGS=further").stderr
 
 
@@ -126,14 +126,14 @@ def test_no_file_that_is_handed_out_holds_a_line_of_an_answer(handed_out):
     shown = [text for one in every for text in (one.statement, one.stub, *one.question.hints)]
     shown += [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")]
     shown += [cell["source"] for path in (ROOT / "notebooks").glob("*.ipynb") for cell in read_notebook(path).cells]
-    known = "\n".join(shown)
-    secret = {line for one in every for line in lines_of(one.solution) if line not in known}
+    public = "\n".join(shown)
+    secret = {line for one in every for line in lines_of(one.solution) if line not in public}
     assert len(secret) > 300, "else nothing is looked for"
 
     texts = {name: text_of(handed_out / name) for name in files_in(handed_out)}
     assert {f"course_utils/grading/sets/{name}.json" for name in set_names()} <= {*texts}
-    found = {name: [line for line in secret if line in text] for name, text in texts.items()}
-    assert {name: lines for name, lines in found.items() if lines} == {}
+    leaks = {name: [line for line in secret if line in text] for name, text in texts.items()}
+    assert {name: lines for name, lines in leaks.items() if lines} == {}
     survivors = text_of(ROOT / "solutions" / "survivors.json")
     assert any(line in survivors for line in secret), "a file that quotes answers is found"
 
@@ -144,7 +144,7 @@ def test_what_is_released_of_a_set_holds_no_line_of_a_hidden_function(name):
     path = ROOT / "solutions" / f"{name}.ipynb"
     cells = [cell["source"] for cell in read_notebook(path).cells if (marker(cell) or "?")[0] == "QUESTION"]
     shown = [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")] + list(map(public_part, cells))
-    known = "\n".join([*shown, *(f"{one.statement}\n{one.stub}" for one in load_solutions(path))])
+    public = "\n".join([*shown, *(f"{one.statement}\n{one.stub}" for one in load_solutions(path))])
     hidden = [part.partition("# END HIDDEN")[0] for cell in cells for part in cell.split("# HIDDEN\n")[1:]]
     functions = [
         ast.unparse(node)
@@ -152,7 +152,7 @@ def test_what_is_released_of_a_set_holds_no_line_of_a_hidden_function(name):
         for node in ast.parse(part).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     ]
-    secret = {line for source in functions for line in lines_of(source) if line not in known}
+    secret = {line for source in functions for line in lines_of(source) if line not in public}
     released = "\n".join(map(text_of, file_names(path, ROOT / "exercises", SETS)))
     assert [line for line in secret if line in released] == []
 

@@ -1,4 +1,4 @@
-"""A second class of strangers who mean harm, graded by the command itself in two lanes: each has what the answers are worth."""
+"""Of the room: a second class of strangers who mean harm, graded by the command itself: each has what the answers are worth."""
 
 import contextlib
 import csv
@@ -25,7 +25,7 @@ from course_staff.grading import asking, sandbox
 from course_utils.cli import main
 from course_utils.grading import released
 released.SETS = Path(sys.argv[1])
-asking._GRACE, asking.CELL_SECONDS = 1.0, 2.0
+asking.GRACE, asking.CELL_SECONDS = 1.0, 2.0
 if sys.argv[2] == "crowded":
     sandbox.Lane.clear = lambda lane: None
 sys.exit(main(sys.argv[3:]))"""
@@ -69,7 +69,7 @@ def nothing_stays():
         if not (left := {each.number for each in isolate.descendants(os.getpid())} - before):
             break
         time.sleep(0.1)
-    isolate._prctl(isolate._SUBREAPER, 0)
+    isolate.adopt_orphans(False)
     assert not left
 
 
@@ -77,34 +77,34 @@ def nothing_stays():
 @pytest.mark.timeout(600)
 def test_a_class_of_strangers_costs_nobody_but_themselves(tiny, tmp_path, safe, honest, nothing_stays):
     """Crowded into two sandboxes, where each could stand in the way of many."""
-    known = everything() | honest
-    assert len(known) > 100
-    write(tmp_path / "class", known)
+    submissions = everything() | honest
+    assert len(submissions) > 100
+    write(tmp_path / "class", submissions)
     process = command(tiny.parent, tmp_path / "class", crowded=True)
-    said, complained = process.communicate(timeout=580)
+    output, complained = process.communicate(timeout=580)
     assert process.returncode == 0, complained[-2000:]
-    assert said.startswith(f"{SET}: {len(known)} submissions")
+    assert output.startswith(f"{SET}: {len(submissions)} submissions")
     results = tmp_path / "class-results"
     points = graded(results)
     wrong = {
         name: (points.get(name.replace("/", "_")), right)
-        for name, (_, right) in known.items()
+        for name, (_, right) in submissions.items()
         if points.get(name.replace("/", "_")) != right
     }
     pages, records = list((results / "students").iterdir()), list((results / "records").iterdir())
     large = {path.name: path.stat().st_size for path in [*pages, *records] if path.stat().st_size > MOST_BYTES}
     assert (wrong, large) == ({}, {})
-    assert len(pages) == len(records) == len(known)
+    assert len(pages) == len(records) == len(submissions)
     texts = {path.name: path.read_text("utf-8") for path in [*pages, results / "summary.html", results / "summary.txt"]}
-    told = {
+    leaks = {
         name: secret
         for name, text in texts.items()
         if "summary" not in name
         for secret in secrets(tiny)
         if secret in text
     }
-    assert told == {}
-    for name, text in [*texts.items(), ("what it says", said)]:
+    assert leaks == {}
+    for name, text in [*texts.items(), ("what it says", output)]:
         of_strangers = text.replace(PICTURE, "", 1) if name == "summary.html" else text
         assert not (name.endswith(".html") and ("<script" in of_strangers or "<img" in of_strangers)), name
         odd = {letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs")} - {"\n"}
@@ -176,8 +176,8 @@ def test_two_runs_at_once_and_records_that_are_none(tiny, tmp_path, safe, honest
     (results / "records" / f"{file_name('honest 1')}.json").write_text(json.dumps(FORGED))
     write(tmp_path / "class", honest)
     runs = [command(tiny.parent, tmp_path / "class") for _ in range(2)]
-    said = [run.communicate(timeout=180) for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], said
+    outputs = [run.communicate(timeout=180) for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], outputs
     assert graded(results) == {name: right for name, (_, right) in honest.items()}
     again = command(tiny.parent, tmp_path / "class")
     out, complained = again.communicate(timeout=100)

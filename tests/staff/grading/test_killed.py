@@ -1,4 +1,4 @@
-"""A grader that is killed, by an operator or for want of memory, loses what was in work and nothing else."""
+"""Of the room: a grader that is killed, by an operator or for want of memory, loses what was in work and nothing else."""
 
 import json
 import subprocess

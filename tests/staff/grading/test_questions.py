@@ -1,4 +1,4 @@
-"""What single questions count, measure and say in their own cells."""
+"""Of the repository: what single questions of `solutions/` count, measure and say in their own cells."""
 
 import re
 import sys
@@ -33,10 +33,10 @@ def authored(name: str, question: str) -> Authored:
     return next(each for each in load_solutions(SOLUTIONS / f"{name}.ipynb") if each.question.id == question)
 
 
-def judged(asked: Authored, source: str, seed: int | None = None, only: str = "") -> Result:
+def judged(author: Authored, source: str, seed: int | None = None, only: str = "") -> Result:
     """The result on the public cases, or on a seed's hidden ones, whose names begin with `only`."""
-    cases = [case for case in asked.question.cases(seed) if case.name.startswith(only)]
-    return grade(asked.question, cases, outcomes(asked, source, cases))
+    cases = [case for case in author.question.cases(seed) if case.name.startswith(only)]
+    return grade(author.question, cases, outcomes(author, source, cases))
 
 
 # 08_mixed_precision, q3: a loss scaler
@@ -53,8 +53,8 @@ def test_a_scaler_of_another_style_is_right_on_any_draw(seed):
 
 @pytest.mark.parametrize("name", WRONG_SCALERS)
 def test_wrong_scalers_are_rejected_on_any_draw(name):
-    asked, wrong = authored("08_mixed_precision", "q3"), scaler(*WRONG_SCALERS[name])
-    assert not any(judged(asked, wrong, seed=seed).passed for seed in (None, 1, 2))
+    question, wrong = authored("08_mixed_precision", "q3"), scaler(*WRONG_SCALERS[name])
+    assert not any(judged(question, wrong, seed=seed).passed for seed in (None, 1, 2))
 
 
 def test_the_step_at_which_a_scaler_decides_wrongly_is_said():
@@ -83,7 +83,7 @@ def test_a_thread_may_hold_what_was_sent_a_moment_longer(seconds, right):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "sentence"),
     [
         (
             (BROADCAST, f"{BROADCAST}        self.whole = lambda: flat\n"),
@@ -97,10 +97,10 @@ def test_a_thread_may_hold_what_was_sent_a_moment_longer(seconds, right):
     ],
     ids=["in a closure", "an all-reduce more", "another rank's weights"],
 )
-def test_what_a_wrapper_keeps_sends_and_begins_with_is_said(change, told):
-    found = judged(authored("10_fsdp_and_zero", "q3"), wrapper(change), only="ranks that begin")
-    assert found.verdicts[0].sentence.startswith("`training · rank 0 · ")
-    assert told in found.verdicts[0].sentence
+def test_what_a_wrapper_keeps_sends_and_begins_with_is_said(change, sentence):
+    result = judged(authored("10_fsdp_and_zero", "q3"), wrapper(change), only="ranks that begin")
+    assert result.verdicts[0].sentence.startswith("`training · rank 0 · ")
+    assert sentence in result.verdicts[0].sentence
 
 
 def test_a_wrapper_may_send_as_it_likes_before_the_first_step():
@@ -134,8 +134,8 @@ def test_an_endless_training_ends_at_twice_its_operations():
     def endless(model, ids, labels):
         loop(model, ids, labels, steps=10**9, size=1)
 
-    found = trained(training(operations="10**8")["question"], endless)
-    assert "2 times the 0.1 billion that are allowed, and the training was stopped there" in found.verdicts[0].sentence
+    result = trained(training(operations="10**8")["question"], endless)
+    assert "2 times the 0.1 billion that are allowed, and the training was stopped there" in result.verdicts[0].sentence
 
 
 def test_a_broken_limit_says_by_how_much():
@@ -153,7 +153,7 @@ def test_the_judge_says_how_far_the_target_is():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "sentence"),
     [
         ({BIAS: None}, "lack `classifier.bias`"),
         ({"lora": torch.ones(2)}, "have `lora` beside"),
@@ -163,11 +163,11 @@ def test_the_judge_says_how_far_the_target_is():
         ({BIAS: torch.full((5,), torch.nan)}, "NaN or infinity"),
     ],
 )
-def test_weights_that_are_none_of_this_model_are_distinguished(change, told):
+def test_weights_that_are_none_of_this_model_are_distinguished(change, sentence):
     names = training()
     model = names["fresh_model"](7)
     given = {**{name: p.detach() for name, p in model.named_parameters()}, **change}
-    assert told in names["misfit"]({name: value for name, value in given.items() if value is not None}, model)
+    assert sentence in names["misfit"]({name: value for name, value in given.items() if value is not None}, model)
     assert names["misfit"]([1], model) == "are no weights by name"
 
 
@@ -257,20 +257,20 @@ def measure_by_line(source: str, names: dict) -> list[Row]:
     ("name", "question"), [("06_gradient_accumulation", "q10"), ("07_gradient_checkpointing", "q8")]
 )
 def test_a_timeline_and_its_fault_are_what_is_measured(name, question):
-    asked = authored(name, question)
-    step, names, (old, new) = (asked.hidden[each] for each in ("STEP", "names", "FAULT"))
+    written = authored(name, question)
+    step, names, (old, new) = (written.hidden[each] for each in ("STEP", "names", "FAULT"))
     assert step.count(old) == 1
     faulty, sound = measure_by_line(step.replace(old, new), names()), measure_by_line(step, names())
-    cells = re.findall(r"^\| (\d*) +\|.*\| ([\d.]+) \|$", asked.statement, re.MULTILINE)
+    cells = re.findall(r"^\| (\d*) +\|.*\| ([\d.]+) \|$", written.statement, re.MULTILINE)
     assert cells == [(str(row.line or ""), f"{row.bytes / MIB:.2f}") for row in faulty]
     row, right = next((a, b) for a, b in zip(faulty, sound, strict=True) if a.bytes != b.bytes)
     kind = max(KINDS, key=lambda kind: abs(row.kinds[kind] - right.kinds[kind]))
-    assert asked.hidden["RIGHT"] == {"phase": row.phase, "kind": kind, "line": row.line}
+    assert written.hidden["RIGHT"] == {"phase": row.phase, "kind": kind, "line": row.line}
 
 
 def test_each_of_phase_kind_and_line_earns_its_share_and_a_wrong_one_is_explained():
     question = authored("07_gradient_checkpointing", "q8").question
     cases, given = question.cases(), {"phase": "forward", "kind": "inputs", "line": 2}
-    found = grade(question, cases, run_cases(question, given, cases))
-    assert [verdict.passed for verdict in found.verdicts] == [True, False, True]
-    assert found.diagnosis == "The batch is 2 MiB from the beginning to the end."
+    result = grade(question, cases, run_cases(question, given, cases))
+    assert [verdict.passed for verdict in result.verdicts] == [True, False, True]
+    assert result.diagnosis == "The batch is 2 MiB from the beginning to the end."

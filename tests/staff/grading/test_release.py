@@ -186,8 +186,8 @@ def test_everything_outside_the_holes_is_the_same(path):
     stubs, added = {each.question.id: each.stub for each in authored}, {allowed(each.question) for each in authored}
     for one, other in zip(before, after, strict=True):
         mark = marker(one)
-        told = [line for line in other["source"].split("\n\n") if line not in added]
-        assert "\n\n".join(told) == (stubs[mark[1]] if mark else one["source"])
+        sentences = [line for line in other["source"].split("\n\n") if line not in added]
+        assert "\n\n".join(sentences) == (stubs[mark[1]] if mark else one["source"])
         assert marker(other) == mark
         assert one["metadata"].get("tags") == other["metadata"].get("tags")
         assert not other.get("outputs")
@@ -207,8 +207,8 @@ def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
     cells = read_notebook(ROOT / exercises_of(path.stem)).cells
     for authored in load_solutions(path):
         position = next(i for i, cell in enumerate(cells) if marker(cell) == ("EXERCISE", authored.question.id))
-        told = f"{facts(authored.question)}\n\n{allowed(authored.question)}"
-        assert any(told in cell["source"] for cell in cells[:position])
+        text = f"{facts(authored.question)}\n\n{allowed(authored.question)}"
+        assert any(text in cell["source"] for cell in cells[:position])
         assert cells[position + 1]["source"] == f'check("{authored.question.id}")'
 
 
@@ -259,15 +259,15 @@ def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
     answers = {"stub": authored.stub, "solution": authored.solution}
     answers |= {mistake.name: mistaken(authored.solution, mistake) for mistake in question.mistakes}
     answers |= {variant.name: f"# EXERCISE q1\n{variant.source}" for variant in question.variants}
-    papers, found = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
+    papers, points = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
     folder = write_class(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
-    grade.grade_all(folder, papers, best_kind(), 1, lambda name, record: found.update({name: record["questions"][0]}))
-    assert found["stub"]["state"] == "untouched"
+    grade.grade_all(folder, papers, best_kind(), 1, lambda name, record: points.update({name: record["questions"][0]}))
+    assert points["stub"]["state"] == "untouched"
     for right in ("solution", *(variant.name for variant in question.variants)):
-        assert found[right]["state"] == "passed", found[right]
+        assert points[right]["state"] == "passed", points[right]
     for mistake in question.mistakes:
-        assert found[mistake.name]["diagnosis"] == mistake.sentence
-        assert found[mistake.name]["points"] < question.points
+        assert points[mistake.name]["diagnosis"] == mistake.sentence
+        assert points[mistake.name]["points"] < question.points
 
 
 def test_a_new_question_goes_to_the_set_that_its_number_stands_for(checkout, capsys):
@@ -344,8 +344,8 @@ def test_a_hidden_oracle_stays_and_its_words_on_the_public_cases_go(release):
     entry = set_entry(authored)
     assert "2.5" not in entry["code"]
     question = question_from(entry)
-    for right, found in zip(authored.question.cases(), question.cases(), strict=True):
-        assert same(authored.question.expected(right.inputs), question.expected(found.inputs))
+    for right, case in zip(authored.question.cases(), question.cases(), strict=True):
+        assert same(authored.question.expected(right.inputs), question.expected(case.inputs))
     with pytest.raises(KeyError):
         question.expected({"x": torch.ones(3)})
     assert allowed(authored.question) == "*You may use everything except `torch.nn.functional.softmin`.*"

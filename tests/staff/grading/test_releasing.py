@@ -28,13 +28,13 @@ def all_of(folder, tmp_path, paths, jobs=1):
 
 @pytest.mark.slow
 def test_many_processes_give_what_one_gives_and_say_when_each_part_is_through(tmp_path):
-    found, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
+    sets, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
     parts = [part for path in SOLUTIONS for part in parts_of(path)]
     assert sorted(map(str, parts)) == sorted(map(str, run))
     alone, _ = all_of(tmp_path / "alone", tmp_path, SOLUTIONS)
-    assert found == alone
+    assert sets == alone
     again, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
-    assert (again, run) == (found, [])
+    assert (again, run) == (sets, [])
 
 
 @pytest.fixture
@@ -42,8 +42,15 @@ def solutions(tmp_path, monkeypatch):
     """A set whose parts are only counted, since what they give is not looked at here."""
     path = tmp_path / "99_tiny.ipynb"
     path.write_text(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
-    monkeypatch.setattr(releasing, "_release", lambda part: f"text {part[1]}" if part[1] else "notebook")
-    monkeypatch.setattr(releasing, "_load_once", lambda path: [])
+
+    def release(parts, jobs, done):
+        texts = {part: f"text {part[1]}" if part[1] else "notebook" for part in parts}
+        for part, text in texts.items():
+            done(part, text)
+        return texts
+
+    monkeypatch.setattr(releasing, "released_parts", release)
+    monkeypatch.setattr(releasing, "load_solutions", lambda path: [])
     return path
 
 
@@ -56,7 +63,7 @@ def test_only_what_changed_is_run_again(solutions, tmp_path, monkeypatch):
     assert run() == []
     solutions.write_text(notebook(SETUP, SCALE, ANSWER, COUNT, f"{NEXT}\n"))
     assert run() == every
-    monkeypatch.setattr(releasing, "_digest_of_code", lambda: "another")
+    monkeypatch.setattr(releasing, "digest_of_code", lambda: "another")
     assert run() == every
     assert run() == []
     (tmp_path / "kept" / "99_tiny.q2.json").write_text('{"digest": 1}')
@@ -64,18 +71,14 @@ def test_only_what_changed_is_run_again(solutions, tmp_path, monkeypatch):
     assert Released(tmp_path / "kept").find((solutions, "q2")) == "text q2"
 
 
-def test_an_interrupted_run_goes_on_where_it_was(solutions, tmp_path, monkeypatch):
-    whole = releasing._release
-
-    def stopped(part):
-        if part[1] == "q2":
+def test_an_interrupted_run_goes_on_where_it_was(solutions, tmp_path):
+    def interrupt(part):
+        if part[1] == "q1":
             raise KeyboardInterrupt
-        return whole(part)
 
-    monkeypatch.setattr(releasing, "_release", stopped)
+    places = tmp_path / "exercises", tmp_path / "sets"
     with pytest.raises(KeyboardInterrupt):
-        all_of(tmp_path / "kept", tmp_path, [solutions])
-    monkeypatch.setattr(releasing, "_release", whole)
+        list(released_sets([solutions], *places, Released(tmp_path / "kept"), 1, interrupt))
     assert [part[1] for part in all_of(tmp_path / "kept", tmp_path, [solutions])[1]] == ["q2"]
 
 
@@ -93,8 +96,8 @@ def test_the_digest_sees_every_file_of_the_course_and_the_libraries(tmp_path, mo
     seen = []
 
     def digest():
-        releasing._digest_of_code.cache_clear()
-        seen.append(releasing._digest_of_code())
+        releasing.digest_of_code.cache_clear()
+        seen.append(releasing.digest_of_code())
         return seen[-1]
 
     try:
@@ -109,7 +112,7 @@ def test_the_digest_sees_every_file_of_the_course_and_the_libraries(tmp_path, mo
         monkeypatch.setattr(releasing, "version", lambda name: "0")
         assert digest() not in seen[:-1]
     finally:
-        releasing._digest_of_code.cache_clear()
+        releasing.digest_of_code.cache_clear()
 
 
 def test_a_question_that_is_not_fit_stops_it_all_and_nothing_is_kept(tmp_path):
@@ -128,11 +131,12 @@ def test_facts_that_disagree_are_said_before_anything_is_run(tmp_path, monkeypat
     path = tmp_path / "00_start_here.ipynb"
     path.write_text(text.replace(line[0], line[0].replace(f"{line[2]} minutes", "77 minutes")), encoding="utf-8")
     monkeypatch.setattr(releasing, "released_parts", lambda *_: pytest.fail("something is run"))
-    said = f"The statement of q2 says .* 77 minutes .*, and its question's cell says .*minutes={line[2]}, points={line[3]};"
-    with pytest.raises(CourseError, match=said):
+    message = f"The statement of q2 says .* 77 minutes .*, and its question's cell says .*minutes={line[2]}, points={line[3]};"
+    with pytest.raises(CourseError, match=message):
         all_of(tmp_path / "kept", tmp_path, [path])
+    path = tmp_path / "again" / path.name
+    path.parent.mkdir()
     path.write_text(text.replace(line[0], ""), encoding="utf-8")
-    releasing._load_once.cache_clear()
     with pytest.raises(CourseError, match=f"The statement of q2 lacks its facts line; .*: {re.escape(line[0])}"):
         all_of(tmp_path / "kept", tmp_path, [path])
 
@@ -143,8 +147,8 @@ def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     exercise = Path(exercises_of(name)).name
     text = (ROOT / "exercises" / exercise).read_text("utf-8")
     made = {checkout / "exercises" / exercise: text, checkout / "course_utils/grading/sets" / f"{name}.json": "{}"}
-    asked = []
-    monkeypatch.setattr(command, "_release", lambda paths, *_: asked.append(len(paths)) or iter([made] * len(paths)))
+    counts = []
+    monkeypatch.setattr(releasing, "released_sets", lambda paths, *_: counts.append(len(paths)) or [made] * len(paths))
     assert main(["release", "--check", "00"]) == 1
     assert f"exercises/{exercise} is missing: `course release {name}` writes it." in capsys.readouterr().out
     answered = text.replace("EXERCISE q1", "EXERCISE q1, answered")
@@ -157,29 +161,29 @@ def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     assert "written; old copy in " in capsys.readouterr().out
 
     assert main(["release", "--check", "00"]) == 0
-    assert asked == [1, 1, 1, 0], "a set that stands as it was released is not run again"
+    assert counts == [1, 1, 1, 0], "a set that stands as it was released is not run again"
     (checkout / "exercises" / exercise).write_text(answered, encoding="utf-8")
     assert main(["release", "--check", "00"]) == 1
-    assert asked[-1] == 1, "but one that somebody changed is"
+    assert counts[-1] == 1, "but one that somebody changed is"
 
 
 def test_a_release_says_beforehand_what_it_runs_and_why(solutions, checkout, monkeypatch, capsys):
     path = solutions.replace(checkout / "solutions" / solutions.name)
     monkeypatch.setattr(command, "cores", lambda: 1)
 
-    def said(*words):
+    def announced(*words):
         main(["release", *words])
         return capsys.readouterr().err.split(" to run, about 1 minute on 1 core. Reasons: ")
 
-    assert said() == ["2 questions", "never released before (1 set).\n"]
-    assert said("--check") == [""], "nothing changed, nothing is run, and nothing is said of it"
+    assert announced() == ["2 questions", "never released before (1 set).\n"]
+    assert announced("--check") == [""], "nothing changed, nothing is run, and nothing is said of it"
     path.write_text(path.read_text().replace("number", "figure") + "\n")
-    assert said() == [
+    assert announced() == [
         "2 questions",
         "the solutions or their released files changed since the last release (1 set).\n",
     ]
-    monkeypatch.setattr(releasing, "_digest_of_code", lambda: "another")
-    assert said("--check") == [
+    monkeypatch.setattr(releasing, "digest_of_code", lambda: "another")
+    assert announced("--check") == [
         "2 questions",
         "the course's code or a library changed since the last release (1 set).\n",
     ]

@@ -24,8 +24,8 @@ def test_answers_that_ended_their_process_are_pointed_out():
     honest = [question(kind=kind) for kind in KINDS if kind not in ("died", "unsafe")]
     odd = [question(4, kind="died"), question(5), question(6, kind="unsafe")]
     summary = report.summary([record("honest", *honest), record("odd", *odd)], "03_adamw", [])
-    _, found, rows = summary.partition("\nAnswers to look at")
-    assert found
+    _, heading, rows = summary.partition("\nAnswers to look at")
+    assert heading
     assert rows.splitlines()[1] == "  odd: q4, q6"
     assert "honest" not in rows
     assert "Answers to look at" not in report.summary([record("honest", *honest)], "03_adamw", [])
@@ -73,10 +73,10 @@ def test_the_rule_is_on_each_students_page_and_parts_are_marked():
 def test_a_test_of_others_has_a_rule_of_its_own_which_is_that_of_its_points():
     """Right answers that are accepted earn nothing: where one of two wrong ones is refused, that is half of the points."""
     entry = next(entry for entry in load_set("03_adamw")["questions"] if entry["id"] == "q9")
-    asked = question_from(entry)
-    expected = [{"verdict": said} for said in ("refused", "refused", "accepted", "accepted")]
-    reached = [points(asked, expected, passed) for passed in ([1, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 0])]
-    assert reached == [asked.points / 2, 0, 0]
+    read = question_from(entry)
+    expected = [{"verdict": word} for word in ("refused", "refused", "accepted", "accepted")]
+    reached = [points(read, expected, passed) for passed in ([1, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 0])]
+    assert reached == [read.points / 2, 0, 0]
     page = report.page(record("s", question(9, parts=True, refusing=True)))
     assert (report.RULE_OF_TESTS in page, "in parts<" in page, page.count(", for what your test refuses")) == (
         True,
@@ -135,9 +135,9 @@ def test_a_page_says_what_to_look_at_next_what_is_wrong_before_what_is_not_writt
 
 
 def test_a_comment_by_hand_stands_beside_the_diagnosis():
-    said = {"was": None, "comment": "Look at page 3."}
-    wrong = question(1, shown={"diagnosis": "The decay is left out.", "hint": ""}, by_hand=said)
-    unsaid = question(2, by_hand=said)
+    entry = {"was": None, "comment": "Look at page 3."}
+    wrong = question(1, shown={"diagnosis": "The decay is left out.", "hint": ""}, by_hand=entry)
+    unsaid = question(2, by_hand=entry)
     steps = re.findall("<li><a href='#q.'>q.</a>: (.*?)</li>", report.page(record("s", wrong, unsaid)))
     assert steps == ["The decay is left out. Comment: Look at page 3.", "Look at page 3."]
 

@@ -121,15 +121,15 @@ def test_imports_and_definitions_above_are_known_and_nothing_is_run(tmp_path):
 
 def broken(what: str) -> dict:
     made = notebook("function")
-    asked, answer = cell_of(made, "q1-question"), cell_of(made, "q1-exercise")
+    question, answer = cell_of(made, "q1-question"), cell_of(made, "q1-exercise")
     if what == "no exercise":
         made["cells"].remove(answer)
     if what == "twice":
         made["cells"].append({**answer, "id": "again"})
     if what == "other id":
-        asked["source"] = asked["source"].replace('id="q1"', 'id="q7"')
+        question["source"] = question["source"].replace('id="q1"', 'id="q7"')
     if what == "no question":
-        asked["source"] = "# QUESTION q1\nx = 1"
+        question["source"] = "# QUESTION q1\nx = 1"
     if what == "no hole":
         answer["source"] = "# EXERCISE q1\nx = 1"
     return made

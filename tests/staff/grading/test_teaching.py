@@ -1,4 +1,4 @@
-"""The recipes in docs/teaching: what they name exists, their commands parse, and what the image holds is enough to grade."""
+"""Of the repository: what the recipes in docs/teaching name exists, its commands parse, and its image can grade."""
 
 import re
 import shlex

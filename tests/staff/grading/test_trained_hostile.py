@@ -1,16 +1,16 @@
-"""Strangers who would rather not train within limits: they get nothing, and the next honest submission is graded rightly."""
+"""Of the room: strangers who would rather not train within limits get nothing, and the next one is graded rightly."""
 
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import pytest
-from tiny_set import SEED, SET, SETUP, grade_class, notebook, points, write_class
+from tiny_set import SEED, SET, SETUP, answer_with, best_kind, grade_class, notebook, points, write_class
 
 from course_staff.grading import grade
 from course_staff.grading.report import Results, file_name
 from course_staff.grading.source import load_solutions
 from course_utils.data.functions import FILE
-from course_utils.grading.judge import Outcome
 
 SOLUTIONS = Path(__file__).parents[3] / "solutions"
 CHANGES = {"q4": "q1", "10 * MiB, 200 * 10**9, 0.6": "16 * MiB, 20 * 10**9, 0.35", "points=10": "points=2"}
@@ -86,14 +86,16 @@ def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(papers, tmp_pat
     assert str(honest["figures"]["operations"]) not in page
 
 
-def test_figures_are_the_worst_of_all_cases(tiny):
+@pytest.mark.usefixtures("warm")
+def test_figures_are_the_worst_of_all_cases_that_passed(tiny, tmp_path):
     """Bytes and operations are costs, accuracy is none."""
-    paper = grade.prepare(SET, tiny, SEED).papers[0]
-    given = iter([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
-    paper = replace(paper, question=replace(paper.question, figures=lambda *_: next(given)))
-    outcomes = [Outcome("values", {})] * 2
-    right, wrong = ([{"passed": passed}] * 2 for passed in (True, False))
-    assert grade._figures(paper, paper.cases[:2], outcomes, wrong) == {}
-    found = grade._figures(paper, paper.cases[:2], outcomes, right)
-    assert found == {"figures": {"bytes": 7, "operations": 9, "accuracy": 80.0}}
-    assert grade._figures(paper, paper.cases[:2], [Outcome("died")] * 2, wrong) == {}
+    papers = grade.prepare(SET, tiny, SEED)
+    first = papers.papers[0]
+    assert len(first.cases) > 1
+    each = cycle([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
+    first = replace(first, question=replace(first.question, figures=lambda *_: next(each)))
+    bodies = {"right": "return x * factor", "wrong": "return x.new_ones(1)", "gone": "import os\nos._exit(1)"}
+    submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
+    records = grade_class(submissions, replace(papers, papers=(first, *papers.papers[1:])), best_kind(), jobs=1)
+    figures = {name: record["questions"][0].get("figures") for name, record in records.items()}
+    assert figures == {"right": {"bytes": 7, "operations": 9, "accuracy": 80.0}, "wrong": None, "gone": None}

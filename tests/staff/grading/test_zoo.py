@@ -85,7 +85,7 @@ AGAIN = "the sum is summed again in the backward pass"
 
 
 @pytest.mark.parametrize(
-    ("question", "patches", "told"),
+    ("question", "patches", "sentence"),
     [
         pytest.param("q1", [IN_PLACE], AGAIN, marks=pytest.mark.slow),
         pytest.param("q1", [(SUM, DIFFERENTIABLE), ("Copy.apply(x)", "x")], AGAIN, marks=pytest.mark.slow),
@@ -93,13 +93,13 @@ AGAIN = "the sum is summed again in the backward pass"
         ("q7", [(MESH, '"d": 8, "t": 2, "p": 4, "k": 16')], "a larger t · p"),
     ],
 )
-def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patches, told):
+def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patches, sentence):
     name = "12_scaling_out"
     authored = next(each for each in SETS[name][0] if each.question.id == question)
     result = CaseRunner(authored).result(
         mistaken(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored)
     )
-    assert told in result.diagnosis
+    assert sentence in result.diagnosis
     assert not result.mistake
 
 
@@ -113,8 +113,8 @@ def test_a_pass_that_uses_its_batches_up_is_refused():
     name = "06_gradient_accumulation"
     authored = next(each for each in SETS[name][0] if each.question.id == "q1")
     popped = mistaken(authored.solution, Mistake("", "", (POPPED,)))
-    found = CaseRunner(authored).result(popped, entry(name, authored))
-    assert {verdict.sentence for verdict in found.verdicts} == {
+    result = CaseRunner(authored).result(popped, entry(name, authored))
+    assert {verdict.sentence for verdict in result.verdicts} == {
         "`batches are left as they were` is False but should be True."
     }
 

@@ -131,9 +131,9 @@ def test_a_python_that_starts_no_kernel_is_named(python, tmp_path):
     )
     command = [sys.executable, "-c", program, python, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
-    (said,) = done.stdout.splitlines()
-    assert said.startswith("CourseError 01_a.ipynb: no kernel could be started (")
-    assert said.endswith("); run `course doctor`.")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("CourseError 01_a.ipynb: no kernel could be started (")
+    assert line.endswith("); run `course doctor`.")
     assert "Traceback" not in done.stderr
 
 
@@ -216,9 +216,9 @@ def test_a_path_of_this_machine_is_refused_not_edited(text):
 
 
 def test_seconds_of_a_busy_machine_are_refused():
-    said = "UserWarning: Other programs use 80% of this machine's cores: the rates are what they leave"
+    warning = "UserWarning: Other programs use 80% of this machine's cores: the rates are what they leave"
     with pytest.raises(CourseError, match="other programs kept this machine busy"):
-        clean(notebook_showing(new_output("stream", name="stderr", text=said)), "a.ipynb", "laptop")
+        clean(notebook_showing(new_output("stream", name="stderr", text=warning)), "a.ipynb", "laptop")
 
 
 def showing_progress(text):

@@ -47,8 +47,8 @@ def test_a_good_link_is_let_pass(link, documents):
     ],
 )
 def test_a_planted_dead_link_is_found(link, remark, documents):
-    (found,) = dead_links(documents / "README.md", write(documents, f"# Here\n\n[x]({link})."))
-    assert remark in found
+    (dead,) = dead_links(documents / "README.md", write(documents, f"# Here\n\n[x]({link})."))
+    assert remark in dead
 
 
 def write(folder, text):

@@ -167,9 +167,10 @@ def _say_another_torch(shared, purelib):
     (purelib / "torch" / "version.py").write_text(version.replace(_torch(), OTHER_TORCH), encoding="utf-8")
     (info,) = shared.glob("torch-*.dist-info")
     shutil.copytree(info, purelib / f"torch-{OTHER_TORCH}.dist-info")
-    told = purelib / f"torch-{OTHER_TORCH}.dist-info" / "METADATA"
-    told.write_text(
-        told.read_text(encoding="utf-8").replace(f"Version: {_torch()}", f"Version: {OTHER_TORCH}", 1), "utf-8"
+    wheel_metadata = purelib / f"torch-{OTHER_TORCH}.dist-info" / "METADATA"
+    wheel_metadata.write_text(
+        wheel_metadata.read_text(encoding="utf-8").replace(f"Version: {_torch()}", f"Version: {OTHER_TORCH}", 1),
+        "utf-8",
     )
 
 

@@ -34,7 +34,7 @@ def test_every_cell_after_a_bet_is_covered_by_it_and_none_before(path):
     before = marks(cells)
     blocks = "".join(f"{before.get(place, '')}<p>{place}</p>" for place in range(len(cells)))
     soup = covered(blocks)
-    asked, settled = (
+    unsettled, settled = (
         {
             name: place
             for place, cell in enumerate(cells)
@@ -42,9 +42,9 @@ def test_every_cell_after_a_bet_is_covered_by_it_and_none_before(path):
         }
         for word in ("bet", "settle")
     )
-    assert asked.keys() == settled.keys()
-    assert len(asked) >= 2
-    for name, place in asked.items():
+    assert unsettled.keys() == settled.keys()
+    assert len(unsettled) >= 2
+    for name, place in unsettled.items():
         blocks = soup.find_all("p", attrs={"data-under": True})
         under = [int(block.string) for block in blocks if name in block["data-under"].split()]
         assert settled[name] in under

@@ -27,11 +27,11 @@ QUESTIONS = 200
 
 def drawn(count: int) -> list[tuple]:
     random = Random(count)
-    asked = []
+    questions = []
     for _ in range(count):
         model = random.choice(MODELS)
-        asked.append((model, random.choice(METHODS), random.choice(BATCHES), random.choice(lengths_of(model))))
-    return asked
+        questions.append((model, random.choice(METHODS), random.choice(BATCHES), random.choice(lengths_of(model))))
+    return questions
 
 
 def check(model, method, batch, sequence) -> None:
@@ -40,16 +40,16 @@ def check(model, method, batch, sequence) -> None:
     assert need_of(model, method, batch, sequence) == needs(log, "cuda"), (model, method.name, batch, sequence)
 
 
-@pytest.mark.parametrize("asked", drawn(2), ids=str)
-def test_a_cell_holds_what_the_planner_says(asked):
-    check(*asked)
+@pytest.mark.parametrize("question", drawn(2), ids=str)
+def test_a_cell_holds_what_the_planner_says(question):
+    check(*question)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_two_hundred_cells_hold_what_the_planner_says():
-    for asked in dict.fromkeys((model, METHODS.index(method), b, s) for model, method, b, s in drawn(QUESTIONS)):
-        model, place, batch, sequence = asked
+    for question in dict.fromkeys((model, METHODS.index(method), b, s) for model, method, b, s in drawn(QUESTIONS)):
+        model, place, batch, sequence = question
         check(model, METHODS[place], batch, sequence)
 
 

@@ -132,8 +132,8 @@ def test_the_first_still_is_the_stored_picture_and_labels_say_what_the_others_sh
     seen = ""  # what an earlier picture showed may be compared with
     for still in pictures:
         seen += still.alt + " ".join(f"{100 * float(share):.0f}%" for share in re.findall(r"\b[01]\.\d\d\b", still.alt))
-        told = WITH_UNIT.findall(still.label.replace(" %", "%"))
-        assert [number for number in told if number not in seen] == [], still.label
+        figures = WITH_UNIT.findall(still.label.replace(" %", "%"))
+        assert [number for number in figures if number not in seen] == [], still.label
 
 
 def without_times(text: str) -> str:

@@ -28,9 +28,9 @@ REFUSED = {
 }
 
 
-def parameters_in(found: Estimate) -> int:
+def parameters_in(estimated: Estimate) -> int:
     """Bytes of parameters before the step, without the allocator's rounding."""
-    log = found.log
+    log = estimated.log
     resident = zip(log.changes[: log.before_step].tolist(), log.labels, strict=False)
     return sum(size for size, (_, kind, _, _) in resident if kind == "parameters")
 
@@ -66,13 +66,13 @@ def test_a_published_file_is_planned_or_refused_in_our_words(published, tmp_path
         with pytest.raises(CourseError, match=REFUSED[published["name"]]):
             estimate(file, recipe)
         return
-    found, source = estimate(file, recipe), source_of(file)
+    predicted, source = estimate(file, recipe), source_of(file)
     with torch.device("meta"):
         whole = models.parameter_count(source.make())
     assert whole == published.get("parameters", whole)
     if published["config"]["model_type"] not in AS_ANOTHER:
         assert whole == count_as_transformers(published)
-    assert parameters_in(found) == 4 * whole
+    assert parameters_in(predicted) == 4 * whole
 
 
 AS_ANOTHER = ("kimi_k2", "llama4")

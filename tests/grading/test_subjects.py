@@ -55,12 +55,12 @@ def test_who_loses_all_by_a_right_answer_is_not_told_of_a_wrong_one():
     }
     entry = {"mistakes": {"two": {"sentence": "At 2 alone.", "hint": 0, "prints": prints}}}
 
-    def told(test):
+    def sentence(test):
         return grade(question, cases, run_cases(question, test, cases, 5.0), entry)
 
-    only_wrong = told(at_two_alone)
+    only_wrong = sentence(at_two_alone)
     assert (only_wrong.points, only_wrong.mistake, only_wrong.diagnosis) == (2, "two", "At 2 alone.")
-    right_too = told(lambda double: double(2) == 4 and type(double(2)) is int)
+    right_too = sentence(lambda double: double(2) == 4 and type(double(2)) is int)
     assert (right_too.points, right_too.mistake) == (0, "")
     assert "A right answer is refused" in right_too.diagnosis
 
@@ -80,16 +80,16 @@ def test_who_refuses_every_right_answer_is_not_told_of_what_refuses_one():
             return False
         return thorough(double)
 
-    found = zip(cases, run_cases(question, multiplies, cases, 5.0), strict=True)
-    prints = {case.name: outcome_print(each) for case, each in found if case.name.endswith("a sum")}
+    outcomes = zip(cases, run_cases(question, multiplies, cases, 5.0), strict=True)
+    prints = {case.name: outcome_print(each) for case, each in outcomes if case.name.endswith("a sum")}
     asks = {"sentence": "Asks for a product.", "hint": 0, "prints": prints}
     entry = {"cases": [case.name for case in cases], "mistakes": {"asks": asks}}
 
-    def told(test):
+    def sentence(test):
         return grade(question, cases, run_cases(question, test, cases, 5.0), entry)
 
-    assert told(multiplies).diagnosis == "Asks for a product."
-    assert told(lambda double: False).mistake == ""
+    assert sentence(multiplies).diagnosis == "Asks for a product."
+    assert sentence(lambda double: False).mistake == ""
 
 
 @pytest.mark.parametrize(

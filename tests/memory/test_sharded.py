@@ -53,14 +53,14 @@ def measured(build, step) -> tuple[int, int]:
     """
     peaks, seen_by_all = Counter(), torch.zeros(1)
     while not seen_by_all and peaks.total() < 12:
-        peak, sent = _measured_once(build, step)
+        peak, sent = _measure_once(build, step)
         peaks[peak] += 1
         seen_by_all = torch.tensor(float(peaks[min(peaks)] >= 3))
         torch.distributed.all_reduce(seen_by_all, torch.distributed.ReduceOp.MIN)
     return min(peaks), sent
 
 
-def _measured_once(build, step) -> tuple[int, int]:
+def _measure_once(build, step) -> tuple[int, int]:
     gc.collect()  # what was built before would else be released under way
     allocator = CpuAllocator()
     with allocator.recording():
@@ -90,8 +90,8 @@ def step_replica(model, optimizer, ids):
 
 def on_a_rank(quick: bool) -> dict[str, tuple[int, int]]:
     works = {name: Workload(LLAMA, one) for name, one in (RECIPES | OF_A_SEQUENCE).items() if (name in QUICK) == quick}
-    found = {name: measured(work.build, work.step) for name, work in works.items()}
-    return {**found, "DDP": measured(build_replica, step_replica), "loss": sum_of_losses(PARTS)} if quick else found
+    peaks = {name: measured(work.build, work.step) for name, work in works.items()}
+    return {**peaks, "DDP": measured(build_replica, step_replica), "loss": sum_of_losses(PARTS)} if quick else peaks
 
 
 def sum_of_losses(one) -> tuple[float, int]:
@@ -106,7 +106,7 @@ def sum_of_losses(one) -> tuple[float, int]:
 def real():
     """By name, the least of the ranks' peaks, and what rank 0 sends."""
     ranks = launch(on_a_rank, RANKS, True, seconds=200)
-    losses = [found.pop("loss") for found in ranks]
+    losses = [rank.pop("loss") for rank in ranks]
     return {**least_of(ranks), "losses": losses}
 
 
@@ -117,7 +117,7 @@ def others():
 
 
 def least_of(ranks):
-    return {name: (min(found[name][0] for found in ranks), ranks[0][name][1]) for name in ranks[0]}
+    return {name: (min(rank[name][0] for rank in ranks), ranks[0][name][1]) for name in ranks[0]}
 
 
 @cache
@@ -169,7 +169,7 @@ def test_parts_of_a_sequence_divide_what_grows_with_it_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (models.configuration("distilbert", labels=2), "context_parallel is for causal language models"),
         (
@@ -178,8 +178,8 @@ def test_parts_of_a_sequence_divide_what_grows_with_it_and_nothing_else():
         ),
     ],
 )
-def test_attention_that_the_ring_does_not_make_is_refused(config, said):
-    with pytest.raises(CourseError, match=said):
+def test_attention_that_the_ring_does_not_make_is_refused(config, message):
+    with pytest.raises(CourseError, match=message):
         estimate(config, replace(PARTS, sequence=64))
 
 

@@ -36,13 +36,13 @@ FLAGS = {
 
 
 def fields_of(*names):
-    found = {}
+    outcomes = {}
     for name in names:
         for field, value in FLAGS[name].items():
-            if field in found:
+            if field in outcomes:
                 return None  # the same flag twice
-            found[field] = value
-    return found | ({"replicas": 2} if found.get("strategy") == "hsdp" else {})
+            outcomes[field] = value
+    return outcomes | ({"replicas": 2} if outcomes.get("strategy") == "hsdp" else {})
 
 
 PAIRS = [pair for pair in itertools.combinations(FLAGS, 2) if fields_of(*pair) is not None]
@@ -76,12 +76,12 @@ def plain(tmp_path_factory):
 
 
 def groups():
-    found = {}
+    outcomes = {}
     for pair in PAIRS:
         name = fields_of(*pair).get("strategy", "none")
         if find_spec("deepspeed") or not name.startswith("deepspeed"):
-            found.setdefault((name, "--compile" in pair), []).append(pair)
-    return found
+            outcomes.setdefault((name, "--compile" in pair), []).append(pair)
+    return outcomes
 
 
 @pytest.mark.slow
@@ -90,8 +90,8 @@ def groups():
 def test_every_legal_pair_trains(plain, group, tmp_path):
     pairs = [pair for pair in groups()[group] if not refusal(pair, plain)]
     way, ranks = captured if group[1] else trained, {"none": 1, "hsdp": 4}.get(group[0], 2)
-    found = [way(plain, pairs, tmp_path)] if ranks == 1 else launch(way, ranks, plain, pairs, tmp_path, seconds=600)
-    assert found == ranks * [{}]
+    state = [way(plain, pairs, tmp_path)] if ranks == 1 else launch(way, ranks, plain, pairs, tmp_path, seconds=600)
+    assert state == ranks * [{}]
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def refusal(pair, plain) -> str:
     """Why a pair is refused, or nothing; DeepSpeed is taken to be there."""
     fields = fields_of(*pair)
     try:
-        with patch("course_utils.script.job._has_deepspeed", lambda: True):
+        with patch.multiple("course_utils.script.job", find_spec=lambda name: True, version=lambda name: "99"):
             Job(**{**plain, **fields}).split({"none": 1, "hsdp": 4}.get(fields.get("strategy", "none"), 2))
     except CourseError as error:
         return str(error)

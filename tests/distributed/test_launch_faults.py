@@ -101,9 +101,9 @@ def leaves_nothing():
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-@pytest.mark.parametrize(("work", "said"), FAULTS.items(), ids=[work.__name__ for work in FAULTS])
-def test_a_fault_is_told_with_its_rank_and_cause(work, said):
-    with pytest.raises(RankError, match=said):
+@pytest.mark.parametrize(("work", "message"), FAULTS.items(), ids=[work.__name__ for work in FAULTS])
+def test_a_fault_is_told_with_its_rank_and_cause(work, message):
+    with pytest.raises(RankError, match=message):
         launch(work, 2, seconds=60)
 
 
@@ -120,8 +120,9 @@ def apart():
 @pytest.mark.usefixtures("leaves_nothing")
 def test_ranks_that_hang_are_told_with_the_line_of_each():
     sums = apart.__code__.co_firstlineno + 3
-    said = rf"rank 0 in all_reduce at line {sums} of .*, rank 1 at line \d+ of .*, rank 2 gives no answer; look for a collective"
-    with pytest.raises(CourseError, match=r"The 3 ranks were not done after 4 s and were ended: " + said):
+    places = rf"rank 0 in all_reduce at line {sums} of .*, rank 1 at line \d+ of .*, rank 2 gives no answer; "
+    message = rf"The 3 ranks were not done after 4 s and were ended: {places}look for a collective"
+    with pytest.raises(CourseError, match=message):
         launch(apart, 3, seconds=4)
 
 
@@ -136,7 +137,7 @@ def test_ranks_meet_at_a_port_that_nobody_has_and_that_of_a_users_own_is_told(mo
     with pytest.raises(RankError, match=rf"Rank 0 of 1 stopped with DistNetworkError: .*{taken_port}.*EADDRINUSE"):
         launch(at_a_taken_port, 1, taken_port, seconds=60)
     # A fork server has an older environment; and so where there is none, ranks that start afresh are tried, too.
-    monkeypatch.setattr(sys.modules[launching.__module__], "_METHOD", "spawn")
+    monkeypatch.setattr(sys.modules[launching.__module__], "METHOD", "spawn")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(taken_port))
     assert launch(lambda: (dist.get_rank(), os.environ["MASTER_PORT"]), 2) == [(i, str(taken_port)) for i in range(2)]
@@ -155,7 +156,7 @@ class Answer:
 def work(before):
     return Answer(before.rank + dist.get_rank())
 
-sys.modules["course_utils.distributed.launch"]._METHOD = sys.argv[1]
+sys.modules["course_utils.distributed.launch"].METHOD = sys.argv[1]
 print([type(each) is Answer and each.rank for each in distributed.launch(work, 2, Answer(5))])
 """
 
@@ -163,8 +164,8 @@ print([type(each) is Answer and each.rank for each in distributed.launch(work, 2
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_script_needs_no_guard_and_runs_once(tmp_path, method):
     (tmp_path / "script.py").write_text(SCRIPT)
-    asked = [sys.executable, str(tmp_path / "script.py"), method]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, str(tmp_path / "script.py"), method]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("[5, 6]\n", "")
 
 
@@ -195,11 +196,11 @@ def test_ranks_end_with_the_process_that_asked_for_them(tmp_path, send, sent):
         wait_for(lambda: len(pids(tmp_path)) == 2)
         everything = psutil.Process(asking.pid).children(recursive=True)
         getattr(os, send)(asking.pid, sent)
-        said = asking.communicate(timeout=30)[1]
+        errors = asking.communicate(timeout=30)[1]
     finally:
         asking.kill()
         asking.wait()
-    assert sent != signal.SIGINT or "KeyboardInterrupt" in said.splitlines()[-1]
+    assert sent != signal.SIGINT or "KeyboardInterrupt" in errors.splitlines()[-1]
     assert set(pids(tmp_path)) <= {each.pid for each in everything}
     wait_for(lambda: not any(each.is_running() for each in everything))
 

@@ -51,10 +51,10 @@ def test_an_update_is_that_of_transformers_own_loss(config, changes):
     ],
 )
 def test_an_estimate_is_what_the_allocator_counts(config, changes):
-    found = estimate(config, replace(RECIPE, **changes))
-    measured = measure(found.workload.build, found.workload.step, timed=0)
-    assert found.peak == pytest.approx(measured.peak, rel=0.002)
-    assert found.peak_instant.name == measured.peak_phase
+    predicted = estimate(config, replace(RECIPE, **changes))
+    measured = measure(predicted.workload.build, predicted.workload.step, timed=0)
+    assert predicted.peak == pytest.approx(measured.peak, rel=0.002)
+    assert predicted.peak_instant.name == measured.peak_phase
 
 
 def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():
@@ -62,9 +62,9 @@ def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():
     first = estimate(deep, replace(RECIPE, chunked_loss=50, batch=2, sequence=20))
     assert first.how == "a dry run of 3 of its 5 blocks"
     for batch, sequence in ((2, 64), (4, 40), (3, 25)):
-        found = first.at(batch=batch, sequence=sequence)
-        work = found.workload
-        assert found.peak == dry_run(work.build, work.step).peak
+        predicted = first.at(batch=batch, sequence=sequence)
+        work = predicted.workload
+        assert predicted.peak == dry_run(work.build, work.step).peak
 
 
 def made(kind, **changes):
@@ -74,7 +74,7 @@ def made(kind, **changes):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (
             lambda: models.configuration("distilbert", labels=3),
@@ -85,6 +85,6 @@ def made(kind, **changes):
         (lambda: made("Gemma2Config"), "Gemma2ForCausalLM has final_logit_softcapping between"),
     ],
 )
-def test_a_model_without_such_a_loss_is_refused(make, said):
-    with pytest.raises(CourseError, match=said):
+def test_a_model_without_such_a_loss_is_refused(make, message):
+    with pytest.raises(CourseError, match=message):
         estimate(make(), replace(RECIPE, chunked_loss=50))

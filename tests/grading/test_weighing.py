@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from math import isclose
 
 import pytest
+from dry_runs import _dry_runs_are_shared  # noqa: F401  (a fixture of every test here)
 
 from course_utils.capstone.layout import Layout
 from course_utils.capstone.scenarios import SCENARIOS
@@ -187,8 +188,8 @@ def test_threads_that_judge_at_once_say_what_one_alone_says():
     """Dry runs patch torch for the whole process, and a class is judged in lanes."""
     answers = [laptop(lora=rank, batch=8, checkpointing=True) for rank in (4, 5)]
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda answer: result("laptop", answer_of(*answer[1:])).points, answers))
-    assert found == [4.8] * 2
+        points = list(pool.map(lambda answer: result("laptop", answer_of(*answer[1:])).points, answers))
+    assert points == [4.8] * 2
 
 
 @pytest.mark.parametrize(

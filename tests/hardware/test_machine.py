@@ -1,17 +1,11 @@
-import math
-import time
-import warnings
-from functools import partial
-from importlib import import_module
+"""Seconds of a piece of work on a machine, by closed forms; and the named machines, by relations that hold for all."""
 
 import pytest
-import torch
 
 from course_utils import hardware
 from course_utils.errors import CourseError
-from course_utils.hardware import Curve, Machine, Work, calibration, kernels
-from course_utils.hardware.calibration import process_bandwidth
-from course_utils.units import GiB, MiB
+from course_utils.hardware import Curve, Machine, Work
+from course_utils.units import GiB
 
 
 def made_up(**changes) -> Machine:
@@ -101,76 +95,3 @@ def test_named_machines_are_consistent(machine):
     assert machine.flops["float16"] == machine.flops.get("bfloat16", machine.flops["float16"])
     # The FLOPs that one byte must be worth differ little between them in half precision, least on the narrow RTX 3060.
     assert (70 if machine.name == "RTX 3060" else 75) < machine.flops["float16"] / machine.bandwidth < 450
-
-
-@pytest.fixture(scope="module")
-def calibrated():
-    before = torch.random.get_rng_state()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Other programs")  # as they may, while tests run beside each other
-        machine = hardware.calibrate(["float32"], exchange=False)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    return machine
-
-
-def test_calibration_gives_figures_within_what_is_physically_possible(calibrated):
-    assert 1e7 < calibrated.flops["float32"] < 1e15
-    assert 1e7 < calibrated.bandwidth < 1e14
-    assert 1e6 < calibrated.host_link < 1e14
-    assert 1e-8 < calibrated.seconds_per_operator < 1
-    assert calibrated.memory > GiB / 2
-    assert math.isnan(calibrated.link)
-    rates = [rate for curve in calibrated.measured.values() for _, rate in curve.points]
-    assert all(0 < rate < 1e15 for rate in rates)
-    for curve in calibrated.measured.values():
-        assert list(curve.points) == sorted(curve.points)
-    at_best = max(rate for _, rate in calibrated.measured["mm NN float32"].points)
-    assert calibrated.flops["float32"] >= at_best
-
-
-def test_calibration_is_kept_until_it_is_wanted_again(calibrated, monkeypatch):
-    assert hardware.calibrate(("float32",), exchange=False) is calibrated
-    monkeypatch.setattr(calibration, "_measure", lambda types, device: calibrated.measured)
-    monkeypatch.setattr(calibration, "_warn_if_busy", lambda share: None)
-    assert hardware.calibrate(("float32",), exchange=False, again=True) is not calibrated
-
-
-def test_an_unknown_dtype_is_refused():
-    for name in ("float7", "int64", "nn", "float8_e4m3fn"):
-        with pytest.raises(CourseError, match=f"'{name}' is no floating type that torch multiplies"):
-            hardware.calibrate([name])
-    with pytest.raises(CourseError, match=r"write \['float32'\]"):
-        hardware.calibrate("float32")
-
-
-def test_what_a_first_call_loads_is_not_counted():
-    pauses = iter([0.5])
-    assert calibration.seconds_of(lambda: time.sleep(next(pauses, 0.0))) < 0.25
-
-
-def test_rates_are_in_bytes_and_flops_a_second(monkeypatch):
-    monkeypatch.setattr(calibration, "seconds_of", lambda call: 0.001)
-    cpu = torch.device("cpu")
-    for curve in calibration._curves(kernels.streams(cpu)).values():
-        assert curve.points == tuple((size, size / 0.001) for size, _ in curve.points)
-    assert calibration._copy_bandwidth(cpu, cpu) == 4 * 16 * MiB / 0.001
-    assert calibration._product_rates("NN", 96, torch.float32, cpu) == (
-        2 * 64 * 96**2 / 0.001,
-        2 * 1024 * 96**2 / 0.001,
-    )
-
-
-def test_a_busy_machine_is_said():
-    with pytest.warns(UserWarning, match="Other programs use 80% of this machine's cores"):
-        calibration._warn_if_busy(0.8)
-
-
-def test_two_processes_exchange_bytes():
-    assert 1e6 < process_bandwidth() < 1e12
-
-
-@pytest.mark.slow
-def test_an_exchange_that_does_not_finish_says_how_to_do_without(monkeypatch):
-    monkeypatch.setattr(import_module("course_utils.hardware.calibration"), "_exchange", partial(time.sleep, 60))
-    with pytest.raises(CourseError, match=r"not done after 3 s.*calibrate\(exchange=False\)"):
-        process_bandwidth(timeout=3)

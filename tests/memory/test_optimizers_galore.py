@@ -28,11 +28,11 @@ RECIPE = Recipe(batch=2, sequence=16, galore=8)
     ],
 )
 def test_an_estimate_is_what_the_allocator_counts(config, changes):
-    found = estimate(config, replace(RECIPE, **changes))
-    measured = measure(found.workload.build, found.workload.step, timed=0)
-    assert found.peak == pytest.approx(measured.peak, rel=0.0005)
-    assert found.peak_instant.name == measured.peak_phase
-    assert (found.how == "a dry run of 3 of its 6 blocks") == (config is DEEP)
+    predicted = estimate(config, replace(RECIPE, **changes))
+    measured = measure(predicted.workload.build, predicted.workload.step, timed=0)
+    assert predicted.peak == pytest.approx(measured.peak, rel=0.0005)
+    assert predicted.peak_instant.name == measured.peak_phase
+    assert (predicted.how == "a dry run of 3 of its 6 blocks") == (config is DEEP)
 
 
 @pytest.mark.parametrize("config", [LLAMA, TIED])
@@ -44,8 +44,8 @@ def test_hidden_matrices_keep_few_directions_and_the_rest_both_averages(config):
     ranks = {**dict.fromkeys(hidden, RECIPE.galore), **dict.fromkeys(others, inf)}
     right = sum(GaLore.state_bytes(parameter.shape, rank=rank) for parameter, rank in ranks.items())
     assert optimizer_state_size(optimizer).bytes == right
-    found = estimate(config, RECIPE)
-    assert found.by_instant()["forward"]["optimizer state"] == right
+    predicted = estimate(config, RECIPE)
+    assert predicted.by_instant()["forward"]["optimizer state"] == right
     assert right < estimate(config, replace(RECIPE, galore=0)).by_instant()["forward"]["optimizer state"] / 1.5
 
 

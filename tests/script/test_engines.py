@@ -40,8 +40,8 @@ def on_two_ranks(job, tmp_path_factory):
 
 
 def check(ranks, alone):
-    for found, _, _ in ranks:
-        assert farthest(found, alone[0]) < 1e-10
+    for state, _, _ in ranks:
+        assert farthest(state, alone[0]) < 1e-10
     together = {step: sum(losses[step] for _, losses, _ in ranks) for step in alone[1]}
     assert together == pytest.approx(alone[1], rel=1e-6)  # Transformers computes the loss in float32
 
@@ -71,7 +71,7 @@ def test_the_courses_own_task_trains_on_ranks_too(strategy, tmp_path):
 def test_one_process_trains_as_a_plain_loop_does(job, tmp_path):
     """The loop written out, without micro-batches, on a model without dropout."""
     still = without_dropout(job, tmp_path) | {"micro_batch": 0}
-    found, losses, _ = trained({**still, "out": tmp_path / "run"})
+    state, losses, _ = trained({**still, "out": tmp_path / "run"})
     source, examples = load(Job(**still, out=tmp_path))
     model, order = source.make().double(), Order(len(examples), still["batch"], 0)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -85,7 +85,7 @@ def test_one_process_trains_as_a_plain_loop_does(job, tmp_path):
         optimizer.step()
         optimizer.zero_grad()
         assert losses[step + 1] == pytest.approx(loss.item(), rel=1e-12)
-    assert farthest(found, model.state_dict()) < 1e-12
+    assert farthest(state, model.state_dict()) < 1e-12
 
 
 def without_dropout(job, folder):
@@ -99,8 +99,8 @@ def test_zero1_has_the_options_of_the_optimizer(job, tmp_path):
     """Adam's decoupled decay, which AdamW keeps and does not take."""
     adam = {**job, "optimizer": "torch.Adam", "options": {"weight_decay": 0.1, "decoupled_weight_decay": True}}
     one, _, _ = trained({**adam, "out": tmp_path / "one"})
-    [(found, _, _), _] = launch(trained, 2, {**adam, "strategy": "zero1", "out": tmp_path / "two"})
-    assert farthest(found, one) < 1e-10
+    [(state, _, _), _] = launch(trained, 2, {**adam, "strategy": "zero1", "out": tmp_path / "two"})
+    assert farthest(state, one) < 1e-10
 
 
 def test_the_command_line_of_a_job_asks_for_that_job(job, tmp_path):
@@ -110,16 +110,16 @@ def test_the_command_line_of_a_job_asks_for_that_job(job, tmp_path):
 
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    asked = {**job, "strategy": "hsdp", "replicas": 2, "options": {"weight_decay": 0.1, "foreach": False}}
-    asked |= {"compiled": True, "logs": (), "save_every": 4, "keep": 3, "lr": 0.02}
-    wanted = Job(**asked, out=tmp_path)
-    found = command.job_from(parser.parse_args(wanted.flags()))
-    assert {f.name: getattr(found, f.name) for f in fields(Job)} == {
+    settings = {**job, "strategy": "hsdp", "replicas": 2, "options": {"weight_decay": 0.1, "foreach": False}}
+    settings |= {"compiled": True, "logs": (), "save_every": 4, "keep": 3, "lr": 0.02}
+    wanted = Job(**settings, out=tmp_path)
+    again = command.job_from(parser.parse_args(wanted.flags()))
+    assert {f.name: getattr(again, f.name) for f in fields(Job)} == {
         f.name: getattr(wanted, f.name) for f in fields(Job)
     }
 
 
 def test_the_model_is_the_one_that_the_settings_seed_makes(job, tmp_path):
     made = models.from_configuration(models.from_json(job["data"].parent / "config.json"))
-    found, _, _ = trained({**job, "precision": "fp32", "steps": 1, "lr": 1e-30, "warmup": 0, "out": tmp_path})
-    assert farthest(found, made.state_dict()) < 1e-20
+    state, _, _ = trained({**job, "precision": "fp32", "steps": 1, "lr": 1e-30, "warmup": 0, "out": tmp_path})
+    assert farthest(state, made.state_dict()) < 1e-20

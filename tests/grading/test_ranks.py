@@ -25,9 +25,9 @@ def pieces(count):
     return [{"piece": torch.arange(2.0) + rank} for rank in range(count)]
 
 
-def ring(*counts, **asked):
+def ring(*counts, **more):
     cases = [ranks.case(f"{n} ranks", {"a vector": pieces(n)}) for n in counts or (3,)]
-    return collective(gathered, sends=around, public=lambda _: cases, **FIELDS, **asked)
+    return collective(gathered, sends=around, public=lambda _: cases, **FIELDS, **more)
 
 
 @pytest.mark.parametrize("name", [None, *RIGHT_RINGS])
@@ -39,8 +39,8 @@ def test_a_ring_passes_in_any_style(name):
 @pytest.mark.parametrize("name", WRONG_RINGS)
 def test_a_ring_that_is_none_fails_by_name_though_its_values_are_right(name):
     *change, sentence = WRONG_RINGS[name]
-    [found] = sentences(ring(), define(patch(RING, *change)))
-    assert found.startswith(sentence)
+    [first] = sentences(ring(), define(patch(RING, *change)))
+    assert first.startswith(sentence)
 
 
 def test_more_bytes_than_allowed_and_collectives_are_said():
@@ -124,8 +124,8 @@ def test_a_collective_that_one_rank_never_calls_is_told():
     lonely = define(
         "import torch.distributed as d\ndef answer(piece):\n    d.get_rank() or d.barrier()\n    return piece"
     )
-    found = grade_answer(ring(2), lonely).verdicts[0].sentence
-    assert "it still waited in a collective when another rank had ended" in found
+    sentence = grade_answer(ring(2), lonely).verdicts[0].sentence
+    assert "it still waited in a collective when another rank had ended" in sentence
 
 
 def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
@@ -140,7 +140,7 @@ def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "said"),
+    ("body", "kind", "sentence"),
     [
         ("raise ValueError('no luck')", "exception", r"ValueError: no luck \(on rank \d\) at your line 1"),
         ("raise NotImplementedError('write your answer here')", "untouched", "as it was handed out"),
@@ -149,9 +149,9 @@ def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
         ("return object()", "unsafe", "of type"),
     ],
 )
-def test_what_goes_wrong_on_a_rank_has_its_own_sentence(body, kind, said):
+def test_what_goes_wrong_on_a_rank_has_its_own_sentence(body, kind, sentence):
     [verdict] = grade_answer(ring(), define(f"def answer(piece): {body}")).verdicts
-    assert (verdict.kind, bool(re.search(said, verdict.sentence))) == (kind, True), verdict.sentence
+    assert (verdict.kind, bool(re.search(sentence, verdict.sentence))) == (kind, True), verdict.sentence
 
 
 def test_a_call_that_does_not_fit_is_told():

@@ -44,7 +44,7 @@ QLORA = Recipe(batch=2, sequence=32, precision="bf16", lora=4, quantized="nf4")
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"lora_targets": ("q_proj",)}, "add lora=16"),
         ({"lora_targets": "q_proj", "lora": 4}, "are no names"),
@@ -60,8 +60,8 @@ QLORA = Recipe(batch=2, sequence=32, precision="bf16", lora=4, quantized="nf4")
         ({"upcast": False, "quantized": "nf4", "lora": 4, "precision": "fp16"}, "fp16's scaler"),
     ],
 )
-def test_a_recipe_that_contradicts_itself_says_what_to_change(fields, said):
-    with pytest.raises(CourseError, match=said):
+def test_a_recipe_that_contradicts_itself_says_what_to_change(fields, message):
+    with pytest.raises(CourseError, match=message):
         Recipe(**fields)
 
 
@@ -126,13 +126,13 @@ def test_qlora_is_as_its_libraries_prepare_it(tmp_path, double, upcast):
 
 def _parameters(model) -> dict:
     """Of each its dtype, its bytes, those of its scales, and whether it is trained."""
-    found = {}
+    gradients = {}
     for name, parameter in model.named_parameters():
         state = getattr(parameter, "quant_state", None)
         second = getattr(state, "state2", None)
         scales = [state.absmax, *([second.absmax] if second else [])] if state else []
-        found[name] = parameter.dtype, parameter.nbytes, [one.nbytes for one in scales], parameter.requires_grad
-    return found
+        gradients[name] = parameter.dtype, parameter.nbytes, [one.nbytes for one in scales], parameter.requires_grad
+    return gradients
 
 
 WAYS = [
@@ -161,10 +161,10 @@ def test_each_word_takes_what_the_allocator_says(fields):
 
 def test_rungs_undo_what_a_recipe_keeps():
     by_name = {change.name: change for change in CHANGES}
-    kept = replace(SMALL, zero_grad="never")
-    assert by_name["gradients dropped after the update"].apply(kept) == {"zero_grad": "after-update"}
+    never = replace(SMALL, zero_grad="never")
+    assert by_name["gradients dropped after the update"].apply(never) == {"zero_grad": "after-update"}
     assert not by_name["gradients dropped after the update"].apply(SMALL)
-    assert by_name["update within backward"].apply(replace(kept, clipping=True)).keys() == {
+    assert by_name["update within backward"].apply(replace(never, clipping=True)).keys() == {
         "in_backward",
         "clipping",
         "zero_grad",
@@ -175,10 +175,10 @@ def test_rungs_undo_what_a_recipe_keeps():
 def test_trls_loss_of_many_tokens_is_that_of_few_whose_labels_have_values(monkeypatch):
     recipe = Recipe(**LOOPS["trl"] | {"sequence": 64}, batch=2, device="cuda")
     work = Workload(LLAMA, recipe)
-    found = dry_run(work.build, work.step, "cuda").peak
-    assert estimate(LLAMA, replace(recipe, batch=200)).peak > found
-    monkeypatch.setattr(losses, "_EveryLabel", nullcontext)
-    assert dry_run(work.build, work.step, "cuda").peak == pytest.approx(found, abs=4096)
+    peak = dry_run(work.build, work.step, "cuda").peak
+    assert estimate(LLAMA, replace(recipe, batch=200)).peak > peak
+    monkeypatch.setattr(losses, "EveryLabel", nullcontext)
+    assert dry_run(work.build, work.step, "cuda").peak == pytest.approx(peak, abs=4096)
 
 
 @pytest.mark.slow
@@ -259,10 +259,10 @@ def _peaks(make) -> tuple[int, int]:
 def _compare(config, recipe: Recipe, make) -> None:
     """Evaluation has a few batches more waiting in its loader than a step."""
     update, evaluation = _peaks(make)
-    said = {name: sum(by_kind.values()) for name, by_kind in estimate(config, recipe).by_instant().items()}
+    peaks = {name: sum(by_kind.values()) for name, by_kind in estimate(config, recipe).by_instant().items()}
     if recipe.eval_batch:
-        assert said.pop("evaluation") == pytest.approx(evaluation, rel=1e-3)
-    assert max(said.values()) == pytest.approx(update, rel=2.5e-4)
+        assert peaks.pop("evaluation") == pytest.approx(evaluation, rel=1e-3)
+    assert max(peaks.values()) == pytest.approx(update, rel=2.5e-4)
 
 
 @pytest.mark.slow
@@ -294,7 +294,7 @@ def test_the_loop_is_trainers(tmp_path, config, fields):
         model = AutoModelForCausalLM.from_config(config)
         if recipe.lora:
             model = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules="all-linear"))
-        others = {"compute_metrics": lambda found: {}} if recipe.eval_logits else {}
+        others = {"compute_metrics": lambda prediction: {}} if recipe.eval_logits else {}
         arguments = _arguments(
             recipe, tmp_path, bf16=recipe.precision == "autocast", gradient_checkpointing=recipe.checkpointing
         )

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from course_utils.capstone import kept
 from course_utils.capstone.kept import Choice, load
 from course_utils.desk import bets
 from course_utils.desk.bets import Bet
@@ -28,10 +27,7 @@ CHOICE = {"scenario": "one", "recipe": {"batch": 4}, "layout": None, "rows": [["
 OLD = {"bets/07": BETS, "ledger/03_adamw": [ROW], "progress/00_start_here": RECORDS, "capstone/one": CHOICE}
 
 
-@pytest.fixture(autouse=True)
-def _fresh_process(monkeypatch):
-    for room in (bets, kept):
-        monkeypatch.setattr(room, "_here", {})
+pytestmark = pytest.mark.usefixtures("restart")
 
 
 def path_of():
@@ -143,8 +139,8 @@ def test_what_is_damaged_is_put_aside_and_said_and_costs_nothing_else(where, tex
     assert [len(now) < len(before) for now, before in zip(everything(), whole, strict=True)] == [
         place == section for place in places
     ]
-    (said,) = caplog.messages
-    assert said == f"{where} in {NAME} could not be read; it is kept as {section}.damaged."
+    (line,) = caplog.messages
+    assert line == f"{where} in {NAME} could not be read; it is kept as {section}.damaged."
     with closing(sqlite3.connect(path_of())) as store:
         assert store.execute("SELECT value FROM kept WHERE section LIKE '%.damaged'").fetchall() == [(text,)]
 

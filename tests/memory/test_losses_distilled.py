@@ -36,12 +36,12 @@ def teachers(tmp_path_factory):
 def by_plain_loop(config, larger, batch, shifted) -> dict[str, torch.Tensor]:
     """The parameters after a step of SGD by half the label's loss and half of T² KL at T = 2 (Hinton et al. 2015)."""
     student, teacher = models.from_configuration(config), models.from_configuration(larger).eval()
-    said = student(**batch)
+    outputs = student(**batch)
     end = -1 if shifted else None  # the last token has nobody after it
     with torch.no_grad():
         wanted = (teacher(**{name: x for name, x in batch.items() if name != "labels"}).logits[:, :end] / 2).softmax(-1)
-    apart = (wanted * (wanted.log() - (said.logits[:, :end] / 2).log_softmax(-1))).sum(-1).mean()
-    (0.5 * said.loss + 0.5 * 4 * apart).backward()
+    apart = (wanted * (wanted.log() - (outputs.logits[:, :end] / 2).log_softmax(-1))).sum(-1).mean()
+    (0.5 * outputs.loss + 0.5 * 4 * apart).backward()
     torch.optim.SGD(student.parameters(), lr=1e-4).step()
     return dict(student.named_parameters())
 
@@ -58,10 +58,10 @@ def test_an_update_is_that_of_a_plain_loop(config, larger, name, teachers):
     right = by_plain_loop(config, larger, batches[0], shifted=name == "language")
     torch.manual_seed(1)
     work.step(model, optimizer, batches)
-    before, found = dict(models.from_configuration(config).named_parameters()), dict(model.named_parameters())
+    before, parameters = dict(models.from_configuration(config).named_parameters()), dict(model.named_parameters())
     for key, parameter in right.items():
         moved = (parameter - before[key]).norm()
-        assert (found[key] - parameter).norm() <= 1e-3 * moved + 1e-12, key  # a key's bias moves nothing
+        assert (parameters[key] - parameter).norm() <= 1e-3 * moved + 1e-12, key  # a key's bias moves nothing
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_an_update_is_that_of_a_plain_loop(config, larger, name, teachers):
 )
 def test_an_estimate_is_what_the_allocator_counts(config, changes, teachers):
     name = "classes" if config.model_type == "distilbert" else "language"
-    found = estimate(config, replace(RECIPE, teacher=teachers[name], **changes))
-    measured = measure(found.workload.build, found.workload.step, timed=0)
-    assert found.peak == pytest.approx(measured.peak, rel=0.0005)
-    assert found.peak_instant.name == measured.peak_phase
+    predicted = estimate(config, replace(RECIPE, teacher=teachers[name], **changes))
+    measured = measure(predicted.workload.build, predicted.workload.step, timed=0)
+    assert predicted.peak == pytest.approx(measured.peak, rel=0.0005)
+    assert predicted.peak_instant.name == measured.peak_phase
 
 
 @pytest.mark.slow
@@ -92,14 +92,14 @@ def test_few_blocks_tell_of_all_the_students_and_the_teacher_stays_whole(teacher
     assert first.how == "a dry run of 3 of its 6 blocks"
     names = first.working("forward")["what"].tolist()
     assert {"parameters of 6 model.layers", "parameters of 3 teacher.model.layers"} <= set(names)
-    found = first.at(batch=5, sequence=64)
-    assert "formulas found" in found.how
-    for one in (first, found):
+    predicted = first.at(batch=5, sequence=64)
+    assert "formulas found" in predicted.how
+    for one in (first, predicted):
         assert one.peak == dry_run(one.workload.build, one.workload.step).peak
-    terms = found.working("forward")
+    terms = predicted.working("forward")
     for formula, size in zip(terms["formula"], terms["bytes"], strict=True):
         plain = formula.replace("²", "**2").replace("·", "*").replace("×", "*")
-        assert eval(plain, {}, found.sizes) == size, formula
+        assert eval(plain, {}, predicted.sizes) == size, formula
 
 
 def test_the_teacher_is_there_when_the_student_is_saved_and_no_part_of_it(teachers):

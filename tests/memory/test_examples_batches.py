@@ -112,9 +112,9 @@ FURTHER = (llava, qwen, gemma, internvl, segformer, wav2vec, mistral, liquid, ml
     [bert_of_several_labels, *(pytest.param(config, marks=pytest.mark.slow) for config in FURTHER)],
 )
 def test_the_estimate_is_what_the_allocator_counts(config):
-    found = estimate(config(), Recipe(batch=2, sequence=96))
-    work = found.workload
-    assert found.peak == pytest.approx(memory.measure(work.build, work.step, timed=0).peak, rel=0.002)
+    predicted = estimate(config(), Recipe(batch=2, sequence=96))
+    work = predicted.workload
+    assert predicted.peak == pytest.approx(memory.measure(work.build, work.step, timed=0).peak, rel=0.002)
 
 
 def test_a_row_has_room_for_its_picture():

@@ -48,5 +48,5 @@ def test_the_docstring_is_left_alone():
 @pytest.mark.filterwarnings("ignore")  # what mutants do to be warned of
 @pytest.mark.parametrize("path", sorted((ROOT / "solutions").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_of_every_survivor_it_is_said_why(path):
-    found = {authored.question.id: set(survivors(authored)[1]) for authored in load_solutions(path)}
-    assert {question: alive for question, alive in found.items() if alive} == explained(path.stem)
+    surviving = {authored.question.id: set(survivors(authored)[1]) for authored in load_solutions(path)}
+    assert {question: alive for question, alive in surviving.items() if alive} == explained(path.stem)

@@ -69,8 +69,8 @@ def test_half_a_size_is_refused_since_the_small_models_other_half_would_stay(nam
     monkeypatch.setattr(configurations, "settings", lambda: Settings(scale_name="smoke"))
     with pytest.raises(CourseError, match=f"small model, and {left_out}.* would stay; give these too, or start from"):
         models.configuration(name, **half)
-    kept = models.configuration(name, **half, scale=SCALES["smoke"])
-    assert all(getattr(kept, size) == value for size, value in half.items())
+    halved = models.configuration(name, **half, scale=SCALES["smoke"])
+    assert all(getattr(halved, size) == value for size, value in half.items())
 
 
 def test_a_whole_size_is_taken_and_a_published_one_may_be_changed():

@@ -1,4 +1,4 @@
-"""What `--emit` writes for course train, torchrun and Slurm: against the parsers and the shell that will read it."""
+"""What `--emit` writes: against the parsers, the shell and the libraries that will read it."""
 
 import re
 import shlex
@@ -6,18 +6,27 @@ import subprocess
 from argparse import ArgumentParser
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
+from datasets import Dataset
+from llamas import RECIPE, llama
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from course_utils import cli
+from course_utils import cli, data, models
 from course_utils.cli import train
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
 from course_utils.memory.plan.command import OWN_LOOP
 from course_utils.memory.plan.emit import emit, kind_for
 from course_utils.memory.step.recipe import OPTIMIZERS, PRECISIONS
+from course_utils.optim import hidden_matrices
 
 PLAIN = Recipe("adamw-foreach", batch=4, sequence=256, accumulation=2, device="cuda")
 EVERYTHING = replace(
@@ -29,14 +38,14 @@ ODD = 'it\'s a "model"; $HOME `here`'
 
 def flags_of(words: list[str]) -> dict[str, str]:
     """Each flag with the one word that follows it, or nothing."""
-    found, flag = {}, ""
+    options, flag = {}, ""
     for word in words:
         if word.startswith("--"):
-            found[flag := word] = ""
+            options[flag := word] = ""
         else:
-            assert found[flag] == "", f"{word} belongs to no flag"
-            found[flag] = word
-    return found
+            assert options[flag] == "", f"{word} belongs to no flag"
+            options[flag] = word
+    return options
 
 
 def trained(text: str) -> dict[str, str]:
@@ -56,11 +65,11 @@ def trained(text: str) -> dict[str, str]:
     ],
 )
 def test_a_recipe_is_a_strategy_and_a_batch_of_all_ranks(recipe, strategy):
-    found = trained(emit("train", "gpt2", recipe))
-    assert (found["--model"], found["--strategy"], found["--optimizer"]) == ("gpt2", strategy, "adamw-foreach")
-    assert (found["--batch"], found["--micro-batch"]) == (str(8 * recipe.ranks), "4")
-    assert found.get("--ranks") == (str(recipe.ranks) if recipe.ranks > 1 else None)
-    assert found.get("--replicas") == (str(recipe.replicas) if recipe.replicas > 1 else None)
+    job = trained(emit("train", "gpt2", recipe))
+    assert (job["--model"], job["--strategy"], job["--optimizer"]) == ("gpt2", strategy, "adamw-foreach")
+    assert (job["--batch"], job["--micro-batch"]) == (str(8 * recipe.ranks), "4")
+    assert job.get("--ranks") == (str(recipe.ranks) if recipe.ranks > 1 else None)
+    assert job.get("--replicas") == (str(recipe.replicas) if recipe.replicas > 1 else None)
 
 
 @pytest.mark.parametrize("kind", ["torchrun", "slurm"])
@@ -75,8 +84,8 @@ def test_every_kind_starts_the_same_training(kind):
 
 def test_course_train_takes_its_command():
     for recipe in (PLAIN, EVERYTHING):
-        asked = cli.make_parser().parse_args(shlex.split(emit("train", "gpt2", recipe), comments=True)[1:])
-        split = train.job_from(asked).split(recipe.ranks)
+        arguments = cli.make_parser().parse_args(shlex.split(emit("train", "gpt2", recipe), comments=True)[1:])
+        split = train.job_from(arguments).split(recipe.ranks)
         assert (split.micro_batch, split.accumulation) == (recipe.batch, recipe.accumulation)
 
 
@@ -98,12 +107,12 @@ def test_what_trl_has_a_setting_for_is_sent_there():
         "two, and one of them": replace(PLAIN, device="cuda", offload_activations=True, offload=True),
         "no optimizer of TRL's": replace(PLAIN, device="cuda", offload_activations=True, optimizer="adafactor"),
     }
-    said = {}
+    offers_trl = {}
     for name, recipe in refused.items():
         with pytest.raises(CourseError) as error:
             emit("train", "llama-3.1-8b", recipe)
-        said[name] = "--emit trl" in str(error.value)
-    assert [name for name, is_sent in said.items() if is_sent] == ["quantized", "4 bits"]
+        offers_trl[name] = "--emit trl" in str(error.value)
+    assert [name for name, is_sent in offers_trl.items() if is_sent] == ["quantized", "4 bits"]
     with pytest.raises(CourseError, match="save_on_cpu and torch.distributed.fsdp.CPUOffloadPolicy"):
         emit("train", "llama-3.1-8b", refused["two, and one of them"])
     assert "load_in_4bit: true" in emit("trl", "llama-3.1-8b", refused["quantized"])
@@ -129,9 +138,9 @@ def test_who_keeps_the_logits_in_the_plan_is_told_that_course_train_does_not():
 
 def test_accelerates_file_names_all_that_it_leaves_to_the_script():
     one = emit("accelerate", "gpt2", replace(PLAIN, checkpointing=True, optimizer="adamw8bit", lora=8, quantized="nf4"))
-    said = one.splitlines()[-1]
+    command = one.splitlines()[-1]
     for words in ("batch=", "sequence=", "optimizer=adamw8bit", "checkpointing=True", "lora=8", "quantized=nf4"):
-        assert words in said
+        assert words in command
     sharded = emit("accelerate", "gpt2", replace(PLAIN, checkpointing=True, ranks=4, zero_stage=3)).splitlines()
     assert "  fsdp_activation_checkpointing: true" in sharded
     assert "checkpointing" not in sharded[-1], "FSDP's settings hold it"
@@ -140,20 +149,20 @@ def test_accelerates_file_names_all_that_it_leaves_to_the_script():
 def test_trl_is_given_the_folder_of_a_configuration_and_told_to_need_weights(tmp_path):
     file = tmp_path / "config.json"
     file.write_text("{}")
-    said = emit("trl", str(file), PLAIN)
-    assert f"model_name_or_path: {tmp_path}\n" in said
-    assert said.startswith("# trl sft --config")
-    assert "trained weights" in said
+    text = emit("trl", str(file), PLAIN)
+    assert f"model_name_or_path: {tmp_path}\n" in text
+    assert text.startswith("# trl sft --config")
+    assert "trained weights" in text
     assert ("adapters in bfloat16" in emit("trl", "gpt2", replace(PLAIN, lora=8, quantized="nf4"))) is True
-    assert "adapters in bfloat16" not in said
+    assert "adapters in bfloat16" not in text
 
 
 def test_slurms_file_asks_for_every_file_that_its_command_reads(tmp_path, monkeypatch):
     file = tmp_path / "config.json"
     file.write_text("{}")
-    said = emit("slurm", str(file), PLAIN)
-    assert f"with text.txt and config.json (a copy of {file}) in it" in said
-    assert trained(said)["--model"] == "config.json", "it is read where the job runs"
+    text = emit("slurm", str(file), PLAIN)
+    assert f"with text.txt and config.json (a copy of {file}) in it" in text
+    assert trained(text)["--model"] == "config.json", "it is read where the job runs"
     monkeypatch.chdir(tmp_path)
     assert "with text.txt and config.json in it" in emit("slurm", "config.json", PLAIN)
     assert "with text.txt in it" in emit("slurm", "gpt2", PLAIN)
@@ -165,16 +174,16 @@ def test_slurms_file_takes_the_tokenizer_along_that_training_here_would_use(tmp_
     for name in ("config.json", "tokenizer.json"):
         (folder / name).write_text("{}")
     for model in (folder, folder / "config.json"):
-        said = emit("slurm", str(model), PLAIN)
-        assert f"with text.txt and mine (a copy of {folder}) in it" in said
-        assert trained(said)["--model"] == "mine"
-        assert "# Tokens are those of the tokenizer in mine." in said
+        text = emit("slurm", str(model), PLAIN)
+        assert f"with text.txt and mine (a copy of {folder}) in it" in text
+        assert trained(text)["--model"] == "mine"
+        assert "# Tokens are those of the tokenizer in mine." in text
     monkeypatch.chdir(tmp_path)
     assert trained(emit("slurm", "mine/config.json", PLAIN))["--model"] == "mine"
     monkeypatch.chdir(folder)
-    said = emit("slurm", "config.json", PLAIN)
-    assert "with text.txt and config.json with its tokenizer in it" in said
-    assert "# Tokens are those of the tokenizer in mine." in said
+    text = emit("slurm", "config.json", PLAIN)
+    assert "with text.txt and config.json with its tokenizer in it" in text
+    assert "# Tokens are those of the tokenizer in mine." in text
     (folder / "tokenizer.json").unlink()
     assert "# Tokens are bytes" in emit("slurm", "config.json", PLAIN)
     assert "# Tokens are bytes" in emit("train", "gpt2", PLAIN)
@@ -231,8 +240,8 @@ def test_torchrun_reads_its_command():
     from torch.distributed.run import config_from_args, parse_args
 
     one = shlex.split(emit("torchrun", "gpt2", replace(PLAIN, ranks=4)), comments=True)
-    found = parse_args(one[1:])
-    assert (found.standalone, found.nproc_per_node, found.module) == (True, "4", True)
+    parsed = parse_args(one[1:])
+    assert (parsed.standalone, parsed.nproc_per_node, parsed.module) == (True, "4", True)
     several = emit("torchrun", "gpt2", EVERYTHING, nodes=2)
     words = shlex.split(several, comments=True)
     assert words[:2] == ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun"]
@@ -256,11 +265,11 @@ def sbatch_options(text: str) -> dict[str, str]:
 def test_bash_and_sbatch_know_every_line_of_a_slurm_file():
     listed = (Path(__file__).parent / "sbatch_options.txt").read_text(encoding="utf-8").splitlines()
     text = emit("slurm", ODD, EVERYTHING, nodes=2)
-    found = sbatch_options(text)
-    assert len(found) == len(re.findall(r"^#SBATCH", text, re.MULTILINE))
-    assert set(found) <= set(listed)
-    assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == ("2", "1", "8")
-    assert re.fullmatch(r"B:USR1@\d+", found["signal"])
+    options = sbatch_options(text)
+    assert len(options) == len(re.findall(r"^#SBATCH", text, re.MULTILINE))
+    assert set(options) <= set(listed)
+    assert (options["nodes"], options["ntasks-per-node"], options["gpus-per-node"]) == ("2", "1", "8")
+    assert re.fullmatch(r"B:USR1@\d+", options["signal"])
     assert shell_accepts(text) == ""
     assert shell_accepts(text.replace('wait "$!"', 'wait "$!')) != ""
     commands = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
@@ -283,3 +292,128 @@ def test_what_is_emitted_is_taken(optimizer, tmp_path):
             continue
         words = shlex.split(text.splitlines()[-1])[2:]
         assert train.job_from(parser.parse_args([*words, "--out", str(tmp_path)])).optimizer == optimizer
+
+
+# For TRL and Accelerate.
+
+
+def test_accelerate_reads_its_settings(tmp_path):
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    for recipe in (RECIPE, replace(RECIPE, precision="autocast"), replace(RECIPE, zero_stage=3, ranks=4, offload=True)):
+        (tmp_path / "config.yaml").write_text(emit("accelerate", "llama", recipe))
+        config = load_config_from_file(str(tmp_path / "config.yaml"))
+        assert config.num_processes == recipe.ranks
+        assert str(config.mixed_precision) == ("bf16" if recipe.precision == "autocast" else "no")
+        if recipe.zero_stage:
+            assert config.fsdp_config["fsdp_version"] == 2
+            assert config.fsdp_config["fsdp_offload_params"] is True
+
+
+def test_trl_reads_its_settings(tmp_path):
+    trl = pytest.importorskip("trl")
+    adapters = Recipe("adamw8bit", lora=8, quantized="nf4", checkpointing=True, accumulation=4, device="cuda")
+    for recipe in (RECIPE, adapters):
+        (tmp_path / "config.yaml").write_text(emit("trl", "gpt2", recipe).replace("bf16: true", "bf16: false"))
+        parser = trl.TrlParser((trl.SFTConfig, trl.ModelConfig))
+        training, model = parser.parse_args_and_config(["--config", str(tmp_path / "config.yaml"), "--use_cpu", "true"])
+        assert training.per_device_train_batch_size == recipe.batch
+        assert training.gradient_accumulation_steps == recipe.accumulation
+        assert training.max_length == recipe.sequence
+        assert training.gradient_checkpointing == recipe.checkpointing
+        assert (model.use_peft, model.load_in_4bit) == (bool(recipe.lora), bool(recipe.quantized))
+        assert model.model_name_or_path == "gpt2"
+
+
+def test_the_trainers_galore_narrows_the_linear_layers_of_the_blocks(tmp_path):
+    trl = pytest.importorskip("trl")
+    from transformers.trainer_optimizer import _parse_optim_args
+    from transformers.trainer_utils import check_target_module_exists
+
+    (tmp_path / "config.yaml").write_text(emit("trl", "llama", Recipe("adamw", galore=64)))
+    parser = trl.TrlParser((trl.SFTConfig, trl.ModelConfig))
+    arguments, _ = parser.parse_args_and_config(["--config", str(tmp_path / "config.yaml"), "--use_cpu", "true"])
+    assert arguments.optim == "galore_adamw"
+    assert _parse_optim_args(arguments.optim_args) == {"rank": "64", "update_proj_gap": "200", "scale": "0.25"}
+    model = models.from_configuration(llama(64, 2))
+    hidden = set(hidden_matrices(model)[0])
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            assert check_target_module_exists(arguments.optim_target_modules, name) == (module.weight in hidden), name
+
+
+@pytest.mark.parametrize(
+    "changes", [{"optimizer": "adamw4bit"}, {"optimizer": "adamw", "galore": 8}, {"optimizer": "adamw8bit"}]
+)
+def test_a_package_that_the_trainer_lacks_for_an_optimizer_is_named(changes, tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    text = emit("trl", "gpt2", replace(RECIPE, **changes))
+    named = re.search(r"^# This optimizer needs one more package: pip install (\w+)$", text, re.MULTILINE)
+    options = {"optim": yaml.safe_load(text)["optim"]}
+    if named is None:
+        Trainer.get_optimizer_cls_and_kwargs(TrainingArguments(str(tmp_path), use_cpu=True, **options))
+    elif find_spec(named[1]) is None:
+        with pytest.raises(ImportError, match=named[1]):
+            Trainer.get_optimizer_cls_and_kwargs(
+                TrainingArguments(str(tmp_path), use_cpu=True, optim_target_modules="all-linear", **options),
+                nn.Linear(1, 1),
+            )
+    assert bool(named) is (changes["optimizer"] != "adamw8bit")
+
+
+def test_where_trl_trains_otherwise_than_planned_its_file_says_so_and_it_is_true(tmp_path):
+    """One step of TRL's own trainer: no tensor as large as the logits, and an embedding's averages in 32 bits."""
+    trl = pytest.importorskip("trl", minversion="1.16")  # the version that the file names
+    pytest.importorskip("bitsandbytes")
+    words, tokens = 50_000, 64
+    model = models.from_configuration(llama(16, 1, words))
+    texts = Dataset.from_dict({"input_ids": [list(range(tokens))] * 2})
+    options = {"use_cpu": True, "bf16": False, "report_to": "none", "max_steps": 1, "per_device_train_batch_size": 1}
+    arguments = trl.SFTConfig(str(tmp_path), optim="adamw_bnb_8bit", max_length=tokens, save_strategy="no", **options)
+    tokenizer = data.tokenizer_for(data.load_functions(), 500)
+    trainer = trl.SFTTrainer(model, arguments, train_dataset=texts, processing_class=tokenizer)
+    with Largest() as seen:
+        trainer.train()
+    assert 16 * words <= seen.numbers < (tokens - 1) * words, "the embedding's gradient is, and the logits are not"
+    averages = {
+        name: trainer.optimizer.state[p]["state1"].dtype for name, p in model.named_parameters() if p.numel() >= 4096
+    }
+    assert averages.pop("model.embed_tokens.weight") == torch.float32
+    assert set(averages.values()) == {torch.uint8}
+
+    recipe = replace(RECIPE, optimizer="adamw8bit")
+    assert "never holds all logits: the plan counts them" in emit("trl", "gpt2", recipe)
+    assert "other pieces than the plan's" in emit("trl", "gpt2", replace(recipe, chunked_loss=512))
+    assert "averages of an embedding in 32 bits" in emit("trl", "gpt2", recipe)
+    assert "averages of an embedding" not in emit("trl", "gpt2", replace(recipe, lora=8)), "it is not trained"
+
+
+class Largest(TorchDispatchMode):
+    """The numbers of the largest tensor that an operator returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        sizes = [each.numel() for each in tree_leaves(output) if isinstance(each, torch.Tensor)]
+        self.numbers = max([self.numbers, *sizes])
+        return output
+
+
+@pytest.mark.parametrize("kind", ["accelerate", "trl"])
+def test_a_teacher_is_a_remark_and_so_is_galore_where_the_optimizer_is_made_elsewhere(kind):
+    text = emit(kind, "gpt2", Recipe("adamw", teacher="gpt2-medium", galore=64))
+    assert "# No setting: the loss beside the teacher gpt2-medium is techniques.distillation_loss" in text
+    assert ("# No setting: GaLore of rank 64 is optim.GaLore" in text) == (kind != "trl")
+
+
+def test_what_a_library_has_no_setting_for_is_refused():
+    with pytest.raises(CourseError, match="choose one of accelerate, trl, train, torchrun, slurm"):
+        emit("abacus", "gpt2", RECIPE)
+    with pytest.raises(CourseError, match="has no name for 'momentum'"):
+        emit("trl", "gpt2", replace(RECIPE, optimizer="momentum"))
+    with pytest.raises(CourseError, match="for 2 nodes choose torchrun or slurm"):
+        emit("accelerate", "gpt2", replace(RECIPE, ranks=2), nodes=2)

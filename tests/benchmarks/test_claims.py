@@ -8,7 +8,7 @@ import pytest
 from benchmarks.claims import SEEDS, load
 from course_staff.notebooks.sentences import CLAIMS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BY_CHAPTER = json.loads((ROOT / CLAIMS).read_text(encoding="utf-8"))
 
 

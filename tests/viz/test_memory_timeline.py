@@ -30,12 +30,12 @@ def usage():
 
 def areas(figure) -> dict[str, float]:
     """Area of each layer by its color: MiB times events."""
-    found = {}
+    spans = {}
     for layer in figure.axes[0].collections:
         if isinstance(layer, PolyCollection):
             color = to_hex(layer.get_facecolor()[0]).upper()
-            found[color] = sum(polygon_area(path.vertices) for path in layer.get_paths())
-    return found
+            spans[color] = sum(polygon_area(path.vertices) for path in layer.get_paths())
+    return spans
 
 
 def polygon_area(corners) -> float:

@@ -1,0 +1,85 @@
+"""This machine by measurement: figures that are possible, kept until they are wanted again, in the right units."""
+
+import math
+import time
+import warnings
+from statistics import geometric_mean
+
+import pytest
+import torch
+
+from course_utils import hardware
+from course_utils.errors import CourseError
+from course_utils.hardware import calibration, kernels
+from course_utils.hardware.calibration import process_bandwidth
+from course_utils.units import GiB, MiB
+
+
+@pytest.fixture(scope="module")
+def calibrated():
+    before = torch.random.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Other programs")  # as they may, while tests run beside each other
+        machine = hardware.calibrate(["float32"], exchange=False)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    return machine
+
+
+def test_calibration_gives_figures_within_what_is_physically_possible(calibrated):
+    assert 1e7 < calibrated.flops["float32"] < 1e15
+    assert 1e7 < calibrated.bandwidth < 1e14
+    assert 1e6 < calibrated.host_link < 1e14
+    assert 1e-8 < calibrated.seconds_per_operator < 1
+    assert calibrated.memory > GiB / 2
+    assert math.isnan(calibrated.link)
+    rates = [rate for curve in calibrated.measured.values() for _, rate in curve.points]
+    assert all(0 < rate < 1e15 for rate in rates)
+    for curve in calibrated.measured.values():
+        assert list(curve.points) == sorted(curve.points)
+    at_best = max(rate for _, rate in calibrated.measured["mm NN float32"].points)
+    assert calibrated.flops["float32"] >= at_best
+
+
+def test_calibration_is_kept_until_it_is_wanted_again(calibrated, monkeypatch):
+    assert hardware.calibrate(("float32",), exchange=False) is calibrated
+    monkeypatch.setattr(calibration, "seconds_of", lambda call: 0.001)
+    monkeypatch.setattr(calibration.psutil, "cpu_percent", lambda seconds: 0.0)
+    assert hardware.calibrate(("float32",), exchange=False, again=True) is not calibrated
+
+
+def test_an_unknown_dtype_is_refused():
+    for name in ("float7", "int64", "nn", "float8_e4m3fn"):
+        with pytest.raises(CourseError, match=f"'{name}' is no floating type that torch multiplies"):
+            hardware.calibrate([name])
+    with pytest.raises(CourseError, match=r"write \['float32'\]"):
+        hardware.calibrate("float32")
+
+
+def test_what_a_first_call_loads_is_not_counted():
+    pauses = iter([0.5])
+    assert calibration.seconds_of(lambda: time.sleep(next(pauses, 0.0))) < 0.25
+
+
+def test_rates_are_in_bytes_and_flops_a_second_and_a_busy_machine_is_said(monkeypatch):
+    monkeypatch.setattr(calibration, "seconds_of", lambda call: 0.001)
+    monkeypatch.setattr(calibration.psutil, "cpu_percent", lambda seconds: 80.0)
+    with pytest.warns(UserWarning, match="Other programs use 80% of this machine's cores"):
+        machine = hardware.calibrate(["float64"], exchange=False)  # no other test's types: the answer is kept
+    for name in {name for name, *_ in kernels.streams(torch.device("cpu"))}:
+        points = machine.measured[name].points
+        assert points == tuple((size, size / 0.001) for size, _ in points)
+    assert machine.host_link == 4 * 16 * MiB / 0.001
+    sides = (96, 336, 1176)
+    few, many = ([2 * rows * side**2 / 0.001 for side in sides] for rows in (64, 1024))
+    assert machine.measured["mm NN float64"].points == tuple(zip(sides, many, strict=True))
+    share = geometric_mean(a / b for a, b in zip(few, many, strict=True))
+    assert machine.measured["mm NN float64, by rows"].points == ((64, share), (1024, 1.0))
+
+
+def test_two_processes_exchange_bytes():
+    assert 1e6 < process_bandwidth() < 1e12
+
+
+def test_an_exchange_that_does_not_finish_says_how_to_do_without():
+    with pytest.raises(CourseError, match=r"not done after 0.01 s.*calibrate\(exchange=False\)"):
+        process_bandwidth(timeout=0.01)
