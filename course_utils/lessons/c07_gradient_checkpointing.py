@@ -116,7 +116,9 @@ def segment_curves_figure(
     legend(axes)
     title = "At √(r·n) segments, or at one per block, the peak is the lowest that we tried"
     if max(above) >= 0.005:
-        title = f"At √(r·n) segments, or at one per block, the peak is within {max(above):.0%} of the lowest that we tried"
+        title = (
+            f"At √(r·n) segments, or at one per block, the peak is within {max(above):.0%} of the lowest that we tried"
+        )
     return together(figure, title, *texts)
 
 

@@ -26,7 +26,7 @@ from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.units import format_seconds
 from course_utils.viz.parts import arrow, box, cell, second_unit, subplots
 from course_utils.viz.plots import bars, dots, lines, panels, together
-from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, SERIES, writing
+from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, writing
 
 
 def in_decimal(value: float) -> str:

@@ -65,7 +65,9 @@ def test_the_curves_mark_the_lowest_point_and_the_root():
     assert alt.startswith("At √(r·n) segments, or at one per block, the peak is the lowest that we tried.")
     beside = {1: 9e6, 4: 3.6e6, 16: 3e6}
     _, worse = lesson.segment_curves_figure({"a chain": (25, {"predicted": beside, "measured": beside})})
-    assert worse.startswith("At √(r·n) segments, or at one per block, the peak is within 20% of the lowest that we tried.")
+    assert worse.startswith(
+        "At √(r·n) segments, or at one per block, the peak is within 20% of the lowest that we tried."
+    )
     assert "lowest at 4, √(r·n) = 5" in alt
     drawn = figure.axes[0].lines
     assert list(drawn[1].get_xdata()) == [1, 4, 16]
