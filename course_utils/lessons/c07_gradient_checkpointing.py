@@ -96,15 +96,17 @@ def segment_curves_figure(
 ) -> tuple[Figure, str]:
     """Peak bytes against the number of segments: a panel per model with r · n, and the lines `predicted` and `measured`.
 
-    The root of r · n is marked, and the title says how far the lowest measured point is from it.
+    The root of r · n is marked. The title says by how much the peak there, or at one segment per block where blocks are
+    fewer, is above the lowest measured one.
     """
     figure, grid = panels(1, len(curves), height=3.3, squeeze=False)
-    texts, off = [], []
+    texts, above = [], []
     looks = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
     for axes, (title, (product, data)) in zip(grid[0], curves.items(), strict=True):
         line = data["measured"]
         lowest, root = min(line, key=line.get), sqrt(product)
-        off.append(abs(lowest / min(root, max(line)) - 1))
+        nearest = min(line, key=lambda segments: abs(segments - root))
+        above.append(line[nearest] / line[lowest] - 1)
         title = f"{title}\nlowest at {lowest}, √(r·n) = {root:.3g}"
         _, alt = lines(data, title, "segments c", "peak", unit="bytes", looks=looks, labels="none", axes=axes)
         axes.lines[0].set_linewidth(4)
@@ -112,7 +114,11 @@ def segment_curves_figure(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         texts.append(alt)
     legend(axes)
-    title = f"The lowest peak of those tried is within {max(off):.0%} of √(r·n) segments, or at one per block"
+    title = "At √(r·n) segments, or at one per block, the peak is the lowest that we tried"
+    if max(above) >= 0.005:
+        title = (
+            f"At √(r·n) segments, or at one per block, the peak is within {max(above):.0%} of the lowest that we tried"
+        )
     return together(figure, title, *texts)
 
 
@@ -124,11 +130,11 @@ def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Fig
         data = {name: [both[panel]] for name, both in ways.items()}
         texts.append(dots(data, x=what, axes=grid[panel])[1])
         grid[panel].axvline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
-        grid[panel].margins(x=0.1)
+        grid[panel].set_xlim(0, 1.1 * max(both[panel] for both in ways.values()))
     saving = list(ways)[1:]
     least = min(saving, key=lambda name: ways[name][0])
     *others, slowest = sorted(saving, key=lambda name: ways[name][1])
-    title = f"Checkpoints save at least {1 - max(ways[name][0] for name in saving):.0%} of the peak; the most: {least}"
+    title = f"Every way saves at least {1 - max(ways[name][0] for name in saving):.0%} of the peak; the most: {least}"
     if ways[slowest][1] > 1.05 * max(ways[name][1] for name in others):  # nearer ones may swap places
         title += ", the slowest" if slowest == least else f"; the slowest: {slowest}"
     return together(figure, title, "Both relative to the first.", *texts)

@@ -26,8 +26,8 @@ from course_utils.training.gradients import relative_error
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.units import format_seconds
 from course_utils.viz.parts import arrow, box, cell, second_unit, subplots
-from course_utils.viz.plots import bars, lines, together
-from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, SERIES, writing
+from course_utils.viz.plots import bars, dots, lines, panels, together
+from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, writing
 
 
 def in_decimal(value: float) -> str:
@@ -410,14 +410,19 @@ def scale_window_figure(
     if good:
         title = f"From S = 2^{good[0]} to 2^{good[-1]} less than 1 % vanish in {number.name}, and none overflows"
     x, y = "loss scale S, as a power of two", "gradients that are not 0"
-    figure, alt = lines(data, "", x, y, unit="%", looks=looks)
+    figure, alt = lines(data, "", x, y, unit="%", looks=looks, labels="none")
+    for name, line in data.items():  # named where they are highest: elsewhere they lie on each other
+        top = max(line, key=line.get)
+        side, shift = ("right", -6) if top == max(powers) else ("left", 8)
+        words = {"ha": side, "va": "center", "color": writing(looks[name][0])}
+        figure.axes[0].annotate(name, (top, 100 * line[top]), (shift, 6), textcoords="offset points", **words)
     if good:
         figure.axes[0].axvspan(good[0], good[-1], color=COLORS["third"], alpha=0.15, linewidth=0)
     return together(figure, title, alt)
 
 
 def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
-    """How many times as fast as in float32 each call is in the narrow types: bars measured, marks predicted.
+    """How many times as fast as in float32 each call is in the narrow types, measured and predicted.
 
     `times` has a row for each call and type, such as ("product", "bfloat16"), and the columns "predicted" and "measured".
     """
@@ -425,29 +430,24 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
     narrow = kinds[1:]
     speed = {(call, kind): times.loc[(call, kinds[0])] / times.loc[(call, kind)] for kind in narrow for call in calls}
     names = {key: "{} in {}".format(*key) for key in speed}
-    colors = dict(zip(narrow, SERIES, strict=False))
-    figure, alt = bars(
-        {names[key]: {key[1]: both["measured"]} for key, both in speed.items()},
-        "",
-        "speed as a multiple of float32's; ◇ predicted",
-        unit="",
-        colors=colors,
-        legend=False,
-        notes={names[key]: f"{both['measured']:.2g} times" for key, both in speed.items()},
-        marks=("predicted", {names[key]: both["predicted"] for key, both in speed.items()}),
-    )
-    figure.axes[0].axvline(1, color=COLORS["ink"], linewidth=1, linestyle="--")
+    kinds = "measured", "predicted"
+    rows = {names[key]: {kind: [both[kind]] for kind in kinds} for key, both in speed.items()}
+    figure, axes = panels(height=1.2 + 0.5 * len(rows))
+    x = "speed as a multiple of float32's, logarithmic axis"
+    _, alt = dots(rows, x=x, log=True, number=".2g", axes=axes)
+    axes.margins(x=0.08)
+    axes.axvline(1, color=COLORS["ink"], linewidth=1, linestyle="--")
     return together(figure, _speed_conclusion(speed, calls, narrow), alt)
 
 
 def _speed_conclusion(speed: dict, calls: Sequence[str], narrow: Sequence[str]) -> str:
     """What can be said of every narrow type."""
     faster = [call for call in calls if all(speed[call, kind]["measured"] > 1.1 for kind in narrow)]
-    slow = [f"{call} in {kind}" for call in calls for kind in narrow if speed[call, kind]["measured"] <= 1.1]
-    if not faster:
-        return "Here no call is faster in both narrow types"
-    title = f"Faster here in both narrow types: {' and '.join(faster)}"
-    return f"{title}. Not so: {' and '.join(slow)}" if slow else title
+    title = f"Faster here in both: {' and '.join(faster)}" if faster else "No call is faster in both types"
+    for call in (call for call in calls if call not in faster):
+        times = ", ".join(f"{speed[call, kind]['measured']:.2g} × in {kind}" for kind in narrow)
+        title += f". {call.capitalize()}: {times}"
+    return title
 
 
 def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
@@ -455,7 +455,7 @@ def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
 
     `errors` has a row for each size of that value, as a multiple of the largest of the others, and a column for each way.
     """
-    x, y = "one value of x, as a multiple of the largest of the others", "error of the other rows"
+    x, y = "one value of x, as a multiple of the largest other one, logarithmic axis", "error of the other rows"
     figure, alt = lines(dict(errors.items()), "", x, y, unit="%", log="x")
     worst, best = (errors.iloc[-1].filter(like=part).max() for part in ("one scale", "block"))
     title = f"One large value: errors up to {worst:.0%} with one scale a tensor, up to {best:.1%} with blocks"

@@ -41,7 +41,8 @@ def losses_over_seeds(
     looks = {name: (SERIES[row], LINES[row % len(LINES)]) for row, name in enumerate(runs)}
     if level:
         looks[level[0]] = "ink", ":"
-    y = what + (f", mean of {window} steps" if window > 1 else "")
+    y = what.removeprefix("training ") if reference else what  # longer names do not fit beside the axis
+    y += f", mean of {window} steps" if window > 1 else ""
     figure, _ = lines(data, title or "", y=y, looks=looks, levels=dict([level]) if level else None)
     (axes,) = figure.axes
     if reference:
