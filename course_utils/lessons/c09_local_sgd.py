@@ -507,7 +507,7 @@ def losses_against_every_figure(
     axes.set_xticks(everies, [f"{h}" for h in everies])
     axes.set_xlim(everies[0] / 1.3, everies[-1] * 3.2)
     axes.minorticks_off()
-    title = "At equal steps, local steps cost much loss by package and little on mixed data (bands: DDP)"
+    title = "Local steps cost much loss by package, little on mixed data (bands: DDP)"
     axes.set_title(title)
     by_kind = "; ".join(
         f"{kind}: {', '.join(f'{min(v):.2f} to {max(v):.2f} at H = {h}' for h, v in line.items())}, "

@@ -635,7 +635,7 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
     tokens = np.geomspace(100, 100_000, 50)
     axes.plot(tokens, 1e3 * 2 * parameters * tokens / flops, color=COLORS["third"])
-    axes.text(20_000, 0.55e3 * 2 * parameters * 20_000 / flops, "computing a block", color=writing("third"), va="top")
+    axes.text(2_400, 0.75e3 * 2 * parameters * 2_400 / flops, "computing a block", color=writing("third"), va="top")
     crossings = []
     for (name, bandwidth), color in zip(links.items(), ("first", "second"), strict=False):
         gather, crossing = (ranks - 1) / ranks * 2 * parameters / bandwidth, tokens_that_hide(flops, bandwidth, ranks)
@@ -667,7 +667,7 @@ def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
     axes = panels(height=1.2 + 0.95 * len(runs))[1]
     names = [f"{run}: {does}" for run in runs for does in ("computes", "sends, receives")]
     shares = ", ".join(f"{name} {overlap(lane):.0%}" for name, lane in runs.items())
-    title = f"Share of its collectives' time in which rank 0 also computes: {shares}"
+    title = f"Rank 0 computes during its collectives: {shares} of their time"
     _draw_lanes(axes, jobs, names, title, "time of a step of rank 0", unit="seconds")
     return axes.figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
 
@@ -709,7 +709,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figu
         drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
         data, y = dict(zip(names, drawn, strict=True)), f"{byte_unit(size)[0]} of a rank"
         lines(data, way, "tokens", y, log="x", looks=looks, labels="none", axes=axes)
-        axes.set_xticks(ticks := [32, 128, 512], ticks)
+        axes.set_xticks(ticks := [32, 128, 256, 512], ticks)
         axes.minorticks_off()
         above = paper.index[paper["loss"] > paper["gradients"]]
         crossed.append(f"{way} {above.min()}" if len(above) else f"{way} none drawn")
