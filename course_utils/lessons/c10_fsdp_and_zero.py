@@ -667,7 +667,7 @@ def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
     axes = panels(height=1.2 + 0.95 * len(runs))[1]
     names = [f"{run}: {does}" for run in runs for does in ("computes", "sends, receives")]
     shares = ", ".join(f"{name} {overlap(lane):.0%}" for name, lane in runs.items())
-    title = f"Rank 0 computes during its collectives: {shares} of their time"
+    title = f"Communication hidden by computing: {shares}"
     _draw_lanes(axes, jobs, names, title, "time of a step of rank 0", unit="seconds")
     return axes.figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
 
