@@ -124,10 +124,10 @@ def momentum_inside_does_as_well_as_diloco_on_mixed_data_and_fails_by_package(se
 
 @claim("09-factor")
 def without_momentum_a_large_outer_step_fails(seed):
-    outers = [(1.0, 0.0), (1.4, 0.0), (0.7, 0.5), (2.0, 0.0), (7.0, 0.0), (0.7, 0.9)]
+    outers = [(1.0, 0.0), (1.4, 0.0), (2.0, 0.0), (3.0, 0.0), (0.7, 0.9)]
     ways = {outer: (SGD, _sync(40, outer_optimizer=OuterNesterov(*outer))) for outer in outers}
-    plain, longer, half, twice, seven, diloco = _losses(seed, ways, of=["mixed"])["mixed"].values()
-    return twice > plain and not seven < 100 and diloco < min(plain, longer, half)
+    plain, longer, twice, three, diloco = _losses(seed, ways, of=["mixed"])["mixed"].values()
+    return diloco < longer < plain < twice and not three < 2 * twice
 
 
 @claim("09-bits")
@@ -146,17 +146,15 @@ def error_feedback_makes_up_for_most_of_one_level(seed):
 
 
 @claim("09-noisy")
-def one_level_rounded_at_random_trains_with_a_smaller_rate(seed):
-    ways = {lr: (partial(torch.optim.SGD, lr=lr), partial(QSGD, levels=1)) for lr in (0.25, 2.0)}
+def one_level_rounded_at_random_ends_where_32_bits_do_with_a_smaller_rate(seed):
+    gently = partial(torch.optim.SGD, lr=0.25)
+    ways = {
+        "32 bits": (gently, DDP),
+        "gently": (gently, partial(QSGD, levels=1)),
+        "here": (SGD, partial(QSGD, levels=1)),
+    }
     losses = _losses(seed, ways, of=["mixed"])["mixed"]
-    return losses[0.25] < 2 < losses[2.0]
-
-
-@claim("09-empty")
-def adam_reset_at_each_average_ends_higher_by_package(seed):
-    ways = {state: (ADAM, _sync(20, state=state)) for state in ("keep", "reset")}
-    losses = _losses(seed, ways, of=["by package"], steps=170)["by package"]
-    return losses["reset"] > losses["keep"] + 0.05
+    return abs(losses["gently"] - losses["32 bits"]) < 0.1 and losses["here"] > 2
 
 
 @claim("09-average")
@@ -168,11 +166,3 @@ def an_averaged_memory_of_adam_ends_lower_by_package_at_every_rate(seed):
         if losses["average"] > losses["keep"] - 0.02:
             return False
     return True
-
-
-@claim("09-doubled")
-def the_doubled_rate_fails_with_ddp_too(seed):
-    twice = partial(torch.optim.SGD, lr=4.0)
-    ways = {"right": (SGD, _sync(20)), "doubled": (twice, _sync(20)), "DDP": (twice, DDP), "right DDP": (SGD, DDP)}
-    losses = _losses(seed, ways, of=["by package"], steps=170)["by package"]
-    return losses["doubled"] > losses["right"] + 0.3 and losses["DDP"] > losses["right DDP"] + 0.3

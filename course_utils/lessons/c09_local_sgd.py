@@ -53,20 +53,23 @@ def ring_on_rank() -> list[list[str]]:
 def average_seconds_on_rank(elements: int, times: int = 5) -> dict[str, float]:
     """To be launched on two ranks: seconds of an average of `elements` float32, and of what it does in part.
 
-    "send, both ways" is what a ring of two sends: two messages of half the tensor from each rank, both at the same time.
+    "one way, by 8 MiB" sends in messages as short as `hardware.calibrate()` takes. "both ways" is what a ring of two sends:
+    two messages of half the tensor from each rank, both at the same time.
     """
     rank, tensor, answer = dist.get_rank(), torch.ones(elements), torch.ones(1)
     half, incoming = tensor[: elements // 2], torch.empty(elements // 2)
 
-    def send_one_way() -> None:
-        for message, receiver in ((tensor, 1), (answer, 0)):  # the answer says that all has come
-            dist.recv(message, 1 - rank) if rank == receiver else dist.send(message, 1 - rank)
+    def send_one_way(most: int = elements) -> None:
+        for piece in tensor.split(most):
+            for message, receiver in ((piece, 1), (answer, 0)):  # the answer says that all has come
+                dist.recv(message, 1 - rank) if rank == receiver else dist.send(message, 1 - rank)
 
     def send_both_ways() -> None:
         for _ in range(2):
             ring._exchange(half, incoming)
 
-    parts = {"send, one way": send_one_way, "send, both ways": send_both_ways}
+    parts = {"send, one way": send_one_way, "one way, by 8 MiB": partial(send_one_way, 2**21)}
+    parts["send, both ways"] = send_both_ways
     parts["sum around the ring"] = lambda: ring.all_reduce(tensor)
     parts["torch's all-reduce"] = lambda: dist.all_reduce(tensor)
     parts["average of parameters"] = lambda: average_over_ranks([tensor])
@@ -216,6 +219,35 @@ def step_seconds_on_rank(
     return {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
 
 
+def waiting_on_rank(
+    build: Callable, shares: Sequence, optimizer_of: Callable, everies: Sequence[int], steps: int
+) -> dict[int, tuple[float, float]]:
+    """To be launched: by H, the mean seconds before an average in which this rank waits for the others, and of the average.
+
+    A barrier before each average keeps the two apart. The median of three runs of `steps` steps, in turns.
+    """
+    share, waits, averages = shares[dist.get_rank()], {h: [] for h in everies}, {h: [] for h in everies}
+    for _, h in product(range(4), everies):
+        model = build()
+        optimizer, parameters = optimizer_of(model.parameters()), list(model.parameters())
+        waited = averaged = 0.0
+        dist.barrier()
+        for i in range(steps):
+            rows = slice(BATCH * i % 512, BATCH * i % 512 + BATCH)
+            nn.functional.cross_entropy(model(share[0][rows]), share[1][rows]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if (i + 1) % h == 0:
+                arrived = time.perf_counter()
+                dist.barrier()
+                together = time.perf_counter()
+                average_over_ranks(parameters)
+                waited, averaged = waited + together - arrived, averaged + time.perf_counter() - together
+        waits[h].append(waited / (steps // h))
+        averages[h].append(averaged / (steps // h))
+    return {h: (statistics.median(waits[h][1:]), statistics.median(averages[h][1:])) for h in everies}
+
+
 @torch.no_grad()
 def loss_of_mean(model: nn.Module, evaluate_on: tuple) -> float:
     """The loss that the mean of the ranks' parameters has; what this sends is not counted."""
@@ -343,7 +375,8 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
         panel.axhline(90, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
         ratios = {name: average / step for name, average in sending.items()}
         data = {name: zip(everies, everies / (everies + r), strict=True) for name, r in ratios.items()}
-        title, x = f"{machine}: {format_seconds(step)} a step", "H, steps between two averages (mark: 9r)"
+        title = f"{machine}: {format_seconds(step)} a step"
+        x = "H (mark: smallest H with 90 % or more)"
         y = "share of time in which\nthe ranks compute"
         lines(data, title, x, y, unit="%", log="x", labels="none", axes=panel)
         for (name, r), color, marker in zip(ratios.items(), SERIES, MARKS, strict=False):
@@ -395,9 +428,11 @@ def apart_figure(lines: Mapping[str, Sequence[tuple[int, float]]], low: float) -
 
 
 def cost_of_a_loss(run: RankHistory, level: float) -> tuple[int, int, int]:
-    """Steps, bytes sent and messages of a rank when the ranks, who have just sent, first had a loss of `level` or below."""
+    """Steps, bytes sent and messages of a rank at the first average after which no average has a loss above `level`."""
     before = [0, *run.sent]
-    first = next(i for i, loss in enumerate(run.losses) if loss <= level and run.sent[i] > before[i])
+    averages = [i for i in range(len(run.losses)) if run.sent[i] > before[i]]
+    above = [place for place, i in enumerate(averages) if run.losses[i] > level]
+    first = averages[above[-1] + 1 if above else 0]
     return run.steps[first], run.sent[first], run.messages[first]
 
 
@@ -417,19 +452,22 @@ def losses_of_ways_figure(
     figure, (curves, left, right) = panels(1, 3, height=3.3, width_ratios=(1.5, 1, 1))
     looks = {way: (color, "-") for way, color in zip(runs, SERIES, strict=False)}
     data = {way: zip(run.steps, run.losses, strict=True) for way, run in runs.items()}
-    title = f"mark: first average at or below {level:.2f}"
+    title = f"mark: no later average is above {level:.2f}"
     lines(data, title, "steps", "loss of the mean", looks=looks, labels="legend", number=".2f", axes=curves)
     curves.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
-    for (way, (step, *_)), marker in zip(costs.items(), MARKS, strict=False):
-        curves.plot(step, runs[way].losses[runs[way].steps.index(step)], marker, color=COLORS[looks[way][0]])
+    for (way, (step, *_)), marker, size in zip(
+        costs.items(), MARKS, (14, 12, 9, 6), strict=False
+    ):  # all seen in one place
+        look = {"color": COLORS[looks[way][0]], "markersize": size, "markeredgecolor": COLORS["paper"]}
+        curves.plot(step, runs[way].losses[runs[way].steps.index(step)], marker, **look)
     for axes, values, unit, what in (
         (left, sent, "bytes", "sent by a rank"),
-        (right, times, "seconds", f"time,\n{name}"),
+        (right, times, "seconds", f"predicted,\n{name}"),
     ):
         rows, colors = {way: {way: value} for way, value in values.items()}, {way: looks[way][0] for way in runs}
         bars(
             rows,
-            f"{unit if unit == 'bytes' else 'time'} to there",
+            "bytes to there" if unit == "bytes" else "time to there, on paper",
             what,
             unit=unit,
             colors=colors,
@@ -448,7 +486,7 @@ def losses_of_ways_figure(
     return together(
         figure,
         f"{quick} needs the fewest steps to reach a loss of {level:.2f}, and {dear}",
-        f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}. {by_way}.",
+        f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}, with predicted times. {by_way}.",
     )
 
 
@@ -471,13 +509,13 @@ def losses_against_every_figure(
     everies = sorted({h for line in ends.values() for h in line})
     axes.set(
         xscale="log",
-        xlabel="H, steps between two averages (mark: median of the seeds; whiskers: lowest, highest)",
+        xlabel="H, steps between two averages, log (mark: median of the seeds; whiskers: lowest, highest)",
         ylabel="loss of the mean\nafter equally many steps",
     )
     axes.set_xticks(everies, [f"{h}" for h in everies])
     axes.set_xlim(everies[0] / 1.3, everies[-1] * 3.2)
     axes.minorticks_off()
-    title = "At equal steps local steps cost loss on unlike data (bands: DDP)"
+    title = "Local steps cost much loss by package, little on mixed data (bands: DDP)"
     axes.set_title(title)
     by_kind = "; ".join(
         f"{kind}: {', '.join(f'{min(v):.2f} to {max(v):.2f} at H = {h}' for h, v in line.items())}, "
@@ -562,7 +600,8 @@ def play_local_drift(
     steps = len(places) - 1
     off = float(np.linalg.norm(places[steps - steps % every].mean(0) - lowest))
     rounds = format_counted(steps // every, "average")
-    figure.suptitle(f"{rounds} in {steps} steps; the last is {off:.2f} from the joint minimum", fontsize=11)
+    title = f"{rounds} in {steps} steps; the last is {off:.2f} from the joint minimum"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     by = ", drift corrected" if corrected else ""
     return figure, (
         f"{ranks} ranks in bowls whose lowest points are {heterogeneity:g} from the middle, H = {every}, "

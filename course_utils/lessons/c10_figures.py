@@ -45,6 +45,7 @@ def sharding_figure(ranks: int = 4) -> tuple[Figure, str]:
         axes.text(1.15 * rank + 0.48, -0.12, f"rank {rank}", ha="center")
     drawing(axes, (-0.9, 1.15 * ranks), (len(STAGES) - 0.05, -0.35))
     legend(axes, *((kind, kind) for kind in kinds), ("kept by others", "grid"))
+    axes.figure.suptitle("Each stage of ZeRO shards one kind more", x=0.01, ha="left", fontsize=11)
     return figure, (
         f"What each of {ranks} ranks keeps. DDP: all parameters, gradients and optimizer state on each. ZeRO-1: a share of "
         "the optimizer state. ZeRO-2: a share of the gradients too. ZeRO-3: a share of the parameters too."
@@ -108,7 +109,7 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     most_held = max(sum(held.values()) for *_, held in life) / size
     below.set(ylabel=f"of this unit on a rank, {size_name}", xticks=[], ylim=(0, 1.12 * most_held))
     below.grid(axis="x", visible=False)
-    title = "A block is whole twice in a step, and at its end its gradient lies there three times"
+    title = "A block is whole twice in a step, and at its end its gradient is held three times"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     moments = "; ".join(
         f"{what} ({lane}): " + ", ".join(f"{kind} {format_bytes(count)}" for kind, count in held.items())
@@ -125,7 +126,7 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
     tokens = np.geomspace(100, 100_000, 50)
     axes.plot(tokens, 1e3 * 2 * parameters * tokens / flops, color=COLORS["third"])
-    axes.text(1_300, 1.6e3 * 2 * parameters * 1_300 / flops, "computing a block", color=writing("third"), rotation=28)
+    axes.text(2_400, 0.75e3 * 2 * parameters * 2_400 / flops, "computing a block", color=writing("third"), va="top")
     crossings = []
     for (name, bandwidth), color in zip(links.items(), ("first", "second"), strict=False):
         gather, crossing = (ranks - 1) / ranks * 2 * parameters / bandwidth, tokens_that_hide(flops, bandwidth, ranks)
@@ -137,7 +138,7 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
             f"{crossing:,.0f} tokens", (crossing, 1e3 * gather), (6, -6), textcoords="offset points", va="top"
         )
         crossings.append(f"{crossing:,.0f} ({name})")
-    axes.set(xscale="log", yscale="log", xlabel="tokens of a rank in a step", ylabel="milliseconds per block")
+    axes.set(xscale="log", yscale="log", xlabel="tokens a rank computes in a step", ylabel="milliseconds per block")
     axes.set_title(f"A gather hides behind computing from {' or '.join(crossings)} tokens on", fontsize=10)
     return figure, (
         f"Milliseconds to compute a block of {parameters / 1e6:.0f} million parameters forward, rising with a rank's tokens, "
@@ -155,9 +156,9 @@ def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
         computed = format_seconds(sum(a.end - a.start for a in lane if a.computes))
         by_run.append(f"{name}: computes {computed} and takes part in {sent}")
     axes = panels(height=1.2 + 0.95 * len(runs))[1]
-    names = [name for run in runs for name in (f"{run}: computes", "sends, receives")]
+    names = [f"{run}: {does}" for run in runs for does in ("computes", "sends, receives")]
     shares = ", ".join(f"{name} {overlap(lane):.0%}" for name, lane in runs.items())
-    title = f"Of the time of its collectives a rank also computes:\n{shares}"
+    title = f"Communication hidden by computing: {shares}"
     _draw_lanes(axes, jobs, names, title, "time of a step of rank 0", unit="seconds")
     return axes.figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
 
@@ -199,7 +200,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figu
         drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
         data, y = dict(zip(names, drawn, strict=True)), f"{byte_unit(size)[0]} of a rank"
         lines(data, way, "tokens", y, log="x", looks=looks, labels="none", axes=axes)
-        axes.set_xticks(ticks := [32, 64, 128, 256], ticks)
+        axes.set_xticks(ticks := [32, 128, 256, 512], ticks)
         axes.minorticks_off()
         above = paper.index[paper["loss"] > paper["gradients"]]
         crossed.append(f"{way} {above.min()}" if len(above) else f"{way} none drawn")
@@ -208,7 +209,9 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figu
     peaks = "; ".join(f"{row.way}, {row.tokens} tokens: {format_bytes(row.peak)}" for row in measured.itertuples())
     at = f"First tokens drawn at which the loss needs more than the gradients: {', '.join(crossed)}"
     text = f"Two moments on paper against tokens of a rank, rising and level. {at}. Measured peaks: {peaks}."
-    return together(figure, "With few tokens gradients decide the peak, with many the activations", text)
+    return together(
+        figure, "With few tokens the sum of gradients decides the peak, with many the moment of the loss", text
+    )
 
 
 # A step on paper, to play with: equal units, a steady wire. Times are in forward passes of the model, memory in parameters.
@@ -339,7 +342,7 @@ def play_sharding(
     plan, followed = step_on_paper(stage, ranks, units, wire, latency, prefetch, slowest), [0, ranks - 1][:ranks]
     ratios = (0.75 * len(followed), 2.0)
     figure, (above, below) = panels(2, height=4.0 + 0.8 * len(followed), sharex=True, height_ratios=ratios)
-    names = [name for rank in followed for name in (f"rank {rank} computes", "sends, receives")]
+    names = [f"rank {rank}: {does}" for rank in followed for does in ("computes", "sends, receives")]
     counted_ranks = f"{STAGES[stage]}, {format_counted(ranks, 'rank')}"
     title = f"{counted_ranks}: a step takes {plan.end:.2f}, of which rank 0 waits {plan.waiting:.0%}"
     _draw_lanes(above, plan.jobs, names, title, "")

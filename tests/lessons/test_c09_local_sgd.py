@@ -217,12 +217,21 @@ def test_ranks_that_begin_apart_are_seen_from_afar_and_near_0():
     assert alt.endswith("ends at 0.")
 
 
-def test_a_loss_costs_what_was_spent_when_it_was_first_reached():
+def test_a_loss_costs_what_was_spent_at_the_first_average_that_none_later_exceeds():
     run = RankHistory([10, 20, 30], [2.0, 1.0, 1.1], [0, 100, 200], [0, 2, 4])
     assert lesson.cost_of_a_loss(run, 1.5) == (20, 100, 2)
-    assert lesson.cost_of_a_loss(run, 1.0) == (20, 100, 2)
+    assert lesson.cost_of_a_loss(run, 1.1) == (20, 100, 2)
+    dip = RankHistory([10, 20, 30], [1.0, 1.5, 0.9], [100, 200, 300], [2, 4, 6])
+    assert lesson.cost_of_a_loss(dip, 1.0) == (30, 300, 6), "after step 10 it rose again"
+    assert lesson.cost_of_a_loss(dip, 2.0) == (10, 100, 2)
     between = RankHistory([10, 20, 30], [2.0, 1.0, 1.0], [100, 100, 200], [2, 2, 4])
     assert lesson.cost_of_a_loss(between, 1.0) == (30, 200, 4), "nobody had that mean at step 20"
+
+
+def test_waiting_and_averaging_are_timed_apart_on_both_ranks():
+    for timed in launch(lesson.waiting_on_rank, 2, build, [share(0), share(1)], SGD, (1, 2), 4, seconds=100):
+        assert list(timed) == [1, 2]
+        assert all(seconds > 0 for pair in timed.values() for seconds in pair)
 
 
 def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
@@ -230,7 +239,7 @@ def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
     paths = {"DDP": ddp, "H = 20": RankHistory([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
     figure, alt = lesson.losses_of_ways_figure(paths, computing=0.1, network=(1000, 0.5), name="string")
     curves, bytes_, seconds = figure.axes
-    assert title(curves) == "mark: first average at or below 1.10"
+    assert title(curves) == "mark: no later average is above 1.10"
     assert [bar.get_width() for bar in bytes_.patches] == pytest.approx([1000 / 1024, 100 / 1024])
     assert [bar.get_width() for bar in seconds.patches] == pytest.approx([1 + 1 + 10, 2 + 0.1 + 1])
     assert figure.get_suptitle() == "DDP needs the fewest steps to reach a loss of 1.10, and the most bytes and seconds"
