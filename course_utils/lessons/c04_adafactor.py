@@ -45,12 +45,6 @@ def divergence(squares: torch.Tensor, estimated: torch.Tensor) -> float:
     return (torch.xlogy(squares, squares) - torch.xlogy(squares, estimated) - squares + estimated).sum().item()
 
 
-def best_of_rank_one(squares: torch.Tensor) -> torch.Tensor:
-    """The matrix of rank 1 with the least `relative_error`, from the singular value decomposition. It needs all of V."""
-    left, values, right = torch.linalg.svd(squares, full_matrices=False)
-    return values[0] * torch.outer(left[:, 0], right[0])
-
-
 def random_squares(rank: int, rows: int, columns: int, noise: float, seed: int = 0) -> torch.Tensor:
     """A positive matrix for experiments, in 64 bits: a sum of `rank` products of a column and a row, times noise.
 
@@ -84,7 +78,10 @@ def step_in_bfloat16(optimizer: Callable, scale: float, seed: int = 0) -> dict[s
     "cosine" is that of the angle between the step and −g: 1 where the step is the gradient itself, times a number.
     """
     gradient = _draw_gradients(5, seed)[:1]
-    reference, step = _displacement(optimizer, gradient), _displacement(optimizer, (scale * gradient).bfloat16()).float()
+    reference, step = (
+        _displacement(optimizer, gradient),
+        _displacement(optimizer, (scale * gradient).bfloat16()).float(),
+    )
     return {
         "change": ((step - reference).norm() / reference.norm()).item(),
         "length": (step.norm() / reference.norm()).item(),
