@@ -328,7 +328,7 @@ def stagnation_figure(
         means = "; ".join(f"{name} {curve[-1].item():.3f}" for name, curve in curves.items())
         by_case.append(f"v starts at {start:g} and its input is {target:g}; after {steps} steps it is: {means}; {step}")
         falls, look = start > target, {"textcoords": "offset points", "fontsize": 9, "arrowprops": {"arrowstyle": "-"}}
-        places = ((-40, -24), (30, 24)) if falls else ((-40, 24), (30, -24))
+        places = ((-40, -24), (30, 24)) if falls else ((30, -24), (-40, 24))
         for line, text, place in zip(panel.lines[2:], ("one run", "mean of 200"), places, strict=True):
             panel.annotate(text, (steps // 3, line.get_ydata()[steps // 3]), place, ha="center", **look)
     legend(panel)
