@@ -45,12 +45,6 @@ def divergence(squares: torch.Tensor, estimated: torch.Tensor) -> float:
     return (torch.xlogy(squares, squares) - torch.xlogy(squares, estimated) - squares + estimated).sum().item()
 
 
-def best_of_rank_one(squares: torch.Tensor) -> torch.Tensor:
-    """The matrix of rank 1 with the least `relative_error`, from the singular value decomposition. It needs all of V."""
-    left, values, right = torch.linalg.svd(squares, full_matrices=False)
-    return values[0] * torch.outer(left[:, 0], right[0])
-
-
 def random_squares(rank: int, rows: int, columns: int, noise: float, seed: int = 0) -> torch.Tensor:
     """A positive matrix for experiments, in 64 bits: a sum of `rank` products of a column and a row, times noise.
 
@@ -71,20 +65,28 @@ def change_at_scales(optimizer: Callable, scales: Sequence[float], steps: int = 
     `optimizer` is called with a list of parameters. Given is ‖way − way₁‖ / ‖way₁‖, way₁ being the one at scale 1, in 32 bits.
     The gradients have rows and columns of scales of their own, about a decade apart, as those of a model have.
     """
-    generator = torch.Generator().manual_seed(0)
-    rows, columns = (10 ** (0.5 * torch.randn(shape, generator=generator)) for shape in ((16, 1), (1, 24)))
-    gradients = rows * columns * torch.randn(steps, 16, 24, generator=generator)
+    gradients = _draw_gradients(steps)
     reference = _displacement(optimizer, gradients)
     ways = [_displacement(optimizer, gradients * scale) for scale in scales]
     return [((way - reference).norm() / reference.norm()).item() for way in ways]
 
 
-def first_step(optimizer: Callable, size: float, dtype: torch.dtype) -> float:
-    """How long the first step of a matrix of zeros is, in units of α = 0.01 ε₂, for normal gradients of `size` (RMS)."""
-    theta = torch.zeros(64, 32, dtype=dtype, requires_grad=True)
-    theta.grad = (size * torch.randn(64, 32, generator=torch.Generator().manual_seed(0))).to(dtype)
-    optimizer([theta]).step()
-    return rms(theta.detach().float()) / 1e-5
+def step_in_bfloat16(optimizer: Callable, scale: float, seed: int = 0) -> dict[str, float]:
+    """How the first step in bfloat16, for a gradient times `scale`, differs from the step in 32 bits at scale 1.
+
+    The gradient is the first of `change_at_scales`. "change" is ‖step − step₁‖ / ‖step₁‖ and "length" ‖step‖ / ‖step₁‖;
+    "cosine" is that of the angle between the step and −g: 1 where the step is the gradient itself, times a number.
+    """
+    gradient = _draw_gradients(5, seed)[:1]
+    reference, step = (
+        _displacement(optimizer, gradient),
+        _displacement(optimizer, (scale * gradient).bfloat16()).float(),
+    )
+    return {
+        "change": ((step - reference).norm() / reference.norm()).item(),
+        "length": (step.norm() / reference.norm()).item(),
+        "cosine": torch.cosine_similarity(step.flatten(), -gradient.flatten(), 0).item(),
+    }
 
 
 def watched(kind: type) -> type:
@@ -109,8 +111,14 @@ def last_ten(histories: Sequence) -> list[float]:
     return [sum(history.losses[-10:]) / len(history.losses[-10:]) for history in histories]
 
 
+def _draw_gradients(steps: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = (10 ** (0.5 * torch.randn(shape, generator=generator)) for shape in ((16, 1), (1, 24)))
+    return rows * columns * torch.randn(steps, 16, 24, generator=generator)
+
+
 def _displacement(optimizer: Callable, gradients: torch.Tensor) -> torch.Tensor:
-    theta = torch.zeros(gradients.shape[1:], requires_grad=True)
+    theta = torch.zeros(gradients.shape[1:], dtype=gradients.dtype, requires_grad=True)
     stepping = optimizer([theta])
     for gradient in gradients:
         theta.grad = gradient.clone()
@@ -254,11 +262,11 @@ def adafactor_schedules_figure(steps: int = 100_000, beta2: float = 0.999) -> tu
     """What share a new g² has in the average, in Adafactor and in Adam."""
     t = torch.logspace(0, log10(steps), 200, dtype=torch.float64)
     data = {
-        "Adafactor: 1 − β₂ₜ = t⁻⁰·⁸": zip(t, t**-0.8, strict=True),
+        "Adafactor: t⁻⁰·⁸": zip(t, t**-0.8, strict=True),
         f"Adam, β₂ = {beta2}, corrected": zip(t, (1 - beta2) / (1 - beta2**t), strict=True),
     }
     title = "Both begin with the first g² alone; Adafactor's share goes on falling"
-    return lines(data, title, "step t", "share of the newest g²", log="xy", number=".2g")
+    return lines(data, title, "step t", "1 − β₂ₜ, the share of the newest g²", log="xy", number=".2g")
 
 
 def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence[float]) -> tuple[Figure, str]:

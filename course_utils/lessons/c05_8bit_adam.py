@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -66,28 +67,42 @@ def spread_values(decades: float, count: int = 2**14, outliers: float = 0.0, see
     return torch.where(torch.rand(count, generator=generator) < outliers, 1e6 * values, values)
 
 
-def end_of_path(kind: Callable, decades: float, seed: int = 0, steps: int = 30, **options) -> tuple[torch.Tensor, dict]:
-    """Where a 96 × 64 parameter ends after `steps` of an optimizer of this `kind` at α = 0.001, and its state.
+class Path(NamedTuple):
+    """Where a parameter ended, its state there, and which of its v were rounded to 0 after some step."""
+
+    end: torch.Tensor
+    state: dict
+    vanished: torch.Tensor
+
+
+def walk(kind: Callable, decades: float, seed: int = 0, steps: int = 30, **options) -> Path:
+    """The way of a 96 × 64 parameter in `steps` of an optimizer of this `kind` at α = 0.001.
 
     Each element's gradients are normal numbers of a scale of its own; the scales are spread over `decades` decades.
     """
     draw = torch.Generator().manual_seed(seed)
     spread = 10 ** (-decades * torch.rand(96, 64, generator=draw))
     parameter = torch.zeros(96, 64, requires_grad=True)
-    optimizer = kind([parameter], lr=1e-3, weight_decay=0, **options)
+    optimizer, zeros = kind([parameter], lr=1e-3, weight_decay=0, **options), torch.zeros(96, 64, dtype=torch.bool)
     for _ in range(steps):
         parameter.grad = spread * torch.randn(96, 64, generator=draw)
         optimizer.step()
-    return parameter.detach(), optimizer.state[parameter]
+        state = optimizer.state[parameter]
+        codes = state.get("state2")
+        if codes is not None and codes.dtype == torch.uint8:
+            zeros |= state["qmap2"][codes.int()] == 0
+    return Path(parameter.detach(), state, zeros)
 
 
-def off_by(kind: Callable, decades: float, seed: int = 0, **options) -> tuple[float, int]:
-    """How far from AdamW's end the path of `kind` ends, as a share of AdamW's way, and how many v are 0 in its codes."""
-    right = end_of_path(AdamW, decades, seed)[0]
-    theta, state = end_of_path(kind, decades, seed, **options)
-    narrow = state.get("state2")
-    zeros = 0 if narrow is None or narrow.dtype != torch.uint8 else (state["qmap2"][narrow.int()] == 0).sum().item()
-    return ((theta - right).norm() / right.norm()).item(), zeros
+def off_by(kind: Callable, decades: float, seed: int = 0, **options) -> tuple[float, int, float]:
+    """How far from AdamW's end the path of `kind` ends, as a share of AdamW's way; how many v were 0 after some step.
+
+    The last number is the first one without the parameters of those v.
+    """
+    right, path = walk(AdamW, decades, seed).end, walk(kind, decades, seed, **options)
+    apart, way = path.end - right, right.norm()
+    rest = apart[~path.vanished]
+    return (apart.norm() / way).item(), int(path.vanished.sum()), (rest.norm() / way).item()
 
 
 def tensor_with_gradient(kind: Callable, shape: Sequence[int]) -> tuple:
@@ -191,7 +206,7 @@ def _write(value: float) -> str:
 
 def _power(value: float) -> str:
     digit, power = f"{value:.0e}".split("e")
-    return rf"${digit}\cdot10^{{{int(power)}}}$"
+    return f"{digit}·10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
 def byte_figure(bits: str = "00010110") -> tuple[Figure, str]:
@@ -270,7 +285,11 @@ def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> t
         for name, size in rows.items()
     }
     title = "With one scale for all, one outlier spoils the median"
-    figure, alt = dots(data, title, "median relative error of v", unit="%", log=True, axes=panels(height=2.8)[1])
+    figure, alt = dots(
+        data, title, "median relative error of v", unit="%", log=True, number=".2%", axes=panels(height=2.8)[1]
+    )
+    for text in figure.axes[0].texts:
+        text.set_zorder(1)  # below the marks
     figure.axes[0].xaxis.set_major_formatter("{x:g}")
     figure.axes[0].lines[1].set_markersize(9)
     figure.axes[0].set_ylim(2.6, -0.7)
@@ -291,8 +310,8 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
         curves = {
             "32 bits": follow(start, target, steps, beta, None),
             "8 bits, nearest": follow(start, target, steps, beta, nearest),
-            "by chance, one run": follow(start, target, steps, beta, by_chance),
-            "by chance, mean of 200": follow(start, target, steps, beta, by_chance, copies=200),
+            "stochastic, one run": follow(start, target, steps, beta, by_chance),
+            "stochastic, mean of 200": follow(start, target, steps, beta, by_chance, copies=200),
         }
         ratio = sqrt(curves["32 bits"][-1] / curves["8 bits, nearest"][-1])
         step = f"steps {ratio:.1f} times too long" if ratio > 1 else f"steps {1 / ratio:.1f} times too short"
@@ -303,9 +322,10 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
         panel.lines[2].set_linewidth(1)
         means = "; ".join(f"{name} {curve[-1].item():.3f}" for name, curve in curves.items())
         by_case.append(f"v starts at {start:g} and its input is {target:g}; after {steps} steps it is: {means}; {step}")
-    for line, text, place in zip(grid[0, 0].lines[2:], ("one run", "mean of 200"), ((-40, -24), (30, 24)), strict=True):
-        at, look = (steps // 3, line.get_ydata()[steps // 3]), {"textcoords": "offset points", "fontsize": 9}
-        grid[0, 0].annotate(text, at, place, ha="center", arrowprops={"arrowstyle": "-"}, **look)
+        falls, look = start > target, {"textcoords": "offset points", "fontsize": 9, "arrowprops": {"arrowstyle": "-"}}
+        places = ((-40, -24), (30, 24)) if falls else ((30, -24), (-40, 24))
+        for line, text, place in zip(panel.lines[2:], ("one run", "mean of 200"), places, strict=True):
+            panel.annotate(text, (steps // 3, line.get_ydata()[steps // 3]), place, ha="center", **look)
     legend(panel)
     title = "Rounded to the nearest entry, v freezes: too high or too low"
     return together(figure, title, f"With β₂ = {beta:g}. {'. '.join(by_case)}.")
@@ -345,7 +365,7 @@ def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
     limits = (
         ("lose up to 10 %", -1, 0.1, "first"),
         ("10 to 50 %", 0.1, 0.5, "activations"),
-        ("more", 0.5, 9, "second"),
+        ("more than 50 %", 0.5, 9, "second"),
     )
     for label, low, high, color in limits:
         inside = (error > low) & (error <= high)
@@ -353,7 +373,7 @@ def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
         axes.bar(decades, share, 0.85, bottom=bottom, color=COLORS[color], label=label)
         bottom += share
     axes.set_xticks(decades, ["less", *(f"$10^{{{decade}}}$" for decade in decades[1:-1]), "≥ 1"])
-    axes.set(xlabel="size of the value, from … up", ylabel="share of the values", ylim=(0, 1))
+    axes.set(xlabel="value, by the lower edge of its decade", ylabel="share of the values", ylim=(0, 1))
     axes.grid(visible=False)
     legend(axes)
 

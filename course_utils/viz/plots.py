@@ -436,7 +436,7 @@ def _say(value: float, unit: str, number: str) -> str:
         return "diverged"
     if unit in ("bytes", "seconds"):
         return (format_bytes if unit == "bytes" else format_seconds)(value)
-    return f"{value:.1%}" if unit == "%" else f"{value:{number}}"
+    return f"{value:{number if number.endswith('%') or unit != '%' else '.1%'}}"
 
 
 def _say_seeds(values: Sequence[float], unit: str, number: str) -> str:

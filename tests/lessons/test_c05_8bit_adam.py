@@ -42,7 +42,7 @@ def test_an_outlier_spoils_its_own_block_only():
     plain, spoiled = (line.get_xdata() for line in figure.axes[0].lines)
     assert spoiled[2] == 100
     assert spoiled[0] < 1.2 * plain[0]
-    assert "100.0%" in alt
+    assert "100.00%" in alt
 
 
 def test_nearest_rounding_stagnates_both_ways_and_stochastic_does_not():
@@ -118,21 +118,24 @@ def test_a_book_without_zero_differs_in_that_entry_only(kind):
 
 
 def test_a_path_ends_where_adamw_s_does_if_nothing_is_rounded():
-    right = lesson.end_of_path(optim.AdamW, 3)[0]
-    assert torch.equal(lesson.end_of_path(optim.AdamW8bit, 3, min_8bit_size=10_000)[0], right)
-    rounded, state = lesson.end_of_path(optim.AdamW8bit, 3)
-    assert state["state2"].dtype == torch.uint8
-    assert not torch.equal(rounded, right)
-    assert not torch.equal(lesson.end_of_path(optim.AdamW, 3, seed=1)[0], right)
+    right = lesson.walk(optim.AdamW, 3).end
+    assert torch.equal(lesson.walk(optim.AdamW8bit, 3, min_8bit_size=10_000).end, right)
+    rounded = lesson.walk(optim.AdamW8bit, 3)
+    assert rounded.state["state2"].dtype == torch.uint8
+    assert not torch.equal(rounded.end, right)
+    assert not torch.equal(lesson.walk(optim.AdamW, 3, seed=1).end, right)
 
 
 def test_a_path_is_off_by_its_share_and_zeros_of_v_are_counted():
-    right, end = (lesson.end_of_path(kind, 4, seed=1)[0] for kind in (optim.AdamW, optim.AdamW8bit))
-    share, zeros = lesson.off_by(optim.AdamW8bit, 4, seed=1)
-    assert share == pytest.approx(((end - right).norm() / right.norm()).item())
-    assert zeros > 0
+    right, path = lesson.walk(optim.AdamW, 4, seed=1).end, lesson.walk(optim.AdamW8bit, 4, seed=1)
+    share, zeros, others = lesson.off_by(optim.AdamW8bit, 4, seed=1)
+    assert share == pytest.approx(((path.end - right).norm() / right.norm()).item())
+    last = path.state["qmap2"][path.state["state2"].int()] == 0
+    assert (path.vanished | last).equal(path.vanished)
+    assert zeros > last.sum() > 0
+    assert others < 0.2 < share
     assert lesson.off_by(lesson.DynamicWithoutZero, 4, seed=1)[1] == 0
-    assert lesson.off_by(optim.AdamW8bit, 4, min_8bit_size=10_000) == (0, 0)
+    assert lesson.off_by(optim.AdamW8bit, 4, min_8bit_size=10_000) == (0, 0, 0)
 
 
 def test_the_library_s_seconds_are_its_bytes_over_the_rate():
