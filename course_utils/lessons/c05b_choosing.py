@@ -96,7 +96,7 @@ def undisturbed_step(history: History) -> float:
 def stored(seeds: Sequence[int]) -> pd.DataFrame:
     """Runs at laptop scale with these seeds, a row each: `name`, `schedule`, `lr`, `seed`, `loss` (training, mean of the last 20
     steps) and `test` (held-out). `python -m benchmarks.learning_rates` made them."""
-    runs = _stored_runs()
+    runs = _load_runs()
     return runs[runs["seed"].isin(seeds) & runs["rest"].isna()]
 
 
@@ -106,7 +106,7 @@ def stored_rests() -> pd.DataFrame:
     Where the two are those of a contender, its runs of the race are shown.
     """
     crossed = {"AdamW": 2e-3, "Muon": 1e-2}
-    runs = _stored_runs()
+    runs = _load_runs()
     runs = runs[runs["name"].isin(crossed) & runs["seed"].isin(RACE_SEEDS)]
     runs = runs.fillna({"rest": runs["name"].map(crossed)})
     table = runs.groupby(["name", "rest"])[["loss", "test"]].agg(lambda losses: ", ".join(f"{x:.2f}" for x in losses))
@@ -114,7 +114,7 @@ def stored_rests() -> pd.DataFrame:
     return table.rename_axis(index="hidden matrices", columns=["", "rate of the rest"])
 
 
-def _stored_runs() -> pd.DataFrame:
+def _load_runs() -> pd.DataFrame:
     return pd.DataFrame(json.loads(RUNS.read_text(encoding="utf-8")))
 
 
