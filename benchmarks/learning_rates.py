@@ -7,13 +7,23 @@ about ten seconds on one thread, all of them about half an hour.
 import argparse
 import json
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 
 from torch import nn
 
 from course_utils import data, models
-from course_utils.lessons.c05b_choosing import RACE_SEEDS, RUNS, SWEEP_SEEDS, Contender, contenders, final_loss
+from course_utils.lessons.c05b_choosing import (
+    RACE_SEEDS,
+    RESTS,
+    RUNS,
+    SWEEP_SEEDS,
+    Contender,
+    contenders,
+    final_loss,
+    shared_out,
+)
 from course_utils.settings import Scale, settings
 from course_utils.training import evaluate
 
@@ -60,13 +70,14 @@ def store(path: Path, runs: list[dict]) -> None:
 
 
 def main():
-    """Print a line for each run: first the sweep, then the race at the best rates."""
+    """Print a line for each run: the sweep, the race at the best rates, and the race with the rates of the rest crossed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--save", action="store_true", help="store the runs for the chapter")
     save, task, runs = parser.parse_args().save, Task(), []
 
-    def note(name: str, schedule: str, lr: float, seed: int, contender: Contender) -> None:
-        runs.append({"name": name, "schedule": schedule, "lr": lr, "seed": seed} | task.run(contender.at(lr), seed))
+    def note(name: str, schedule: str, lr: float, seed: int, contender: Contender, **more: float) -> None:
+        row = {"name": name, "schedule": schedule, "lr": lr} | more | {"seed": seed}
+        runs.append(row | task.run(contender.at(lr), seed))
         print(json.dumps(runs[-1]), flush=True)
 
     for (name, schedule), contender in settled().items():
@@ -76,6 +87,10 @@ def main():
     for name, contender in contenders().items():
         for seed in RACE_SEEDS:
             note(name, "cosine", contender.lr, seed, contender)
+    for seed in RACE_SEEDS:
+        for name, lr, rest_lr in RESTS:
+            pair = Contender(partial(shared_out, muon=name == "Muon", rest_lr=rest_lr), lr)
+            note(name, "cosine", lr, seed, pair, rest=rest_lr)
     if save:
         store(RUNS, runs)
 

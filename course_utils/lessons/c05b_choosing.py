@@ -17,12 +17,14 @@ from course_utils import models, optim
 from course_utils.optim import schedules
 from course_utils.training import History, train
 from course_utils.units import GiB, MiB, format_bytes
-from course_utils.viz.plots import bars, dots, lines, panels, together
-from course_utils.viz.style import COLORS, SERIES
+from course_utils.viz.plots import bars, dots, legend, lines, panels, together
+from course_utils.viz.style import COLORS
 
 _DECAY = 0.01
 RUNS = Path(__file__).with_name("c05b_runs.json")
 SWEEP_SEEDS, RACE_SEEDS, LAST = (3, 4, 5), (0, 1, 2), 20
+RESTS = (("AdamW", 2e-3, 1e-2), ("Muon", 1e-2, 2e-3))
+"""What moves the hidden matrices, at which rate, and AdamW's rate for the rest: the race's pairs, crossed."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,26 @@ def undisturbed_step(history: History) -> float:
 def stored_runs(seeds: Sequence[int]) -> pd.DataFrame:
     """Runs at laptop scale with these seeds, a row each: `name`, `schedule`, `lr`, `seed`, `loss` (training, mean of the last 20
     steps) and `test` (held-out). `python -m benchmarks.learning_rates` made them."""
-    runs = pd.DataFrame(json.loads(RUNS.read_text(encoding="utf-8")))
-    return runs[runs["seed"].isin(seeds)]
+    runs = _load_runs()
+    return runs[runs["seed"].isin(seeds) & runs["rest"].isna()]
+
+
+def stored_rests() -> pd.DataFrame:
+    """What moves the hidden matrices, against the rate of AdamW for the rest: both losses of each of the race's seeds.
+
+    Where the two are those of a contender, its runs of the race are shown.
+    """
+    crossed = {"AdamW": 2e-3, "Muon": 1e-2}
+    runs = _load_runs()
+    runs = runs[runs["name"].isin(crossed) & runs["seed"].isin(RACE_SEEDS)]
+    runs = runs.fillna({"rest": runs["name"].map(crossed)})
+    table = runs.groupby(["name", "rest"])[["loss", "test"]].agg(lambda losses: ", ".join(f"{x:.2f}" for x in losses))
+    table = table.rename(columns={"loss": "training", "test": "held-out"}).unstack()
+    return table.rename_axis(index="hidden matrices", columns=["", "rate of the rest"])
+
+
+def _load_runs() -> pd.DataFrame:
+    return pd.DataFrame(json.loads(RUNS.read_text(encoding="utf-8")))
 
 
 def losses_by_rate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -127,7 +147,7 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
         for rate, losses in curve[name].items():
             if lost := sum(loss == inf for loss in losses):
                 panel.plot(rate, 2.8, "x", color=COLORS["second"])
-                text, look = f"{lost} of {len(losses)} diverged\n(at the top: no loss)", {"ha": "right", "va": "center"}
+                text, look = f"{lost} of {len(losses)} runs diverged", {"ha": "right", "va": "center"}
                 panel.annotate(text, (rate, 2.8), (-8, 0), textcoords="offset points", fontsize=8.5, **look)
         panel.plot(best, losses_by_rate(of_name)["mean"][best], "o", color=COLORS["second"], markersize=8)
         panel.set(ylim=(0, 3.1))
@@ -138,17 +158,22 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
-    """Loss against learning rate for two optimizers, each with a constant rate and with the cosine: four lines, and bands
-    from the lowest to the highest seed."""
-    curves, looks = {}, {}
-    for number, ((schedule, name), of_both) in enumerate(runs.groupby(["schedule", "name"])):
-        line = f"{name}, {schedule}"
-        curves[line], looks[line] = losses_of_seeds(of_both), (SERIES[number // 2], ("o-", "D--")[number % 2])
-    title = "Up to 0.001 the lines pair up by schedule, not by optimizer"
-    y = "training loss, last 20 steps"
-    figure, alt = lines(curves, title, "learning rate α (log)", y, log="x", looks=looks, number=".2f")
-    figure.axes[0].set(ylim=(0, 2.6))
-    return figure, alt
+    """Loss against learning rate for two optimizers: a panel for the constant rate and one for the cosine, bands from the
+    lowest to the highest seed, and the mean loss at 0.001."""
+    figure, axes = panels(1, 2, height=3.6, sharex=True, sharey=True)
+    texts, (x, y) = [], ("learning rate α (log)", "training loss, last 20 steps")
+    for panel, (schedule, of_schedule) in zip(axes, runs.groupby("schedule"), strict=True):
+        by_name = dict(list(of_schedule.groupby("name")))
+        curves = {name: losses_of_seeds(of_name) for name, of_name in by_name.items()}
+        looks, title = dict(zip(curves, (("first", "o-"), ("second", "D--")), strict=True)), f"schedule: {schedule}"
+        texts.append(lines(curves, title, x, y, log="x", looks=looks, labels="none", number=".2f", axes=panel)[1])
+        panel.lines[1].set(markerfacecolor="none", markersize=9)
+        at_default = losses_by_rate(of_schedule)["mean"][1e-3]
+        panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1, zorder=0)
+        panel.annotate(f"{at_default:.2f}", (1e-3, at_default), (-8, -12), textcoords="offset points", ha="right")
+        panel.set(ylim=(0, 2.6))
+    legend(axes[0])
+    return together(figure, "Up to 0.001 the schedule moves the loss, and the optimizer does not", *texts)
 
 
 def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Figure, str]:
@@ -159,7 +184,7 @@ def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Fig
         row = f"{name}\n{state_bytes[name] / MiB:.2f} MiB" if name in state_bytes else name
         ends[row] = {"training": of_name["loss"].tolist(), "held-out files": of_name["test"].tolist()}
     title = "Muon ends lowest, and a smaller state does not mean a higher loss"
-    figure, alt = dots(ends, title, "loss at the end, a mark for each seed", axes=panels(height=3.6)[1])
+    figure, alt = dots(ends, title, "loss at the end, a mark for each seed", spread=0.3, axes=panels(height=3.6)[1])
     figure.axes[0].set(xlim=(0, 2.6))
     return figure, alt
 

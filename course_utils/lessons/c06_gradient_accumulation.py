@@ -344,7 +344,10 @@ def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Seq
     """The gradient's noise against the micro-batches of an update: by name a list over `ks` of each seed, mean and range."""
     data = {name: dict(zip(ks, zip(*measured, strict=True), strict=True)) for name, measured in noise.items()}
     looks = dict(zip(data, (("first", "o"), ("second", "D")), strict=False))
-    title, x = "Twice the micro-batches, half the noise; and training raises it", "k, micro-batches of an update (log)"
+    title, x = (
+        "Twice the micro-batches, half the noise; training raises it relative to the gradient",
+        "k, micro-batches of an update (log)",
+    )
     y = "variance of the gradient\n/ its squared length (log)"
     figure, alt = lines(data, title, x, y, log="xy", looks=looks)
     for line in list(figure.axes[0].lines)[: len(data)]:
@@ -358,7 +361,7 @@ def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Seq
 
 def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[Figure, str]:
     """Peaks of a step by the way its batch is cut: a bar by pencil, a mark from the run, and the sizes in words."""
-    pencil = "by pencil, as backward begins"
+    pencil = "closed form, as backward begins"
     return bars(
         {name: {pencil: size} for name, size in predicted.items()},
         "A second micro-batch adds one G here; further ones add nothing",

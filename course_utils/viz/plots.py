@@ -139,6 +139,8 @@ def bars(
     for row, (name, parts) in enumerate(rows.items()):
         stack(axes, row, parts, size, colors)
         end = max(totals[name], marked.get(name, 0)) / size
+        if limit and end <= limit[1] / size < end + 0.1 * most / size:
+            end = limit[1] / size  # a number across the line would hide it
         text = (notes or {}).get(name) or _say(totals[name], unit, number)
         axes.text(
             end + (0.03 if name in marked else 0.012) * most / size, row, text, va="center", fontsize=9, bbox=_PAPER
@@ -171,13 +173,14 @@ def dots(
     *,
     unit: str = "",
     log: bool = False,
+    spread: float = 0.0,
     number: str = ".2f",
     axes: Axes | None = None,
 ) -> tuple[Figure, str]:
     """A row by name with a dot for each seed, or for each seed of each kind; of one kind the mean is a stroke.
 
     Where there is one value of each, it stands at its dot. 0 is marked where it lies between the dots. What is not finite
-    is counted at the right edge.
+    is counted at the right edge. `spread` is the part of a row over which its seeds are moved apart, so that equal ones show.
     """
     rows = {name: kinds if isinstance(kinds, Mapping) else {"": kinds} for name, kinds in data.items()}
     every = list(dict.fromkeys(kind for kinds in rows.values() for kind in kinds))
@@ -188,7 +191,12 @@ def dots(
         axes.set_xscale("log")
     alone = all(len(values) == 1 for kinds in rows.values() for values in kinds.values())
     for place, kind in enumerate(every):
-        there = [(v / size, row) for row, kinds in enumerate(rows.values()) for v in kinds.get(kind, ()) if isfinite(v)]
+        there = [
+            (value / size, row + spread * (seed / max(1, len(kinds[kind]) - 1) - 0.5) * (len(kinds[kind]) > 1))
+            for row, kinds in enumerate(rows.values())
+            for seed, value in enumerate(kinds.get(kind, ()))
+            if isfinite(value)
+        ]
         color = SERIES[place]
         look = {"color": COLORS[color], "markerfacecolor": "none" if place else COLORS[color], "label": kind}
         axes.plot(*zip(*there, strict=True), MARKS[place], markersize=5, alpha=0.85, **look)

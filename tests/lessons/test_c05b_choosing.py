@@ -101,10 +101,21 @@ def test_the_figures_draw_every_stored_run():
     assert [title(axes).partition(":")[0] for axes in figure.axes] == list(contenders())
     assert alt.count(" at 0.001") == 6
     of_both = sweep[sweep["name"].isin(["Adam", "AdamW"])]
-    assert len(lesson.crossed_figure(of_both)[0].axes[0].lines) == 4
+    crossed, alt = lesson.crossed_figure(of_both)
+    assert [title(axes) for axes in crossed.axes] == ["schedule: constant", "schedule: cosine"]
+    assert alt.count("Adam: ") == alt.count("AdamW: ") == 2
     with_cosine = race[race["schedule"] == "cosine"]
     figure, _ = lesson.race_figure(with_cosine, dict.fromkeys(contenders(), MiB))
     assert sum(len(line.get_xdata()) for line in figure.axes[0].lines) == with_cosine[["loss", "test"]].count().sum()
+
+
+def test_the_stored_pairs_cross_the_optimizers_of_the_race():
+    """Of each pair a loss for every seed of the race, and no such run among those of the race itself."""
+    table, race = lesson.stored_rests(), lesson.stored(lesson.RACE_SEEDS)
+    assert all(len(losses.split(", ")) == len(lesson.RACE_SEEDS) for losses in table.to_numpy().flat)
+    muon = race.loc[race["name"] == "Muon", "loss"]
+    assert table["training", 1e-2]["Muon"] == ", ".join(f"{loss:.2f}" for loss in muon)
+    assert len(race) == len(lesson.RACE_SEEDS) * race["name"].nunique()
 
 
 def test_a_run_is_judged_by_its_last_steps():
