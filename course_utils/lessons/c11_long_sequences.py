@@ -395,7 +395,8 @@ def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: in
         axes.grid(visible=False)
     return figure, (
         f"{len(lengths)} documents, padded to {longest}: {wasted:.0%} of positions are empty. Packed into {len(rows)} rows of "
-        f"{room}: {left:.0%}. In a row's mask each document is a triangle of its own, in all {mask.float().mean():.0%} of row {shown + 1}'s."
+        f"{room}: {left:.0%}. In a row's mask each document is a triangle of its own, in all {mask.float().mean():.0%} of the "
+        f"mask of row {shown + 1}."
     )
 
 
