@@ -211,22 +211,6 @@ def ring_summary(ranks: Sequence[Mapping[str, float]]) -> dict[str, object]:
     }
 
 
-def loss_gradients_on_rank() -> dict[str, float]:
-    """A gradient of which this rank makes a part, averaged over two ranks, as a multiple of the right one.
-
-    The ranks have 3 and 5 tokens of 8. `mean`: each rank's loss is the mean of its own; `sum / 8`: the sum of its own over
-    all; `sum / 8 × ranks`: that times the number of ranks.
-    """
-    x, ranks = torch.arange(1.0, 9.0), dist.get_world_size()
-    mine = x[:3] if dist.get_rank() == 0 else x[3:]
-    ways = {"mean": mine.mean(), "sum / 8": mine.sum() / 8, "sum / 8 × ranks": ranks * mine.sum() / 8}
-    multiples = {}
-    for name, gradient in ways.items():  # of w, where a token's loss is w times its x
-        dist.all_reduce(gradient)
-        multiples[name] = (gradient / ranks / x.mean()).item()
-    return multiples
-
-
 # Activations on the host, in seconds from stated rates.
 
 

@@ -43,13 +43,6 @@ def test_a_ring_is_one_process_and_two_ends_balance_it():
     assert found["busiest / mean"] == 1
 
 
-def test_only_the_sum_over_all_tokens_times_the_ranks_survives_averaging():
-    found = launch(lesson.loss_gradients_on_rank, 2)[0]
-    assert found["sum / 8 × ranks"] == pytest.approx(1)
-    assert found["sum / 8"] == pytest.approx(0.5)
-    assert found["mean"] == pytest.approx((2 + 6) / 2 / 4.5)
-
-
 def test_tiles_above_the_diagonal_are_not_counted():
     side = 5
     assert lesson.tiles(side * TILE, False) == side**2
