@@ -131,6 +131,12 @@ def padded(documents: Sequence[Sequence[int]], length: int, device: torch.device
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
+def in_batches(packed: Mapping[str, Tensor], size: int, device: torch.device) -> list[dict[str, Tensor]]:
+    """So many rows of `packed` at a time."""
+    count = len(packed["input_ids"])
+    return [{k: t[start : start + size].to(device) for k, t in packed.items()} for start in range(0, count, size)]
+
+
 def mean_loss(model: nn.Module, documents: Sequence[Tensor]) -> Tensor:
     """The mean over all labels of documents of shape (1, length), each run alone."""
     counts = [ids.numel() - 1 for ids in documents]

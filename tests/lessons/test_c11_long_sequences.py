@@ -72,6 +72,13 @@ def test_padded_rows_have_labels_where_they_have_tokens():
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 0, 0, 0]]
 
 
+def test_batches_of_packed_rows_are_all_rows():
+    packed = {"input_ids": torch.arange(6).view(3, 2), "labels": torch.ones(3, 2)}
+    first, last = lesson.in_batches(packed, 2, CPU)
+    assert torch.cat([first["input_ids"], last["input_ids"]]).equal(packed["input_ids"])
+    assert len(first["labels"]) == 2
+
+
 def test_the_mean_over_documents_weighs_each_label_alike():
     net = models.build("gpt2").eval()
     documents = [torch.tensor([[1, 2, 3, 4]]), torch.tensor([[5, 6]])]
