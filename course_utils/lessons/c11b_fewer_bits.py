@@ -1,7 +1,6 @@
 """Chapter 11b: a small classifier that is fine-tuned in every way, the runs that are stored, and the chapter's figures."""
 
 import json
-import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -599,9 +598,10 @@ def choosing_figure(base: Tried, ways: Mapping[str, Tried], ends: Mapping[str, S
         losses.text(0.03, row, "not run", transform=losses.get_yaxis_transform(), va="center", fontsize=8)
     above = {name for name, values in shown.items() if values and min(values) > 0}
     adapters = {name for name, values in shown.items() if values and "LoRA" in name}
-    which = "every way with adapters" if above == adapters else textwrap.fill(" · ".join(sorted(above)), 60)
-    higher = f". Above AdamW with every seed:\n{which}" if above else ""
-    title = f"Lowest peak: {next(iter(shown))}. Solid lines: AdamW{higher}"
+    higher = "Every way with adapters ends above AdamW with every seed"
+    if above != adapters:
+        higher = f"Above AdamW with every seed: {', '.join(sorted(above))}" if above else ""
+    title = f"Lowest peak: {next(iter(shown))}. Solid lines: AdamW\n{higher}".strip()
     about = f"AdamW: {format_bytes(base.peak)}; not fine-tuned: mean {mean:.2f}."
     return together(figure, title, about, first, second, third)
 
