@@ -64,6 +64,11 @@ def a_teacher_lowers_the_loss(seed):
     return all(_loss_with_teacher(seed, temperature) < _loss_alone(seed) - 0.05 for temperature in (1.0, 2.0))
 
 
+@claim("11b-temperature")
+def a_temperature_of_4_ends_above_2(seed):
+    return _loss_with_teacher(seed, 4.0) > _loss_with_teacher(seed, 2.0)
+
+
 @claim("11b-epoch")
 def a_second_epoch_lowers_it_more(seed):
     return _loss_alone(seed, epochs=2) < min(_loss_with_teacher(seed, temperature) for temperature in (1.0, 2.0))

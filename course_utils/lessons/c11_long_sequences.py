@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -24,8 +25,8 @@ from course_utils.memory.trace.allocator import allocator_of
 from course_utils.techniques import first_fit, pack
 from course_utils.techniques.attention import attention, visible
 from course_utils.units import format_bytes, format_counted
-from course_utils.viz.parts import cell, subplots
-from course_utils.viz.plots import bars, legend, lines, panels
+from course_utils.viz.parts import cell, patches, subplots
+from course_utils.viz.plots import bars, dots, legend, lines, panels
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
 ITEMSIZE = 4  # bytes of a float32 number
@@ -130,6 +131,12 @@ def pad(documents: Sequence[Sequence[int]], length: int, device: torch.device) -
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
+def in_batches(packed: Mapping[str, Tensor], size: int, device: torch.device) -> list[dict[str, Tensor]]:
+    """So many rows of `packed` at a time."""
+    count = len(packed["input_ids"])
+    return [{k: t[start : start + size].to(device) for k, t in packed.items()} for start in range(0, count, size)]
+
+
 def mean_loss(model: nn.Module, documents: Sequence[Tensor]) -> Tensor:
     """The mean over all labels of documents of shape (1, length), each run alone."""
     counts = [ids.numel() - 1 for ids in documents]
@@ -210,22 +217,6 @@ def ring_summary(ranks: Sequence[Mapping[str, float]]) -> dict[str, object]:
     }
 
 
-def loss_gradients_on_rank() -> dict[str, float]:
-    """A gradient of which this rank makes a part, averaged over two ranks, as a multiple of the right one.
-
-    The ranks have 3 and 5 tokens of 8. `mean`: each rank's loss is the mean of its own; `sum / 8`: the sum of its own over
-    all; `sum / 8 × ranks`: that times the number of ranks.
-    """
-    x, ranks = torch.arange(1.0, 9.0), dist.get_world_size()
-    mine = x[:3] if dist.get_rank() == 0 else x[3:]
-    ways = {"mean": mine.mean(), "sum / 8": mine.sum() / 8, "sum / 8 × ranks": ranks * mine.sum() / 8}
-    multiples = {}
-    for name, gradient in ways.items():  # of w, where a token's loss is w times its x
-        dist.all_reduce(gradient)
-        multiples[name] = (gradient / ranks / x.mean()).item()
-    return multiples
-
-
 # Activations on the host, in seconds from stated rates.
 
 
@@ -289,7 +280,7 @@ def seconds_to_start(function: Callable, *inputs) -> float | None:
 
 def idea_figure(rows: int = 6, columns: int = 12, tile: tuple[int, int] = (2, 3)) -> tuple[Figure, str]:
     """A matrix that is there whole, and beside it one tile of it with two numbers a row."""
-    figure, (left, right) = panels(1, 2, height=2.7)
+    figure, (left, right) = panels(1, 2, height=3.0)
     for axes, whole in ((left, True), (right, False)):
         for row, column in product(range(rows), range(columns)):
             inside = whole or (2 <= row < 2 + tile[0] and 6 <= column < 6 + tile[1])
@@ -297,10 +288,11 @@ def idea_figure(rows: int = 6, columns: int = 12, tile: tuple[int, int] = (2, 3)
             edge = COLORS["not attributed" if seen else "grid"]
             color = "activations" if inside else "grid" if seen else "paper"
             cell(axes, column, rows - 1 - row, color, edgecolor=edge)
-        axes.set(xlim=(-0.3, columns + 4), ylim=(-1.1, rows + 1.2), xticks=[], yticks=[])
+        axes.set(xlim=(-1.4, columns + 4), ylim=(-1.1, rows + 1.2), xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
         axes.grid(visible=False)
         axes.text(columns / 2, -0.8, "words, or keys", ha="center", fontsize=9)
+        axes.text(-0.6, rows / 2, "tokens, or queries", ha="right", va="center", rotation=90, fontsize=9)
     for place, name in enumerate(("top", "total")):
         x = columns + 0.8 + 1.5 * place
         for row in range(rows):
@@ -308,6 +300,15 @@ def idea_figure(rows: int = 6, columns: int = 12, tile: tuple[int, int] = (2, 3)
         right.text(x + 0.46, rows + 0.15, name, ha="center", fontsize=9)
     left.set_title("Whole: every number of the row waits", fontsize=10)
     right.set_title("In tiles: a row keeps its top and its total", fontsize=10)
+    kinds = {
+        "in memory": "activations",
+        "kept of each row": "gradients",
+        "computed before": "grid",
+        "still to come": "paper",
+    }
+    handles, names = patches(*kinds.items())
+    handles[-1].set_edgecolor(COLORS["grid"])
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names))
     return figure, (
         f"Left, a matrix of {rows} tokens by {columns} words, all of it in memory. Right, only one tile of {tile[0]} by {tile[1]}"
         " is in memory; of what came before, each row keeps its largest number and its total; the last two rows have not begun."
@@ -321,15 +322,16 @@ def curves_figure(
     title: str,
     slopes: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Figure, str]:
-    """Bytes against a size on logarithmic axes, a line a way; dots are measured. A gray line beside a way
-    of `slopes` grows with that power of the size."""
+    """Bytes against a size on logarithmic axes, a line a way; marks are measured; a way may have no prediction. A gray
+    line beside a way of `slopes` grows with that power of the size."""
     styles = list(zip(measured, SERIES, LINES, MARKS, strict=False))
     looks = {name: (color, mark) for name, color, _, mark in styles}
-    looks |= {f"{name}, predicted": (color, line) for name, color, line, _ in styles}
-    data = dict(measured) | {f"{name}, predicted": predicted[name] for name in measured}
+    looks |= {f"{name}, predicted": (color, line) for name, color, line, _ in styles if name in predicted}
+    data = dict(measured) | {f"{name}, predicted": predicted[name] for name in measured if name in predicted}
     figure, alt = lines(data, title, xlabel, "peak of the step", unit="bytes", log="xy", looks=looks, labels="none")
     (axes,) = figure.axes
     places = sorted({at for line in measured.values() for at in line})
+    size, powers = xlabel.split()[-1], {1: "", 2: "²"}
     for name, drawn in zip(measured, axes.lines, strict=False):
         x, y = max(zip(drawn.get_xdata(), drawn.get_ydata(), strict=True))
         axes.annotate(name, (x, y), (8, 0), textcoords="offset points", va="center", fontsize=9)
@@ -337,17 +339,21 @@ def curves_figure(
             guide = [0.6 * drawn.get_ydata()[0] * (at / places[0]) ** slopes[name] for at in places]
             axes.plot(places, guide, color=COLORS["predicted"], linewidth=1)
             look = {"fontsize": 8.5, "color": writing("predicted"), "va": "center"}
-            axes.annotate(f"slope {slopes[name]}", (x, guide[-1]), (8, 0), textcoords="offset points", **look)
+            axes.annotate(
+                f"grows with {size}{powers[slopes[name]]}", (x, guide[-1]), (8, 0), textcoords="offset points", **look
+            )
     axes.text(0.02, 0.95, "lines predicted, marks measured", transform=axes.transAxes, fontsize=9, va="top")
     return figure, alt
 
 
 def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: int) -> tuple[Figure, str]:
-    """The first documents padded, the same packed, and what the first packed row's tokens may see."""
+    """The first documents padded, the same packed, and what the tokens of a full row of many documents may see."""
     rows = first_fit(lengths, room)
-    mask = pack(documents, rows[:1], room)["attention_mask"][0, 0]
+    fill = [sum(lengths[number] for number in numbers) / room for numbers in rows]
+    shown = max(range(len(rows)), key=lambda row: (fill[row] > 0.9, len(rows[row])))
+    mask = pack(documents, [rows[shown]], room)["attention_mask"][0, 0]
     longest = max(lengths)
-    figure, panels = subplots(1, 3, figsize=(7.8, 2.9), layout="constrained")
+    figure, panels = subplots(1, 3, figsize=(7.8, 3.2), layout="constrained")
     padded, packed, seen = panels
     for row, length in enumerate(lengths):
         padded.barh(row, length, color=COLORS[SERIES[row % 4]], height=0.9)
@@ -361,32 +367,39 @@ def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: in
     wasted, left = 1 - sum(lengths) / longest / len(lengths), 1 - sum(lengths) / room / len(rows)
     padded.set_title(f"{len(lengths)} documents,\npadded: {wasted:.0%} empty", fontsize=10)
     packed.set_title(f"The same,\npacked: {left:.0%} empty", fontsize=10)
-    seen.set_title("What a row's tokens see", fontsize=10)
+    seen.set_title(f"What row {shown + 1}'s\ntokens may see", fontsize=10)
     for axes, ylabel in ((padded, "documents"), (packed, "rows")):
         axes.invert_yaxis()
         axes.set(xlabel="positions", ylabel=ylabel, yticks=[])
-    seen.set(xlabel="key; dark: may see", ylabel="query")
+    packed.set_yticks(range(len(rows)), range(1, len(rows) + 1))
+    seen.set(xlabel="key", ylabel="query")
+    handles, names = patches(("empty", "grid"), ("may see", "first"))
+    handles[1].set_color(seen.images[0].to_rgba(1.0))
+    figure.legend(
+        [Rectangle((0, 0), 1, 1, color=COLORS["second"]), *handles],
+        ["a document, in any color", *names],
+        loc="outside lower center",
+        ncols=3,
+    )
     for axes in panels:
         axes.grid(visible=False)
     return figure, (
         f"{len(lengths)} documents, padded to {longest}: {wasted:.0%} of positions are empty. Packed into {len(rows)} rows of "
-        f"{room}: {left:.0%}. In a row's mask each document is a triangle of its own, in all {mask.float().mean():.0%} of it."
+        f"{room}: {left:.0%}. In a row's mask each document is a triangle of its own, in all {mask.float().mean():.0%} of the "
+        f"mask of row {shown + 1}."
     )
 
 
 def budgets_figure(steps: Mapping[float, Cost], plain: Cost) -> tuple[Figure, str]:
     """Saved bytes and the peak for each budget of the compiler, beside the step that is not compiled."""
     costs = {"not compiled": plain, **{f"budget {share:g}": cost for share, cost in steps.items()}}
-    rows = {}
-    for name, cost in costs.items():
-        rows[f"{name}, peak"] = {"at the peak": cost.peak}
-        rows[f"{name}, saved"] = {"saved": cost.saved}
+    rows = {name: {"at the peak": [cost.peak], "saved for backward": [cost.saved]} for name, cost in costs.items()}
     last, lowest = min(steps), min(steps, key=lambda share: steps[share].peak)
     title = f"With budget {last:g} only {format_bytes(steps[last].saved)} are saved, but the peak is lowest at budget {lowest:g}"
-    axes = panels(height=0.9 + 0.26 * len(rows))[1]
-    return bars(
-        rows, title, "of a step", colors={"at the peak": "measured", "saved": "activations"}, legend=False, axes=axes
-    )
+    axes = panels(height=1.4 + 0.5 * len(rows))[1]
+    figure, alt = dots(rows, title, "bytes of a step", unit="bytes", number=".3g", axes=axes)
+    axes.set_xlim(left=-0.04 * axes.get_xlim()[1])
+    return figure, alt
 
 
 def host_figure(machines: Sequence[Machine], width: int, per_number: float, share: float = 0.5) -> tuple[Figure, str]:
@@ -410,9 +423,19 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float, shar
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
         look = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 8.5}
         axes.annotate("equal, not overlapped", (meet, 0.9), (-3, 0), xycoords=axes.get_xaxis_transform(), **look)
-        axes.set_xticks([1024, 8192, 65_536, 262_144], ["1,024", "8,192", "65,536", "262,144"])
+        early = float(f"{length_that_meets(width, machine, per_number, share, overlapped=True):.2g}")
+        if early > lengths[0]:
+            axes.axvline(early, ymax=0.5, color=COLORS["warning"], linestyle=":")
+            equal = f"equal, overlapped:\n{early:,.0f} tokens"
+            axes.annotate(equal, (early, 0.36), (-3, 0), xycoords=axes.get_xaxis_transform(), **look)
+        axes.set_xticks([1024, 8192, 65_536], ["1,024", "8,192", "65,536"])
         axes.minorticks_off()
-        texts.append(f"{machine.name}: both take as long at about {meet:,.0f} tokens")
+        overlapped = (
+            f"{early:,.0f} if transfers overlap"
+            if early > lengths[0]
+            else "and moving always takes less if transfers overlap"
+        )
+        texts.append(f"{machine.name}: both take as long at about {meet:,.0f} tokens, {overlapped}")
     legend(grid[0][0])
     for axes in grid[0][1:]:
         axes.set_ylabel("")

@@ -209,9 +209,8 @@ def dots(
         for values in kinds.values():
             finite = [value / size for value in values if isfinite(value)]
             if len(every) == 1 and len(finite) > 1:
-                axes.plot(
-                    [sum(finite) / len(finite)] * 2, [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5
-                )
+                look = {"color": COLORS["second"], "linewidth": 2.5, "zorder": 1.5}  # below the dots
+                axes.plot([sum(finite) / len(finite)] * 2, [row - 0.35, row + 0.35], **look)
         diverged = max((sum(not isfinite(value) for value in values) for values in kinds.values()), default=0)
         if diverged:
             lost = f"{diverged} of {max(map(len, kinds.values()))} diverged"

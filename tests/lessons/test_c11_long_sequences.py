@@ -43,13 +43,6 @@ def test_a_ring_is_one_process_and_two_ends_balance_it():
     assert summary["busiest / mean"] == 1
 
 
-def test_only_the_sum_over_all_tokens_times_the_ranks_survives_averaging():
-    gradients = launch(lesson.loss_gradients_on_rank, 2)[0]
-    assert gradients["sum / 8 × ranks"] == pytest.approx(1)
-    assert gradients["sum / 8"] == pytest.approx(0.5)
-    assert gradients["mean"] == pytest.approx((2 + 6) / 2 / 4.5)
-
-
 def test_tiles_above_the_diagonal_are_not_counted():
     side = 5
     assert lesson.tiles(side * TILE, False) == side**2
@@ -79,6 +72,13 @@ def test_padded_rows_have_labels_where_they_have_tokens():
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 0, 0, 0]]
 
 
+def test_batches_of_packed_rows_are_all_rows():
+    packed = {"input_ids": torch.arange(6).view(3, 2), "labels": torch.ones(3, 2)}
+    first, last = lesson.in_batches(packed, 2, CPU)
+    assert torch.cat([first["input_ids"], last["input_ids"]]).equal(packed["input_ids"])
+    assert len(first["labels"]) == 2
+
+
 def test_the_mean_over_documents_weighs_each_label_alike():
     net = models.build("gpt2").eval()
     documents = [torch.tensor([[1, 2, 3, 4]]), torch.tensor([[5, 6]])]
@@ -96,13 +96,21 @@ def test_figures_say_what_they_draw():
     assert "only one tile of 2 by 3" in alt
     _, alt = lesson.host_figure([hardware.machine("A100-80GB")], 8192, 56.0)
     assert "width 8,192. A100-80GB: both take as long at about" in alt
+    _, alt = lesson.host_figure([hardware.machine("A100-80GB"), hardware.machine("RTX 4090")], 4096, 56.0)
+    assert "both take as long at about 110,000 tokens, 9,500 if transfers overlap" in alt
+    assert alt.endswith("and moving always takes less if transfers overlap.")
     lengths = [3, 2, 1]
     _, alt = lesson.packing_figure(lengths, [torch.arange(n) for n in lengths], 4)
     assert "3 documents, padded to 3: 33% of positions are empty. Packed into 2 rows of 4: 25%." in alt
+    figure, alt = lesson.curves_figure(
+        {"a": {1: 8, 2: 32}}, {"a": {1: 8, 2: 32}, "b": {1: 4, 2: 8}}, "tokens s", "A", {"a": 2}
+    )
+    assert "b: 4 B at 1, 8 B at 2; a, predicted: 8 B at 1" in alt
+    assert "grows with s²" in [text.get_text() for text in figure.axes[0].texts]
     costs = {1.0: lesson.Cost(300, 200, 1.0), 0.5: lesson.Cost(200, 100, 1.0), 0.0: lesson.Cost(300, 0, 1.0)}
     figure, alt = lesson.budgets_figure(costs, lesson.Cost(400, 300, 1.0))
     assert title(figure.axes[0]) == "With budget 0 only 0 B are saved, but the peak is lowest at budget 0.5"
-    assert "budget 0.5, peak: 200 B; budget 0.5, saved: 100 B" in alt
+    assert "budget 0.5: at the peak 200 B, saved for backward 100 B" in alt
 
 
 @settings(max_examples=10, deadline=None)

@@ -112,7 +112,9 @@ def test_each_way_was_tuned_at_three_rates_and_the_best_is_taken():
     for name, of_name in runs[runs["name"] != "start"].groupby("name"):
         assert set(of_name.groupby("lr").size()) == {3}
         assert of_name["lr"].nunique() == 3
-        assert lesson.best_rate(name) in set(of_name["lr"])
+        assert min(of_name["lr"]) < lesson.best_rate(name) < max(of_name["lr"]), (
+            f"the best rate of {name} is at the edge"
+        )
     assert lesson.best_rate("micro-batch of 1") == lesson.best_rate(lesson.AS_IT_IS)
     ends = lesson.tuned_ends()
     assert ends[lesson.AS_IT_IS] == [0, 0, 0]
@@ -179,6 +181,8 @@ def test_the_students_title_says_what_the_stored_runs_hold():
     for name in ("taught, T = 1", "taught, T = 2"):
         assert tests.max()["alone, twice as long"] < tests.min()[name]
         assert tests.max()[name] < tests.min()["alone"]
+    at = {t: runs[runs["name"] == f"taught, T = {t}"].set_index("seed")["test"] for t in (2, 4)}
+    assert (at[4] > at[2]).all()
 
 
 def test_a_teacher_is_not_trained_and_a_student_is():
@@ -206,6 +210,11 @@ def test_figures_say_what_they_draw():
         in alt
     )
     assert "one: 0.25 to 0.35, mean 0.30" in alt
+    ends |= {"LoRA on q v": [0.1, 0.2]}
+    ways = {name: lesson.Tried(2048, 2048, 3.0, 0.75) for name in ("LoRA on q v", "SGD")}
+    figure, alt = lesson.choosing_figure(base, ways, ends)
+    assert "Every way with adapters ends above AdamW with every seed." in alt
+    assert "not run" in [text.get_text() for text in figure.axes[2].texts]
 
 
 def test_bits_of_nf4_are_those_of_its_blocks():
