@@ -237,6 +237,11 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
         labels="legend",
         number=".2f",
     )
-    look = {"xytext": (40, 0), "textcoords": "offset points", "va": "center", "arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]}}
+    look = {
+        "xytext": (40, 0),
+        "textcoords": "offset points",
+        "va": "center",
+        "arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]},
+    }
     figure.axes[0].annotate(f"{largest:.2f} at step {at}", (at, largest), **look)
     return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."
