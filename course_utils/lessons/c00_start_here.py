@@ -20,7 +20,7 @@ def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
     curves = {"each step": loss, "mean of 20": loss.rolling(20, min_periods=1, center=True).mean()}
     accuracy = {"accuracy": evaluations.set_index("step")["accuracy"]}
     figure, (left, right) = panels(1, 2, height=3.2)
-    falls = f"The loss falls from {loss.iloc[0]:.2f} to {loss.iloc[-20:].mean():.2f}"
+    falls = f"The mean loss falls from {curves['mean of 20'].iloc[0]:.2f} to {curves['mean of 20'].iloc[-1]:.2f}"
     right_ones = f"On unseen files {evaluations['accuracy'].iloc[-1]:.0%} are right"
     looks = {"each step": ("not attributed", "-"), "mean of 20": ("first", "-"), "accuracy": ("first", "o-")}
     _, first = lines(curves, falls, y="training loss", looks=looks, labels="legend", number=".2f", axes=left)

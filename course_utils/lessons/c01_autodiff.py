@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
 from numpy.typing import ArrayLike
 
@@ -55,15 +56,17 @@ def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
     axes.set(xlim=(-0.4, places[output][0] + 0.4), ylim=(rows - 0.5, -0.5), title=title)
     axes.axis("off")
 
-    def letters(color: str, size: int = 8) -> dict:
-        return {"markerfacecolor": writing(color), "markeredgecolor": "none", "markersize": size}
+    def letters(text: str, color: str, label: str) -> Line2D:
+        look = {"markerfacecolor": writing(color), "markeredgecolor": "none", "markersize": 7 * len(text) ** 0.8}
+        return Line2D([], [], linestyle="", marker=rf"$\mathrm{{{text}}}$", label=label, **look)
 
+    shade = {"color": "#D6ECF8", "markeredgecolor": COLORS["ink"], "label": "saved for backward"}
     entries = [
-        axes.plot([], [], "s", color="#D6ECF8", markeredgecolor=COLORS["ink"], label="saved for backward")[0],
-        axes.plot([], [], "-", color=COLORS["ink"], marker="$2$", label="local derivative", **letters("third"))[0],
-        axes.plot([], [], " ", marker=r"$\mathrm{grad\ 3}$", label="gradient at this box", **letters("second", 28))[0],
+        Line2D([], [], linestyle="", marker="s", **shade),
+        letters("2", "third", "local derivative"),
+        letters(r"grad\ 3", "second", "gradient at this box"),
     ]
-    figure.legend(handles=entries, loc="outside lower center", ncols=3)
+    figure.legend(handles=entries, loc="outside lower center", ncols=3, handlelength=3)
     return figure, (
         f"A graph of {len(order)} boxes: {'; '.join(boxes)}. Arrows with local derivatives: {'; '.join(arrows)}."
     )

@@ -17,7 +17,7 @@ from course_utils.settings import settings
 from course_utils.training import History
 from course_utils.viz.parts import arrow, box
 from course_utils.viz.plots import lines, panels, seeds_of, together
-from course_utils.viz.style import LINES
+from course_utils.viz.style import COLORS, LINES
 
 GRADIENT_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 SIGNALS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -190,7 +190,7 @@ def seconds_figure(passes: Mapping[int, Cost], updates: Mapping[str, Cost]) -> t
     name, longest = max(updates.items(), key=lambda pair: pair[1].measured)
     as_long = np.interp(longest.measured, list(data[measured].values()), tokens)
     about = {tokens[0]: "less than", tokens[-1]: "more than"}.get(as_long, "about")
-    looks = {predicted: ("predicted", "-"), measured: ("measured", "o")}
+    looks = {predicted: ("predicted", "-"), measured: ("measured", "o-")}
     levels = {f"update, {name}": one.measured for name, one in updates.items()}
     looks |= dict(zip(levels, zip(("second", "third"), LINES, strict=False), strict=False))
     title = f"One update, {name}, takes as long as the passes over {about} {as_long:.0f} tokens"
@@ -237,6 +237,11 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
         labels="legend",
         number=".2f",
     )
-    look = {"xytext": (0, -34), "textcoords": "offset points", "ha": "center"}
+    look = {
+        "xytext": (40, 0),
+        "textcoords": "offset points",
+        "va": "center",
+        "arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]},
+    }
     figure.axes[0].annotate(f"{largest:.2f} at step {at}", (at, largest), **look)
     return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."
