@@ -17,6 +17,7 @@ from course_staff.grading.zoo import outcomes
 from course_utils.grading import judge
 from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.released import load_set, question_from
+from course_utils.techniques import attention
 
 SOLUTIONS = Path(__file__).parents[3] / "solutions"
 AUTHORED = {
@@ -30,6 +31,12 @@ REPLACED = sorted(
 BORROWED = [
     (s, q, source) for s, by_question in ANSWERS.items() for q, sources in by_question.items() for source in sources
 ]
+
+
+@pytest.fixture(autouse=True)
+def tile_of_attention(monkeypatch):
+    """One of the answers changes it in this process, where other tests follow."""
+    monkeypatch.setattr(attention, "TILE", attention.TILE)
 
 
 def slow_in(sets, values):
