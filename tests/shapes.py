@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -11,14 +12,15 @@ _ON_RANKS = [
     "fsdp",
     "local_sgd",
     "pipeline",
+    "pipeline_schedules",
     "qsgd",
     "ring",
     "ring_attention",
-    "schedules",
     "sharded_optimizer",
     "tensor_parallel",
 ]
 BY_HAND = ["optim", "precision", "techniques", *(f"distributed.{name}" for name in _ON_RANKS)]
+assert all(find_spec(f"course_utils.{name}") for name in BY_HAND)
 _CHECKER = """
 from beartype import BeartypeConf, beartype
 

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         type=Path,
-        help="a chapter's name, such as 11c_lora; or, for a question, a notebook in solutions/ or its number, created if missing",
+        help="a chapter's name, such as 11c_pruning; or, for a question, a notebook in solutions/ or its number, created if missing",
     )
     parser.add_argument(
         "--kind",
@@ -52,7 +52,7 @@ def _chapter(arguments: argparse.Namespace) -> int:
 
     path = _path(arguments.file, "notebooks")
     if not re.fullmatch(r"\d\d[a-z]?_\w+", path.stem):
-        raise CourseError(f"{path.stem!r} is not a chapter name; begin with a number, such as 11c_lora.")
+        raise CourseError(f"{path.stem!r} is not a chapter name; begin with a number, such as 11c_pruning.")
     number = path.stem.partition("_")[0]
     taken = next((each for each in sorted(path.parent.glob(f"{number}_*.ipynb"))), None)
     if taken is not None:

@@ -43,7 +43,6 @@ from course_utils.grading.run import SECONDS
 _ALONE = 3.0  # times its limit is what a question gets that is run once more, alone
 _LONGEST_NOTE = 400
 _LONGEST_RECORD = 100_000  # characters, as a page would hold them
-_VERSION = 5  # of a student's record
 _NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)
 
 
@@ -62,7 +61,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Papers:
-    """A set ready to be graded. `fingerprint` changes with whatever a verdict may depend on; `seconds` is a case's limit; `seed`
+    """A set ready to be graded. `fingerprint` changes with the questions, the solutions, the seed and the code that grades; `seconds` is a case's limit; `seed`
     is None where only public cases are run."""
 
     name: str
@@ -93,7 +92,9 @@ def prepare(name: str, solutions: Path | None = None, seed: int | None = None, s
     # Text cells count for nothing here: a better sentence in a question is no reason to grade a class again.
     cells = read_notebook(solutions).cells if solutions else []
     texts = [json.dumps(entries, sort_keys=True), [cell["source"] for cell in cells if cell["cell_type"] == "code"]]
-    fingerprint = hashlib.sha256(repr((_VERSION, *texts, seed, seconds)).encode()).hexdigest()
+    rooms = Path(__file__).parent, Path(judge.__file__).parent
+    grading = [path.read_bytes() for room in rooms for path in sorted(room.glob("*.py"))]
+    fingerprint = hashlib.sha256(repr((grading, *texts, seed, seconds)).encode()).hexdigest()
     papers = (_paper(question, entry, seed) for question, entry in zip(questions, entries, strict=True))
     return Papers(name, tuple(papers), fingerprint, seconds, seed)
 

@@ -33,7 +33,8 @@ busy core, which is a question's share."""
 _PARENT_DEATH, _SECCOMP, _SUBREAPER, _NO_NEW_PRIVS = 1, 22, 36, 38  # PR_SET_…, sys/prctl.h
 _UNCOUNTED = {"x86_64": (0xC000003E, (319, 447, 29, 64, 68)), "aarch64": (0xC00000B7, (279, 447, 194, 190, 186))}
 """AUDIT_ARCH_… (linux/audit.h) and the numbers of memfd_create, memfd_secret, shmget, semget, msgget (asm/unistd.h)."""
-_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # linux/bpf_common.h
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # linux/bpf_common.h
+_OTHER_NUMBERS = 0x40000000  # from here on, the same calls of programs with 32-bit pointers (__X32_SYSCALL_BIT)
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000  # SECCOMP_RET_…, linux/seccomp.h
 _KEYCTL = {"x86_64": 250, "aarch64": 219}  # its number, asm/unistd.h
 _JOIN_SESSION_KEYRING = 1  # linux/keyctl.h
@@ -108,6 +109,7 @@ def refuse_uncounted_memory() -> None:
     refuse = struct.pack("HBBI", _RETURN, 0, 0, _ERRNO | errno.EPERM)
     # A program made for another architecture has other numbers.
     rows = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), refuse, (_LOAD, 0, 0, 0)]
+    rows += [(_AT_LEAST, 0, 1, _OTHER_NUMBERS), refuse]
     for number in numbers:
         rows += [(_EQUAL, 0, 1, number), refuse]
     rows.append((_RETURN, 0, 0, _ALLOW))

@@ -12,7 +12,7 @@ SHOWN_AT_LEAST = 0.9
 
 ROOMS = ("autodiff", "optim", "precision", "techniques", "distributed")
 # Of `distributed`: what starts ranks, waits for them and counts their traffic is no lesson.
-_AROUND = ("launch", "worker", "preload", "torchrun", "traffic", "agreement", "waiting", "communication")
+_AROUND = ("launch", "worker", "preload", "torchrun", "traffic", "waiting", "communication")
 _SOURCE = re.compile(r"`(?:course_utils\.)(?P<name>[\w.]+)`\n\n```python\n(?P<code>.*)\n```\s*", re.DOTALL)
 
 

@@ -168,10 +168,13 @@ def _key_of(arguments: argparse.Namespace) -> str:
         if getattr(arguments, name) and not Path(words[name]).exists():
             words[name] = room.known_as(words[name])
     files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
+    if arguments.data:  # of a folder what tells one content from another without reading it
+        inside = ((path.name, path.stat()) for path in sorted(Path(arguments.data).glob("*")))
+        words["files of data"] = str([(name, one.st_size, one.st_mtime_ns) for name, one in inside])
     files = [(path / "config.json" if path.is_dir() else path) for path in files]
     code = Path(course_utils.__file__).parent
     # A later version of the course may answer otherwise, also by its tables of tools, models and formulas.
-    files += sorted(path for kind in ("py", "yaml", "txt", "zip") for path in code.rglob(f"*.{kind}"))
+    files += sorted(path for kind in ("py", "yaml", "txt", "j2", "zip") for path in code.rglob(f"*.{kind}"))
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()]
     versions = []
     for package in ("torch", "transformers", "peft", "bitsandbytes"):

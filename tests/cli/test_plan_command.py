@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 import course_utils
 from course_utils.cli import main
@@ -162,6 +163,13 @@ def test_lengths_set_the_sequence(config, tmp_path, capsys):
     (tmp_path / "lengths.txt").write_text("10\n200\n30\n")
     main(["plan", config, "--data", str(tmp_path / "lengths.txt"), "--emit", "trl"])
     assert "max_length: 200" in capsys.readouterr().out
+
+
+def test_a_folder_of_examples_that_was_written_anew_is_another_question(config, tmp_path, capsys):
+    for length in (200, 300):
+        Dataset.from_dict({"length": [10, length]}).save_to_disk(tmp_path / "examples")
+        main(["plan", config, "--data", str(tmp_path / "examples"), "--emit", "trl"])
+        assert f"max_length: {length}" in capsys.readouterr().out
 
 
 def test_a_file_that_says_less_than_the_recipe_is_no_answer_to_what_fits(config, capsys):

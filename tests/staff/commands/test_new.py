@@ -31,7 +31,7 @@ def test_all_that_a_new_chapter_lacks_is_a_run(checkout, capsys):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("12", "such as 11c_lora"),
+        ("12", "such as 11c_pruning"),
         ("my lora", "letters"),
         ("11_lora", "11_lora.ipynb already has this number"),
         ("11_more", "11c"),

@@ -4,8 +4,10 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -32,6 +34,7 @@ from course_staff.grading.report import Results, file_name
 from course_staff.grading.submission import Cell
 from course_utils.cli import main
 from course_utils.errors import CourseError
+from course_utils.grading import judge
 
 MAGICS = """%load_ext autoreload
 %autoreload 2
@@ -229,6 +232,16 @@ def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tm
     submissions = write_class(tmp_path / "class", {"right": notebook(MEAN), "wrong": notebook(wrong)})
     records = grade_class(submissions, grade.prepare(SET, solutions, SEED), kind)
     assert {name: points(record) for name, record in records.items()} == {"right": [2], "wrong": [0]}, records
+
+
+def test_another_way_to_judge_grades_a_class_anew(tiny, tmp_path, monkeypatch):
+    before = grade.prepare(SET, tiny, SEED).fingerprint
+    for file in Path(judge.__file__).parent.glob("*.py"):
+        shutil.copy(file, tmp_path)
+    monkeypatch.setattr(judge, "__file__", str(tmp_path / "judge.py"))
+    assert grade.prepare(SET, tiny, SEED).fingerprint == before
+    (tmp_path / "compare.py").write_text("# nothing differs\n")
+    assert grade.prepare(SET, tiny, SEED).fingerprint != before
 
 
 def test_another_wording_grades_nobody_anew_and_other_code_does(tiny):

@@ -318,8 +318,9 @@ def _convert(name: str, key: str, value: Value) -> object:
 
 def _count(key: str, value: Value) -> int:
     number = _number(key, value)
-    if number != int(number) or number < (key != "zero_stage"):
-        raise CourseError(f"{value.where}: {key} must be a whole number from 1 on, not {value.value!r}.")
+    least = 0 if key == "zero_stage" else 1
+    if number != int(number) or number < least:
+        raise CourseError(f"{value.where}: {key} must be a whole number from {least} on, not {value.value!r}.")
     return int(number)
 
 
