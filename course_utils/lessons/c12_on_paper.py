@@ -13,7 +13,7 @@ from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
 from course_utils.hardware.links import A100, LINKS, Cluster, Link, all_reduce_seconds
 from course_utils.units import format_seconds
-from course_utils.viz.parts import subplots
+from course_utils.viz.parts import patches, subplots
 from course_utils.viz.plots import bars, legend, lines, panels
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
@@ -274,6 +274,7 @@ def meshes_figure(by_model: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
         title, x = f"{name}: {steps[0].name.partition(',')[0]} is quickest", "predicted seconds (→: longer)"
         look = {"unit": "", "colors": PARTS, "notes": notes, "legend": False}
         bars(rows, title, x, **look, axes=axes)
+        axes.title.set_fontsize(10)
         axes.tick_params(axis="y", labelsize=8)
         every = by_model[name]
         listed = "; ".join(f"{step.name} {step.total:.3g} s" for step in steps)
@@ -282,7 +283,8 @@ def meshes_figure(by_model: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
             f"the largest of each kind: {listed}"
         )
     drawn = [part for part in PARTS if any(step.seconds[part] for steps in shown.values() for step in steps)]
-    legend(grid[0][0], *((part, PARTS[part]) for part in drawn))
+    handles, names = patches(*((part, PARTS[part]) for part in drawn))
+    figure.legend(handles, names, loc="outside lower center", ncols=3)
     return figure, f"{'. '.join(rankings)}."
 
 
@@ -444,7 +446,7 @@ def failures_figure(
     for row, count in enumerate(cards):
         between, color = card_between / count, SERIES[row]
         best = daly_interval(saving, between)
-        intervals, dots = (best * np.geomspace(1 / 6, 6, n) for n in (60, 9))
+        intervals, dots = (best * np.geomspace(1 / 20, 20, n) for n in (60, 9))
         lost = [1 - every / daly_wall_clock(every, every, saving, restart, between) for every in intervals]
         axes.plot(
             intervals / 60,
@@ -467,8 +469,8 @@ def failures_figure(
             f"{count:,} cards: {3600 / between:.2g} failures an hour, best every {format_seconds(best)}, "
             f"{least[count]:.0%} lost"
         )
-    axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(-4, 100))
-    axes.set_xticks(ticks := [0.3, 1, 3, 10, 30, 100], [f"{tick}" for tick in ticks])
+    axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(-3, 80))
+    axes.set_xticks(ticks := [0.1, 0.3, 1, 3, 10, 30, 100, 300], [f"{tick}" for tick in ticks])
     axes.minorticks_off()
     legend(axes)
     lost = ", ".join(f"{share:.0%}" for share in least.values())
