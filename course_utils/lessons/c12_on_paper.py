@@ -476,5 +476,7 @@ def failures_figure(
     lost = ", ".join(f"{share:.0%}" for share in least.values())
     title = f"At the best interval (|) {lost} of the time is lost"
     axes.set_title(title)
-    begins = f"{title}. Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs"
+    begins = (
+        f"{title}. Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs"
+    )
     return figure, f"{begins}. {'; '.join(by_count)}."
