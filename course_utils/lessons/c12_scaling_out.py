@@ -353,7 +353,7 @@ def time_schedules(
 def table_of_speeds(
     slots: Mapping[str, Schedule], asleep: Mapping[str, Timed], timed: Mapping[str, Timed]
 ) -> pd.DataFrame:
-    """A row for each schedule: slots and seconds of an update; last, how many times as quick the second schedule is as the first."""
+    """A row for each schedule: slots and seconds of an update; last, how many times as quick the second is as the first."""
     rows = {
         name: [str(schedule.end), *(format_seconds(seen[name].seconds) for seen in (asleep, timed))]
         for name, schedule in slots.items()
