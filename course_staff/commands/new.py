@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         type=Path,
-        help="a chapter's name, such as 11c_pruning; or, for a question, a notebook in solutions/ or its number, created if missing",
+        help="a chapter's name, such as 11c_pruning; or, for a question, a notebook in solutions/ or its number, made if missing",
     )
     parser.add_argument(
         "--kind",

@@ -61,8 +61,8 @@ class Paper:
 
 @dataclass(frozen=True)
 class Papers:
-    """A set ready to be graded. `fingerprint` changes with the questions, the solutions, the seed and the code that grades; `seconds` is a case's limit; `seed`
-    is None where only public cases are run."""
+    """A set ready to be graded. `fingerprint` changes with the questions, the solutions, the seed and the code that grades;
+    `seconds` is a case's limit; `seed` is None where only public cases are run."""
 
     name: str
     papers: tuple[Paper, ...]

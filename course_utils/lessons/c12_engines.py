@@ -40,7 +40,7 @@ from course_utils.settings import set_variable, settings
 from course_utils.training import History
 from course_utils.training.profile import ELSEWHERE, LOADING, Profile, Trace, throughput
 from course_utils.units import format_counted
-from course_utils.viz.plots import lines, panels, together
+from course_utils.viz.plots import legend, lines, panels, together
 from course_utils.viz.style import COLORS
 
 _SIZES = {
@@ -372,11 +372,8 @@ def deepspeed_alone(stage: int, clips: bool = False, **config) -> tuple[float, f
     return float(_gather_full(engine.module)["weight"].norm()), seen
 
 
-def trainer_alone() -> tuple[list[float], list[float]]:
-    """The rows that this rank is given where the loader has an order of its own, 6 to 0; the weight before each and at the end.
-
-    The gradient is the row itself, the learning rate 1, and 3 micro-batches make an update.
-    """
+def trainer_alone(**options) -> list[float]:
+    """The rows that this rank is given where the loader has an order of its own, 6 to 0; `options` are the Trainer's."""
     announce()
     _silence()
     from lightning import LightningModule
@@ -384,37 +381,18 @@ def trainer_alone() -> tuple[list[float], list[float]]:
     class Module(LightningModule):
         def __init__(self):
             super().__init__()
-            self.weight, self.seen, self.weights = nn.Parameter(torch.zeros(1)), [], []
+            self.weight, self.seen = nn.Parameter(torch.zeros(1)), []
 
         def training_step(self, rows: list[torch.Tensor], index: int):
             self.seen.append(rows[0].item())
-            self.weights.append(self.weight.item())
             return (self.weight * rows[0]).mean()
 
         def configure_optimizers(self):
             return torch.optim.SGD([self.weight], lr=1.0)
 
     module = Module()
-    _trainer(accumulate_grad_batches=3).fit(module, DataLoader(rows_of(), sampler=list(range(6, -1, -1))))
-    return module.seen, [*module.weights, module.weight.item()]
-
-
-def fabric_alone() -> tuple[list[float], float, int]:
-    """The rows that this rank is given, the gradient of a weight after all of them, and how many all-reduces that took.
-
-    The gradient of a row is the row itself, and the loop calls `loss.backward()`, as it would without Fabric.
-    """
-    announce()
-    _silence()
-    fabric = _fabric()
-    plain = nn.Linear(1, 1, bias=False)
-    model, _ = fabric.setup(plain, torch.optim.SGD(plain.parameters(), lr=1.0))
-    seen = []
-    with counted() as traffic:
-        for (row,) in fabric.setup_dataloaders(DataLoader(rows_of())):
-            seen.append(row.item())
-            model(row).sum().backward()
-    return seen, plain.weight.grad.item(), sum(entry.collective == "all-reduce" for entry in traffic.entries)
+    _trainer(**options).fit(module, DataLoader(rows_of(), sampler=list(range(6, -1, -1))))
+    return module.seen
 
 
 # A node is lost.
@@ -508,17 +486,22 @@ def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
     killed, on = (
         run.events.loc[run.events["what"].str.contains(what), "second"].iloc[0] for what in ("killed", "go on")
     )
-    before, after = ([one for one in run.progress if (one[0] < on) == early] for early in (True, False))
+    before = [one for one in run.progress if one[0] <= killed]
+    after = [one for one in run.progress if one[0] >= on]
     lost = after[0][0] - killed
     title = f"A killed agent costs {lost:.0f} s, and {format_counted(run.again, 'update')} made again"
     looks = {"before": ("first", ".-"), "after": ("second", ".-")}
     data, x = {"before": before, "after": after}, "seconds since the agents were started"
     figure, _ = lines(data, title, x, "update at work", looks=looks, labels="none")
     (axes,) = figure.axes
-    still = max(killed, before[-1][0])  # ranks that live may go on for an update
-    axes.axvspan(still, after[0][0], color=COLORS["grid"], zorder=0)
-    axes.text((still + after[0][0]) / 2, after[-1][1], "without\nan update", ha="center", va="top")
-    axes.set(xlim=(0, None), ylim=(0, None))
+    axes.axvspan(killed, after[0][0], color=COLORS["grid"], zorder=0)
+    marks = {"killed": "agent 1\nis killed", "starts again": "it starts\nagain", "go on": "updates\ngo on"}
+    for what, words in marks.items():
+        second = run.events.loc[run.events["what"].str.contains(what), "second"]
+        axes.vlines(second, 0, after[-1][1], color=COLORS["ink"], linestyle=":", linewidth=1.2)
+        for place in second:
+            axes.text(place, 1.02 * after[-1][1], words, ha="center", fontsize=9)
+    axes.set(xlim=(0, None), ylim=(0, 1.25 * after[-1][1]))
     events = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
     return figure, f"{title}. {events}."
 
@@ -592,10 +575,11 @@ def log_figure(folder: Path) -> tuple[Figure, str]:
     figure, (left, right) = panels(1, 2, height=3.1)
     for axes, column, y in ((left, "loss", "loss"), (right, "tokens_per_second", "tokens a second")):
         data = {name: own[column] for name, own in by_attempt.items()}
-        lines(data, "", "update", y, labels="none" if axes is left else "ends", axes=axes)
+        lines(data, "", "update", y, labels="none", axes=axes)
         axes.lines[-1].set(marker=".")
         axes.lines[0].set(marker="o", markersize=8, markerfacecolor="none", zorder=3)
     right.set_ylim(0, None)
+    legend(right)
     attempts = "; ".join(
         f"{name}, updates {own.index.min()} to {own.index.max()}, loss {own['loss'].iloc[-1]:.2f}"
         for name, own in by_attempt.items()

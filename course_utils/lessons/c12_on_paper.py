@@ -13,7 +13,7 @@ from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
 from course_utils.hardware.links import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
-from course_utils.viz.parts import subplots
+from course_utils.viz.parts import patches, subplots
 from course_utils.viz.plots import bars, legend, lines, panels
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
@@ -47,61 +47,42 @@ def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25) -> floa
     return _ELEMENT * flops / (36 * share * bandwidth)
 
 
-def expert_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25) -> float:
-    """From which inner width of an expert on the wire takes at most `share` of what the experts compute.
-
-    A token goes to each of its experts and back, twice: 4h elements, of which (N − 1)/N leave the rank. An expert has three
-    matrices of h by its inner width and computes 18 h times that. Width, tokens and the number of experts cancel.
-    """
-    return 4 * (ranks - 1) / ranks * _ELEMENT * flops / (18 * share * bandwidth)
-
-
 def cuts_figure(
     flops: float, names: Sequence[str], has: Mapping[str, float], ranks: int = 8, share: float = 0.25
 ) -> tuple[Figure, str]:
     """What each cut asks for on each of `LINKS`, beside what a model `has`: "data", tokens of a card in an update; "ZeRO-3", in a
-    micro-batch; "tensor", its width; "pipeline", width times blocks of a stage; "experts", their inner width."""
+    micro-batch; "tensor", its width; "pipeline", width times blocks of a stage."""
     asks = {
         "data": ("tokens an update", lambda rate: tokens_that_pay(flops, rate, ranks, 2, share)),
         "ZeRO-3": ("tokens a micro-batch", lambda rate: tokens_that_pay(flops, rate, ranks, 3, share)),
         "tensor": ("width", lambda rate: width_that_pays(flops, rate, ranks, share)),
         "pipeline": ("width × blocks", lambda rate: stage_that_pays(flops, rate, share)),
-        "experts": ("inner width", lambda rate: expert_that_pays(flops, rate, ranks, share)),
     }
-    figure, panels = subplots(2, 3, figsize=(7.8, 5.2), layout="constrained", sharey=True)
+    figure, grid = panels(2, 2, height=5.6, sharey=True)
     by_cut, between = [], []
-    for axes, (name, (unit, ask)) in zip(panels.flat, asks.items(), strict=False):
+    for axes, (name, (unit, ask)) in zip(grid.flat, asks.items(), strict=True):
         needs = [ask(LINKS[link].bandwidth) for link in names]
         for row, need in enumerate(needs):
             color, mark = ("third", "o") if need <= has[name] else ("warning", "X")
             axes.plot(need, row, mark, color=COLORS[color], markersize=7)
-            frame = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}
-            side = "center" if not 1 / 8 < need / has[name] < 8 else "right" if need <= has[name] else "left"
-            look = {"textcoords": "offset points", "ha": side, "fontsize": 8, "bbox": frame}
-            axes.annotate(f"{need:,.0f}", (need, row), (0, 6), **look)
+            place, side = ((-8, -3), "right") if need <= has[name] else ((8, -3), "left")
+            axes.annotate(f"{need:,.0f}", (need, row), place, textcoords="offset points", ha=side, fontsize=9)
         axes.axvline(has[name], color=COLORS["ink"], linestyle="--", linewidth=1.2, zorder=0)
-        limits = min(*needs, has[name]) / 5, max(*needs, has[name]) * 15
-        is_right = np.log(has[name] / limits[0]) > 0.5 * np.log(limits[1] / limits[0])
-        place, side = (-3, "right") if is_right else (3, "left")
-        look = {"textcoords": "offset points", "ha": side, "fontsize": 8}
-        axes.annotate(f"this model: {has[name]:,}", (has[name], len(names) - 0.1), (place, 0), **look)
-        axes.set(xscale="log", xlim=limits, ylim=(len(names) + 0.1, -0.7), xlabel=unit)
-        axes.set_title(name, fontsize=10)
+        limits = min(*needs, has[name]) / 30, max(*needs, has[name]) * 30
+        axes.set(xscale="log", xlim=limits, ylim=(len(names) - 0.5, -0.5), xlabel=unit)
+        axes.set_title(f"{name}: this model has {has[name]:,} (dashed)", fontsize=10)
         axes.minorticks_off()
         enough = [link for link, need in zip(names, needs, strict=True) if need <= has[name]]
         if "400 Gb/s" in enough:
             between.append(name)
         listed = ", ".join(f"{link} {need:,.0f}" for link, need in zip(names, needs, strict=True))
         by_cut.append(f"{name}, {unit}: asked {listed}; has {has[name]:,}, enough on {', '.join(enough) or 'none'}")
-    panels[0, 0].set_yticks(range(len(names)), names)
-    key = panels.flat[len(asks)]
-    key.axis("off")
-    for row, (color, mark, words) in enumerate((("third", "o", "enough"), ("warning", "X", "too little"))):
-        key.plot([0.1], [row + 1], mark, color=COLORS[color], markersize=7)
-        key.text(0.18, row + 1, words, va="center", fontsize=9)
-    key.set_xlim(0, 1)
+    grid[0, 0].set_yticks(range(len(names)), names)
+    for mark, color, words in (("o", "third", "enough"), ("X", "warning", "too little")):
+        grid[0, 0].plot([], [], mark, color=COLORS[color], markersize=7, label=words)
+    figure.legend(loc="outside lower center", ncols=2)
     title = f"At 400 Gb/s, only the cuts by {' and '.join(between)} pay"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    figure.suptitle(title)
     return figure, f"{title}. What a cut asks for on {ranks} cards. {'. '.join(by_cut)}."
 
 
@@ -184,7 +165,8 @@ class MeshStep:
     @property
     def name(self) -> str:
         """The mesh and what else was chosen."""
-        return " × ".join(map(str, self.mesh)) + f", ZeRO-{self.stage}" + (", recomputes" if self.recompute else "")
+        shards = f", ZeRO-{self.stage}" * (self.mesh[0] > 1)
+        return " × ".join(map(str, self.mesh)) + shards + ", recomputes" * self.recompute
 
 
 def step_on_mesh(
@@ -264,7 +246,7 @@ def telling(steps: Sequence[MeshStep], best: int = 5) -> list[MeshStep]:
 def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, str]:
     """For each model the parts of the seconds of the steps that are `telling`."""
     shown = {name: telling(steps) for name, steps in by_model.items()}
-    figure, grid = panels(1, len(shown), height=1.5 + 0.36 * max(map(len, shown.values())), squeeze=False)
+    figure, grid = panels(1, len(shown), height=1.9 + 0.36 * max(map(len, shown.values())), squeeze=False)
     rankings = []
     for axes, (name, steps) in zip(grid[0], shown.items(), strict=True):
         longest, rows, notes = 2.5 * steps[0].total, {}, {}
@@ -274,8 +256,9 @@ def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, s
             rows[row] = dict(zip(PARTS, np.diff(ends, prepend=0.0), strict=True))
             notes[row] = f"{'→ ' if step.total > longest else ''}{step.total:.3g} s"
         title, x = f"{name}: {steps[0].name.partition(',')[0]} is quickest", "predicted seconds (→: longer)"
-        look = {"unit": "", "colors": PARTS, "notes": notes, "legend": axes is grid[0][0]}
+        look = {"unit": "", "colors": PARTS, "notes": notes, "legend": False}
         bars(rows, title, x, **look, axes=axes)
+        axes.title.set_fontsize(10)
         axes.tick_params(axis="y", labelsize=8)
         every = by_model[name]
         listed = "; ".join(f"{step.name} {step.total:.3g} s" for step in steps)
@@ -283,6 +266,9 @@ def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, s
             f"{name}, {sum(step.fits for step in every)} of {len(every)} meshes fit; data × tensor × pipeline, the quickest and "
             f"the largest of each kind: {listed}"
         )
+    drawn = [part for part in PARTS if any(step.seconds[part] for steps in shown.values() for step in steps)]
+    handles, names = patches(*((part, PARTS[part]) for part in drawn))
+    figure.legend(handles, names, loc="outside lower center", ncols=3)
     return figure, f"{'. '.join(rankings)}."
 
 
@@ -331,6 +317,12 @@ def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
     return tokens * run.model.operations(run.model.blocks, recompute=True) / run.cards / step.total
 
 
+def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
+    """Of a published run by what it achieved, and those in which half of the peak would compute it."""
+    operations = run.batch * run.model.length * run.model.operations(run.model.blocks, recompute=True) / run.cards
+    return operations / run.flops, operations / (0.5 * A100.flops["bfloat16"])
+
+
 def published_figure(runs: Sequence[PublishedRun] = PUBLISHED, share: float = 0.5) -> tuple[Figure, str]:
     """Achieved and predicted FLOP/s a card against the number of parameters, and `share` of the peak, which was assumed."""
     sizes = [run.model.parameters for run in runs]
@@ -349,9 +341,10 @@ def published_figure(runs: Sequence[PublishedRun] = PUBLISHED, share: float = 0.
         log="x",
         looks=looks | {level: ("ink", ":")},
         levels={level: half},
+        labels="legend",
     )
     figure.axes[0].set_xticks([1e9, 1e10, 1e11, 1e12], ["1 billion", "10 billion", "100 billion", "1 trillion"])
-    figure.axes[0].set_ylim(0, None)
+    figure.axes[0].set_ylim(100, 175)
     by_run = "; ".join(
         f"{run.model.parameters / 1e9:.1f} billion on {run.d} × {run.t} × {run.p}: {theirs:.0f}, predicted {ours:.0f}"
         for run, theirs, ours in zip(runs, achieved, predicted, strict=True)
@@ -367,8 +360,9 @@ def _root_mean_square(predicted: Sequence[float], achieved: Sequence[float]) -> 
 
 # Failures.
 
-LLAMA_3 = {"cards": 16_384, "days": 54, "interruptions": 419}
-"""Grattafiori et al. (2024), section 3.3.4: the unexpected ones, on up to 16,384 H100s."""
+LLAMA_3 = {"cards": 16_384, "days": 54, "interruptions": 419, "parameters": 405e9, "storage": 2e12}
+"""Grattafiori et al. (2024), sections 3.3.1 and 3.3.4: unexpected interruptions on up to 16,384 H100s; bytes a second that the
+storage takes all the time."""
 CARD_BETWEEN = LLAMA_3["days"] * 86_400 * LLAMA_3["cards"] / LLAMA_3["interruptions"]
 """Seconds between two failures of one card, by that run."""
 
@@ -423,31 +417,19 @@ def daly_interval(saving: float, between: float) -> float:
     return young_interval(saving, between) * (1 + math.sqrt(x) / 3 + x / 9) - saving
 
 
-def lost_asynchronously(writing: float, copying: float, restart: float, between: float) -> float:
-    """The expected share of time lost where training goes on while a checkpoint is written, one after the other.
-
-    Each stops training for the seconds of `copying` alone. A run goes on from the copy before the newest, since that is whole: of
-    n pieces between two failures n − 1 count, otherwise as in `daly_wall_clock`.
-    """
-    piece = (writing + copying) / between
-    return 1 - writing / between * math.exp(-restart / between - piece) / math.expm1(piece)
-
-
 def failures_figure(
     cards: Sequence[int],
     saving: float,
     restart: float,
-    copying: float,
     runs: int = 200,
 ) -> tuple[Figure, str]:
-    """The share of time that is lost against the interval, for several numbers of cards: Daly's lines, simulated dots, and a star
-    where checkpoints are written while training goes on."""
+    """The share of time that is lost against the interval, for several numbers of cards: Daly's lines and simulated dots."""
     figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
-    by_count, least, beside = [], {}, {}
+    by_count, least = [], {}
     for row, count in enumerate(cards):
         between, color = CARD_BETWEEN / count, SERIES[row]
         best = daly_interval(saving, between)
-        intervals, dots = (best * np.geomspace(1 / 6, 6, n) for n in (60, 9))
+        intervals, dots = (best * np.geomspace(1 / 20, 20, n) for n in (60, 9))
         lost = [1 - every / daly_wall_clock(every, every, saving, restart, between) for every in intervals]
         axes.plot(
             intervals / 60,
@@ -466,20 +448,18 @@ def failures_figure(
         least[count] = 1 - best / daly_wall_clock(best, best, saving, restart, between)
         axes.plot(best / 60, 100 * least[count], "|", color=COLORS["ink"], markersize=16)
         axes.text(dots[-1] / 60, seen[-1] + 4, f"{count:,} cards", color=writing(color), ha="right", fontsize=9)
-        beside[count] = lost_asynchronously(saving, copying, restart, between)
-        axes.plot(
-            saving / 60, 100 * beside[count], "*", color=COLORS[color], markersize=12, label="asynchronous checkpoints"
-        )
         by_count.append(
-            f"{count:,} cards: {3600 / between:.2g} restarts an hour, best every {format_seconds(best)}, "
-            f"{least[count]:.0%} lost, {beside[count]:.0%} where checkpoints are written meanwhile"
+            f"{count:,} cards: {3600 / between:.2g} failures an hour, best every {format_seconds(best)}, "
+            f"{least[count]:.0%} lost"
         )
-    axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(-4, 100))
-    axes.set_xticks(ticks := [0.5, 1, 3, 10, 30, 100, 300], [f"{tick}" for tick in ticks])
+    axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(-3, 80))
+    axes.set_xticks(ticks := [0.1, 0.3, 1, 3, 10, 30, 100, 300], [f"{tick}" for tick in ticks])
     axes.minorticks_off()
     legend(axes)
-    best, others = (", ".join(f"{share:.0%}" for share in shares.values()) for shares in (least, beside))
-    axes.set_title(f"At the best interval (|) {best} is lost;\nwith asynchronous checkpoints (★) {others}", fontsize=11)
-    begins = f"Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs, stars are "
-    begins += "asynchronous checkpoints"
+    lost = ", ".join(f"{share:.0%}" for share in least.values())
+    title = f"At the best interval (|) {lost} of the time is lost"
+    axes.set_title(title)
+    begins = (
+        f"{title}. Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs"
+    )
     return figure, f"{begins}. {'; '.join(by_count)}."

@@ -353,22 +353,16 @@ def time_schedules(
 def table_of_speeds(
     slots: Mapping[str, Schedule], asleep: Mapping[str, Timed], timed: Mapping[str, Timed]
 ) -> pd.DataFrame:
-    """A row for each schedule: slots and seconds of an update, and shares of them in which a stage works; last, how many times as
-    quick the second schedule is as the first."""
+    """A row for each schedule: slots and seconds of an update; last, how many times as quick the second is as the first."""
     rows = {
-        name: [
-            str(schedule.end),
-            *(format_seconds(seen[name].seconds) for seen in (asleep, timed)),
-            f"{float(1 - schedule.bubble):.0%}",
-            f"{timed[name].computing / timed[name].seconds:.0%}",
-        ]
+        name: [str(schedule.end), *(format_seconds(seen[name].seconds) for seen in (asleep, timed))]
         for name, schedule in slots.items()
     }
     first, second = slots
     ratios = [slots[first].end / slots[second].end]
     ratios += [seen[first].seconds / seen[second].seconds for seen in (asleep, timed)]
-    rows["times as quick"] = [*(f"{ratio:.2f}" for ratio in ratios), "", ""]
-    return pd.DataFrame(rows, ["slots", "asleep", "computing", "at work, by slots", "computed"]).T
+    rows["times as quick"] = [f"{ratio:.2f}" for ratio in ratios]
+    return pd.DataFrame(rows, ["slots", "asleep", "computing"]).T
 
 
 # Figures.
@@ -451,7 +445,8 @@ def halves_figure(stages: int = 3, micro_batches: int = 2) -> tuple[Figure, str]
         draw_slots(axes, schedule, f"{name}: {schedule.end} slots", letters=True)
     whole, cut = (schedule.end for schedule in ways.values())
     grid[0].set_xlim(0, max(whole, cut) * 1.02)
-    title = "The previous stage gets its gradients one slot earlier\nW fills slots that would otherwise be idle"
+    first, second = (schedule.spans[0, "B", 0][0] for schedule in ways.values())
+    title = f"Stage 0 gets its first gradient {first - second:g} slots earlier\nand W fills slots that would otherwise be idle"
     text = f"{stages} stages, {micro_batches} micro-batches: {whole} slots with whole backward passes, {cut} cut."
     return together(figure, title, text)
 

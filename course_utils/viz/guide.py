@@ -222,8 +222,8 @@ _DOES_NOT = (
 )
 _SLOW = "Green in the column time or traffic: try this rung.\nRed: leave this rung out, if you have it."
 _MEANING = (
-    f"A mark: at least {100 * LESS:.0f} % fewer bytes of this kind at the fullest instant of forward, backward or update; an "
-    "outlined one: not where there is most of this kind. Rungs for the optimizer replace each other. Time and traffic are "
+    f"Full mark: at least {100 * LESS:.0f} % fewer bytes of this kind in the phase with most of them. Outlined mark: in another "
+    "phase only (forward, backward or update). Rungs for the optimizer replace each other. Time and traffic are "
     f"multiples of what a step takes without the rung, from {100 * FELT:.0f} % on: of an {CARD}'s by its data sheet, without "
     "traffic, as if small matrix products were as fast as large ones. All are from dry runs of a small Llama in float32 on "
     f"{_RANKS} cards, or on one for a rung that does not go with several. ZeRO-1 is torch's ZeroRedundancyOptimizer, which sends "
