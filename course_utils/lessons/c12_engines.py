@@ -372,29 +372,6 @@ def deepspeed_alone(stage: int, clips: bool = False, **config) -> tuple[float, f
     return float(_gather_full(engine.module)["weight"].norm()), seen
 
 
-def trainer_alone(**options) -> list[float]:
-    """The rows that this rank is given where the loader has an order of its own, 6 to 0; `options` are the Trainer's."""
-    announce()
-    _silence()
-    from lightning import LightningModule
-
-    class Module(LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.weight, self.seen = nn.Parameter(torch.zeros(1)), []
-
-        def training_step(self, rows: list[torch.Tensor], index: int):
-            self.seen.append(rows[0].item())
-            return (self.weight * rows[0]).mean()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD([self.weight], lr=1.0)
-
-    module = Module()
-    _trainer(**options).fit(module, DataLoader(rows_of(), sampler=list(range(6, -1, -1))))
-    return module.seen
-
-
 # A node is lost.
 
 

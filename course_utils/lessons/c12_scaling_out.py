@@ -136,33 +136,6 @@ def by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
     return parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
 
 
-@dataclass
-class OnMesh:
-    """Of a rank on a mesh: its place on each axis, its gradients, and what it sent along each axis."""
-
-    place: dict[str, int]
-    seen: Seen
-    along: dict[str, int]
-
-
-def measure_mesh(work: Work, **sizes: int) -> OnMesh:
-    """To be launched: an update on a mesh of `data=` × `tensor=` ranks. Each slice along `data` shares out the micro-batches."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-    place = {axis: mesh.get_local_rank(axis) for axis in sizes}
-    groups = {axis: mesh.get_group(axis) for axis in sizes}
-    model = by_hand(work.model(), groups["tensor"])
-    with counted() as tensor:
-        gradients = _gradients_of(work, model, work.batches()[place["data"] :: sizes["data"]])
-    with counted() as data:
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad, group=groups["data"])
-    gradients = {name.replace(".module", ""): grad for name, grad in gradients.items()}  # the sums over the data ranks
-    seen = Seen(gradients, models.parameter_count(model), tensor)
-    return OnMesh(place, seen, {"tensor": tensor.sent, "data": data.sent})
-
-
 def without_sum(model: nn.Module) -> nn.Module:
     """`by_hand` with a fault: the gradient of a module's input is not summed over the ranks."""
     model = by_hand(model)

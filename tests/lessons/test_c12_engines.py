@@ -112,16 +112,6 @@ def test_deepspeed_clips_by_its_own_configuration_alone(stage):
     assert [moved for moved, _ in report] == pytest.approx([0.5] * 2, rel=1e-3)
 
 
-@pytest.mark.skipif(not find_spec("lightning"), reason="needs lightning")
-@pytest.mark.slow
-def test_lightning_splits_rows_in_an_order_of_its_own_unless_it_is_told_not_to():
-    first, second = launch(lesson.trainer_alone, 2, seconds=200)
-    assert [row for pair in zip(first, second, strict=True) for row in pair] != [*range(6, -1, -1), 6]
-    assert set(first + second) == set(range(7))
-    own = partial(lesson.trainer_alone, use_distributed_sampler=False)
-    assert launch(own, 2, seconds=200) == [[6, 5, 4, 3, 2, 1, 0]] * 2
-
-
 # A node is lost.
 
 

@@ -104,14 +104,6 @@ def test_torch_s_pipeline_is_ours(work):
             assert any("W" in action for action in order) == (kind == kinds[-1])
 
 
-def test_two_axes_are_the_same_training(work):
-    work = replace(work, micro_batches=4)
-    truth = lesson.gradients_alone(work)
-    for seen in launch(partial(lesson.measure_mesh, data=2, tensor=2), 4, work):
-        assert seen.seen.apart(truth, seen.place["tensor"]) < 1e-10
-        assert seen.along == {"tensor": 4 * 4 * 2 * work.boundary_bytes, "data": 8 * seen.seen.elements}
-
-
 def test_without_the_sum_what_lies_below_the_last_cut_is_wrong(work, truth):
     seen = launch(lesson.measure_tensor, 2, work, lesson.without_sum)
     assert lesson.error_of("lm_head.weight", seen, truth) == 0
