@@ -4,11 +4,8 @@ Each way is measured: bytes at the peak, bytes on the wire, the parameters after
 """
 
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +20,6 @@ from course_utils.distributed.torchrun import announce
 from course_utils.memory import Recipe, distinct_bytes, estimate
 from course_utils.memory.step.sharded import units_of
 from course_utils.memory.trace.allocator import Account, allocator_of, quiet
-from course_utils.settings import set_variable
 from course_utils.training.profile import PHASES
 from course_utils.units import MiB
 
@@ -468,31 +464,6 @@ def trainer_on_rank(config: "PretrainedConfig", recipe: Recipe, folder: str) -> 
         result = trainer.train()
     kind, model = str(trainer.accelerator.distributed_type), trainer.model_wrapped
     return Found(kind, type(model).__name__, models.parameter_count(model), result.training_loss, sent)
-
-
-def deepspeed_on_rank(config: "PretrainedConfig", recipe: Recipe, stage: int, **zero) -> Found:
-    """To be launched: `STEPS` steps under DeepSpeed's ZeRO of that stage; `sent` is of the last.
-
-    `zero` goes into its `zero_optimization`.
-    """
-    announce()
-    logging.disable()
-    warnings.simplefilter("ignore")
-    set_variable("DS_ACCELERATOR", "cpu")  # else it looks for other devices, at length
-    with redirect_stdout(StringIO()):
-        import deepspeed
-
-        model = models.from_configuration(config)
-        settings = {"train_micro_batch_size_per_gpu": recipe.batch, "zero_allow_untested_optimizer": True}
-        settings["zero_optimization"] = {"stage": stage, **zero}
-        engine = deepspeed.initialize(model=model, optimizer=adamw(model.parameters()), config=settings)[0]
-    for _ in range(STEPS):
-        with counted() as sent:
-            loss = engine(**batch_of(config, recipe, dist.get_rank())).loss
-            engine.backward(loss)
-            engine.step()
-    kind = type(engine.optimizer).__name__
-    return Found(kind, type(engine).__name__, models.parameter_count(engine), loss.item(), sent)
 
 
 def block_activations(config: "PretrainedConfig", recipe: Recipe) -> int:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from functools import partial
-from importlib.util import find_spec
 
 import pandas as pd
 import pytest
@@ -222,18 +221,6 @@ def test_accelerate_and_trainer_fall_back_to_data_parallelism(name, tmp_path):
         sent = seen.sent.frame()["sent"]
         assert set(sent.index) <= {"all-reduce", "broadcast", "all-gather"}
         assert sent["all-reduce"] == pytest.approx(communication("ddp", SMALL_P, 2).bytes, rel=0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not find_spec("deepspeed"), reason='needs the extra: pip install "course-utils[distributed]"')
-@pytest.mark.timeout(500)
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_deepspeed_trains_as_we_do(stage):
-    ours = launch(lesson.measure_way, 2, "ZeRO-3", SMALL, SHORT)[0]
-    seen = launch(lesson.deepspeed_on_rank, 2, SMALL, SHORT, stage, seconds=400)[0]
-    assert seen.kind.startswith("DeepSpeedZeroOptimizer")
-    assert seen.loss == pytest.approx(ours.losses[-1], rel=1e-3)
-    assert seen.sent.sent > 0
 
 
 steps = st.fixed_dictionaries(
