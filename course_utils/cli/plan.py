@@ -177,7 +177,7 @@ def _key_of(arguments: argparse.Namespace) -> str:
     files += sorted(path for kind in ("py", "yaml", "txt", "j2", "zip") for path in code.rglob(f"*.{kind}"))
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()]
     versions = []
-    for package in ("torch", "transformers", "peft", "bitsandbytes"):
+    for package in ("torch", "transformers", "peft", "trl", "bitsandbytes"):
         with suppress(PackageNotFoundError):
             versions.append(version(package))
     question = json.dumps([words, texts, versions])
@@ -202,7 +202,7 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         return answer, answer.splitlines(), 0
     if arguments.measure:
         return _measure_here(what, recipe)
-    if recipe.compiled and (arguments.row or not arguments.emit):
+    if recipe.compiled and (arguments.row is not None or not arguments.emit):
         return _say_unknown(arguments.model)
     if arguments.emit:
         answer = _emit(arguments, what, recipe)
@@ -349,7 +349,7 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
         return MACHINES[card].memory, named
     if given.isdigit() and int(given) < _MOST_GB:
         raise CourseError(f"--memory {given} has no unit; did you mean {given}GB?")
-    match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", given)
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]+)", given)
     if not match or match[2].upper() not in _UNITS:
         within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", given))
         raise CourseError(

@@ -248,7 +248,8 @@ def _death(code: int) -> str:
         return "ended before its work began (exit code 1)"
     if code >= 0:
         return f"died without a word (exit code {code})"
-    name = signal.Signals(-code).name
+    named = {one.value: one.name for one in signal.Signals}  # real-time signals have no names
+    name = named.get(-code, f"signal {-code}")
     return f"was killed by {name}{_OFTEN.get(name, '')}"
 
 

@@ -380,6 +380,8 @@ def test_it_is_held_against_this_machine(adapters, config, capsys, recwarn):
         (["nobody-1b", "--memory", "8GB"], "No model is called 'nobody-1b'"),
         (["gpt2-small"], "How large is the card"),
         (["gpt2-small", "--memory", "much"], "is neither a memory size"),
+        (["gpt2-small", "--memory", "1.2.3GB"], "is neither a memory size"),
+        (["gpt2-small", "--memory", "8GB", "--emit", "trl", "--row", "0"], "--row 0 is none of them"),
         (["gpt2-small", "--memory", "h100 80gb"], "did you mean H100?"),
         (["gpt2-small", "--memory", "24"], "did you mean 24GB?"),
         (["gpt2-small", "--memory", "8GB", "--machine", "abacus"], "No card is called 'abacus'"),

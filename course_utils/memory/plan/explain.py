@@ -81,7 +81,7 @@ def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
     phase, what = next(places, (None, None))
     if what:
         yield f"It happened in {what}."
-    if estimate is not None and amounts:
+    if estimate is not None and "requested" in amounts:
         yield from _locate_in_step(amounts["requested"], phase, estimate)
     if amounts.get("reserved but unused", 0) > 0.1 * amounts.get("card", inf):
         yield (
