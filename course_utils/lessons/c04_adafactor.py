@@ -273,7 +273,7 @@ def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence
     """How much of an update changes when all gradients are multiplied by a scale; one line per optimizer."""
     data = {name: dict(zip(scales, values, strict=True)) for name, values in lost.items()}
     y = "relative change of the steps"
-    title = "Below some scale ε decides, not the gradient"
+    title = "Below some scale ε replaces √V̂"
     figure, alt = lines(data, title, "scale of the gradients", y, log="x", labels="legend", number=".2f")
     (axes,) = figure.axes
     axes.axhline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
