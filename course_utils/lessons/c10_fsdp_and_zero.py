@@ -203,7 +203,8 @@ def accumulate(
 ) -> tuple:
     """To be launched: an update of FSDP2 from this many micro-batches. Returns calls, MiB sent on a ring, and MiB at the peak.
 
-    Without `sync` gradients are only sent with the last micro-batch, without `reshard` parameters stay gathered until then.
+    Without `sync` gradients are only sent with the last micro-batch, without `reshard` parameters stay
+    gathered from each backward pass to the next forward pass.
     """
     setup, batch = fsdp2(models.from_configuration(config)), batch_of(config, recipe, dist.get_rank())
     setup.step(batch)
