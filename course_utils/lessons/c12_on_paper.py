@@ -319,7 +319,7 @@ def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
 
 def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
     """Of a published run by what it achieved, and those in which half of the peak would compute it."""
-    operations = run.batch * run.model.length * run.model.operations(run.model.blocks, recompute=True) / run.cards
+    operations = run.batch * run.model.context * run.model.operations(run.model.blocks, recompute=True) / run.cards
     return operations / run.flops, operations / (0.5 * A100.flops["bfloat16"])
 
 
