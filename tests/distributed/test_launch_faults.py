@@ -186,7 +186,7 @@ def waiting(folder):
 def test_ranks_end_with_the_process_that_asked_for_them(tmp_path, send, sent):
     """Jupyter interrupts the kernel, Ctrl-C in a terminal all processes at once."""
     code = (
-        "import signal, sys; from pathlib import Path; sys.path[:0] = [sys.argv[2]]; import test_faults as here\n"
+        "import signal, sys; from pathlib import Path; sys.path[:0] = [sys.argv[2]]; import test_launch_faults as here\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs are born deaf to it
         "if __name__ == '__main__': here.launch(here.waiting, 2, Path(sys.argv[1]))"
     )

@@ -211,7 +211,7 @@ def test_figures_say_what_they_draw():
     )
     assert "one: 0.25 to 0.35, mean 0.30" in alt
     ends |= {"LoRA on q v": [0.1, 0.2]}
-    ways = {name: lesson.Tried(2048, 2048, 3.0, 0.75) for name in ("LoRA on q v", "SGD")}
+    ways = {name: lesson.FineTuning(2048, 2048, 3.0, 0.75) for name in ("LoRA on q v", "SGD")}
     figure, alt = lesson.choosing_figure(base, ways, ends)
     assert "Every way with adapters ends above AdamW with every seed." in alt
     assert "not run" in [text.get_text() for text in figure.axes[2].texts]
