@@ -86,12 +86,8 @@ def test_after_a_syntax_error_the_verdict_is_on_the_older_answer_and_says_so(pag
     answer(page, "q1", RIGHT)
     expect_said(page, "q1", "passed, 3 points", GREEN)
     answer(page, "q1", WRONG.replace("= {", "= {{", 1))
-    expect_said(
-        page,
-        "q1",
-        "failed with SyntaxError (incomplete input, line 2), so this is a verdict on the one from In [",
-        GREEN,
-    )
+    expect_said(page, "q1", "failed with SyntaxError", GREEN)
+    expect_said(page, "q1", "so this is a verdict on the one from In [", GREEN)
     save_picture(page, "exercise")
     answer(page, "q1", RIGHT)
     expect(shown(page, "q1")).not_to_contain_text("Not your newest answer", timeout=60_000)
