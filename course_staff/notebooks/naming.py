@@ -2,18 +2,12 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOMS = ("benchmarks", "course_staff", "course_utils", "tests")
 
 VAGUE = frozenset({"found", "said", "known", "asked", "kept", "told"})
-
-_STORED = {  # names that released sets or notebooks call
-    "course_utils/lessons/c10_fsdp_and_zero.py": "kept",
-    "course_utils/lessons/c11b_fewer_bits.py": "told",
-    "course_utils/lessons/c12_scaling_out.py": "kept",
-}
 
 _IRREGULAR = re.compile(
     r"beaten|begun|bent|born|bound|bought|broken|brought|built|caught|chosen|dealt|done|drawn|driven|fallen|felt|forgotten|"
@@ -33,19 +27,18 @@ def vague_names(root: Path) -> Iterator[str]:
     for room in ROOMS:
         for path in sorted((root / room).rglob("*.py")):
             place = path.relative_to(root).as_posix()
-            allowed = [name for stored, name in _STORED.items() if stored == place]
-            for line, remark in remarks_on(path.read_text(encoding="utf-8"), allowed):
+            for line, remark in remarks_on(path.read_text(encoding="utf-8")):
                 yield f"{place}:{line}: {remark}"
 
 
-def remarks_on(source: str, allowed: Collection[str] = ()) -> list[tuple[int, str]]:
-    """What is wrong with the names that Python source defines, but for those `allowed`: line, and a sentence."""
+def remarks_on(source: str) -> list[tuple[int, str]]:
+    """What is wrong with the names that Python source defines: line, and a sentence."""
     remarks = []
     for node in ast.walk(ast.parse(source)):
         name = _name_of(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _describes(name):
             remarks.append((node.lineno, f"{name} describes; name the helper by a verb that says what it does."))
-        elif name in VAGUE and name not in allowed:
+        elif name in VAGUE:
             remarks.append((node.lineno, f"{name!r} could be anything; name the value by what it is."))
     return sorted(remarks)
 

@@ -166,11 +166,11 @@ def measure_way(way: str, config: "PretrainedConfig", recipe: Recipe, **options)
     optimizer = getattr(setup.optimizer, inner) if inner else setup.optimizer
     state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v)]
     tensors = [*setup.model.parameters(), *setup.model.buffers(), *state, *batch.values()]
-    kept = {"parameters": setup.model.parameters(), "optimizer state": (s for s in state if s.dim())}
+    tensors_of_kind = {"parameters": setup.model.parameters(), "optimizer state": (s for s in state if s.dim())}
     return Seen(
         peak=distinct_bytes(map(local_part, tensors)) + above,
         carried=carried,
-        elements={kind: sum(local_part(tensor).numel() for tensor in every) for kind, every in kept.items()},
+        elements={kind: sum(local_part(tensor).numel() for tensor in every) for kind, every in tensors_of_kind.items()},
         kinds=tuple(sorted({type(p).__name__ for p in setup.model.parameters()})),
         traffic=traffic,
         losses=losses,
@@ -296,10 +296,10 @@ def two_moments(way: str, s: Sizes, N: int) -> dict[str, float]:  # noqa: N803
     parameters = gradients = 4 * s.P  # 4 bytes each
     averages = 8 * s.P  # Adam's two
     if way in ("DDP", "ZeRO-1"):
-        kept = parameters + (averages if way == "DDP" else averages / N)
+        resident = parameters + (averages if way == "DDP" else averages / N)
         copies = gradients if way == "DDP" else 0  # DDP's buckets
-        return {"loss": kept + s.B * s.a + s.loss, "gradients": kept + gradients + copies}
-    kept = (parameters + averages) / N  # shards
+        return {"loss": resident + s.B * s.a + s.loss, "gradients": resident + gradients + copies}
+    resident = (parameters + averages) / N  # shards
     root, unit, head = 4 * (s.P - s.B * s.u), 4 * s.u, 4 * s.h  # a tensor of each, gathered or a gradient
     waits = s.a + (unit if way == "ZeRO-2" else 0)  # of a block until its backward: activations, gathered parameters
     first, last = unit / N + (s.B - 1) * waits, s.B * unit / N  # gradient shards, and what the other blocks still hold
@@ -307,7 +307,7 @@ def two_moments(way: str, s: Sizes, N: int) -> dict[str, float]:  # noqa: N803
     # as it arises, in the flat row that is sent, and in the sum that arrives.
     in_block = root + head + 3 * unit + max(first, last)
     in_root = gradients / N + 3 * root  # gradient shards of all, and the root's gradient three times
-    return {"loss": kept + root + s.B * waits + s.loss, "gradients": kept + max(in_block, in_root)}
+    return {"loss": resident + root + s.B * waits + s.loss, "gradients": resident + max(in_block, in_root)}
 
 
 def train_alone(config: "PretrainedConfig", recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
