@@ -16,8 +16,8 @@ from course_utils.hardware.links import A100, LINKS, Cluster
 from course_utils.memory.formulas.estimate import Estimate, family
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, attempt
-from course_utils.memory.plan.changes import CHANGES
-from course_utils.memory.plan.verdict import FITS, needs, verdict_of
+from course_utils.memory.planning.changes import CHANGES
+from course_utils.memory.planning.verdict import FITS, needs, verdict_of
 from course_utils.memory.step.blocks import depth_of
 from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import ADAMW, Recipe, plain_recipe
@@ -116,7 +116,7 @@ class Weighed:
         """What is predicted beside its budget."""
         scenario = self.scenario
         rows = [
-            BudgetLine("memory of a card", scenario.memory, self.need[1], None, "bytes"),
+            BudgetLine("memory", scenario.memory, self.need[1], None, "bytes"),
             BudgetLine("an update", scenario.seconds, self.seconds, None, "seconds"),
         ]
         if scenario.between is not None:

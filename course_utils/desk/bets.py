@@ -46,14 +46,14 @@ class Bet:
 
     @property
     def verdict(self) -> str:
-        """How far off the guess was, in words: `'1.13 times too high'`."""
+        """How far off the guess was, in words: `'too high by a factor of 1.13'`."""
         side = "too high" if self.guess > self.truth else "too low"
         if self.guess == self.truth:
             return "exactly right"
         if self.distance is None:
             return f"{_with_unit(_number(abs(self.guess - self.truth)), self.unit)} {side}"
         ratio = min(max(self.guess, self.truth) / min(self.guess, self.truth), 1e300)
-        return f"{_number(ratio)} times {side}" if ratio >= _NEAR else f"less than 1 % {side}"
+        return f"{side} by a factor of {_number(ratio)}" if ratio >= _NEAR else f"less than 1 % {side}"
 
     def numbers(self) -> tuple[str, str]:
         """Guess and truth as text, with more digits where three of them would look alike."""
@@ -63,7 +63,7 @@ class Bet:
 
     def __str__(self):
         guess, truth = (_with_unit(figure, self.unit) for figure in self.numbers())
-        return f"You bet {guess}; it is {truth}: {'' if self.guess == self.truth else 'you were '}{self.verdict}."
+        return f"You bet {guess}; it is {truth}: {self.verdict}."
 
 
 BETS = Section("bets", lambda bets: {name: Bet(**one) for name, one in bets.items()})
@@ -99,7 +99,7 @@ def settle(name: str, truth: float) -> None:
     >>> guess = bet("07-example", 40, "MiB")
     Your bet: 40 MiB.
     >>> settle("07-example", 50)
-    You bet 40 MiB; it is 50 MiB: you were 1.25 times too low.
+    You bet 40 MiB; it is 50 MiB: too low by a factor of 1.25.
     """
     from IPython.display import display
 

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, suggest
 from course_utils.settings import Settings, read_settings, variables
 from course_utils.units import GiB, format_bytes
 
@@ -106,7 +106,7 @@ def probe_variable(name: str, value: str) -> Finding | None:
     """What is wrong with a variable `COURSE_…`: it cannot be used, or the course does not know it."""
     if name not in VARIABLES:
         choices = f"those are {', '.join(VARIABLES)}."
-        return Finding("note", f"{name} is set but is not a course variable; {instead(name, VARIABLES, choices)}")
+        return Finding("note", f"{name} is set but is not a course variable; {suggest(name, VARIABLES, choices)}")
     try:
         read_settings({name: value})
     except CourseError as error:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.optim.adafactor import rank_one, rms
-from course_utils.units import format_bytes
+from course_utils.units import MiB
 from course_utils.viz.memory import instants_figure
 from course_utils.viz.parts import byte_unit
 from course_utils.viz.plots import lines, panels, seeds_of, together
@@ -188,10 +188,10 @@ def growing_figure(matrices: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
         title = f"{name}\nerror {errors[name]:.0%}"
         size = _draw_heat(above, (squares / squares.mean()).log10(), (-3, 1), "viridis", title)
         ratio = _draw_heat(below, (guess / squares).log10(), (-_DECADES, _DECADES), "RdBu_r", "V̂ / V")
-    for row, picture, what in zip(axes, (size, ratio), ("g² / its mean", "V̂ / V"), strict=True):
+    for row, picture, what in zip(axes, (size, ratio), ("V / its mean", "V̂ / V"), strict=True):
         figure.colorbar(picture, ax=row.tolist(), label=f"log₁₀ of {what}", extend="both", aspect=12)
     by_name = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
-    text = f"The first {_DRAWN} rows and columns of g², and V̂ / V below. Error of the whole matrix: {by_name}."
+    text = f"The first {_DRAWN} rows and columns of V = g², and V̂ / V below. Error of the whole matrix: {by_name}."
     return together(figure, "One token is exact; sums of tokens are not", text)
 
 
@@ -236,13 +236,14 @@ def estimate_figure(squares: torch.Tensor, name: str = "", conclusion: str = "")
     figure, axes = panels(1, 3, height=3.1, sharey=True)
     _draw_heat(axes[0], squares.log10(), limits, "viridis", "V")
     number = _draw_heat(axes[1], estimated.log10(), limits, "viridis", "V̂, from rows and columns")
-    figure.colorbar(number, ax=axes[:2], location="bottom", aspect=40, label="log₁₀ of the number")
+    figure.colorbar(number, ax=axes[:2], location="bottom", aspect=40, label="log₁₀ of V and of V̂")
     quotient = _draw_heat(axes[2], ratio, (-_DECADES, _DECADES), "RdBu_r", "V̂ / V")
     figure.colorbar(quotient, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
     finite = ratio[ratio.isfinite()]
     near = (finite.abs() <= log10(2)).double().mean().item()
     error = _describe_error(relative_error(squares, estimated), near)
-    crop = f"; first {_DRAWN} shown" if max(squares.shape) > _DRAWN else ""
+    shown = " × ".join(str(min(_DRAWN, size)) for size in squares.shape)
+    crop = f"; first {shown} shown" if max(squares.shape) > _DRAWN else ""
     size = f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {error}{crop}"
     text = (
         f"Three pictures of a matrix{f' ({name})' if name else ''} of {squares.shape[0]} by {squares.shape[1]} squares: "
@@ -273,7 +274,7 @@ def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence
     """How much of an update changes when all gradients are multiplied by a scale; one line per optimizer."""
     data = {name: dict(zip(scales, values, strict=True)) for name, values in lost.items()}
     y = "relative change of the steps"
-    title = "Below some scale ε replaces √V̂"
+    title = "With small gradients ε takes over, in PyTorch's Adafactor first"
     figure, alt = lines(data, title, "scale of the gradients", y, log="x", labels="legend", number=".2f")
     (axes,) = figure.axes
     axes.axhline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
@@ -307,7 +308,9 @@ def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[
     kinds = list(parts)  # Adafactor's state is too thin to be seen
     place = sum(parts[kind] for kind in kinds[: kinds.index("optimizer state")]) / byte_unit(max(before, after))[1]
     look = {"textcoords": "offset points", "fontsize": 8.5, "va": "center", "arrowprops": {"arrowstyle": "-"}}
-    figure.axes[0].annotate(f"O: {format_bytes(parts['optimizer state'])}", (place, 0.69), (14, 8), **look)
+    figure.axes[0].annotate(
+        f"optimizer state: {parts['optimizer state'] / MiB:.2f} MiB", (place, 0.69), (14, 8), **look
+    )
     return figure, alt
 
 

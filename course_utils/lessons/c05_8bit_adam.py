@@ -255,7 +255,7 @@ def codebooks_figure() -> tuple[Figure, str]:
         counts = ", ".join(str(int(count)) for count in decades)
         ends.append(
             f"the {name} book has {counts} entries in the three uppermost decades and loses more than half of a value "
-            f"below {lost[name]:.1g}"
+            f"below {lost[name]:.2g}"
         )
     top.set(yticks=(1, 0), yticklabels=books, ylim=(-0.6, 1.6), title="Where the 256 entries lie")
     looks = {"linear": ("second", "-"), "dynamic": ("first", "-")}
@@ -264,7 +264,7 @@ def codebooks_figure() -> tuple[Figure, str]:
     below.set_ylim(1e-3, 2)
     for name, x, y in (("linear", 0.012, 0.2), ("dynamic", 8e-5, 0.3)):
         below.text(x, y, name, color=writing(looks[name][0]), va="bottom")
-    title = f"Off by more than half below {lost['linear']:.1g} in the linear book, below {_power(lost['dynamic'])} in the dynamic"
+    title = f"Off by more than half below {lost['linear']:.2g} in the linear book, below {_power(lost['dynamic'])} in the dynamic"
     return together(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
 
 
@@ -281,7 +281,7 @@ def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> t
         return [relative_error(tensor, dynamic_codebook(False), size).median().item()]
 
     data = {
-        name: {"as they are": error(values.flatten(), size), "with one outlier": error(with_outlier, size)}
+        name: {"no outlier": error(values.flatten(), size), "with one outlier": error(with_outlier, size)}
         for name, size in rows.items()
     }
     title = "With one scale for all, one outlier spoils the median"
@@ -311,21 +311,19 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
             "32 bits": follow(start, target, steps, beta, None),
             "8 bits, nearest": follow(start, target, steps, beta, nearest),
             "stochastic, one run": follow(start, target, steps, beta, by_chance),
-            "stochastic, mean of 200": follow(start, target, steps, beta, by_chance, copies=200),
+            "stochastic, mean of 200 runs": follow(start, target, steps, beta, by_chance, copies=200),
         }
         ratio = sqrt(curves["32 bits"][-1] / curves["8 bits, nearest"][-1])
-        step = f"steps {ratio:.1f} times too long" if ratio > 1 else f"steps {1 / ratio:.1f} times too short"
+        step = f"steps too {'long' if ratio > 1 else 'short'} by a factor of {max(ratio, 1 / ratio):.1f}"
         looks = {name: (color, "-") for name, color in zip(curves, colors, strict=True)}
         data = {name: enumerate(curve, 1) for name, curve in curves.items()}
-        lines(data, f"{title}: {step}", y="v / largest of its block", looks=looks, labels="none", axes=panel)
+        lines(
+            data, f"{title}:\nin the end {step}", y="v / largest of its block", looks=looks, labels="none", axes=panel
+        )
         panel.lines[0].set_linewidth(5)
         panel.lines[2].set_linewidth(1)
         means = "; ".join(f"{name} {curve[-1].item():.3f}" for name, curve in curves.items())
         by_case.append(f"v starts at {start:g} and its input is {target:g}; after {steps} steps it is: {means}; {step}")
-        falls, look = start > target, {"textcoords": "offset points", "fontsize": 9, "arrowprops": {"arrowstyle": "-"}}
-        places = ((-40, -24), (30, 24)) if falls else ((30, -24), (-40, 24))
-        for line, text, place in zip(panel.lines[2:], ("one run", "mean of 200"), places, strict=True):
-            panel.annotate(text, (steps // 3, line.get_ydata()[steps // 3]), place, ha="center", **look)
     legend(panel)
     title = "Rounded to the nearest entry, v freezes: too high or too low"
     return together(figure, title, f"With β₂ = {beta:g}. {'. '.join(by_case)}.")

@@ -173,7 +173,7 @@ def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
         panel.annotate(f"{at_default:.2f}", (1e-3, at_default), (-8, -12), textcoords="offset points", ha="right")
         panel.set(ylim=(0, 2.6))
     legend(axes[0])
-    return together(figure, "Up to 0.001 the schedule moves the loss, and the optimizer does not", *texts)
+    return together(figure, "At 0.0003 and 0.001 the schedule moves the loss, and the optimizer does not", *texts)
 
 
 def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Figure, str]:
@@ -183,8 +183,9 @@ def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Fig
         of_name = race[race["name"] == name]
         row = f"{name}\n{state_bytes[name] / MiB:.2f} MiB" if name in state_bytes else name
         ends[row] = {"training": of_name["loss"].tolist(), "held-out files": of_name["test"].tolist()}
-    title = "Muon ends lowest, and a smaller state does not mean a higher loss"
-    figure, alt = dots(ends, title, "loss at the end, a mark for each seed", spread=0.3, axes=panels(height=3.6)[1])
+    title = "Muon ends lowest, and a smaller state need not mean a higher loss"
+    x = "loss at the end; seeds 0, 1 and 2 from top to bottom of each row"
+    figure, alt = dots(ends, title, x, spread=0.3, axes=panels(height=3.6)[1])
     figure.axes[0].set(xlim=(0, 2.6))
     return figure, alt
 

@@ -250,9 +250,10 @@ def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -
     below.set_yticks([0.5, 1, 2, 5], ["0.5", "1", "2", "5"])
     below.minorticks_off()
     below.set_xticks(places[:: max(1, k // 16)])
+    order = "sorted by length" if by_length else "not sorted"
     return together(
         figure,
-        f"{k} × {size} texts: a mean of means is off by {error:.0%} of the gradient",
+        f"{k} × {size} texts, {order}: a mean of means is off by {error:.0%} of the gradient",
         f"{k} micro-batches of {counts.min()} to {counts.max()} tokens. A mean of means weighs a token "
         f"{weights.min():.2f} to {weights.max():.2f} times as it should; the gradient is off by {error:.1%}.",
     )
@@ -302,6 +303,13 @@ def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: 
         data = {name: {every * (i + 1): loss for i, loss in enumerate(run[kind])} for name, run in runs.items()}
         x = "update, from 32 texts each"
         texts.append(lines(data, title, x, y, number=".2f", labels=labels, axes=panel)[1])
+        panel.set_ylabel("loss")
+    for run, what, place in zip(
+        runs.values(), ("per token", "per text"), ((8, 6, "left"), (-8, -14, "right")), strict=True
+    ):
+        middle = len(run["reported"]) // 2
+        here, (right, up, side) = (every * (middle + 1), run["reported"][middle]), place
+        axes[0].annotate(f"mean {what}", here, (right, up), textcoords="offset points", ha=side, fontsize=9)
     return together(
         figure, "The mean of means reports a lower loss, and predicts held-out tokens about as well", *texts
     )
@@ -321,7 +329,7 @@ def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[F
             middle = kinds.index(kind) + kinds.count(kind) / 2
             axes.text(middle, row + 0.5, kind, ha="center", va="center", fontsize=8)
     *_, (name, sizes) = updates.items()
-    title = f"{name}: the first update has {sizes[0]}, and {batches - sum(sizes)} is left over"
+    title = f"“{name}”: the first update gets {sizes[0]} of {batches} micro-batches, and {batches - sum(sizes)} is left over"
     figure, alt = timeline(spans, list(updates), title, "micro-batch, counted from 0", looks=looks, axes=axes)
     axes.set_xticks([place + 0.5 for place in range(batches)], range(batches))
     axes.grid(visible=False)
@@ -348,7 +356,7 @@ def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Seq
         "Twice the micro-batches, half the noise; training raises it relative to the gradient",
         "k, micro-batches of an update (log)",
     )
-    y = "variance of the gradient\n/ its squared length (log)"
+    y = "noise variance / squared\ngradient norm (log)"
     figure, alt = lines(data, title, x, y, log="xy", looks=looks)
     for line in list(figure.axes[0].lines)[: len(data)]:
         first = line.get_ydata()[0]
@@ -360,8 +368,8 @@ def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Seq
 
 
 def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[Figure, str]:
-    """Peaks of a step by the way its batch is cut: a bar by pencil, a mark from the run, and the sizes in words."""
-    pencil = "closed form, as backward begins"
+    """Peaks of a step by the way its batch is cut: a bar in closed form, a mark from the run, and the sizes in words."""
+    pencil = "closed form: P + O + A (+ G)"
     return bars(
         {name: {pencil: size} for name, size in predicted.items()},
         "A second micro-batch adds one G here; further ones add nothing",

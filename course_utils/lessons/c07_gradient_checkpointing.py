@@ -97,7 +97,7 @@ def segment_curves_figure(
     """Peak bytes against the number of segments: a panel per model with r · n, and the lines `predicted` and `measured`.
 
     The root of r · n is marked. The title says by how much the peak there, or at one segment per block where blocks are
-    fewer, is above the lowest measured one.
+    fewer than the root, is above the lowest measured one.
     """
     figure, grid = panels(1, len(curves), height=3.3, squeeze=False)
     texts, above = [], []
@@ -107,18 +107,15 @@ def segment_curves_figure(
         lowest, root = min(line, key=line.get), sqrt(product)
         nearest = min(line, key=lambda segments: abs(segments - root))
         above.append(line[nearest] / line[lowest] - 1)
-        title = f"{title}\nlowest at {lowest}, √(r·n) = {root:.3g}"
+        title = f"{title}\nlowest at {lowest}, √(r·n) = {root:.3g}{' > n' if root > max(line) else ''}"
         _, alt = lines(data, title, "segments c", "peak", unit="bytes", looks=looks, labels="none", axes=axes)
         axes.lines[0].set_linewidth(4)
         axes.axvline(root, color=COLORS["warning"], linestyle=":", linewidth=1.4, label="√(r·n)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         texts.append(alt)
     legend(axes)
-    title = "At √(r·n) segments, or at one per block, the peak is the lowest that we tried"
-    if max(above) >= 0.005:
-        title = (
-            f"At √(r·n) segments, or at one per block, the peak is within {max(above):.0%} of the lowest that we tried"
-        )
+    near = f"within {max(above):.0%} of the lowest" if max(above) >= 0.005 else "the lowest"
+    title = f"At √(r·n) segments, at most one per block, the peak is {near} that we tried"
     return together(figure, title, *texts)
 
 
@@ -126,7 +123,7 @@ def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Fig
     """A row per way to train: its memory and its time, both relative to the first one's."""
     figure, grid = panels(1, 2, height=0.9 + 0.4 * len(ways), sharey=True)
     texts = []
-    for panel, what in enumerate(("peak,\n× without a checkpoint", "seconds of a step,\n× without a checkpoint")):
+    for panel, what in enumerate(("peak,\nrelative to no checkpoint", "seconds of a step,\nrelative to no checkpoint")):
         data = {name: [both[panel]] for name, both in ways.items()}
         texts.append(dots(data, x=what, axes=grid[panel])[1])
         grid[panel].axvline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
@@ -134,9 +131,9 @@ def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Fig
     saving = list(ways)[1:]
     least = min(saving, key=lambda name: ways[name][0])
     *others, slowest = sorted(saving, key=lambda name: ways[name][1])
-    title = f"Every way saves at least {1 - max(ways[name][0] for name in saving):.0%} of the peak; the most: {least}"
+    title = f"The allocator's peak falls by at least {1 - max(ways[name][0] for name in saving):.0%}; lowest: {least}"
     if ways[slowest][1] > 1.05 * max(ways[name][1] for name in others):  # nearer ones may swap places
-        title += ", the slowest" if slowest == least else f"; the slowest: {slowest}"
+        title += ", the slowest" if slowest == least else f"; slowest: {slowest}"
     return together(figure, title, "Both relative to the first.", *texts)
 
 
@@ -164,7 +161,7 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     looks = {"peak": ("predicted", ".-")}
     lines(
         {"peak": peaks},
-        f"Lowest at c = {lowest}",
+        f"The dot is your c = {segments}",
         "segments c",
         "peak",
         unit="bytes",
@@ -175,7 +172,7 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     right.plot(segments, right.lines[0].get_ydata()[segments - 1], "o", color=COLORS["warning"], markersize=9)
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, (
-        f"{blocks} blocks in {segments} segments, batch {batch}, {per_block:g} boundaries to a block: at most "
+        f"{blocks} blocks in {segments} segments, batch {batch}, {per_block:g} boundaries per block: at most "
         f"{format_bytes(now)} are kept instead of {format_bytes(without)}; {blocks} blocks are computed "
         f"again, so that a step takes {end} units of time instead of {plain_end}. The lowest peak has {lowest} segments."
     )

@@ -294,7 +294,7 @@ def formats_figure() -> tuple[Figure, str]:
             f"{number.name}: {number.exponent_bits} exponent and {number.mantissa_bits} mantissa bits, largest "
             f"{number.largest:.3g}, smallest normal {number.smallest_normal:.2g}, spacing at 1 {number.spacing(1):.2g}"
         )
-    _name_fields(left, FORMATS["fp32"], -0.75, 0.7)
+    _name_fields(left, FORMATS["fp32"], -0.75, 0.56)
     last = len(FORMATS) - 0.5
     left.set(yticks=range(len(FORMATS)), yticklabels=FORMATS, xlim=(0, 32.5), xlabel="bits", ylim=(last, -1.3))
     right.text(24, last - 1.5, "subnormal\nnumbers are pale", va="center", fontsize=8)
@@ -382,10 +382,12 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
         axes.axvline(edge, color=COLORS["ink"], linewidth=1, linestyle="--")
     top.text(left + 0.5, 1, "◂ to 2⁻¹³³", va="center", ha="left", fontsize=8, color=BIT_INK)
     top.text(left + 0.5, 0, "subnormal numbers are pale", va="center", fontsize=8)
+    top.text(edge - 0.5, 2.5, "half of fp16's smallest", va="center", ha="right", fontsize=8)
     top.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.3, -0.6))
     top.grid(visible=False, axis="y")
     panels[1].set(xlabel="size of a gradient, as a power of two", xlim=(left, 20))
-    title = f"In fp16 {_percent(lost[0])} of the outputs' gradients vanish, and {_percent(lost[1])} of the parameters'"
+    shares = f"{_percent(lost[0])} of the outputs' gradients vanish in fp16, and {_percent(lost[1])} of the parameters'"
+    title = f"Without a scale, {shares}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure, f"{title}. Histograms over powers of two: {'; '.join(tails)}, half of fp16's smallest."
 
@@ -400,7 +402,7 @@ def scale_window_figure(
     """The shares of gradients that vanish, lose bits and overflow in a format, against the loss scale."""
     losses = [underflow_in(gradients, number, 2.0**power) for power in powers]
     kinds = {"vanished": "vanish", "subnormal": "lose bits", "overflowed": "overflow"}
-    looks = {name: (color, ".-") for name, color in zip(kinds.values(), ("first", "fourth", "second"), strict=True)}
+    looks = {name: (color, ".-") for name, color in zip(kinds.values(), ("warning", "fourth", "ink"), strict=True)}
     data = {
         label: {power: getattr(loss, name) for power, loss in zip(powers, losses, strict=True)}
         for name, label in kinds.items()
@@ -409,7 +411,7 @@ def scale_window_figure(
     title = f"No scale suits all in {number.name}"
     if good:
         title = f"From S = 2^{good[0]} to 2^{good[-1]} less than 1 % vanish in {number.name}, and none overflows"
-    x, y = "loss scale S, as a power of two", "gradients that are not 0"
+    x, y = "loss scale S, as a power of two", "all gradients that are not 0"
     figure, alt = lines(data, "", x, y, unit="%", looks=looks, labels="none")
     for name, line in data.items():  # named where they are highest: elsewhere they lie on each other
         top = max(line, key=line.get)
@@ -443,11 +445,15 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
 def _speed_conclusion(speed: dict, calls: Sequence[str], narrow: Sequence[str]) -> str:
     """What can be said of every narrow type."""
     faster = [call for call in calls if all(speed[call, kind]["measured"] > 1.1 for kind in narrow)]
-    title = f"Faster here in both: {' and '.join(faster)}" if faster else "No call is faster in both types"
+    title = f"{' and '.join(faster).capitalize()}: faster in both" if faster else "No call is faster in both types"
     for call in (call for call in calls if call not in faster):
-        times = ", ".join(f"{speed[call, kind]['measured']:.2g} × in {kind}" for kind in narrow)
+        times = ", ".join(f"{_say_speed(speed[call, kind]['measured'])} in {kind}" for kind in narrow)
         title += f". {call.capitalize()}: {times}"
     return title
+
+
+def _say_speed(multiple: float) -> str:
+    return f"{multiple:.2g} × as fast" if multiple >= 1 else f"{1 / multiple:.2g} × slower"
 
 
 def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
@@ -458,7 +464,7 @@ def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
     x, y = "one value of x, as a multiple of the largest other one, logarithmic axis", "error of the other rows"
     figure, alt = lines(dict(errors.items()), "", x, y, unit="%", log="x")
     worst, best = (errors.iloc[-1].filter(like=part).max() for part in ("one scale", "block"))
-    title = f"One large value: errors up to {worst:.0%} with one scale a tensor, up to {best:.1%} with blocks"
+    title = f"One large value: errors up to {worst:.0%} with one scale per tensor, up to {best:.1%} with blocks"
     return together(figure, title, alt)
 
 
@@ -528,7 +534,7 @@ def number_figure(number: tuple[str, int, float]) -> tuple[Figure, str]:
     bits.set_title(f"{name}: {text}")
     if isfinite(value):
         _draw_neighbors(line, kind, value, asked_for)
-        error = f", off by {abs(value - asked_for) / abs(asked_for):.2g} of it" if asked_for else ""
+        error = f", relative error {abs(value - asked_for) / abs(asked_for):.2g}" if asked_for else ""
         line.set_title(f"{asked_for:.9g} becomes {value:.9g}{error}; spacing here {kind.spacing(value):.3g}")
     else:
         line.set_title(f"{asked_for:.9g} becomes {value}: the largest number is {kind.largest:.5g}")
@@ -597,7 +603,7 @@ def _draw_neighbors(axes: Axes, number: Format, value: float, asked_for: float) 
     axes.plot(marks, [0] * len(marks), "|", color=COLORS["ink"], markersize=22)
     axes.plot([value], [0], "o", color=COLORS["first"], markersize=9)
     words = {"ha": "center", "va": "center", "fontsize": 9}
-    axes.text(value, -0.42, "the number it is", color=writing("first"), **words)
+    axes.text(value, -0.42, "the number stored", color=writing("first"), **words)
     if low <= asked_for <= high:
         axes.plot([asked_for], [0.3], "v", color=COLORS["second"], markersize=9)
         axes.text(asked_for, 0.52, "the number asked for", color=writing("second"), **words)

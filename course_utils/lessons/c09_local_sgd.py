@@ -343,8 +343,8 @@ def local_rounds_figure(ranks: int = 3, every: int = 4, steps: int = 8) -> tuple
     sending = 0.8  # of a step's time
     figure, axes = panels(2, 1, height=3.6, sharex=True)
     titles = (
-        f"data parallelism: gradients are averaged at each step, {steps} times",
-        f"local SGD, H = {every}: parameters are averaged after {every} steps, {steps // every} times",
+        f"data parallelism: gradients are averaged at each step ({steps} averages)",
+        f"local SGD, H = {every}: parameters are averaged every {every} steps ({steps // every} averages)",
     )
     looks = {"a step of a rank": ("first", ""), "all ranks send": ("gradients", "")}
     for panel, h, title in zip(axes, (1, every), titles, strict=True):
@@ -355,7 +355,7 @@ def local_rounds_figure(ranks: int = 3, every: int = 4, steps: int = 8) -> tuple
             if (step + 1) % h == 0:
                 spans.append(Span(rank, start + 1, start + 1 + sending, "all ranks send"))
         timeline(spans, [f"rank {rank}" for rank in range(ranks)], title, looks=looks, axes=panel)
-        panel.set(xlim=(0, steps * (1 + sending) + 0.1), xticks=[])
+        panel.set(xlim=(0, steps * (1 + sending) + 0.1), xticks=[], xlabel="time (lengths are made up)")
     axes[0].set(xlabel="")
     legend(panel, *((kind, color) for kind, (color, _) in looks.items()))
     return figure, (
@@ -396,7 +396,7 @@ def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
     gaps = []
     for axes, (group, runs) in zip(grid[0], drifts.items(), strict=True):
         looks = {name: (color, "-") for name, color in zip(runs, SERIES, strict=False)}
-        lines(runs, group, y="distance to the mean, ‖θ − θ̄‖", looks=looks, labels="none", axes=axes)
+        lines(runs, group, y="distance to the ranks' mean", looks=looks, labels="none", axes=axes)
         for name, points in runs.items():
             gaps.append(f"{group}, {name}: at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end")
     legend(grid[0][0])
@@ -418,8 +418,8 @@ def apart_figure(lines: Mapping[str, Sequence[tuple[int, float]]], low: float) -
         panel.text(1.01 * points[-1][0], last, name, color=writing(color), va="center")
     top = max(d for points in lines.values() for _, d in points)
     above.set(ylim=(low, 1.25 * top), title="Run A never closes the gap; run B closes it with its first average")
-    below.set(ylim=(-0.03 * low, low), xlabel="step (the scale of the distance changes between the panels)")
-    figure.supylabel("distance to the mean, ‖θ − θ̄‖", fontsize=10)
+    below.set(ylim=(-0.03 * low, low), xlabel="step")
+    figure.supylabel("distance to the ranks' mean (two scales)", fontsize=10)
     distances = "; ".join(
         f"{name} begins at {points[0][1]:.2g}, is at most {max(d for _, d in points):.2g}, and ends at {points[-1][1]:.2g}"
         for name, points in lines.items()
@@ -452,7 +452,7 @@ def losses_of_ways_figure(
     figure, (curves, left, right) = panels(1, 3, height=3.3, width_ratios=(1.5, 1, 1))
     looks = {way: (color, "-") for way, color in zip(runs, SERIES, strict=False)}
     data = {way: zip(run.steps, run.losses, strict=True) for way, run in runs.items()}
-    title = f"mark: no later average is above {level:.2f}"
+    title = f"mark: no later average shown is above {level:.2f}"
     lines(data, title, "steps", "loss of the mean", looks=looks, labels="legend", number=".2f", axes=curves)
     curves.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
     for (way, (step, *_)), marker, size in zip(
@@ -467,7 +467,7 @@ def losses_of_ways_figure(
         rows, colors = {way: {way: value} for way, value in values.items()}, {way: looks[way][0] for way in runs}
         bars(
             rows,
-            "bytes to there" if unit == "bytes" else "time to there, on paper",
+            "bytes by then" if unit == "bytes" else "time by then, on paper",
             what,
             unit=unit,
             colors=colors,
@@ -477,15 +477,15 @@ def losses_of_ways_figure(
         axes.set_xlim(0, 1.2 * axes.get_xlim()[1])
     right.set_yticklabels([])
     quick, most, slowest = min(costs, key=lambda way: costs[way][0]), max(sent, key=sent.get), max(times, key=times.get)
-    dear = f"{most} the most bytes and {slowest} the most seconds"
-    dear = "the most bytes and seconds" if quick == most == slowest else dear
+    dear = f"{most} the most bytes and, on paper, {slowest} the most time"
+    dear = "the most bytes and, on paper, the most time" if quick == most == slowest else dear
     by_way = "; ".join(
         f"{way}: {format_counted(step, 'step')}, {format_bytes(sent[way])} sent, {format_seconds(times[way])}"
         for way, (step, *_) in costs.items()
     )
     return together(
         figure,
-        f"{quick} needs the fewest steps to reach a loss of {level:.2f}, and {dear}",
+        f"To a loss of {level:.2f}, {quick} takes the fewest steps, {dear}",
         f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}, with predicted times. {by_way}.",
     )
 
@@ -589,11 +589,13 @@ def play_local_drift(
             plane.plot(*track.T, color=color, linewidth=1)
         plane.plot(*centers[rank], "x", color=color, markersize=8, markeredgewidth=2)
     plane.plot(*means[::every].T, "o-", color=COLORS["ink"], markersize=4, linewidth=2, label="ranks' mean at averages")
+    plane.plot([], [], color=COLORS["ink"], linewidth=1, label="a rank's path")
     star = {"color": COLORS["inputs"], "markersize": 15, "markeredgecolor": COLORS["ink"]}
     plane.plot([], [], "x", color=COLORS["ink"], markeredgewidth=2, label="a rank's own minimum")
     plane.plot(*lowest, "*", **star, label="joint minimum")
+    plane.plot([], [], color=COLORS["grid"], linewidth=1, label="equal joint loss")
     plane.set(xlabel="first parameter", ylabel="second parameter", xlim=(-2.7, 2.7), ylim=(-2.4, 2.4), aspect="equal")
-    plane.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
+    figure.legend(*plane.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     drifts = _sawtooth(places, every)
     line.plot(*zip(*drifts, strict=True), color=COLORS["first"])
     line.set(xlabel="step", ylabel="distance to the mean\n(over all ranks)", xlim=(0, None), ylim=(0, None))

@@ -107,9 +107,9 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     above.set(xlim=(-0.6, len(life) - 0.4), ylim=(-0.1, 1.1))
     above.axis("off")
     most_held = max(sum(held.values()) for *_, held in life) / size
-    below.set(ylabel=f"of this unit on a rank, {size_name}", xticks=[], ylim=(0, 1.12 * most_held))
+    below.set(ylabel=f"memory of this block on a rank, {size_name}", xticks=[], ylim=(0, 1.12 * most_held))
     below.grid(axis="x", visible=False)
-    title = "A block is whole twice in a step, and at its end its gradient is held three times"
+    title = "A block is gathered twice a step; to be summed, its gradient is held three times"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     moments = "; ".join(
         f"{what} ({lane}): " + ", ".join(f"{kind} {format_bytes(count)}" for kind, count in held.items())
@@ -158,7 +158,7 @@ def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
     axes = panels(height=1.2 + 0.95 * len(runs))[1]
     names = [f"{run}: {does}" for run in runs for does in ("computes", "sends, receives")]
     shares = ", ".join(f"{name} {overlap(lane):.0%}" for name, lane in runs.items())
-    title = f"Communication hidden by computing: {shares}"
+    title = f"Communication of rank 0 that computing hides: {shares}"
     _draw_lanes(axes, jobs, names, title, "time of a step of rank 0", unit="seconds")
     return axes.figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
 
@@ -181,10 +181,10 @@ def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
     data = {"peak, measured": by_units["peak"], "largest unit": by_units["gathered"]}
     looks = {"peak, measured": ("measured", "o-"), "largest unit": ("temporaries", "s--"), "all shards": ("ink", ":")}
     title, levels = "Smaller units save memory until the largest is one matrix", {"all shards": shards}
-    return lines(data, title, "units (log)", "of a rank", unit="bytes", log="x", looks=looks, levels=levels)
+    return lines(data, title, "units (log)", "memory of a rank", unit="bytes", log="x", looks=looks, levels=levels)
 
 
-def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figure, str]:
+def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: int) -> tuple[Figure, str]:
     """A panel for each way: its two moments against tokens of a rank, as lines, and measured peaks, as dots.
 
     `on_paper` has columns `way`, `tokens`, `loss` and `gradients`; `measured` has `way`, `tokens` and `peak`, all in bytes.
@@ -198,7 +198,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figu
         paper = on_paper[on_paper["way"] == way].set_index("tokens")
         dots = measured[measured["way"] == way].set_index("tokens")
         drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
-        data, y = dict(zip(names, drawn, strict=True)), f"{byte_unit(size)[0]} of a rank"
+        data, y = dict(zip(names, drawn, strict=True)), f"memory of a rank, {byte_unit(size)[0]}"
         lines(data, way, "tokens", y, log="x", looks=looks, labels="none", axes=axes)
         axes.set_xticks(ticks := [32, 128, 256, 512], ticks)
         axes.minorticks_off()
@@ -209,9 +209,8 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figu
     peaks = "; ".join(f"{row.way}, {row.tokens} tokens: {format_bytes(row.peak)}" for row in measured.itertuples())
     at = f"First tokens drawn at which the loss needs more than the gradients: {', '.join(crossed)}"
     text = f"Two moments on paper against tokens of a rank, rising and level. {at}. Measured peaks: {peaks}."
-    return together(
-        figure, "With few tokens the sum of gradients decides the peak, with many the moment of the loss", text
-    )
+    title = f"Vocabulary {vocabulary:,}: with few tokens the gradients decide the peak, with many the loss"
+    return together(figure, title, text)
 
 
 # A step on paper, to play with: equal units, a steady wire. Times are in forward passes of the model, memory in parameters.

@@ -300,12 +300,12 @@ def two_moments(way: str, s: Sizes, N: int) -> dict[str, float]:  # noqa: N803
         copies = gradients if way == "DDP" else 0  # DDP's buckets
         return {"loss": resident + s.B * s.a + s.loss, "gradients": resident + gradients + copies}
     resident = (parameters + averages) / N  # shards
-    root, unit, head = 4 * (s.P - s.B * s.u), 4 * s.u, 4 * s.h  # a tensor of each, gathered or a gradient
+    root, unit, output = 4 * (s.P - s.B * s.u), 4 * s.u, 4 * s.h  # a tensor of each, gathered or a gradient
     waits = s.a + (unit if way == "ZeRO-2" else 0)  # of a block until its backward: activations, gathered parameters
     first, last = unit / N + (s.B - 1) * waits, s.B * unit / N  # gradient shards, and what the other blocks still hold
-    # The root's parameters are gathered and the head's gradient waits. The block's gradient is there three times:
+    # The root's parameters are gathered and the output layer's gradient waits. The block's gradient is there three times:
     # as it arises, in the flat row that is sent, and in the sum that arrives.
-    in_block = root + head + 3 * unit + max(first, last)
+    in_block = root + output + 3 * unit + max(first, last)
     in_root = gradients / N + 3 * root  # gradient shards of all, and the root's gradient three times
     return {"loss": resident + root + s.B * waits + s.loss, "gradients": resident + max(in_block, in_root)}
 

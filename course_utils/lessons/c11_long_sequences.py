@@ -25,7 +25,7 @@ from course_utils.memory.trace.allocator import allocator_of
 from course_utils.techniques import first_fit, pack
 from course_utils.techniques.attention import attention, visible
 from course_utils.units import format_bytes, format_counted
-from course_utils.viz.parts import cell, patches, subplots
+from course_utils.viz.parts import cell, patches, second_unit, subplots
 from course_utils.viz.plots import bars, dots, legend, lines, panels
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
@@ -293,13 +293,13 @@ def idea_figure(rows: int = 6, columns: int = 12, tile: tuple[int, int] = (2, 3)
         axes.grid(visible=False)
         axes.text(columns / 2, -0.8, "words, or keys", ha="center", fontsize=9)
         axes.text(-0.6, rows / 2, "tokens, or queries", ha="right", va="center", rotation=90, fontsize=9)
-    for place, name in enumerate(("top", "total")):
-        x = columns + 0.8 + 1.5 * place
+    for place, name in enumerate(("largest", "total")):
+        x = columns + 0.8 + 2 * place
         for row in range(rows):
             cell(right, x, rows - 1 - row, "gradients" if row < 4 else "paper", edgecolor=COLORS["grid"])
         right.text(x + 0.46, rows + 0.15, name, ha="center", fontsize=9)
     left.set_title("Whole: every number of the row waits", fontsize=10)
-    right.set_title("In tiles: a row keeps its top and its total", fontsize=10)
+    right.set_title("In tiles: a row keeps its largest number and its total", fontsize=10)
     kinds = {
         "in memory": "activations",
         "kept of each row": "gradients",
@@ -342,7 +342,8 @@ def curves_figure(
             axes.annotate(
                 f"grows with {size}{powers[slopes[name]]}", (x, guide[-1]), (8, 0), textcoords="offset points", **look
             )
-    axes.text(0.02, 0.95, "lines predicted, marks measured", transform=axes.transAxes, fontsize=9, va="top")
+    about = "logarithmic axes; lines predicted, marks measured" + "; gray: slopes" * bool(slopes)
+    axes.text(0.02, 0.95, about, transform=axes.transAxes, fontsize=9, va="top")
     return figure, alt
 
 
@@ -354,6 +355,7 @@ def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: in
     mask = pack(documents, [rows[shown]], room)["attention_mask"][0, 0]
     longest = max(lengths)
     figure, panels = subplots(1, 3, figsize=(7.8, 3.2), layout="constrained")
+    figure.get_layout_engine().set(wspace=0.08)
     padded, packed, seen = panels
     for row, length in enumerate(lengths):
         padded.barh(row, length, color=COLORS[SERIES[row % 4]], height=0.9)
@@ -363,7 +365,7 @@ def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: in
         for number, (start, end) in zip(numbers, pairwise(ends), strict=True):
             packed.barh(row, end - start, left=start, color=COLORS[SERIES[number % 4]], height=0.9, edgecolor="white")
         packed.barh(row, room - ends[-1], left=ends[-1], color=COLORS["grid"], height=0.9)
-    seen.imshow(mask.numpy(), cmap="Blues", vmin=0, vmax=1.4, interpolation="nearest")
+    seen.imshow(mask.numpy(), cmap="Purples", vmin=0, vmax=1.4, interpolation="nearest")
     wasted, left = 1 - sum(lengths) / longest / len(lengths), 1 - sum(lengths) / room / len(rows)
     padded.set_title(f"{len(lengths)} documents,\npadded: {wasted:.0%} empty", fontsize=10)
     packed.set_title(f"The same,\npacked: {left:.0%} empty", fontsize=10)
@@ -415,11 +417,12 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float, shar
         meet = float(f"{length_that_meets(width, machine, per_number, share):.2g}")
         moved = np.full_like(lengths, moved)
         curves = (moved, exposed_transfer(moved, again), again)
-        inside = (list(zip(lengths, np.where(curve > highest, np.inf, curve), strict=True)) for curve in curves)
+        drawn = (list(zip(lengths, curve, strict=True)) for curve in curves)
         title = f"{machine.name}: not overlapped,\nmoving wins from about {meet:,.0f} tokens"
-        y = "simulated, a token and block"
-        data = dict(zip(names, inside, strict=True))
+        y = "simulated time\nper token and block"
+        data = dict(zip(names, drawn, strict=True))
         lines(data, title, "tokens s", y, unit="seconds", log="x", looks=looks, labels="none", axes=axes)
+        axes.set_ylim(0, highest / second_unit(max(map(np.max, curves)))[1])
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
         look = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 8.5}
         axes.annotate("equal, not overlapped", (meet, 0.9), (-3, 0), xycoords=axes.get_xaxis_transform(), **look)

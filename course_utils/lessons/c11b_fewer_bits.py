@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
 from course_utils.lessons.c05b_choosing import Contender
-from course_utils.memory.plan.changes import CHANGES
+from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step.quantized import put_in_4_bits
 from course_utils.memory.step.workload import Workload
 from course_utils.optim import schedules
@@ -518,7 +518,7 @@ def idea_figure() -> tuple[Figure, str]:
     title = "Smaller states shrink O, adapters G and O, QLoRA P as well"
     ways = bytes_of_ways()
     notes = {
-        name: f"{sum(kinds.values()):.2f}, of it O {kinds['optimizer state']:.2f} and G {kinds['gradients']:.2f}"
+        name: f"{sum(kinds.values()):.2f}, of which O {kinds['optimizer state']:.2f} and G {kinds['gradients']:.2f}"
         for name, kinds in ways.items()
         if kinds["gradients"] < 1
     }
@@ -588,12 +588,14 @@ def choosing_figure(
         axes.set_xlim(0, 1.15 * max(place, axes.get_xlim()[1]))
     losses.axvline(mean, color=COLORS["ink"], linewidth=1, linestyle=":")
     look = {"textcoords": "offset points", "ha": "right", "va": "center", "fontsize": 8}
-    losses.annotate("before\nfine-tuning", (mean, -1.1), (-3, 0), **look)
+    losses.annotate("mean before\nfine-tuning", (mean, -1.1), (-3, 0), **look)
     peaks.set_ylim(len(ways) - 0.4, -1.8)
     for text, bar in zip(
         peaks.texts, peaks.patches, strict=True
     ):  # inside the bars, so that AdamW's line crosses no number
         text.set(x=0.97 * bar.get_width(), ha="right", color=COLORS["paper"], bbox=None)
+    for axes, place in ((peaks, base.peak / size), (clocks, 1)):
+        axes.annotate("AdamW", (place, -1.1), (3, 0), textcoords="offset points", va="center", fontsize=8)
     for row in (row for row, values in enumerate(shown.values()) if not values):
         losses.text(0.03, row, "not run", transform=losses.get_yaxis_transform(), va="center", fontsize=8)
     above = {name for name, values in shown.items() if values and min(values) > 0}
@@ -601,7 +603,7 @@ def choosing_figure(
     higher = "Every way with adapters ends above AdamW with every seed"
     if above != adapters:
         higher = f"Above AdamW with every seed: {', '.join(sorted(above))}" if above else ""
-    title = f"Lowest peak: {next(iter(shown))}. Solid lines: AdamW\n{higher}".strip()
+    title = f"Lowest peak: {next(iter(shown))}\n{higher}".strip()
     about = f"AdamW: {format_bytes(base.peak)}; not fine-tuned: mean {mean:.2f}."
     return together(figure, title, about, first, second, third)
 

@@ -466,18 +466,22 @@ def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
     before = [one for one in run.progress if one[0] <= killed]
     after = [one for one in run.progress if one[0] >= on]
     lost = after[0][0] - killed
-    title = f"A killed agent costs {lost:.0f} s, and {format_counted(run.again, 'update')} made again"
+    title = f"A killed agent costs {lost:.0f} s and {format_counted(run.again, 'repeated update')}"
     looks = {"before": ("first", ".-"), "after": ("second", ".-")}
     data, x = {"before": before, "after": after}, "seconds since the agents were started"
     figure, _ = lines(data, title, x, "update at work", looks=looks, labels="none")
     (axes,) = figure.axes
     axes.axvspan(killed, after[0][0], color=COLORS["grid"], zorder=0)
-    marks = {"killed": "agent 1\nis killed", "starts again": "it starts\nagain", "go on": "updates\ngo on"}
-    for what, words in marks.items():
+    marks = {
+        "killed": ("agent 1\nis killed ", "right"),
+        "starts again": (" it starts\n again", "left"),
+        "go on": ("updates\ngo on ", "right"),
+    }
+    for what, (words, side) in marks.items():
         second = run.events.loc[run.events["what"].str.contains(what), "second"]
         axes.vlines(second, 0, after[-1][1], color=COLORS["ink"], linestyle=":", linewidth=1.2)
         for place in second:
-            axes.text(place, 1.02 * after[-1][1], words, ha="center", fontsize=9)
+            axes.text(place, 1.02 * after[-1][1], words, ha=side, fontsize=9)
     axes.set(xlim=(0, None), ylim=(0, 1.25 * after[-1][1]))
     events = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
     return figure, f"{title}. {events}."
@@ -563,10 +567,9 @@ def log_figure(folder: Path) -> tuple[Figure, str]:
     )
     twice = rows.groupby("step")["loss"].agg(["count", "max", "min"]).query("count > 1")
     apart = (twice["max"] - twice["min"]).max()
-    again = "update {}" if len(twice) == 1 else "updates {} to {}"
-    title = (
-        f"Logged again: {again.format(twice.index.min(), twice.index.max())}, with losses that differ by {apart:.1g}"
-    )
+    again = "Update {} is" if len(twice) == 1 else "Updates {} to {} are"
+    losses = "equal losses" if apart == 0 else f"losses that differ by {apart:.1g}"
+    title = f"{again.format(twice.index.min(), twice.index.max())} logged twice, with {losses}"
     title = title if len(twice) else f"{format_counted(len(by_attempt), 'attempt')} in one log"
     return together(figure, title, f"log.csv has {format_counted(len(rows), 'row')}: {attempts}.")
 

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
 from course_utils.hardware.links import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
 from course_utils.viz.parts import patches, subplots
-from course_utils.viz.plots import bars, legend, lines, panels
+from course_utils.viz.plots import bars, lines, panels
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
@@ -66,16 +67,16 @@ def cuts_figure(
             color, mark = ("third", "o") if need <= has[name] else ("warning", "X")
             axes.plot(need, row, mark, color=COLORS[color], markersize=7)
             place, side = ((-8, -3), "right") if need <= has[name] else ((8, -3), "left")
-            axes.annotate(f"{need:,.0f}", (need, row), place, textcoords="offset points", ha=side, fontsize=9)
+            axes.annotate(two_digits(need), (need, row), place, textcoords="offset points", ha=side, fontsize=9)
         axes.axvline(has[name], color=COLORS["ink"], linestyle="--", linewidth=1.2, zorder=0)
         limits = min(*needs, has[name]) / 30, max(*needs, has[name]) * 30
-        axes.set(xscale="log", xlim=limits, ylim=(len(names) - 0.5, -0.5), xlabel=unit)
-        axes.set_title(f"{name}: this model has {has[name]:,} (dashed)", fontsize=10)
+        axes.set(xscale="log", xlim=limits, ylim=(len(names) - 0.5, -0.5), xlabel=f"{unit}, at least")
+        axes.set_title(f"{name}: this run has {has[name]:,} (dashed)", fontsize=10)
         axes.minorticks_off()
         enough = [link for link, need in zip(names, needs, strict=True) if need <= has[name]]
         if "400 Gb/s" in enough:
             between.append(name)
-        listed = ", ".join(f"{link} {need:,.0f}" for link, need in zip(names, needs, strict=True))
+        listed = ", ".join(f"{link} {two_digits(need)}" for link, need in zip(names, needs, strict=True))
         by_cut.append(f"{name}, {unit}: asked {listed}; has {has[name]:,}, enough on {', '.join(enough) or 'none'}")
     grid[0, 0].set_yticks(range(len(names)), names)
     for mark, color, words in (("o", "third", "enough"), ("X", "warning", "too little")):
@@ -84,6 +85,12 @@ def cuts_figure(
     title = f"At 400 Gb/s, only the cuts by {' and '.join(between)} pay"
     figure.suptitle(title)
     return figure, f"{title}. What a cut asks for on {ranks} cards. {'. '.join(by_cut)}."
+
+
+def two_digits(number: float) -> str:
+    """As these rough predictions deserve: `'2,500,000'`, `'66'`, `'6.4'`."""
+    rounded = float(f"{number:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 # A step on a mesh.
@@ -237,10 +244,10 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, s
 
 
 def telling(steps: Sequence[MeshStep], best: int = 5) -> list[MeshStep]:
-    """The quickest `best` that fit, and of the others those with the most data, tensor and pipeline ranks."""
+    """The quickest `best` that fit, and those with the most data, tensor and pipeline ranks."""
     fit = [step for step in steps if step.fits]
-    rest = [max(fit[best:], key=lambda step: step.mesh[axis]) for axis in range(3) if fit[best:]]
-    return sorted({step.name: step for step in fit[:best] + rest}.values(), key=lambda step: step.total)
+    ends = [max(fit, key=lambda step: step.mesh[axis]) for axis in range(3) if fit]
+    return sorted({step.name: step for step in fit[:best] + ends}.values(), key=lambda step: step.total)
 
 
 def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, str]:
@@ -254,14 +261,14 @@ def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, s
             row = step.name.replace(", ", "\n", 1)
             ends = np.minimum(np.cumsum([step.seconds[part] for part in PARTS]), longest)
             rows[row] = dict(zip(PARTS, np.diff(ends, prepend=0.0), strict=True))
-            notes[row] = f"{'→ ' if step.total > longest else ''}{step.total:.3g} s"
-        title, x = f"{name}: {steps[0].name.partition(',')[0]} is quickest", "predicted seconds (→: longer)"
+            notes[row] = f"{'→ ' if step.total > longest else ''}{two_digits(step.total)} s"
+        title, x = f"{name}: predicted best {steps[0].name.partition(',')[0]}", "predicted seconds (→: longer)"
         look = {"unit": "", "colors": PARTS, "notes": notes, "legend": False}
         bars(rows, title, x, **look, axes=axes)
-        axes.title.set_fontsize(10)
+        axes.set_title(title, fontsize=9)
         axes.tick_params(axis="y", labelsize=8)
         every = by_model[name]
-        listed = "; ".join(f"{step.name} {step.total:.3g} s" for step in steps)
+        listed = "; ".join(f"{step.name} {two_digits(step.total)} s" for step in steps)
         rankings.append(
             f"{name}, {sum(step.fits for step in every)} of {len(every)} meshes fit; data × tensor × pipeline, the quickest and "
             f"the largest of each kind: {listed}"
@@ -436,7 +443,6 @@ def failures_figure(
             np.multiply(100, lost),
             color=COLORS[color],
             linestyle=LINES[row % 4],
-            label="Daly's formula",
         )
         seen = []
         for every in dots:
@@ -444,7 +450,7 @@ def failures_figure(
             seen.append(
                 100 * (1 - pieces * every / wall_clock(pieces, every, saving, restart, between, runs)[0].mean())
             )
-        axes.plot(dots / 60, seen, MARKS[row], color=COLORS[color], label="simulated")
+        axes.plot(dots / 60, seen, MARKS[row], color=COLORS[color])
         least[count] = 1 - best / daly_wall_clock(best, best, saving, restart, between)
         axes.plot(best / 60, 100 * least[count], "|", color=COLORS["ink"], markersize=16)
         axes.text(dots[-1] / 60, seen[-1] + 4, f"{count:,} cards", color=writing(color), ha="right", fontsize=9)
@@ -455,9 +461,11 @@ def failures_figure(
     axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(-3, 80))
     axes.set_xticks(ticks := [0.1, 0.3, 1, 3, 10, 30, 100, 300], [f"{tick}" for tick in ticks])
     axes.minorticks_off()
-    legend(axes)
-    lost = ", ".join(f"{share:.0%}" for share in least.values())
-    title = f"At the best interval (|) {lost} of the time is lost"
+    proxies = [Line2D([], [], color=COLORS["ink"]), Line2D([], [], color=COLORS["ink"], marker="o", linestyle="")]
+    figure.legend(proxies, ["Daly's formula", "simulated"], loc="outside lower center", ncols=2)
+    ends = dict.fromkeys((cards[0], cards[-1]))
+    lost = ", ".join(f"{count:,} cards lose {least[count]:.0%}" for count in ends)
+    title = f"At the best interval (|), {lost} of the time"
     axes.set_title(title)
     begins = (
         f"{title}. Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs"

@@ -343,8 +343,8 @@ def table_of_speeds(
 AXES = {
     "data": ("nothing", "examples", "gradients, once an update"),
     "sharded": ("pieces", "examples", "every block's weights,\nand gradients"),
-    "tensor": ("columns", "nothing", "activations, 4 times\na block and micro-batch"),
-    "pipeline": ("blocks", "nothing", "activations, at each\nboundary and each way"),
+    "tensor": ("columns", "nothing", "activations and gradients,\n4 times a block and micro-batch"),
+    "pipeline": ("blocks", "nothing", "activations and gradients,\nat each boundary"),
     "context": ("nothing", "tokens", "keys and values,\nevery block"),
     "expert": ("experts", "examples", "tokens to their expert\nand back, every MLP"),
 }
@@ -353,7 +353,7 @@ _RANKS = ("first", "gradients", "third", "fourth")
 
 
 def axes_figure() -> tuple[Figure, str]:
-    """The idea: each axis cuts a different side of the model or of the batch; a color is a rank, gray is on all four."""
+    """The idea: an axis cuts the model, the batch or both; a color is a rank, gray is on all four."""
     figure, grid = panels(2, 3, height=5.4)
     gray, small = writing("not attributed"), {"ha": "center", "fontsize": 8}
     for axes, (name, (model, batch, travels)) in zip(grid.flat, AXES.items(), strict=True):
@@ -374,7 +374,7 @@ def axes_figure() -> tuple[Figure, str]:
         f"{name}: the model is cut by {model}, the batch by {batch}, sent are {' '.join(travels.split())}"
         for name, (model, batch, travels) in AXES.items()
     )
-    title = "Each axis cuts a different side of the model or of the batch"
+    title = "An axis cuts the model, the batch or both"
     return together(figure, title, f"Four ranks, and what each axis cuts. {by_axis}.")
 
 
@@ -449,8 +449,8 @@ class Drawn(Schedule):
         used = [kind for kind in PASSES if (kind, 0) in self.orders[0]]
         names = {kind: PASSES[kind][0] for kind in used} | ({"B": "B: gradients of inputs"} if "W" in used else {})
         held = self.in_flight
-        empty = f"{float(self.bubble):.0%} of the slots are empty ({self.bubble}); a stage holds up to {max(held)}"
-        draw_slots(axes, self, empty)
+        empty = f"{float(self.bubble):.0%} of the slots are empty ({self.bubble})"
+        draw_slots(axes, self, f"{empty}; a stage holds up to {count_micro_batches(max(held))}")
         for stage in range(stages):
             axes.text(self.end * 1.01, stage, f"holds {held[stage]}", va="center", fontsize=9)
         axes.set_xlim(0, self.end * 1.11)

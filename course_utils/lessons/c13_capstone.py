@@ -72,8 +72,8 @@ def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
     seconds = {name: w.parts for name, w in by_name.items()}
     fits, quick = {}, {}
     for name, w in by_name.items():
-        fits[name] = format_bytes(w.estimate.peak) + ("" if w.fits else ", too much")
-        quick[name] = format_seconds(w.seconds) + ("" if w.seconds <= scenario.seconds else ", too much")
+        fits[name] = format_bytes(w.estimate.peak) + (", kept" if w.fits else ", too much")
+        quick[name] = format_seconds(w.seconds) + (", kept" if w.seconds <= scenario.seconds else ", too much")
     fitting = sum(w.fits and w.seconds <= scenario.seconds for w in by_name.values())
     title, budget = f"{fitting} of {len(by_name)} keep both budgets (dashed)", ("budget", scenario.memory)
     if len(by_name) == 1:

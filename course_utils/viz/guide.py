@@ -15,7 +15,7 @@ from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.files import replacing, require_writable
 from course_utils.hardware import MACHINES
-from course_utils.memory.plan.effects import FELT, LESS, Effect, contradictions, effects
+from course_utils.memory.planning.effects import FELT, LESS, Effect, contradictions, effects
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import KINDS
 from course_utils.viz.parts import arrow, box, subplots
@@ -32,10 +32,10 @@ CHAPTERS = {
     "ZeRO-1": "10",
     "ZeRO-3": "10",
     "activations on the host": "07",
-    "optimizer on the host": "10",
+    "optimizer on the host": "–",
     "update within backward": "05b",
     "8-bit AdamW": "05",
-    "paged 8-bit AdamW": "05",
+    "paged 8-bit AdamW": "–",
     "autocast": "08",
     "4-bit AdamW": "11b",
     "GaLore of rank 128": "11b",
@@ -46,7 +46,7 @@ CHAPTERS = {
     "LoRA of rank 16": "11b",
     "QLoRA of rank 16": "11b",
 }
-"""The chapter that explains each rung."""
+"""The chapter that explains each rung; – where none does."""
 
 _RANKS = 8
 _USUAL = Recipe("adamw-foreach", device="cuda", batch=4, sequence=1024, ranks=_RANKS)
@@ -216,16 +216,16 @@ class _Page:
 
 
 _DOES_NOT = (
-    "Its plan names the fullest instant and the largest kind, and prints\n"
-    "changes that fit together; this page says what they cost. By hand:\n"
-    "go down that kind's column, try the first full mark, and ask again."
+    "Its plan names the peak and its largest kind, and prints changes\n"
+    "that fit together; this page has their costs. By hand: in that kind's\n"
+    "column take the first full mark, and ask again."
 )
-_SLOW = "Green in the column time or traffic: try this rung.\nRed: leave this rung out, if you have it."
+_SLOW = "Green in the column time or traffic: try this rung.\nOrange: leave this rung out, if you have it."
 _MEANING = (
     f"Full mark: at least {100 * LESS:.0f} % fewer bytes of this kind in the phase with most of them. Outlined mark: in another "
-    "phase only (forward, backward or update). Rungs for the optimizer replace each other. Time and traffic are "
-    f"multiples of what a step takes without the rung, from {100 * FELT:.0f} % on: of an {CARD}'s by its data sheet, without "
-    "traffic, as if small matrix products were as fast as large ones. All are from dry runs of a small Llama in float32 on "
+    "phase only (forward, backward or update). Rungs for the optimizer replace each other. Time and traffic are multiples of a "
+    f"step's without the rung, if they differ by {100 * FELT:.0f} % or more: time by an {CARD}'s data sheet, without traffic, as "
+    "if small matrix products were as fast as large ones. All are from dry runs of a small Llama in float32 on "
     f"{_RANKS} cards, or on one for a rung that does not go with several. ZeRO-1 is torch's ZeroRedundancyOptimizer, which sends "
     "the new parameters after DDP's gradients; most buffers are DDP's buckets. Your model may differ: course plan tries each "
     "rung on it."

@@ -313,10 +313,9 @@ def stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors:
 
 
 def legend_of_kinds(axes: Axes, rows: Mapping[str, Mapping[str, float]], colors: Mapping | None = None) -> None:
-    """A legend above the figure of all kinds that can be seen, those with a letter first, and of what is marked."""
+    """A legend above the figure of all kinds that can be seen, in the order of the bars, and of what is marked."""
     enough = _VISIBLE * max(sum(parts.values()) for parts in rows.values())
-    kinds = list(dict.fromkeys(kind for parts in rows.values() for kind, size in parts.items() if size >= enough))
-    kinds = sorted(filter(None, kinds), key=lambda kind: [*_LETTERS, kind].index(kind))
+    kinds = dict.fromkeys(kind for parts in rows.values() for kind, size in parts.items() if kind and size >= enough)
     marks, names = axes.get_legend_handles_labels()
     entries = [(add_letter(kind), (colors or {}).get(kind, kind)) for kind in kinds]
     handles, labels = patches(*entries)

@@ -108,7 +108,7 @@ def test_nothing_below_the_bet_gives_it_away_and_what_is_typed_counts(page, chec
 
     cells.nth(2).locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
-    expect(cells.nth(2)).to_contain_text(f"You bet 70 % of the peak; {ANSWER}: you were 1.62 times too high.")
+    expect(cells.nth(2)).to_contain_text(f"You bet 70 % of the peak; {ANSWER}: too high by a factor of 1.62.")
     page.keyboard.press("Shift+Enter")
     cells.nth(3).locator(".jp-RenderedImage img").wait_for(timeout=60_000)
     page.keyboard.press("Control+s")

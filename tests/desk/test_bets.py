@@ -57,7 +57,7 @@ def test_outside_a_notebook_a_bet_and_its_end_are_two_lines(capsys):
     settle("07-peak", 43.3)
     assert capsys.readouterr().out.splitlines() == [
         "How much is left? Your bet: 50 % of the peak.",
-        "You bet 50 % of the peak; it is 43.3 % of the peak: you were 1.15 times too high.",
+        "You bet 50 % of the peak; it is 43.3 % of the peak: too high by a factor of 1.15.",
     ]
 
 
@@ -65,7 +65,7 @@ def test_what_is_typed_counts_until_the_number_of_the_cell_changes(notebook, res
     assert bet("07-peak", 50, "%") == 50
     box_of(notebook).value = "70"
     settle("07-peak", 35)
-    assert notebook[-1]["text/plain"] == "You bet 70 %; it is 35 %: you were 2 times too high."
+    assert notebook[-1]["text/plain"] == "You bet 70 %; it is 35 %: too high by a factor of 2."
     restart()
     assert bet("07-peak", 50, "%") == 70, "the chapter is run again"
     assert box_of(notebook).value == "70"
@@ -93,7 +93,7 @@ def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook,
         assert box.disabled is again
         box.value = "35"
         assert box.value == "50"
-        assert "You bet 50; it is 35: you were 1.43 times too high. This bet is final." in said_of(notebook)
+        assert "You bet 50; it is 35: too high by a factor of 1.43. This bet is final." in said_of(notebook)
         assert "change the number after &#x27;07-peak&#x27; in the cell" in said_of(notebook)
         assert bets.every()["07-peak"] == Bet(50, 50, "", 35)
     assert bet("07-peak", 40) == 40
@@ -109,17 +109,17 @@ def test_a_number_that_was_worked_out_begins_with_four_digits_in_the_box_and_cou
 @pytest.mark.parametrize(
     ("guess", "truth", "unit", "sentence"),
     [
-        (112, 98.7, "GB", "You bet 112 GB; it is 98.7 GB: you were 1.13 times too high."),
-        (4, 98.7, "", "You bet 4; it is 98.7: you were 24.7 times too low."),
+        (112, 98.7, "GB", "You bet 112 GB; it is 98.7 GB: too high by a factor of 1.13."),
+        (4, 98.7, "", "You bet 4; it is 98.7: too low by a factor of 24.7."),
         (3, 3, "blocks", "You bet 3 blocks; it is 3 blocks: exactly right."),
         (0, 0, "", "You bet 0; it is 0: exactly right."),
-        (49.83, 49.81, "%", "You bet 49.83 %; it is 49.81 %: you were less than 1 % too high."),
-        (0, 8, "bytes", "You bet 0 bytes; it is 8 bytes: you were 8 bytes too low."),
-        (8, 0, "", "You bet 8; it is 0: you were 8 too high."),
-        (-3, 2, "", "You bet -3; it is 2: you were 5 too low."),
-        (-3, -5, "", "You bet -3; it is -5: you were 2 too high."),
-        (8_409_088, 4_743_172, "B", "You bet 8,409,088 B; it is 4,743,172 B: you were 1.77 times too high."),
-        (1e-300, 1e300, "", "You bet 1e-300; it is 1e+300: you were 1e+300 times too low."),
+        (49.83, 49.81, "%", "You bet 49.83 %; it is 49.81 %: less than 1 % too high."),
+        (0, 8, "bytes", "You bet 0 bytes; it is 8 bytes: 8 bytes too low."),
+        (8, 0, "", "You bet 8; it is 0: 8 too high."),
+        (-3, 2, "", "You bet -3; it is 2: 5 too low."),
+        (-3, -5, "", "You bet -3; it is -5: 2 too high."),
+        (8_409_088, 4_743_172, "B", "You bet 8,409,088 B; it is 4,743,172 B: too high by a factor of 1.77."),
+        (1e-300, 1e300, "", "You bet 1e-300; it is 1e+300: too low by a factor of 1e+300."),
     ],
 )
 def test_how_far_off_is_said_in_one_line(guess, truth, unit, sentence):
@@ -180,8 +180,8 @@ def test_where_nobody_reads_along_the_cell_counts_and_the_answer_is_folded(monke
     assert capsys.readouterr().out.endswith("Your bet: 50 %.\n")
     assert notebook[-1] == {
         "text/html": "<details><summary>Your bet and the truth</summary>"
-        "<p>You bet 50 %; it is 25 %: you were 2 times too high.</p></details>",
-        "text/plain": "You bet 50 %; it is 25 %: you were 2 times too high.",
+        "<p>You bet 50 %; it is 25 %: too high by a factor of 2.</p></details>",
+        "text/plain": "You bet 50 %; it is 25 %: too high by a factor of 2.",
     }
     assert Section("bets").load() == before
 
@@ -197,7 +197,7 @@ def test_the_picture_holds_every_chapter_or_where_nobody_reads_this_notebook(mon
     alt = notebook[-1]["text/plain"]
     assert alt == (
         "Each bet as a multiple of the truth, on a logarithmic axis: 02-state: bet 50, is 0, 50 too high; "
-        "07-peak: bet 50, is 40, 1.25 times too high."
+        "07-peak: bet 50, is 40, too high by a factor of 1.25."
     )
     alone(monkeypatch)
     bet("07-peak", 50)
@@ -209,7 +209,7 @@ def test_the_picture_holds_every_chapter_or_where_nobody_reads_this_notebook(mon
 @pytest.mark.parametrize(
     ("pairs", "title"),
     [
-        ([(50, 40)], "Your bet was 1.25 times too high"),
+        ([(50, 40)], "Your bet was too high by a factor of 1.25"),
         ([(5, 0)], "Your bet was 5 too high"),
         (
             [(0, 0), (1, 0), (1, 1), (1, 2), (1, 2.1), (-1, 3)],

@@ -13,7 +13,7 @@ import torch
 from course_utils import settings as settings_room
 from course_utils.chapters import begin
 from course_utils.errors import CourseError
-from course_utils.files import called, chapters_in, find_place, the_one
+from course_utils.files import chapters_in, find_place, matching_names, require_one_name
 
 QUIET = """
 import logging, sys
@@ -119,15 +119,15 @@ SEVERAL = ["00_start_here", "03_adamw", "05_8bit_adam", "05b_choosing", "10_fsdp
     ],
 )
 def test_a_chapter_is_called_by_its_number_or_its_name(name, path):
-    assert called(name, SEVERAL) == path
+    assert matching_names(name, SEVERAL) == path
 
 
 def test_the_one_that_is_meant_must_be_one():
-    assert the_one("3", SEVERAL, "set") == "03_adamw"
+    assert require_one_name("3", SEVERAL, "set") == "03_adamw"
     with pytest.raises(CourseError, match="No set is called '7'; the sets are: 00_start_here, 03_adamw, "):
-        the_one("7", SEVERAL, "set")
+        require_one_name("7", SEVERAL, "set")
     with pytest.raises(CourseError, match="'05' is the beginning of 05b_x and 05c_y; write more of the name"):
-        the_one("05", ["05b_x", "05c_y"], "set")
+        require_one_name("05", ["05b_x", "05c_y"], "set")
 
 
 def test_a_warning_names_no_file_of_the_kernel(monkeypatch):

@@ -58,7 +58,7 @@ def test_the_page_holds_all_that_was_done_and_says_what_is_not_done(capsys, rest
     page = page_of(report.write())
     assert "1 settled bet, 1 within a factor of 2; 1 row in the ledger; choices for 1 scenario" in page.text
     assert page.alternatives == [
-        "Each bet as a multiple of the truth, on a logarithmic axis: 00-peak: bet 2, is 1 MiB, 2 times too high."
+        "Each bet as a multiple of the truth, on a logarithmic axis: 00-peak: bet 2, is 1 MiB, too high by a factor of 2."
     ]
     assert "still wait for their measurement: 03-update." in page.text
     assert "03_adamw, at smoke scale on cpu AdamW optimizer state 1.00 MiB 2.00 MiB 1.00 MiB +50.0%" in page.text

@@ -306,7 +306,7 @@ def test_groups_show_what_is_left_over():
 def test_peaks_are_bars_and_marks_in_order():
     figure, alt = lesson.peaks_figure({"a": 2**30, "b": 2**31}, {"a": 2**30 + 1, "b": 2**31})
     assert [bar.get_width() for bar in figure.axes[0].patches] == [1, 2]
-    assert "b: closed form, as backward begins 2.00 GiB, dry run 2.00 GiB" in alt
+    assert "b: closed form: P + O + A (+ G) 2.00 GiB, dry run 2.00 GiB" in alt
 
 
 def test_norms_are_noted_before_they_are_clipped():

@@ -62,13 +62,14 @@ def test_unequal_segments_do_a_little_better():
 def test_the_curves_mark_the_lowest_point_and_the_root():
     line = {1: 9e6, 4: 3e6, 16: 5e6}
     figure, alt = lesson.segment_curves_figure({"a chain": (25, {"predicted": line, "measured": line})})
-    assert alt.startswith("At √(r·n) segments, or at one per block, the peak is the lowest that we tried.")
+    assert alt.startswith("At √(r·n) segments, at most one per block, the peak is the lowest that we tried.")
     beside = {1: 9e6, 4: 3.6e6, 16: 3e6}
     _, worse = lesson.segment_curves_figure({"a chain": (25, {"predicted": beside, "measured": beside})})
     assert worse.startswith(
-        "At √(r·n) segments, or at one per block, the peak is within 20% of the lowest that we tried."
+        "At √(r·n) segments, at most one per block, the peak is within 20% of the lowest that we tried."
     )
     assert "lowest at 4, √(r·n) = 5" in alt
+    assert "√(r·n) = 17 > n" in lesson.segment_curves_figure({"few": (289, {"predicted": line, "measured": line})})[1]
     drawn = figure.axes[0].lines
     assert list(drawn[1].get_xdata()) == [1, 4, 16]
     assert drawn[2].get_xdata()[0] == 5
@@ -76,12 +77,12 @@ def test_the_curves_mark_the_lowest_point_and_the_root():
 
 def test_time_and_memory_are_said():
     figure, alt = lesson.time_and_memory_figure({"plain": (1, 1), "checkpointed": (0.3, 1.25), "kept": (0.6, 1.2)})
-    assert alt.startswith("Every way saves at least 40% of the peak; the most: checkpointed.")
+    assert alt.startswith("The allocator's peak falls by at least 40%; lowest: checkpointed.")
     assert alt.count("checkpointed: 0.30") == alt.count("checkpointed: 1.25") == 1
     drawn = [axes.lines[0].get_xydata().tolist() for axes in figure.axes]
     assert drawn == [[[1, 0], [0.3, 1], [0.6, 2]], [[1, 0], [1.25, 1], [1.2, 2]]]
     _, alt = lesson.time_and_memory_figure({"plain": (1, 1), "filed": (0.3, 1.5), "kept": (0.6, 1.2)})
-    assert alt.startswith("Every way saves at least 40% of the peak; the most: filed, the slowest.")
+    assert alt.startswith("The allocator's peak falls by at least 40%; lowest: filed, the slowest.")
 
 
 def test_the_playing_figure_draws_the_walk():

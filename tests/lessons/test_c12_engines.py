@@ -225,7 +225,7 @@ def test_the_figure_says_what_a_lost_node_cost():
     progress = [(5.0, 1), (8.9, 47), (21.0, 41), (25.0, 90)]
     run = lesson.Disturbed(pd.DataFrame(events, columns=["second", "who", "what"]), progress, 7, 0.0)
     figure, alt = lesson.disturbed_figure(run)
-    assert title(figure.axes[0]) == "A killed agent costs 12 s, and 7 updates made again"
+    assert title(figure.axes[0]) == "A killed agent costs 12 s and 7 repeated updates"
     lines = [line.get_xydata().tolist() for line in figure.axes[0].lines]
     assert lines == [[[5.0, 1.0], [8.9, 47.0]], [[21.0, 41.0], [25.0, 90.0]]]
     assert "9.0 s: agent 1 is killed" in alt
@@ -239,7 +239,7 @@ def test_the_log_is_drawn_attempt_by_attempt(tmp_path):
     figure, alt = lesson.log_figure(tmp_path)
     assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[3.0, 2.5], [3.0, 2.0]]
     assert list(figure.axes[1].lines[1].get_ydata()) == [2000.0, 3000.0]
-    assert figure.get_suptitle() == "Logged again: update 20, with losses that differ by 0.5"
+    assert figure.get_suptitle() == "Update 20 is logged twice, with losses that differ by 0.5"
     assert alt.endswith(
         "log.csv has 4 rows: attempt 1, updates 10 to 20, loss 2.50; attempt 2, updates 20 to 30, loss 2.00."
     )

@@ -72,10 +72,10 @@ def test_data_wire_takes_the_share_at_the_tokens_that_pay_whatever_the_parameter
 def test_all_cuts_are_drawn_by_one_criterion():
     has = {"data": 65_536, "ZeRO-3": 4096, "tensor": 8192, "pipeline": 81_920}
     figure, alt = lesson.cuts_figure(PEAK / 2, ["NVLink 4", "400 Gb/s"], has)
-    assert "ZeRO-3, tokens a micro-batch: asked NVLink 4 3,848, 400 Gb/s 34,632" in alt
+    assert "ZeRO-3, tokens a micro-batch: asked NVLink 4 3,800, 400 Gb/s 35,000" in alt
     assert alt.startswith("At 400 Gb/s, only the cuts by data and pipeline pay.")
     assert [title(axes) for axes in figure.axes] == [
-        f"{name}: this model has {size:,} (dashed)" for name, size in has.items()
+        f"{name}: this run has {size:,} (dashed)" for name, size in has.items()
     ]
 
 
@@ -218,7 +218,7 @@ def test_the_figure_of_meshes_counts_those_that_fit():
     assert alt.startswith(
         f"70B, {fit} of 28 meshes fit; data × tensor × pipeline, the quickest and the largest of each kind: "
     )
-    assert title(figure.axes[0]) == f"70B: {' × '.join(map(str, meshes['70B'][0].mesh))} is quickest"
+    assert title(figure.axes[0]) == f"70B: predicted best {' × '.join(map(str, meshes['70B'][0].mesh))}"
     shown = lesson.telling(meshes["70B"])
     assert shown[:5] == meshes["70B"][:5]
     assert len(figure.axes[0].texts) == len(shown) == 8

@@ -124,7 +124,7 @@ def test_a_stage_holds_what_is_in_flight():
 
 def test_a_schedule_draws_itself_and_says_what_is_drawn():
     figure, alt = lesson.Drawn(gpipe(4, 8)).figure()
-    assert title(figure.axes[0]) == "27% of the slots are empty (3/11); a stage holds up to 8"
+    assert title(figure.axes[0]) == "27% of the slots are empty (3/11); a stage holds up to 8 micro-batches"
     assert (
         alt
         == "4 stages, 8 micro-batches: 33 slots, of which 3/11 are empty; the stages hold 8, 8, 8, 8 micro-batches at most."
