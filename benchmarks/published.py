@@ -11,7 +11,7 @@ from torch.utils import checkpoint
 from benchmarks.document import write
 from course_utils import models
 from course_utils.memory.formulas.trial import attempt
-from course_utils.memory.plan.verdict import CONTEXT, needs
+from course_utils.memory.planning.verdict import CONTEXT, needs
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Log
@@ -28,7 +28,7 @@ TUNE = "[torchtune's README](https://github.com/meta-pytorch/torchtune/blob/main
 LITGPT = "[LitGPT](https://github.com/Lightning-AI/litgpt/blob/main/tutorials/resource-tables.md)"
 VRAMCALC = "[vramcalc's README](https://pypi.org/project/vramcalc/0.1.2/)"
 FMS = "[fms-acceleration](https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs)"
-TORCHTUNE = "[torchtune, request 961](https://github.com/meta-pytorch/torchtune/pull/961)"
+TORCHTUNE = "[torchtune, pull request 961](https://github.com/meta-pytorch/torchtune/pull/961)"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ _TITAN = Recipe(
     "adamw-fused", "autocast", 2, 8192, zero_stage=3, ranks=8, clipping=True, keeps_outputs=False, device="cuda"
 )
 _LOW = replace(_TUNED, optimizer="sgd", in_backward=True, batch=4, sequence=2048)
-_LENGTHS = "the sequence length (512 is assumed); GB are taken for GiB, since only so the parts add up"
+_LENGTHS = "the sequence length (512 is assumed); GB are read as GiB, since only then do the parts add up"
 _TORCHAO = (
     ("fused AdamW", 51.6, "adamw-fused"),
     ("AdamW of 8 bits", 39.3, "adamw8bit"),

@@ -6,7 +6,7 @@ They come from the formulas of named models that are shipped with the package.
 from typing import NamedTuple
 
 from course_utils.memory.formulas.named import look_up
-from course_utils.memory.plan.verdict import FITS, TIGHT, cards_of, name_cards, needs
+from course_utils.memory.planning.verdict import FITS, TIGHT, cards_of, name_cards, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe
 from course_utils.units import format_bytes
 
