@@ -1,4 +1,7 @@
-"""Find the formulas of all named models again, and write the archive that `course plan` answers from at once."""
+"""Find the formulas of all named models again, and write the archive that `course plan` answers from at once.
+
+It takes about two hours of one core, half of that with two processes.
+"""
 
 import argparse
 import json
@@ -6,7 +9,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import product
 from zipfile import ZIP_LZMA, ZipFile, ZipInfo
 
 import numpy as np
@@ -14,8 +16,9 @@ import numpy as np
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.finder import Finder, Formulas
-from course_utils.memory.formulas.named import FILE, RECIPES, key_of
+from course_utils.memory.formulas.named import FILE, key_of
 from course_utils.memory.formulas.named import models as models_in
+from course_utils.memory.planning.at_once import known_recipes
 from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import Recipe
 
@@ -29,11 +32,11 @@ taken: attention to a window is another step beyond it."""
 def member(name: str) -> dict:
     """What the archive holds of a model: for each recipe the formulas that were found, and what belongs to all."""
     source, labels, formulas = source_of(name), {}, {}
-    for recipe, regime in product(RECIPES, LARGEST):
+    for recipe in known_recipes():
         with suppress(CourseError):  # the recipe does not go with this model
-            answer = find(source, recipe, regime)
+            answer = find(source, recipe)
             if answer is not None:
-                formulas[key_of(replace(recipe, batch=regime))] = packed(*answer, labels)
+                formulas[key_of(recipe)] = packed(*answer, labels)
     return {
         "versions": f"torch {version('torch')}, transformers {version('transformers')}",
         "positions": source.positions,
@@ -44,10 +47,10 @@ def member(name: str) -> dict:
     }
 
 
-def find(source: Source, recipe: Recipe, regime: int) -> tuple[Formulas, int] | None:
+def find(source: Source, recipe: Recipe) -> tuple[Formulas, int] | None:
     """The formulas, and the bytes in use on the host, where these are the same at both ends."""
-    finder, (batch, lengths) = Finder(source, replace(recipe, batch=1, sequence=1)), LARGEST[regime]
-    host = finder.attempt(regime, 256).host.peak
+    finder, (batch, lengths) = Finder(source, replace(recipe, batch=1, sequence=1)), LARGEST[recipe.batch]
+    host = finder.attempt(recipe.batch, 256).host.peak
     for length in (min(source.positions or length, length) for length in lengths):
         formulas = finder.formulas_for(batch, length)
         if formulas is not None and formulas.depth is not None and not formulas.scratch:

@@ -18,7 +18,7 @@ def require_count(name: str, value: object) -> None:
 _ALSO = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
-def instead(name: object, choices: Iterable[object], otherwise: str = "") -> str:
+def suggest(name: object, choices: Iterable[object], otherwise: str = "") -> str:
     """How the refusal of an unknown `name` ends: `did you mean adamw?`, or `otherwise`, by default all that is known.
 
     Upper and lower case do not count, and a name that differs by them alone is the only one that is asked about.

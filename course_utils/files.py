@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, suggest
 
 _EXERCISES = "_exercises_"
 _log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ def find_place(start: Path | None = None) -> Place:
 
 
 def chapters_in(folder: Path, names: list[str] | None = None) -> list[Path]:
-    """The notebooks of `folder` in order, or those that are `called` by one of `names`, in that order.
+    """The notebooks of `folder` in order, or those that `matching_names` has for each of `names`, in that order.
 
     A name may also be a path to a notebook. Raises `CourseError`, listing the chapters, on a name that fits none.
     """
@@ -150,35 +150,35 @@ def chapters_in(folder: Path, names: list[str] | None = None) -> list[Path]:
         if name.endswith(".ipynb") and Path(name).is_file():
             notebooks.append(Path(name).absolute())
         else:
-            stems = some(name.removesuffix(".ipynb"), [path.stem for path in every], "chapter")
+            stems = require_names(name.removesuffix(".ipynb"), [path.stem for path in every], "chapter")
             notebooks += [path for path in every if path.stem in stems]
     return notebooks
 
 
-def called(name: str, every: Sequence[str]) -> list[str]:
+def matching_names(name: str, every: Sequence[str]) -> list[str]:
     """Those of `every`, such as `03_adamw`, that `name` means: all of the name, its number (`3`, `03`), or its beginning.
 
     A chapter's own number means that chapter alone: `05` is not `05b`.
     """
-    return numbered(name, every) or [one for one in every if one.startswith(_two_digits(name))]
+    return names_with_number(name, every) or [one for one in every if one.startswith(_two_digits(name))]
 
 
-def numbered(name: str, every: Sequence[str]) -> list[str]:
-    """As `called`, by the whole name or its number only."""
+def names_with_number(name: str, every: Sequence[str]) -> list[str]:
+    """As `matching_names`, by the whole name or its number only."""
     return [one for one in every if _two_digits(name) in (one, one.partition("_")[0])]
 
 
-def the_one(name: str, every: Sequence[str], what: str) -> str:
-    """The only one of `every` that is `called` so; raises `CourseError`, listing them, where there is none or more."""
-    matches = called(name, every)
+def require_one_name(name: str, every: Sequence[str], what: str) -> str:
+    """The only one of `matching_names`; raises `CourseError`, listing `every`, where there is none or more."""
+    matches = matching_names(name, every)
     if len(matches) > 1:
         raise CourseError(f"{name!r} is the beginning of {' and '.join(matches)}; write more of the name.")
     return matches[0] if matches else _refuse(name, every, what)
 
 
-def some(name: str, every: Sequence[str], what: str) -> list[str]:
-    """Those of `every` that are `called` so; raises `CourseError`, listing them, where there is none."""
-    return called(name, every) or _refuse(name, every, what)
+def require_names(name: str, every: Sequence[str], what: str) -> list[str]:
+    """All of `matching_names`; raises `CourseError`, listing `every`, where there is none."""
+    return matching_names(name, every) or _refuse(name, every, what)
 
 
 def _two_digits(name: str) -> str:
@@ -187,4 +187,4 @@ def _two_digits(name: str) -> str:
 
 def _refuse(name: str, every: Sequence[str], what: str):
     otherwise = f"the {what}s are: {', '.join(every) or 'none yet'}."
-    raise CourseError(f"No {what} is called {name!r}; {instead(name, every, otherwise)}")
+    raise CourseError(f"No {what} is called {name!r}; {suggest(name, every, otherwise)}")

@@ -11,8 +11,10 @@ from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
+    from course_staff.grading.by_hand import Given
     from course_staff.grading.earlier import Worklist
     from course_staff.grading.grade import Papers
+    from course_staff.grading.gradebook import Gradebook
     from course_staff.grading.report import Results
 
 PUBLIC_ONLY = "Without --seed only public cases are run, which learners know; choose a private number."
@@ -46,16 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; 1 where the grader itself failed on a submission, or nobody is in the gradebook."""
-    from course_staff.grading.by_hand import FILE, read_by_hand, with_points_by_hand
+    from course_staff.grading.by_hand import FILE, read_by_hand
     from course_staff.grading.earlier import check_place, check_set, plan
     from course_staff.grading.grade import find_submissions, identify, prepare
-    from course_staff.grading.gradebook import FILE_NAMES, read_gradebook
+    from course_staff.grading.gradebook import read_gradebook
     from course_staff.grading.report import Results
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
-    from course_utils.files import the_one
+    from course_utils.files import require_one_name
     from course_utils.grading.released import set_names
 
-    name = the_one(arguments.set, set_names(), "exercise set")
+    name = require_one_name(arguments.set, set_names(), "exercise set")
     gradebook = arguments.gradebook and read_gradebook(arguments.gradebook)  # before hours of grading
     folder = arguments.folder.resolve()
     stem = folder.stem if folder.is_file() else folder.name  # only a notebook's name has an ending that can be dropped
@@ -90,20 +92,35 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
     others = _other_files(folder, set(paths.values()), out)
+    return _report(results, records, given, others, remarks, gradebook)
+
+
+def _report(
+    results: "Results",
+    records: list[dict],
+    given: Mapping[tuple[str, str], "Given"],
+    others: list[str],
+    remarks: list[str],
+    gradebook: "Gradebook | None",
+) -> int:
+    """Write tables, pages and the gradebook, with the points `given` by hand, and print the summary; returns the exit code."""
+    from course_staff.grading.by_hand import FILE, with_points_by_hand
+    from course_staff.grading.gradebook import FILE_NAMES
+
     records = [with_points_by_hand(record, given) for record in records]
-    there = {(record["student"], question["id"]) for record in records for question in record["questions"]}
-    remarks += [
+    graded = {(record["student"], question["id"]) for record in records for question in record["questions"]}
+    ungraded = [
         f"{FILE}: {question} of {student} has no grade to replace; regrade this one with --only."
         for student, question in given
-        if (student, question) not in there
+        if (student, question) not in graded
     ]
-    print(results.finish(records, others, remarks), end="")
+    print(results.finish(records, others, [*remarks, *ungraded]), end="")
     sentences, filled = results.fill(gradebook, records) if gradebook else ([], True)
     written = gradebook.file_name if gradebook and filled else None
-    for older in (each for each in FILE_NAMES if each != written and (out / each).exists()):
+    for older in (each for each in FILE_NAMES if each != written and (results.folder / each).exists()):
         more = "" if gradebook else "; use --gradebook to update it"
         sentences.append(f"{older} is from an earlier run{more}.")
-    print(*(["", *sentences] if sentences else []), f"\nResults are in {out}.", sep="\n")
+    print(*(["", *sentences] if sentences else []), f"\nResults are in {results.folder}.", sep="\n")
     return 1 if not filled or any(record.get("failed") for record in records) else 0
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from course_staff.notebooks.setup_cell import setup_source
 from course_utils.errors import CourseError
-from course_utils.files import find_place, numbered
+from course_utils.files import find_place, names_with_number
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -84,5 +84,5 @@ def _path(named: Path, folder: str) -> Path:
     if named.parent != Path():
         return path
     home = find_place().root / folder
-    begun = numbered(path.stem, [one.stem for one in home.glob("*.ipynb")])
+    begun = names_with_number(path.stem, [one.stem for one in home.glob("*.ipynb")])
     return home / f"{begun[0] if len(begun) == 1 else path.stem}.ipynb"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_utils.errors import CourseError
-from course_utils.files import some
+from course_utils.files import require_names
 from course_utils.settings import SCALES
 
 
@@ -87,7 +87,9 @@ def demos_in(notebooks: Path, names: Iterable[str] = ()) -> list[Path]:
     """
     every = sorted((notebooks / "demos").glob("*.toml"))
     stems = [path.stem for path in every]
-    return [every[stems.index(stem)] for name in names for stem in some(name, stems, "demo")] if names else every
+    return (
+        [every[stems.index(stem)] for name in names for stem in require_names(name, stems, "demo")] if names else every
+    )
 
 
 def read_demo(path: Path) -> Demo:

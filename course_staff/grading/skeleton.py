@@ -8,7 +8,7 @@ from pathlib import Path
 
 from course_staff.grading.source import marker
 from course_staff.notebooks.files import read_notebook
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, suggest
 
 _TEMPLATES = Path(__file__).parent / "templates"
 KINDS = tuple(sorted(path.stem for path in _TEMPLATES.glob("*.ipynb")))
@@ -27,7 +27,7 @@ def empty_notebook(name: str, setup: str) -> dict:
 def with_question(notebook: dict, kind: str) -> tuple[dict, str]:
     """The notebook with one question more at its end, and that question's id; raises `CourseError` for an unknown kind."""
     if kind not in KINDS:
-        raise CourseError(f"There is no skeleton for the kind {kind!r}; {instead(kind, KINDS)}")
+        raise CourseError(f"There is no skeleton for the kind {kind!r}; {suggest(kind, KINDS)}")
     name = _free_id(notebook["cells"])
     cells = read_notebook(_TEMPLATES / f"{kind}.ipynb").cells[2:]
     for cell in cells:

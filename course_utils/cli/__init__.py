@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from course_utils.desk.doctor import HOW_TO_INSTALL
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, suggest
 
 COMMANDS = {
     "plan": "llama-7b --memory 24GB",
@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
             meant = (
                 f"did you mean {ours[0]}?"
                 if ours
-                else instead(word, options, f"`{self.prog} --help` lists all options.")
+                else suggest(word, options, f"`{self.prog} --help` lists all options.")
             )
             self.error(f"unknown {'option' if word.startswith('-') else 'argument'} {word}; {meant}")
         return arguments, unknown
@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         choice = re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if choice:
             what, given, choices = choice.groups()
-            meant = instead(given, re.findall(r"[\w.-]+", choices))
+            meant = suggest(given, re.findall(r"[\w.-]+", choices))
             message = f"unknown {what if what[0] == '-' else ''} {given!r}; {meant}".replace("  ", " ")
         end = "" if message.endswith((".", "?")) else "."
         self.exit(2, f"{self.prog}: {message[0].upper()}{message[1:]}{end}\n")
@@ -173,4 +173,4 @@ def _staffs_modules() -> dict[str, ModuleType]:
 
 
 def _say_how_to_install(arguments: argparse.Namespace) -> int:
-    raise CourseError(f"This command is in course_staff, which is not installed here: {HOW_TO_INSTALL}.")
+    raise CourseError(f"This command is in course_staff, which is not installed here. To install it, {HOW_TO_INSTALL}.")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from course_utils.desk.workspace import find_workspace
 from course_utils.errors import CourseError
-from course_utils.files import exercises_of, find_place, set_of, the_one
+from course_utils.files import exercises_of, find_place, require_one_name, set_of
 
 HELP = "show your progress, or run the public checks on an exercise notebook as last saved"
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an exercise (03_adamw, 03 or 3), or the path of a notebook (default: show all progress)",
     )
     parser.add_argument("--set", metavar="NAME", help="the exercise set (default: from the notebook's name)")
-    parser.add_argument("--reset", action="store_true", help="reset your progress in the set, or in all; saves a copy")
+    parser.add_argument("--reset", action="store_true", help="reset your progress in this set, or in all; saves a copy")
     parser.add_argument("--yes", action="store_true", help="with --reset: do not ask")
 
 
@@ -83,7 +83,7 @@ def _reset(arguments: argparse.Namespace) -> int:
         print("There was no progress to reset.")
     else:
         print(
-            f"Reset: {what or 'tries only'}. A copy of everything is in {folder}; to restore it, "
+            f"Reset: {what or 'attempts only'}. A copy of everything is in {folder}; to restore it, "
             f"move its file to {folder.parents[1]}."
         )
     return 0
@@ -93,7 +93,7 @@ def find_set(name: str) -> str:
     """The one set that is called so, a notebook's path being called as its file."""
     from course_utils.grading.released import set_names
 
-    return the_one(set_of(name), set_names(), "exercise set")
+    return require_one_name(set_of(name), set_names(), "exercise set")
 
 
 def find_notebook(name: str) -> Path:
@@ -105,6 +105,6 @@ def find_notebook(name: str) -> Path:
         return given
     place = find_place()
     sets = sorted(map(set_of, (place.root / "exercises").glob("*.ipynb")))
-    inside = exercises_of(the_one(set_of(name), sets, "exercise"))
+    inside = exercises_of(require_one_name(set_of(name), sets, "exercise"))
     copy = find_workspace(place) / inside
     return copy if copy.is_file() else place.root / inside

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-HELP = "write the decision guide, one page: what to change when training does not fit or is slow"
+HELP = "write the one-page decision guide: what to change when training does not fit or is slow"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,22 +10,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import Field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of, read_fields
 from course_utils.store import Section
 from course_utils.units import format_bytes
 
 if TYPE_CHECKING:
-    from course_utils.memory.plan.reading.fields import Reading
-    from course_utils.memory.plan.verdict import Option
+    from course_utils.memory.planning.reading.fields import Reading
+    from course_utils.memory.planning.verdict import Option
     from course_utils.memory.step.model import Source
 
-HELP = "say whether a model's training fits on a card, and what to change where it does not"
+HELP = "say whether training a model fits on a card, and what to change if it does not"
 _EXIT = {"fits": 0, "tight": 0, "does not fit": 1}
 _DEFAULT_LOOP = "trainer"
 _FORMS = {  # by the type of a field what argparse asks for
@@ -39,8 +38,9 @@ _FORMS = {  # by the type of a field what argparse asks for
 }
 _CODE = ".py:"
 _ANSWERS = Section("plans")
-_WITHOUT_TORCH = """
-Without PyTorch only what shipped formulas know was looked at. For the rest: pip install "course-utils[course]"."""
+_BY_FORMULAS = """
+Answered from shipped formulas, for the most common changes and for lengths in steps of 64. --search adds all other changes, exact
+lengths, ZeRO-3 on several cards and, if you name the card, seconds; it takes about half a minute."""
 LONG = 5.0
 """Seconds after which somebody who sees no counter wants to know."""
 _OFTEN = 30.0  # seconds after which they wonder whether it still goes on
@@ -55,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="*",
         metavar="MODEL or FILE",
-        help="a config.json or its folder, FILE.py:FUNCTION that makes a module (batch(b, s) its inputs), a name on the Hub, "
-        "or one of {course_utils.models:NAMES}; and files that say how it is trained: of TRL, Trainer, Accelerate, DeepSpeed, "
-        "LLaMA-Factory or axolotl, or a script. After -- a launch line as you type it: -- accelerate launch sft.py ...",
+        help="a config.json or its folder, FILE.py:FUNCTION that builds a module (batch(b, s) its inputs), a Hub name, or "
+        "one of {course_utils.models:NAMES}; also files that say how to train it: of TRL, Trainer, Accelerate, DeepSpeed, "
+        "LLaMA-Factory or axolotl, or a script. After --, your launch line: -- accelerate launch sft.py ...",
     )
     add(
         "--memory",
@@ -70,28 +70,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="FILE",
-        help="lengths (one per line), .jsonl or a data set: plan for the worst batch",
+        help="lengths (one per line), a .jsonl file or a data set: plan for the longest batch",
     )
-    add("--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not")
-    add("--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot")
+    add("--why", nargs=2, metavar=("A", "B"), help="compare recipes (checkpointing,batch=4): what fell, what did not")
+    add("--explain", type=Path, metavar="FILE", help="explain a CUDA out-of-memory message or a memory snapshot")
     add(
         "--emit",
         metavar="KIND",
-        help="the recipe as settings, command or file: {course_utils.memory.plan.emit:FORMATS}",
+        help="write the recipe as settings, a command or a file: {course_utils.memory.planning.emit:FORMATS}",
     )
     add(
         "--nodes",
         type=int,
         metavar="N",
-        help="with --emit: number of machines, with equally many ranks each (default: 1)",
+        help="with --emit: number of nodes, each with the same number of ranks (default: 1)",
     )
-    add("--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe")
-    add("--measure", action="store_true", help="run a few steps here and compare each term with its measured bytes")
+    add("--row", type=int, metavar="N", help="with --emit: write row N of the plan instead of the recipe")
+    add("--search", action="store_true", help="dry-run all changes, even for a model with shipped formulas")
+    add("--measure", action="store_true", help="run a few steps on this CPU and compare predicted and measured bytes")
     add("--beside", action="store_true", help="also plan evaluation, saving and loading")
     add("--json", action="store_true", help="print JSON")
     add("--again", action="store_true", help="recompute, ignoring the cache")
     recipe = parser.add_argument_group("the recipe (fields of memory.Recipe)")
-    whose = f"whose loop trains: {', '.join(LOOPS)}, each with its defaults (default: {_DEFAULT_LOOP})"
+    whose = f"the training loop: {', '.join(LOOPS)}, each with its own defaults (default: {_DEFAULT_LOOP})"
     recipe.add_argument("--loop", metavar="NAME", help=whose)
     for one in fields(Recipe):
         recipe.add_argument(flag_of(one.name), default=None, help=_help_of(one), **_FORMS[one.type])
@@ -114,7 +115,7 @@ def _say(value: object) -> str:
 def _usual(loop: str) -> dict:
     """The defaults of a recipe of the command."""
     if loop not in LOOPS:
-        raise CourseError(f"No loop is called {loop!r}; {instead(loop, LOOPS)}")
+        raise CourseError(f"No loop is called {loop!r}; {suggest(loop, LOOPS)}")
     return {"device": "cuda", **LOOPS[loop]}
 
 
@@ -133,7 +134,7 @@ def _read(arguments: argparse.Namespace) -> "tuple[str, Reading | None]":
     word = arguments.model[0] if len(arguments.model) == 1 and arguments.launch is None else ""
     if word and is_model(word) and ("/" not in word or _CODE in word or Path(word).exists()):
         return word, None
-    from course_utils.memory.plan.reading import read
+    from course_utils.memory.planning.reading import read
 
     reading = read(arguments.model, arguments.launch, arguments.ranks).over(_flags(arguments))
     if arguments.data:
@@ -187,7 +188,7 @@ def _key_of(arguments: argparse.Namespace) -> str:
 def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     """The text, the plain values, the exit code: of the one question that is asked, by default whether it fits."""
     from course_utils.memory.formulas.estimate import estimate
-    from course_utils.memory.plan.explain import explain, why
+    from course_utils.memory.planning.explain import explain, why
 
     _require_flags_that_belong_together(arguments)
     what, recipe, text = _model(arguments), _recipe(arguments), []
@@ -221,48 +222,48 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
 
 
 def _require_flags_that_belong_together(arguments: argparse.Namespace) -> None:
-    from course_utils.memory.plan.emit import require_kind
+    from course_utils.memory.planning.emit import require_kind
 
     if arguments.nodes is not None and not arguments.emit:
-        raise CourseError("--nodes says for how many machines to write a file; add --emit slurm, say.")
+        raise CourseError("--nodes works only with --emit; add --emit slurm, for example.")
     if arguments.row is not None and not arguments.emit:
-        raise CourseError("--row says which row of the plan --emit writes down; add --emit train, say.")
+        raise CourseError("--row works only with --emit; add --emit train, for example.")
     if arguments.emit:
         require_kind(arguments.emit)  # before a plan is worked out for it
         if _CODE in arguments.model and arguments.emit != "accelerate":
             raise CourseError(
-                f"{arguments.emit} needs a model that has a file: save its configuration, model.config.save_pretrained(FOLDER), "
-                "and give FOLDER; or train it by a loop of your own."
+                f"--emit {arguments.emit} needs a saved model: call model.config.save_pretrained(FOLDER) and give FOLDER, or "
+                "write your own training loop."
             )
     if not (arguments.memory or arguments.why or arguments.explain or arguments.measure or arguments.emit):
-        raise CourseError("How large is the card? Give --memory 24GB, or its name.")
+        raise CourseError("How large is the card? Give --memory 24GB, or the card's name.")
 
 
 def _take_longest(data: Path, recipe: Recipe) -> tuple[Recipe, str]:
     """The recipe for a batch of a data set's longest examples, and how long its examples are."""
-    from course_utils.memory.plan.guard import lengths_of
+    from course_utils.memory.planning.guard import lengths_of
 
     lengths = sorted(lengths_of(data))
     half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
     spread = f"{half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most"
-    text = f"{len(lengths):,} examples of {spread}: planned for a batch of these."
+    text = f"{len(lengths):,} examples of {spread}: planned for a batch of the longest."
     return replace(recipe, sequence=lengths[-1]), text
 
 
 def _measure_here(what: "str | Source", recipe: Recipe) -> tuple[str, list[dict], int]:
     """Each kind of bytes as it is predicted and as a few steps on this machine's CPU have it."""
     from course_utils.memory.formulas.estimate import estimate
-    from course_utils.memory.plan.guard import check
+    from course_utils.memory.planning.guard import check
 
     frame = check(estimate(what, replace(recipe, device="cpu")))
     table = frame.to_string(formatters={"predicted": format_bytes, "measured": format_bytes})
-    text = f"Measured here, on the CPU, in the {recipe.optimizer} step; a kind differs if it is off by 1 % of the peak."
+    text = f"Measured on this machine's CPU, with {recipe.optimizer}; a kind differs if it is off by more than 1 % of the peak."
     return f"{text}\n{table}", frame.reset_index().to_dict("records"), 0
 
 
 def _emit(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> str:
     """The recipe, or a row of its plan, as `--emit` asks for it; where a card is named, only if it may fit there."""
-    from course_utils.memory.plan.emit import NO_SETTING, emit
+    from course_utils.memory.planning.emit import NO_SETTING, emit
 
     if arguments.row is not None:
         recipe = _recipe_of_row(arguments)
@@ -272,15 +273,15 @@ def _emit(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -
     if arguments.memory and arguments.emit == "trl" and answer.startswith(NO_SETTING):
         left_out = answer.splitlines()[0].removeprefix(NO_SETTING)
         raise CourseError(
-            f"TRL has no setting for all of this:{left_out} The rest alone may not fit; leave --memory out to have it written "
-            "all the same."
+            f"TRL has no setting for this:{left_out} Without it the training may not fit; leave out --memory to write the "
+            "file anyway."
         )
     return answer
 
 
 def _say_sources(reading: "Reading", text: list[str], values: dict, code: int) -> int:
     """Put before an answer what is not counted, and after it where each value stands; returns the exit code."""
-    from course_utils.memory.plan.reading import AT_LEAST
+    from course_utils.memory.planning.reading import AT_LEAST
 
     reasons = sorted(reading.unmodelled.values(), reverse=True)  # what makes it unknown before what it takes at least
     values |= {"provenance": reading.provenance, "unmodelled": reading.unmodelled, "remarks": reading.remarks}
@@ -297,12 +298,12 @@ def _say_sources(reading: "Reading", text: list[str], values: dict, code: int) -
 
 def _recipe_of_row(arguments: argparse.Namespace):
     """The recipe of a row of the plan, which is kept as if it had been asked for without `--emit`."""
-    from course_utils.memory.plan.verdict import DOES_NOT
+    from course_utils.memory.planning.verdict import DOES_NOT
 
     without_emit = argparse.Namespace(**{**vars(arguments), "emit": None, "row": None, "nodes": None})
     rows = _find_answer(without_emit)[1]["rows"]
     if not 1 <= arguments.row <= len(rows):
-        raise CourseError(f"The plan has {len(rows)} rows; --row {arguments.row} is none of them.")
+        raise CourseError(f"The plan has {len(rows)} rows, and no row {arguments.row}.")
     row = rows[arguments.row - 1]
     if row["verdict"] == DOES_NOT:
         raise CourseError(
@@ -313,7 +314,7 @@ def _recipe_of_row(arguments: argparse.Namespace):
 
 def _refuse_what_does_not_fit(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> None:
     from course_utils.memory.formulas.trial import attempt
-    from course_utils.memory.plan.verdict import DOES_NOT, needs, verdict_of
+    from course_utils.memory.planning.verdict import DOES_NOT, needs, verdict_of
     from course_utils.memory.step.model import source_of
 
     memory, _ = _card(arguments)
@@ -321,7 +322,7 @@ def _refuse_what_does_not_fit(arguments: argparse.Namespace, what: "str | Source
     if verdict_of(need, memory) == DOES_NOT:
         raise CourseError(
             f"This recipe does not fit in {format_bytes(memory)}: it needs {' to '.join(map(format_bytes, need))}. Add --row N "
-            "to write down a row of the plan, which comes without --emit, or leave --memory out."
+            "to write row N of the plan, which you see without --emit, or leave out --memory."
         )
 
 
@@ -342,8 +343,8 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
     named = known_as(arguments.machine) if arguments.machine else card if card in MACHINES else None
     if named is not None and named not in MACHINES:
         raise CourseError(
-            f"No card is called {named!r}; {instead(named, MACHINES)} For seconds of another card take one like it: "
-            "its memory bandwidth and its products a second."
+            f"No card is called {named!r}; {suggest(named, MACHINES)} To predict seconds for another card, name "
+            "one with similar memory bandwidth and compute."
         )
     if card in MACHINES:
         return MACHINES[card].memory, named
@@ -354,19 +355,28 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
         within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", given))
         raise CourseError(
             f"{arguments.memory!r} is neither a memory size, such as 24GB or 16000MiB, nor a known card; "
-            f"{instead(next(within, given), MACHINES)} "
-            "Of another card give the memory, and for seconds one like it by --machine."
+            f"{suggest(next(within, given), MACHINES)} "
+            "For any other card give its memory and, for seconds, a similar card with --machine."
         )
     return int(float(match[1]) * _UNITS[match[2].upper()]), named
 
 
 def _plan(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> tuple:
     """The plan, and what is to be said below it."""
-    from course_utils.memory.plan.at_once import rows_at_once, verdict_at_once
-    from course_utils.memory.plan.verdict import Plan
-    from course_utils.models import known_as
-
     memory, named = _card(arguments)
+    is_named = isinstance(what, str) and not Path(what).exists()
+    if is_named and not (arguments.search or arguments.machine or arguments.beside):
+        from course_utils.memory.planning.at_once import plan_at_once
+        from course_utils.models import known_as
+
+        answer = plan_at_once(known_as(what), memory, recipe)
+        if answer is not None:
+            return answer, [_BY_FORMULAS, *_remark_on_dtype(arguments, recipe)]
+    from course_utils.hardware import MACHINES
+    from course_utils.memory.planning.plan import plan
+    from course_utils.memory.planning.verdict import Plan
+    from course_utils.memory.step.model import source_of
+
     begun, is_terminal, last_line = time.monotonic(), sys.stderr.isatty(), 0.0
 
     def say(what_now: str) -> None:
@@ -376,7 +386,7 @@ def _plan(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -
             _note(f"\r\033[K{passed:.0f} s: {what_now}", end="")
         elif passed > LONG and not last_line:
             last_line = passed
-            _note("Planning: half a minute for most models, minutes for some. The answer is then cached.")
+            _note("Planning takes half a minute for most models, minutes for some. The answer is then cached.")
         elif last_line and passed > last_line + _OFTEN:
             last_line = passed
             _note(f"{passed:.0f} s: {what_now}")
@@ -386,16 +396,6 @@ def _plan(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -
         line = part.headline if isinstance(part, Plan) else f"Fits: {' + '.join(part.names)}."
         if is_terminal:
             _note(f"\r\033[K{line}")
-
-    is_named = isinstance(what, str) and not Path(what).exists()
-    first = verdict_at_once(known_as(what), memory, recipe) if is_named else None
-    if first is not None:
-        show(first)  # the same verdict by stored formulas, while the plan below takes its seconds
-        if find_spec("torch") is None:
-            return replace(first, rows=rows_at_once(first)), [_WITHOUT_TORCH]
-    from course_utils.hardware import MACHINES
-    from course_utils.memory.plan.plan import plan
-    from course_utils.memory.step.model import source_of
 
     source = source_of(what)
     if arguments.sequence is None and not arguments.data and recipe.sequence == Recipe.sequence and source.positions:
@@ -413,13 +413,13 @@ def _note(text: str, end: str = "\n") -> None:
 
 def _remark_on_dtype(arguments: argparse.Namespace, recipe: Recipe) -> list[str]:
     """Transformers loads published weights in their own dtype, where nobody says another."""
-    from course_utils.memory.plan.reading.hub import describe
+    from course_utils.memory.planning.reading.hub import describe
 
     dtype = describe(arguments.model).dtype if _CODE not in arguments.model else None
     if arguments.reading or arguments.precision or recipe.precision != "fp32" or dtype not in ("bfloat16", "float16"):
         return []
     return [
-        f"\nPlanned with weights in float32. They are published in {dtype}, in which from_pretrained loads them: add "
+        f"\nPlanned with float32 weights. They are published in {dtype}, and from_pretrained loads them so: for that add "
         "--precision bf16 for that."
     ]
 
@@ -447,11 +447,11 @@ def _model(arguments: argparse.Namespace):
     except ModuleNotFoundError as error:
         raise CourseError(f"{path} imports {error.name}, which is not installed here.") from error
     if not callable(functions.get(name)):
-        raise CourseError(f"{path} has no function called {name!r}; let it have one that makes the model.")
+        raise CourseError(f"{path} has no function called {name!r}; add one that returns the model.")
     try:
         signature(functions[name]).bind()
     except TypeError as error:
-        raise CourseError(f"{name}() of {path} wants arguments ({error}); let it make the model without.") from error
+        raise CourseError(f"{name}() in {path} requires arguments ({error}); make them optional.") from error
     return source_of(functions[name], functions.get("batch"))
 
 
@@ -474,8 +474,8 @@ def _recipe(arguments: argparse.Namespace, words: str = ""):
         a_round = chosen.get("batch", Recipe.batch) * chosen.get("ranks", 1) // chosen.get("context_parallel", 1)
         if arguments.global_batch % a_round:
             raise CourseError(
-                f"A global batch of {arguments.global_batch} does not divide into rounds of {a_round}, a micro-batch on "
-                "every rank; change --global-batch or --batch."
+                f"A global batch of {arguments.global_batch} does not divide into rounds of {a_round}, one micro-batch "
+                "per rank; change --global-batch or --batch."
             )
         chosen["accumulation"] = arguments.global_batch // a_round
     return Recipe(**chosen)

@@ -87,11 +87,11 @@ class _Lines:
 
 def _become_torchrun(job: Job, here: "ThisRank", arguments: argparse.Namespace) -> None:
     """In place of this process, when all is checked that can be; comes back only as an error."""
-    from course_utils.memory.plan.command import FRESH_ADDRESSES
+    from course_utils.memory.planning.command import FRESH_ADDRESSES
     from course_utils.script.run import naming_files, prepare
 
     if here.world_size > 1 or here.agent:
-        raise CourseError("This process already is a rank; give --ranks only to the command that starts it.")
+        raise CourseError("This process is already a rank; give --ranks only to the command that starts it.")
     _, _, examples = prepare(job, arguments.ranks)
     with naming_files(job.out):
         prepared = examples.hand_over(job)

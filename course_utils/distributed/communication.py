@@ -8,7 +8,7 @@ from fractions import Fraction
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from course_utils.errors import CourseError, instead, require_count
+from course_utils.errors import CourseError, require_count, suggest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,7 +184,7 @@ def _collectives(method: str, k: Fraction, no_sync: bool | None, every: Fraction
 
 def _check_method(method: str, every: int, no_sync: bool | None) -> None:
     if method not in METHODS:
-        raise CourseError(f"No method is called {method!r}; {instead(method, METHODS)}")
+        raise CourseError(f"No method is called {method!r}; {suggest(method, METHODS)}")
     if method == "local-sgd" and no_sync is not None:
         raise CourseError("Local SGD never sends gradients; leave no_sync out.")
     if method != "local-sgd" and every != 1:

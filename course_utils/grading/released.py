@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, suggest
 from course_utils.grading.question import Question
 
 SETS = Path(__file__).parent / "sets"
@@ -20,7 +20,7 @@ def load_set(name: str) -> dict:
     path = SETS / f"{name}.json"
     if not path.is_file():
         sets = f"the sets are: {', '.join(set_names()) or 'none yet'}."
-        raise CourseError(f"There is no exercise set {name!r}; {instead(name, set_names(), sets)}")
+        raise CourseError(f"There is no exercise set {name!r}; {suggest(name, set_names(), sets)}")
     return json.loads(path.read_text(encoding="utf-8"))
 
 

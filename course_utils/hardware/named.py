@@ -1,6 +1,6 @@
 """Accelerators by name, from their makers' data sheets."""
 
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, suggest
 from course_utils.hardware.machine import Machine
 from course_utils.units import GiB
 
@@ -130,5 +130,5 @@ def machine(name: str) -> Machine:
     name = known_as(name)
     if name not in MACHINES:
         otherwise = f"choose one of {', '.join(MACHINES)}, or calibrate() this one."
-        raise CourseError(f"No machine is called {name!r}; {instead(name, MACHINES, otherwise)}")
+        raise CourseError(f"No machine is called {name!r}; {suggest(name, MACHINES, otherwise)}")
     return MACHINES[name]

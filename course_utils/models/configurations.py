@@ -9,7 +9,7 @@ from inspect import getfile, signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_utils.errors import CourseError, instead, require_count
+from course_utils.errors import CourseError, require_count, suggest
 from course_utils.models.public import PUBLIC
 from course_utils.settings import Scale, settings
 
@@ -211,7 +211,7 @@ def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
         return PUBLISHED[name]
     if name not in FAMILIES:
         otherwise = f"give its config.json, or choose one of {', '.join(NAMES)}."
-        advice = instead(name, NAMES, otherwise)
+        advice = suggest(name, NAMES, otherwise)
         more = "" if advice == otherwise else " Any other is given by its config.json."
         raise CourseError(f"No model is called {name!r}; {advice}{more}")
     s = scale or settings().scale

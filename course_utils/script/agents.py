@@ -12,7 +12,7 @@ import torch.distributed as dist
 from course_utils.distributed.launch import start
 from course_utils.distributed.worker import LOOPBACK
 from course_utils.errors import CourseError
-from course_utils.memory.plan.command import FRESH_ADDRESSES
+from course_utils.memory.planning.command import FRESH_ADDRESSES
 from course_utils.script.parent import end_with_beginner
 from course_utils.settings import environment_for_child, set_variable
 

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.recipe import Recipe
 from course_utils.units import format_counted
 
@@ -96,9 +96,9 @@ class Job:
     def __post_init__(self):
         for name, choices in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
             if (value := getattr(self, name)) not in choices:
-                raise CourseError(f"No {name} is called {value!r}; {instead(value, choices)}")
+                raise CourseError(f"No {name} is called {value!r}; {suggest(value, choices)}")
         if unknown := set(self.logs) - set(LOGS):
-            raise CourseError(f"Nothing logs to {min(unknown)!r}; {instead(min(unknown), LOGS)}")
+            raise CourseError(f"Nothing logs to {min(unknown)!r}; {suggest(min(unknown), LOGS)}")
         for one in fields(self):
             value, least = getattr(self, one.name), 1 if one.default else 0
             if one.type is int and (type(value) is not int or value < least):

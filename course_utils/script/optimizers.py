@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from course_utils import optim
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.optimizers import make
 from course_utils.memory.step.recipe import OPTIMIZERS, Spec
 from course_utils.optim import ChainedOptimizer, hidden_matrices, low_bit
@@ -47,7 +47,7 @@ def kind_of(name: str) -> Kind:
         classes = {one for place in places for one, value in vars(place).items() if _is_optimizer(value)} - _NOT_HERE
         choices = (*here, "muon", *(f"{room}.{one}" for one in sorted(classes)))
         choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(here)}."
-        raise CourseError(f"No optimizer {name!r} trains here; {instead(name, choices, choose)}")
+        raise CourseError(f"No optimizer {name!r} trains here; {suggest(name, choices, choose)}")
     recipe = name if name in OPTIMIZERS else partial(optimizer, lr=1e-3)
     return Kind(optimizer, spec.options, kind in _BY_ELEMENT, room == "torch", recipe)
 

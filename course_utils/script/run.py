@@ -17,7 +17,7 @@ from course_utils.files import read_json, write_json
 from course_utils.hardware import calibrate
 from course_utils.hardware.operators import OperatorWatch
 from course_utils.memory import distinct_bytes, estimate
-from course_utils.memory.plan.command import FRESH_ADDRESSES
+from course_utils.memory.planning.command import FRESH_ADDRESSES
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.workload import Workload
 from course_utils.memory.trace.allocator import allocator_of

@@ -16,7 +16,7 @@ from course_utils.lessons import c12_scaling_out as chapter_12
 from course_utils.lessons.c12_on_paper import llama as chapter_12_llama
 from course_utils.lessons.c12_on_paper import step_on_mesh
 from course_utils.memory.formulas.trial import attempt
-from course_utils.memory.plan.changes import CHANGES
+from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.workload import Workload, call

@@ -70,7 +70,7 @@ def broken_entry(missing):
 def test_without_the_staffs_package_its_commands_say_how_to_get_it(entries, monkeypatch, capsys):
     monkeypatch.setattr("course_utils.cli.entry_points", lambda group: entries)
     assert main(["grade", "class", "--set", "03"]) == 2
-    assert "This command is in course_staff, which is not installed here: run `make lab`" in capsys.readouterr().err
+    assert "is in course_staff, which is not installed here. To install it, run `make lab`" in capsys.readouterr().err
     assert main(["check"]) == 0
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from course_utils import cli
-from course_utils.errors import instead
+from course_utils.errors import suggest
 from course_utils.memory.step.recipe import Recipe
 
 PARSER = cli.make_parser()
@@ -44,7 +44,7 @@ def test_every_option_has_a_help_that_tells_its_default_and_its_choices(name, ac
 
 
 def test_a_plan_tells_the_defaults_of_a_recipe_and_every_name_that_it_knows():
-    from course_utils.memory.plan.emit import FORMATS
+    from course_utils.memory.planning.emit import FORMATS
     from course_utils.memory.step.recipe import LOOPS, OPTIMIZERS, PRECISIONS
 
     text = COMMANDS["plan"].format_help()
@@ -104,7 +104,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(words, meant, capsys):
 
 def test_what_is_near_and_what_is_not():
     optimizers = ("adamw", "adamw8bit", "sgd")
-    assert instead("AdamW", optimizers) == "did you mean adamw?"
-    assert instead("adamw9bit", optimizers).startswith("did you mean adamw8bit")
-    assert instead("lion", optimizers) == "choose one of adamw, adamw8bit, sgd."
-    assert instead("lion", optimizers, "write sgd.") == "write sgd."
+    assert suggest("AdamW", optimizers) == "did you mean adamw?"
+    assert suggest("adamw9bit", optimizers).startswith("did you mean adamw8bit")
+    assert suggest("lion", optimizers) == "choose one of adamw, adamw8bit, sgd."
+    assert suggest("lion", optimizers, "write sgd.") == "write sgd."

@@ -32,7 +32,7 @@ FITTING, TOO_LARGE = [*ASKED, "--memory", "4GB"], [*ASKED, "--memory", "2GB"]
 @pytest.fixture(autouse=True)
 def _few_changes(monkeypatch):
     """What all changes do is tested beside `memory.plan`."""
-    module = import_module("course_utils.memory.plan.plan")
+    module = import_module("course_utils.memory.planning.plan")
     monkeypatch.setattr(module, "CHANGES", module.CHANGES[:5])
 
 
@@ -46,7 +46,7 @@ def config(tmp_path_factory):
 @pytest.fixture
 def worked_out(config, monkeypatch):
     """An entry for each plan that is worked out; it is always that of the small model."""
-    planning, made = import_module("course_utils.memory.plan.plan"), []
+    planning, made = import_module("course_utils.memory.planning.plan"), []
     small = planning.plan(config, 4 * 2**30, Recipe(batch=4, sequence=64, device="cpu"))
     monkeypatch.setattr(planning, "plan", lambda *_, **__: made.append(1) or small)
     return made
@@ -176,7 +176,7 @@ def test_a_file_that_says_less_than_the_recipe_is_no_answer_to_what_fits(config,
     words = ["plan", config, "--offload", "--emit", "trl"]
     assert main([*words, "--memory", "8GB"]) == 2
     refused = capsys.readouterr()
-    assert "TRL has no setting for all of this: offload is torch.distributed.fsdp.CPUOffloadPolicy" in refused.err
+    assert "TRL has no setting for this: offload is torch.distributed.fsdp.CPUOffloadPolicy" in refused.err
     assert not refused.out
     assert main(words) == 0
     assert capsys.readouterr().out.startswith("# No setting: offload")
@@ -259,7 +259,7 @@ def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys):
 
 def test_the_settings_of_a_row_come_from_the_plan_as_it_is_kept(config, capsys, monkeypatch):
     """And whoever sees no counter is told once that it takes a while."""
-    planning = import_module("course_utils.memory.plan.plan")
+    planning = import_module("course_utils.memory.planning.plan")
     made, plan = [], planning.plan
     monkeypatch.setattr(planning, "plan", lambda *words, **options: made.append(1) or plan(*words, **options))
     monkeypatch.setattr(command, "LONG", 0.0)
@@ -301,10 +301,21 @@ def test_what_an_earlier_version_of_the_course_answered_is_worked_out_anew(confi
     assert len(worked_out) == 2
 
 
+@pytest.mark.parametrize("more", ["--search", "--machine H100", "--beside", "--sequence 100", "--loop own"])
+def test_shipped_formulas_answer_unless_more_is_asked_for(more, worked_out, capsys):
+    question = ["plan", "gpt2-small", "--memory", "8GB"]
+    assert main(question) == 0
+    assert "Answered from shipped formulas" in capsys.readouterr().out
+    assert not worked_out
+    assert main([*question, *more.split()]) == 0
+    assert "shipped formulas" not in capsys.readouterr().out
+    assert worked_out
+
+
 @pytest.mark.parametrize(
     ("one", "same"),
     [
-        ("llama-3.1-8b --memory RTX-3090", "meta-llama/Llama-3.1-8B --memory rtx3090"),
+        ("llama-3.1-8b --memory RTX-3090 --search", "meta-llama/Llama-3.1-8B --memory rtx3090 --search"),
         ("gpt2-small --memory 8GB --machine H100", "gpt2-small --memory 8GB --machine h100"),
         ("gpt2-small --memory 8GB --teacher llama-3.1-8b", "gpt2-small --memory 8GB --teacher LLAMA-3.1-8b"),
     ],
@@ -332,7 +343,7 @@ def test_what_does_not_fit_is_not_written_down(config, capsys):
 
 def test_a_mistyped_kind_is_told_before_a_plan_is_worked_out(config, capsys, monkeypatch):
     monkeypatch.setattr(
-        import_module("course_utils.memory.plan.plan"), "plan", lambda *_, **__: pytest.fail("it was planned")
+        import_module("course_utils.memory.planning.plan"), "plan", lambda *_, **__: pytest.fail("it was planned")
     )
     assert main(["plan", config, *TOO_LARGE, "--sequence", "1000", "--row", "1", "--emit", "trian"]) == 2
     assert "did you mean train?" in capsys.readouterr().err
@@ -381,18 +392,18 @@ def test_it_is_held_against_this_machine(adapters, config, capsys, recwarn):
         (["gpt2-small"], "How large is the card"),
         (["gpt2-small", "--memory", "much"], "is neither a memory size"),
         (["gpt2-small", "--memory", "1.2.3GB"], "is neither a memory size"),
-        (["gpt2-small", "--memory", "8GB", "--emit", "trl", "--row", "0"], "--row 0 is none of them"),
+        (["gpt2-small", "--memory", "8GB", "--emit", "trl", "--row", "0"], "and no row 0"),
         (["gpt2-small", "--memory", "h100 80gb"], "did you mean H100?"),
         (["gpt2-small", "--memory", "24"], "did you mean 24GB?"),
         (["gpt2-small", "--memory", "8GB", "--machine", "abacus"], "No card is called 'abacus'"),
         (["gpt2-small", "--memory", "8GB", "--optimizer", "adam"], "No optimizer is called 'adam'"),
         (
             ["own.py:build", "--emit", "train"],
-            "save its configuration, model.config.save_pretrained(FOLDER), and give FOLDER",
+            "call model.config.save_pretrained(FOLDER) and give FOLDER",
         ),
-        (["own.py:build", "--emit", "trl"], "train it by a loop of your own"),
+        (["own.py:build", "--emit", "trl"], "write your own training loop"),
         (["nowhere.py:build", "--memory", "8GB"], "no file nowhere.py"),
-        (["own.py:take", "--memory", "8GB"], "wants arguments (missing a required argument: 'width')"),
+        (["own.py:take", "--memory", "8GB"], "requires arguments (missing a required argument: 'width')"),
         (["lost.py:build", "--memory", "8GB"], "lost.py imports no_such_package, which is not installed here"),
         (["gpt2-small", "--why", "butch=3", ""], "A recipe has no field 'butch'"),
     ],

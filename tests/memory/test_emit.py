@@ -23,8 +23,8 @@ from course_utils import cli, data, models
 from course_utils.cli import train
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
-from course_utils.memory.plan.command import OWN_LOOP
-from course_utils.memory.plan.emit import emit, kind_for
+from course_utils.memory.planning.command import OWN_LOOP
+from course_utils.memory.planning.emit import emit, kind_for
 from course_utils.memory.step.recipe import OPTIMIZERS, PRECISIONS
 from course_utils.optim import hidden_matrices
 

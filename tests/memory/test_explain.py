@@ -8,7 +8,7 @@ from llamas import LLAMA, RECIPE
 
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate
-from course_utils.memory.plan.explain import explain, why
+from course_utils.memory.planning.explain import explain, why
 from course_utils.units import MiB
 
 NEW = (

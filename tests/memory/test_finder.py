@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
-from transformers import BertConfig, MistralConfig
+from transformers import BertConfig
 
 from course_utils.memory import Recipe, dry_run, estimate, measure
 from course_utils.memory.formulas.finder import finder_of, fit, powers
 from course_utils.memory.formulas.trial import attempt
-from course_utils.memory.plan.plan import most_that_fits
 from course_utils.memory.step.model import source_of
 from course_utils.memory.trace.log import Log
 
@@ -90,26 +89,6 @@ def test_where_scratch_space_is_the_peak_no_formula_answers():
     assert predicted.finder.guess(4, predicted.recipe.sequence).peak < 0.9 * truth, "formulas alone would be wrong here"
     assert predicted.how == "a dry run of just this step"
     assert predicted.peak == pytest.approx(truth, rel=0.001)
-
-
-@pytest.mark.slow
-def test_beyond_a_window_of_attention_sizes_are_answered_by_dry_runs():
-    """Blocks make a mask where a row is longer than the window, and none before: events differ, and no formula knows both."""
-    sizes = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "vocab_size": 20_000,
-    }
-    config = MistralConfig(**sizes, num_hidden_layers=5, max_position_embeddings=600, sliding_window=300)
-    config.architectures = ["MistralForCausalLM"]
-    recipe = Recipe("adamw-foreach", batch=1, sequence=512, precision="bf16", lora=4, checkpointing=True, device="cuda")
-    two, three = (attempt(source_of(config), replace(recipe, batch=batch)).log.reserved for batch in (2, 3))
-    assert two < three
-    finder = finder_of(source_of(config), recipe)
-    finder.attempt(1, 512)
-    assert most_that_fits(finder, lambda b: (b, 512), 1, 8, lambda log: log.reserved <= two) == 2
 
 
 def test_a_length_that_kernels_round_up_has_formulas_of_its_own():

@@ -8,7 +8,7 @@ from llamas import llama
 from course_utils import memory
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate
-from course_utils.memory.plan.guard import lengths_of
+from course_utils.memory.planning.guard import lengths_of
 from course_utils.units import MiB
 
 

@@ -15,10 +15,9 @@ from course_utils import hardware, memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, plan
 from course_utils.memory.formulas.trial import attempt, run_whole
-from course_utils.memory.plan import verdict
-from course_utils.memory.plan.changes import CHANGES
-from course_utils.memory.plan.plan import most
-from course_utils.memory.plan.verdict import DOES_NOT, FITS, TIGHT, needs, verdict_of
+from course_utils.memory.planning import verdict
+from course_utils.memory.planning.changes import CHANGES
+from course_utils.memory.planning.verdict import DOES_NOT, FITS, TIGHT, needs, verdict_of
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import plain_recipe
 from course_utils.memory.trace.log import Log
@@ -31,7 +30,7 @@ def planned(share):
     return plan(LLAMA, int(share * needed), RECIPE, machine=hardware.machine("RTX 4090"), cards=(2, 16))
 
 
-PLANNING = import_module("course_utils.memory.plan.plan")  # the function of this name stands before it
+PLANNING = import_module("course_utils.memory.planning.plan")  # the function of this name stands before it
 
 
 @pytest.fixture
@@ -415,21 +414,6 @@ def test_the_largest_batch_fits_and_one_more_does_not(tight):
     assert not fits(batch=batch + 1)
     assert fits(sequence=longest)
     assert not fits(sequence=longest + 1)
-
-
-@pytest.mark.parametrize("largest", [0, 1, 7, 100, 999, 1000])
-@pytest.mark.parametrize("start", [1, 8, 700])
-def test_the_most_that_fits_is_found_from_anywhere(largest, start):
-    assert most(lambda n: n <= largest, start, 1000) == (largest or None)
-
-
-@pytest.mark.parametrize("start", [700, 900, 1024, 1040, 2048, 5000])
-def test_the_most_that_fits_is_one_number_where_not_all_that_is_smaller_fits(start):
-    def fits(number):
-        return number <= 1100 and not 850 < number < 1000
-
-    assert most(fits, start, 10_000) == 1100
-    assert most(lambda number: number == 900, 900, 10_000) == 900, "what was asked for is known to fit"
 
 
 @pytest.mark.slow

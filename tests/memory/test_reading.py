@@ -15,13 +15,13 @@ from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
 from course_utils.memory.formulas.trial import run_whole
-from course_utils.memory.plan.emit import NO_SETTING, emit
-from course_utils.memory.plan.reading import read
-from course_utils.memory.plan.reading.tools import tables
+from course_utils.memory.planning.emit import NO_SETTING, emit
+from course_utils.memory.planning.reading import read
+from course_utils.memory.planning.reading.tools import tables
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import LOOPS, OPTIMIZERS
 
-hub = import_module("course_utils.memory.plan.reading.hub")
+hub = import_module("course_utils.memory.planning.reading.hub")
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from course_utils import memory
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
 from course_utils.memory.formulas.trial import run_whole
-from course_utils.memory.plan.changes import CHANGES
+from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step import losses
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import LOOPS

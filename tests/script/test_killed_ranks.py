@@ -13,7 +13,7 @@ from small_job import farthest, trained, written
 from torch.distributed.checkpoint import FileSystemWriter
 
 from course_utils.distributed import RankError, launch
-from course_utils.memory.plan.command import FRESH_ADDRESSES
+from course_utils.memory.planning.command import FRESH_ADDRESSES
 from course_utils.script import checkpoints
 from course_utils.script.run import reached
 

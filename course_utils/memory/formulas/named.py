@@ -5,7 +5,7 @@ The archive has a member a model, which is read when it is asked about. `python 
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import nan
 from pathlib import Path
@@ -16,24 +16,12 @@ import numpy as np
 from course_utils.memory.formulas.depth import Depth
 from course_utils.memory.formulas.estimate import Estimate, family
 from course_utils.memory.formulas.letters import MONOMIALS
-from course_utils.memory.step.recipe import LOOPS, Recipe, plain_recipe
+from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.memory.trace.log import Log
 
 FILE = Path(__file__).with_name("named.zip")
 STEP = 64
 """Lengths between its multiples are not answered: kernels round them up, each in its own way."""
-_AGAIN = ({}, {"checkpointing": True})
-_OPTIMIZERS = ({}, {"optimizer": "adamw8bit"}, {"optimizer": "adafactor"})
-_LORA = {"lora": 16}
-_WAYS = (
-    {},
-    *({"precision": "autocast", **optimizer} for optimizer in _OPTIMIZERS),
-    *({"precision": "bf16", **optimizer} for optimizer in _OPTIMIZERS),
-    {"precision": "bf16", **_LORA},
-    {"precision": "autocast", **_LORA, "quantized": "nf4"},
-)
-RECIPES = tuple(Recipe(**{**LOOPS["trainer"], **way, **again, "device": "cuda"}) for way in _WAYS for again in _AGAIN)
-"""Trainer's loop on a GPU in the ways that are asked about most, each of one example and one token."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +68,23 @@ def models() -> Iterator[str]:
 
 
 def key_of(recipe: Recipe) -> str:
-    """What the formulas by a recipe are filed under, whatever its length and batch but one example and more."""
-    return json.dumps({**plain_recipe(recipe), "batch": min(recipe.batch, 2), "sequence": 0}, sort_keys=True)
+    """What the formulas by a recipe are filed under: of examples and of micro-batches it says one or more, and no length."""
+    some = {"batch": min(recipe.batch, 2), "accumulation": min(recipe.accumulation, 2), "sequence": 0}
+    return json.dumps(plain_recipe(recipe) | some, sort_keys=True)
+
+
+def bounds_of(name: str, recipe: Recipe) -> tuple[int, int]:
+    """The largest batch at the length of `recipe`, which formulas know, and the longest sequence of its batch that they know."""
+    formulas = _member(name)["formulas"]
+    _, length = formulas[key_of(recipe)]["confirmed"][1]
+    several = formulas.get(key_of(replace(recipe, batch=2)))
+    batch, longest = several["confirmed"][1] if several else (1, 0)
+    return batch if recipe.sequence <= longest else recipe.batch, length
 
 
 def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
     """The step of a named model by `recipe`; None where the archive has no formulas that were confirmed on both sides of it."""
-    if callable(recipe.optimizer) or recipe.sequence % STEP or recipe.accumulation > 1:
+    if callable(recipe.optimizer) or recipe.sequence % STEP:
         return None
     member = _member(name)
     packed = member.get("formulas", {}).get(key_of(recipe))
@@ -106,6 +104,8 @@ def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
     three = Log(sizes[[row for row, _ in packed["events"]]], tuple(labels), packed["grain"])
     depth = Depth(tuple(map(tuple, packed["repeated"])), growth, sure=True)
     log = depth.deepen(three, member["blocks"])
+    if recipe.accumulation > 2:
+        log = log.with_micro_batches(recipe.accumulation - 2)
     model = Named(name, member["remarks"], member["blocks"], member["positions"])
     how = f"formulas shipped with the package ({member['versions']})"
     host = Log(np.array([packed["host"]]), Log.nothing().labels)

@@ -125,8 +125,7 @@ def run_two_batches(source: Source, recipe: Recipe, machine: Machine | None = No
     if more <= 0:
         return _run_or_recall(source, recipe, machine)
     second = _run_or_recall(source, replace(recipe, accumulation=2), machine)
-    inputs = second.log.by_kind(second.log.before_step - 1)["inputs"] // 2
-    log = second.log.with_event(0, inputs * more, ("", "inputs", "", ""))
+    log = second.log.with_micro_batches(more)
     if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
         return replace(second, recipe=recipe, log=log)
     clock, sent = grown(_run_or_recall(source, replace(recipe, accumulation=1), machine), second, more)

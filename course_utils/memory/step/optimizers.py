@@ -7,7 +7,7 @@ from math import inf
 
 import torch
 
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.recipe import OPTIMIZERS
 from course_utils.memory.trace.as_cuda import GPU, HOST
 from course_utils.memory.trace.fake import fake_tensors, is_fake
@@ -114,5 +114,5 @@ def maker(optimizer: str | Make) -> Make:
     if callable(optimizer):
         return optimizer
     if optimizer not in OPTIMIZERS:
-        raise CourseError(f"No optimizer is called {optimizer!r}; {instead(optimizer, OPTIMIZERS)}")
+        raise CourseError(f"No optimizer is called {optimizer!r}; {suggest(optimizer, OPTIMIZERS)}")
     return partial(make, optimizer)

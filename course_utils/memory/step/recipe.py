@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from course_utils.errors import CourseError, instead, require_count
+from course_utils.errors import CourseError, require_count, suggest
 
 
 class Spec(NamedTuple):
@@ -110,7 +110,7 @@ class Recipe:
     sequence: int = _asks(128, "tokens of an example", least=1, trl="max_length")
     accumulation: int = _asks(1, "micro-batches of an update", least=1, trainer="gradient_accumulation_steps")
     packed: bool = _asks(False, "several documents in a row of tokens", trl="packing")
-    keeps_outputs: bool = _asks(True, "the loop keeps what the model returns, not the loss alone")
+    keeps_outputs: bool = _asks(True, "the loop keeps all that the model returns, not only the loss")
     attention: str = _asks("sdpa", "how attention is computed", ATTENTIONS, trl="attn_implementation")
     clipping: bool = _asks(False, "scale gradients to norm 1")
     zero_grad: str = _asks("after-update", "when gradients are dropped; never: set to zero in place", DROPS)
@@ -137,22 +137,26 @@ class Recipe:
     saved_on_disk: bool = _asks(False, "what backward needs waits in a file")
     lora: int = _asks(0, "train adapters of this rank only", unit="rank", trl="lora_r")
     lora_targets: tuple[str, ...] = _asks((), "layers that get adapters: q_proj,v_proj", trl="lora_target_modules")
-    modules_to_save: tuple[str, ...] = _asks((), "modules trained whole beside them", trl="lora_modules_to_save")
-    lora_dropout: float = _asks(0.0, "dropout before each of them", trl="lora_dropout")
-    frozen: tuple[str, ...] = _asks((), "what names of parameters begin with that are not trained")
+    modules_to_save: tuple[str, ...] = _asks(
+        (), "modules trained in full beside the adapters", trl="lora_modules_to_save"
+    )
+    lora_dropout: float = _asks(0.0, "dropout before each adapter", trl="lora_dropout")
+    frozen: tuple[str, ...] = _asks((), "beginnings of the names of parameters that are not trained")
     quantized: str = _asks("", "nf4: frozen weights in 4 bits", ("", "nf4"), trl="bnb_4bit_quant_type")
     double_quantization: bool = _asks(True, "with nf4: its scales in 8 bits", trl="use_bnb_nested_quant")
     upcast: bool = _asks(True, "with nf4: all else in float32, as PEFT prepares it; else in bfloat16")
     galore: int = _asks(0, "AdamW keeps its averages in this many directions", unit="rank")
     teacher: str = _asks("", "a larger model to learn from, as MODEL")
-    zero_stage: int = _asks(0, "what the ranks share out", STAGES)
-    ranks: int = _asks(1, "devices that train together", least=1, accelerate="num_processes")
-    replicas: int = _asks(1, "groups of ranks that each hold everything, with ZeRO stage 2 or 3", least=1)
-    context_parallel: int = _asks(1, "as many ranks have a part each of every row", least=1)
-    offload: bool = _asks(
-        False, "the optimizer's state lies on the host, which makes the update", accelerate="fsdp_offload_params"
+    zero_stage: int = _asks(
+        0, "ZeRO's stage: 1 shards the optimizer's state, 2 also gradients, 3 also parameters", STAGES
     )
-    device: str = _asks("cpu", "what it runs on", DEVICES)
+    ranks: int = _asks(1, "devices that train together", least=1, accelerate="num_processes")
+    replicas: int = _asks(1, "groups of ranks that each hold a whole copy, with ZeRO stage 2 or 3", least=1)
+    context_parallel: int = _asks(1, "ranks that each hold a part of every sequence", least=1)
+    offload: bool = _asks(
+        False, "keep the optimizer's state on the host and update there", accelerate="fsdp_offload_params"
+    )
+    device: str = _asks("cpu", "the device to train on", DEVICES)
 
     def __post_init__(self):
         if not (isinstance(self.optimizer, str) or callable(self.optimizer)):
@@ -170,7 +174,7 @@ class Recipe:
             # True is no stage, though it equals 1
             if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
                 names = (choice or repr(choice) for choice in choices)
-                raise CourseError(f"No {name} is called {value!r}; {instead(value, names)}")
+                raise CourseError(f"No {name} is called {value!r}; {suggest(value, names)}")
             if one.type is bool and not isinstance(value, bool):
                 raise CourseError(f"{name} must be True or False, not {value!r}.")
             if least and value is not None:
@@ -200,7 +204,7 @@ class Recipe:
             yield f"{self.optimizer} is bitsandbytes', which takes no shards; with a zero_stage take an optimizer of torch's."
         if self.in_backward and (self.clipping or self.accumulation > 1 or self.precision == "fp16" or self.ranks > 1):
             yield (
-                "An update within backward drops each gradient at once, so it knows no clipping, accumulation, loss scaling "
+                "An update within backward drops each gradient at once, so it allows no clipping, accumulation, loss scaling "
                 "or ranks; leave one of the two out."
             )
         if self.chunked_loss and self.precision == "fp16":
@@ -292,7 +296,7 @@ def read_fields(words: str) -> dict[str, Any]:
         name, has_value, value = word.strip().partition("=")
         name = name.replace("-", "_")
         if name not in by_name:
-            raise CourseError(f"A recipe has no field {name!r}; {instead(name, by_name)}")
+            raise CourseError(f"A recipe has no field {name!r}; {suggest(name, by_name)}")
         kind = by_name[name].type
         if kind is bool and value.lower() in _TRUTHS:
             values[name] = _TRUTHS[value.lower()]

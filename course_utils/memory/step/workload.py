@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
-from course_utils.errors import CourseError, instead
+from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.losses import chunk_loss, fuse_head, is_causal, kernels_of_cuda, learn_from, own_state
 from course_utils.memory.step.model import Model, source_of
 from course_utils.memory.step.optimizers import make_galore, maker
@@ -236,7 +236,7 @@ class Workload:
                 names = {address.rpartition(".")[2] for address in addresses}
                 raise CourseError(
                     f"No module of this model is called {wanted!r}; "
-                    f"{instead(wanted, sorted(name for name in names if name and not name.isdigit()))}"
+                    f"{suggest(wanted, sorted(name for name in names if name and not name.isdigit()))}"
                 )
         adapters = peft.LoraConfig(
             r=recipe.lora,

@@ -212,6 +212,11 @@ class Log:
         labels = (*self.labels[:place], label, *self.labels[place:])
         return Log(np.insert(self.changes, place, size), labels, self.grain)
 
+    def with_micro_batches(self, more: int) -> "Log":
+        """Of two micro-batches, with the inputs of `more` others, which go through the step as the second does."""
+        inputs = self.by_kind(self.before_step - 1)["inputs"] // 2
+        return self.with_event(0, inputs * more, ("", "inputs", "", ""))
+
     @cached_property
     def rounded(self) -> np.ndarray:
         """The changes in whole grains."""

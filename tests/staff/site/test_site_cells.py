@@ -19,7 +19,7 @@ from course_staff.site.cells import (
 from course_utils.cli import plan as command_line
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.trial import attempt
-from course_utils.memory.plan.verdict import FITS, needs, verdict_of
+from course_utils.memory.planning.verdict import FITS, needs, verdict_of
 from course_utils.memory.step.model import source_of
 
 QUESTIONS = 200

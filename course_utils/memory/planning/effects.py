@@ -7,8 +7,8 @@ from itertools import combinations
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.memory.formulas.trial import Trial, attempt
-from course_utils.memory.plan.changes import CHANGES, Change
-from course_utils.memory.plan.plan import try_each
+from course_utils.memory.planning.changes import CHANGES, Change
+from course_utils.memory.planning.plan import try_each
 from course_utils.memory.step.model import Model, source_of
 from course_utils.memory.step.recipe import Recipe
 

@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from course_utils.hardware import MACHINES, OFFERED
-from course_utils.memory.plan.emit import kind_for
+from course_utils.memory.planning.emit import kind_for
 from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.units import GiB, MiB, format_bytes, format_seconds
 
@@ -58,7 +58,8 @@ class Plan:
     `helpless` are those that would not lower the peak at all, `unrated` those for whose products the machine has no rate.
     `nearest` is what disturbs less than any that fit and is tight. `largest` are the largest batch and the longest sequence that
     fit otherwise unchanged, 0 where none does and None where it does not matter, and the fewest cards by ZeRO-3, None where up to
-    `most_cards` are not enough. `why_no_seconds` says why there are none though a machine was named.
+    `most_cards` are not enough; those that are `open_ended` may be larger. `why_no_seconds` says why there are none though a
+    machine was named.
     """
 
     model: str
@@ -75,6 +76,7 @@ class Plan:
     why_no_seconds: str = ""
     most_cards: int = 0
     nearest: Option | None = None
+    open_ended: tuple[str, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -94,8 +96,8 @@ class Plan:
         ]
         if self.recipe.device == "cuda":
             reserved, width = format_bytes(self.trial.log.reserved), self.need[1] / self.need[0] - 1
-            how = f"and the most is {width:.0%} above the least; known from {self.estimate.how}"
-            lines.append(f"The allocator reserves {reserved} for it, {how}.")
+            how = f"The upper estimate is {width:.0%} above the lower. Known from {self.estimate.how}"
+            lines.append(f"The allocator reserves {reserved}. {how}.")
             on = {verdict: name_cards(self.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
             lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
             lines.append(self._by_the_label())
@@ -125,6 +127,7 @@ class Plan:
             lines += ["", f"Left out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."]
         none = "none is sure to fit" if self.verdict == TIGHT else "none fits"
         sizes = {name: f"{value:,}" if value else none for name, value in self.largest.items() if value is not None}
+        sizes |= {name: f"{sizes[name]} or more" for name in self.open_ended}
         if sizes:
             lines += ["", "; ".join(f"{name}: {value}" for name, value in sizes.items())]
         if self.largest.get(CARDS, 1) is None:
@@ -168,6 +171,7 @@ class Plan:
             "no help": list(self.helpless),
             "no rate": list(self.unrated),
             "largest": self.largest,
+            "or more": list(self.open_ended),
         }
 
 
@@ -224,10 +228,15 @@ def table(rows: Sequence[Option]) -> Iterator[str]:
 
 def needs(log: "Log", device: str) -> tuple[int, int]:
     """Bytes of a card: at least what is allocated and a small context, at most what is reserved and a large one."""
+    return needs_for(log.peak, log.peak if device == "cpu" else log.reserved, device)
+
+
+def needs_for(peak: int, reserved: int, device: str) -> tuple[int, int]:
+    """As `needs`, of bytes at the peak and bytes reserved, which no CPU has."""
     if device == "cpu":
-        return int(log.peak * (1 - ERROR)), int(log.peak * (1 + ERROR))
-    least = int(log.peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
-    return least, int(log.reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1])
+        return int(peak * (1 - ERROR)), int(peak * (1 + ERROR))
+    least = int(peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
+    return least, int(reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1])
 
 
 def verdict_of(need: tuple[int, int], memory: float) -> str:

@@ -57,7 +57,7 @@ def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
         return "\n".join([*remarks(model, recipe), f"torchrun --standalone --nproc-per-node {recipe.ranks} {train}"])
     lines = [
         f"# First, on a node that all others reach: python -m course_utils.script.store --host 0.0.0.0 --port {PORT}",
-        "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
+        "# Then this on each node, with the first node's name for HOST and a new word for each run as ID:",
         f"{ANEW} {_torchrun(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
     ]
     return "\n".join([*remarks(model, recipe), *lines])

@@ -1,9 +1,14 @@
 """What may be changed in a recipe, from what nobody notices to what changes the training."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from course_utils.memory.step.recipe import ADAMW, Recipe
+
+if TYPE_CHECKING:
+    from course_utils.memory.planning.verdict import Option
+
+_SHOWN = 10
 
 
 class Change(NamedTuple):
@@ -45,7 +50,7 @@ CHANGES = (
            lambda r: r.attention == "eager", {"attention": "sdpa"}),
     Change("micro-batch of 1", 0, "time: smaller matrix products",
            lambda r: r.batch > 1, lambda r: {"batch": 1, "accumulation": r.batch * r.accumulation}),
-    Change("chunked loss", 0, "nothing: LossWithGradients, 1,024 tokens at a time",
+    Change("chunked loss", 0, "time: LossWithGradients, 1,024 tokens at a time",
            lambda r: not (r.chunked_loss or r.trl_loss or r.label_smoothing), {"chunked_loss": 1024}),
     Change("gradient checkpointing", 0, "time: a second forward pass", _saves_as_usual, {"checkpointing": True}),
     Change("ZeRO-1", 0, "traffic", lambda r: r.ranks > 1 and not r.zero_stage, {"zero_stage": 1}),
@@ -77,3 +82,22 @@ CHANGES = (
            lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4", "galore": 0}),
 )  # fmt: skip
 """From what nobody notices to what changes the training."""
+
+
+def fields_set(recipe: Recipe, changes: "Iterable[Change]") -> dict:
+    """What all of `changes` set in `recipe`."""
+    return {name: value for change in changes for name, value in change.apply(recipe).items()}
+
+
+def disturbance(names: Sequence[str]) -> tuple:
+    """What changes are sorted by, the least disturbing first: the gravest of them, all together, how many."""
+    levels = {place: change.level for place, change in enumerate(CHANGES) if change.name in names}
+    return max(levels.values()), sum(levels.values()), len(levels), list(levels)
+
+
+def least_disturbing(rows: "Iterable[Option]") -> "list[Option]":
+    """Two rows of each level and as many more as are shown, what disturbs least first."""
+    rows = sorted(rows, key=lambda row: disturbance(row.names))
+    first = [row for row in rows if row in [other for other in rows if other.level == row.level][:2]]
+    more = [row for row in rows if row not in first][: _SHOWN - len(first)]
+    return sorted(first + more, key=lambda row: disturbance(row.names))

@@ -13,16 +13,14 @@ from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.hardware.machine import NoRateError
 from course_utils.memory.formulas.estimate import Estimate
-from course_utils.memory.formulas.finder import Finder, finder_of
-from course_utils.memory.formulas.named import STEP
+from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, attempt
-from course_utils.memory.plan.changes import CHANGES, Change
-from course_utils.memory.plan.verdict import CARDS, FITS, TIGHT, Option, Plan, needs, verdict_of
+from course_utils.memory.planning.changes import CHANGES, Change, disturbance, fields_set, least_disturbing
+from course_utils.memory.planning.largest import largest_sizes
+from course_utils.memory.planning.verdict import CARDS, FITS, TIGHT, Option, Plan, needs, verdict_of
 from course_utils.memory.step.model import Model, Source, source_of
 from course_utils.memory.step.recipe import Recipe
-from course_utils.memory.trace.log import Log
 
-_NO_LIMIT = 2**20
 _LEVELS = {change.level for change in CHANGES}
 _EASY = {
     "keep only the loss",
@@ -33,7 +31,6 @@ _EASY = {
     "chunked loss",
 }
 """Changes that cost hardly anything, so that as many as are needed may go with others."""
-_SHOWN = 10
 _WAYS, _MOST_ROWS, _MOST_FAILED = 4, 4, 12
 """Ways to try with the same gravest changes; rows of a level, and trials of a level that did not fit, after which no more are
 tried."""
@@ -81,7 +78,7 @@ def plan(
     show(Plan(*about, why_no_seconds=why_no_seconds))
     changes = Changes() if verdict == FITS else _ladder(source, trial, memory, machine, tell, show)
     tell("finding the largest that fits")
-    largest = _largest(finder, recipe, memory, trial)
+    largest = largest_sizes(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda" and cards:
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
         with suppress(CourseError):  # it does not go together with the recipe
@@ -135,7 +132,7 @@ def _ladder(
 
     def need(changes: tuple[Change, ...]) -> tuple[float, float]:
         try:
-            recipe = replace(base.recipe, **_fields(base.recipe, changes))
+            recipe = replace(base.recipe, **fields_set(base.recipe, changes))
             trial = attempt(source, recipe, traffic=False)  # seconds take longer to predict
         except CourseError:  # they do not go together, or not with this model
             return inf, inf
@@ -148,13 +145,13 @@ def _ladder(
         return verdict == FITS
 
     def row_of(changes: tuple[Change, ...]) -> Option:
-        recipe = replace(base.recipe, **_fields(base.recipe, changes))
+        recipe = replace(base.recipe, **fields_set(base.recipe, changes))
         return _row(base, changes, attempt(source, recipe, machine), memory, tried)
 
     for count in range(4):
         rows_so_far, levels = [set(row.names) for row in fitting], Counter(row.level for row in fitting)
         # Two rows of a level are enough, and so are three in all, but for what disturbs less than one of them.
-        totals = {level: sorted(_total(row.names) for row in fitting if row.level == level) for level in levels}
+        totals = {level: sorted(disturbance(row.names)[1] for row in fitting if row.level == level) for level in levels}
         searched = range(max(levels)) if len(fitting) > 2 else _LEVELS
         wanted = dict.fromkeys(searched, inf) | {level: of[1] for level, of in totals.items() if len(of) > 1}
         failed = Counter()
@@ -172,7 +169,7 @@ def _ladder(
                     show(fitting[-1])
                     levels[fitting[-1].level] += 1
                     break
-    shown = _select_two_of_each_level(sorted(fitting, key=_disturbance))
+    shown = least_disturbing(fitting)
     gentlest = min((row.level for row in fitting), default=len(_LEVELS))
     nearest, gentler = None, [one for one in tight if max(change.level for change in one[0]) < gentlest]
     if gentler:
@@ -180,22 +177,6 @@ def _ladder(
         nearest = row_of(_fewest(best, lambda fewer: fewer and need(fewer)[1] <= most))
     lower = sorted((row for row in rows if row.saves > 0), key=lambda row: row.peak)
     return Changes(tuple(shown or lower[:5]), helpless, unrated, nearest)
-
-
-def _select_two_of_each_level(rows: list[Option]) -> list[Option]:
-    first = [row for row in rows if row in [other for other in rows if other.level == row.level][:2]]
-    more = [row for row in rows if row not in first][: _SHOWN - len(first)]
-    return sorted(first + more, key=_disturbance)
-
-
-def _disturbance(row: Option) -> tuple:
-    places = {change.name: place for place, change in enumerate(CHANGES)}
-    return row.level, _total(row.names), len(row.names), [places[name] for name in row.names]
-
-
-def _total(names: Sequence[str]) -> int:
-    """How much changes disturb together."""
-    return sum(change.level for change in CHANGES if change.name in names)
 
 
 def try_each(
@@ -221,14 +202,9 @@ def try_each(
             yield change, trial
 
 
-def _fields(recipe: Recipe, changes: Sequence[Change]) -> dict:
-    """What all of `changes` set in `recipe`."""
-    return {name: value for change in changes for name, value in change.apply(recipe).items()}
-
-
 def _go_together(recipe: Recipe, changes: Sequence[Change]) -> bool:
     """Whether no two of `changes` set the same, and no two refuse each other."""
-    fields = _fields(recipe, changes)
+    fields = fields_set(recipe, changes)
     with suppress(CourseError):
         replace(recipe, **fields)
         return len(fields) == sum(len(change.apply(recipe)) for change in changes)
@@ -260,7 +236,7 @@ def _promising(
         level, total = max((c.level for c in costly), default=0), sum(c.level for c in costly)
         if total >= wanted.get(level, 0) or any(one <= _EASY | {c.name for c in costly} for one in fitting):
             continue
-        alike = [some + costly for some in beside if ("batch" not in _fields(recipe, some)) is whole]
+        alike = [some + costly for some in beside if ("batch" not in fields_set(recipe, some)) is whole]
         together = [changes for changes in alike if len(changes) > 1 and _go_together(recipe, changes)]
         changes = min(together, key=guess, default=None)
         if changes and guess(changes) <= _TOO_HIGH:
@@ -331,87 +307,6 @@ def _costs(
         return
     if trial.seconds > (tried[others[0]] if others else base).seconds:
         yield "time: adapters take each layer's input and output in float32, more here than the weights' gradients save"
-
-
-def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[str, int | None]:
-    def fits(log: Log) -> bool:
-        return log.peak < memory and verdict_of(needs(log, recipe.device), memory) == FITS
-
-    if sum(trial.by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
-        return {"largest batch": 0, "longest sequence": 0}
-    positions = finder.source.positions
-    # Of more tokens than these a dry run knows no labels, by which a chunked loss and a teacher's choose their tokens.
-    by_labels = recipe.chunked_loss or recipe.teacher
-    rows, length = (_NO_LIMIT // n if by_labels else _NO_LIMIT for n in (recipe.sequence, recipe.batch))
-    batch = most_that_fits(finder, lambda b: (b, recipe.sequence), recipe.batch, rows, fits)
-    unit = 2 * recipe.context_parallel if recipe.context_parallel > 1 else 1  # of what is cut for ranks
-    start, limit = recipe.sequence // unit, min(positions or length, length) // unit
-    longest = most_that_fits(finder, lambda n: (recipe.batch, n * unit), start, limit, fits)
-    largest = {"largest batch": (batch, rows), "longest sequence": (longest and longest * unit, length // unit * unit)}
-    return {
-        name: None if count == limit else count or 0 for name, (count, limit) in largest.items()
-    }  # else it does not matter
-
-
-def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, fits: Callable[[Log], bool]) -> int | None:
-    """By formulas, whose answer is confirmed. Where they do not hold there, dry runs near it find the largest; where they are
-    far off, dry runs alone.
-    """
-
-    def confirm(n: int) -> bool:
-        try:
-            return fits(finder.log(*at(n))[0])
-        except CourseError:  # the model does not take that many
-            return False
-
-    def guess(n: int) -> bool:
-        try:
-            return fits(finder.guess(*at(n)))
-        except CourseError:
-            return False
-
-    guessed = most(guess, start, limit)
-    if guessed is None:
-        return None
-    if confirm(guessed):
-        formulas, low, step = finder.formulas_for(*at(guessed)), guessed, 1
-        if formulas is not None and formulas.holds(*at(guessed)):
-            return guessed
-        while low + step <= limit and confirm(low + step):
-            low, step = low + step, 2 * step
-        return _between(confirm, low, min(low + step, limit + 1))
-    rounded = guessed // STEP * STEP  # to which kernels round lengths up
-    return _between(confirm, rounded, guessed) if rounded and confirm(rounded) else most(confirm, start, limit)
-
-
-def _between(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest that fits, by halves, where `low` does and `high` does not."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
-    """The largest number up to `limit` that fits, found by doubling or halving near `start` and then between; None for none.
-
-    What is reserved does not grow evenly, so not all that is smaller need fit. The search begins at a power of two: else its
-    answer would depend on `start`.
-    """
-    low = high = 1 << start.bit_length() - 1
-    if fits(low):
-        while high < limit and fits(min(2 * high, limit)):
-            high = low = min(2 * high, limit)
-        if high >= limit:
-            return limit
-        high = min(2 * high, limit)
-    else:
-        while low > 1 and not fits(low := low // 2):
-            high = low
-        if low == 1 and not fits(1):
-            return start if fits(start) else None
-    low = _between(fits, low, high)
-    return start if start > low and fits(start) else low
 
 
 def _least_of_a_share(trial: Trial, ranks: int) -> float:

@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from course_utils.errors import CourseError
-from course_utils.memory.plan.reading.fields import AT_LEAST, UNKNOWN, Reading
-from course_utils.memory.plan.reading.hub import describe, find_model
-from course_utils.memory.plan.reading.settings import (
+from course_utils.memory.planning.reading.fields import AT_LEAST, UNKNOWN, Reading
+from course_utils.memory.planning.reading.hub import describe, find_model
+from course_utils.memory.planning.reading.settings import (
     LAUNCH,
     Computed,
     Script,
@@ -22,7 +22,7 @@ from course_utils.memory.plan.reading.settings import (
     read_script,
     text_of,
 )
-from course_utils.memory.plan.reading.tools import Tool, kind_of, tables
+from course_utils.memory.planning.reading.tools import Tool, kind_of, tables
 from course_utils.memory.step.recipe import flag_of
 from course_utils.models import SETTINGS, is_model
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from course_utils.memory.plan.reading.settings import Settings, Value
+from course_utils.memory.planning.reading.settings import Settings, Value
 from course_utils.memory.step.recipe import OPTIMIZERS
 
 _NO_BOUND = ("max_length", "max_grad_norm")

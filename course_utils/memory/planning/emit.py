@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from course_utils.errors import CourseError, instead
-from course_utils.memory.plan.command import OWN_LOOP, slurm_file, torchrun_command, train_command, weights_of
+from course_utils.errors import CourseError, suggest
+from course_utils.memory.planning.command import OWN_LOOP, slurm_file, torchrun_command, train_command, weights_of
 from course_utils.memory.step.recipe import OPTIMIZERS, Recipe
 
 _ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
@@ -63,7 +63,7 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
 def require_kind(kind: str) -> None:
     """Raises `CourseError` for what is none of `FORMATS`."""
     if kind not in FORMATS:
-        raise CourseError(f"A recipe cannot be written as {kind!r}; {instead(kind, FORMATS)}")
+        raise CourseError(f"A recipe cannot be written as {kind!r}; {suggest(kind, FORMATS)}")
 
 
 def kind_for(recipe: Recipe) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from textwrap import fill
 
 from course_utils.errors import CourseError
-from course_utils.memory.plan.reading.settings import Computed, Settings, Value
-from course_utils.memory.plan.reading.tools import Tool, tables
+from course_utils.memory.planning.reading.settings import Computed, Settings, Value
+from course_utils.memory.planning.reading.tools import Tool, tables
 from course_utils.memory.step.recipe import Recipe, flag_of
 
 AT_LEAST, UNKNOWN = "at least", "unknown"

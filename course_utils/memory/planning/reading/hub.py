@@ -9,7 +9,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from course_utils.errors import CourseError
-from course_utils.memory.plan.reading.fields import Model
+from course_utils.memory.planning.reading.fields import Model
 from course_utils.settings import settings, variables
 
 SECONDS = 3.0
