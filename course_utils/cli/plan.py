@@ -419,8 +419,8 @@ def _remark_on_dtype(arguments: argparse.Namespace, recipe: Recipe) -> list[str]
     if arguments.reading or arguments.precision or recipe.precision != "fp32" or dtype not in ("bfloat16", "float16"):
         return []
     return [
-        f"\nPlanned with float32 weights. They are published in {dtype}, and from_pretrained loads them so: for that add "
-        "--precision bf16 for that."
+        f"\nPlanned with float32 weights. They are published in {dtype}, and from_pretrained loads them so; to plan that, add "
+        "--precision bf16."
     ]
 
 

@@ -264,7 +264,7 @@ def test_the_settings_of_a_row_come_from_the_plan_as_it_is_kept(config, capsys, 
     monkeypatch.setattr(planning, "plan", lambda *words, **options: made.append(1) or plan(*words, **options))
     monkeypatch.setattr(command, "LONG", 0.0)
     assert main(["plan", config, *TOO_LARGE]) == 1
-    assert capsys.readouterr().err.count("Planning: ") == 1
+    assert capsys.readouterr().err.count("Planning takes") == 1
     for kind, row in (("trl", "1"), ("trl", "2"), ("accelerate", "1")):
         assert main(["plan", config, *TOO_LARGE, "--emit", kind, "--row", row]) == 0
     assert made == [1]
