@@ -126,9 +126,8 @@ def empty_folder(kind: str) -> Iterator[str]:
             yield folder
         return
     yield isolate.BOX
-    if any(
-        map(os.listdir, isolate.FOLDERS)
-    ):  # by a program, since Python's own cannot follow folders as deep as some are
+    # By a program, since Python's own cannot follow folders as deep as some are.
+    if any(map(os.listdir, isolate.FOLDERS)):
         subprocess.run(["find", *isolate.FOLDERS, "-mindepth", "1", "-delete"], check=False)
 
 

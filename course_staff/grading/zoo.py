@@ -16,9 +16,8 @@ def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float 
     question = authored.question
     names: dict = {"__name__": "__main__"}
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # a known mistake may well be worth a warning, which tells its author nothing new
+        # A known mistake may well be worth a warning, which tells its author nothing new.
+        warnings.simplefilter("ignore")
         try:
             exec(compile(authored.preamble, "<cells above>", "exec"), names)
             exec(compile(source, f"<answer {question.id}>", "exec"), names)

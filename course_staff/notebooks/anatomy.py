@@ -61,9 +61,8 @@ Remarks = Iterator[tuple[int, str]]
 def violations_in(path: Path) -> list[Violation]:
     """Everything in the notebook at `path` that breaks a rule; raises `CourseError` where it is not a notebook."""
     chapter = Chapter(Path(path), read_notebook(path))
-    rules = (
-        [check_format] if any(check_format(chapter)) else RULES
-    )  # without a valid format no other rule can be applied
+    # Without a valid format no other rule can be applied.
+    rules = [check_format] if any(check_format(chapter)) else RULES
     return [Violation(chapter.path.name, *remark) for rule in rules for remark in rule(chapter)]
 
 

@@ -34,9 +34,8 @@ def of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
         inside += inner.get_children()
         uses |= {s.get_name() for s in inner.get_symbols() if s.is_global() and s.is_referenced()}
     binds = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
-    if not isinstance(
-        statement, ast.Assign | ast.AnnAssign
-    ):  # a loop or a definition binds its own names before it uses them
+    # A loop or a definition binds its own names before it uses them.
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
         uses -= binds
     changed = {
         n.target.id for n in ast.walk(statement) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)

@@ -21,9 +21,8 @@ def keep(model: dict, path: str, contents_manager: "ContentsManager", **_) -> No
     if model.get("type") != "notebook" or not model.get("content"):
         return
     content = model["content"]
-    with suppress(
-        OSError, ValueError, LookupError, TypeError, AttributeError
-    ):  # a file that is none yet, or no notebook
+    # The file may not be there yet, or be no notebook.
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
         states = _states(content)
         before = _states(json.loads((Path(contents_manager.root_dir) / path.strip("/")).read_text("utf-8")))
         ahead, lost = list(_models_in(content) - states.keys()), {}

@@ -20,9 +20,8 @@ NAME, HANDED_OUT = "my-course", ".handed-out"
 SOURCES = (
     "notebooks/*.ipynb",
     "exercises/*.ipynb",
-    *(
-        f"docs/{name}.md" for name in ("glossary", "accuracy", "authors", "package", "plan", "train", "nodes", "died")
-    ),  # where their links lead
+    # Where their links lead.
+    *(f"docs/{name}.md" for name in ("glossary", "accuracy", "authors", "package", "plan", "train", "nodes", "died")),
 )
 
 _OLD = "the old file is saved as "

@@ -35,12 +35,13 @@ SECONDS = 120.0
 """How long the ranks may take by default."""
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 """How ranks are started, by the name that `multiprocessing` has for it."""
+# Seconds for each rank.
 _SLOW = (
     "course_utils.models",
     "course_utils.training",
     "course_utils.script",
     "transformers.models.",
-)  # seconds for each rank
+)
 _BROKEN_OFF = "Connection closed by peer"  # gloo's words
 _GRACE = 0.5  # seconds in which ranks may say what they saw, or where they are
 

@@ -68,9 +68,8 @@ def verdict_of(test: Callable, subject: object) -> str:
     Any other exception passes; raises `UnfitError` for any other result.
     """
     try:
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # what an answer under test is warned of is no news to the test's author
+        # What an answer under test is warned of is no news to the test's author.
+        with warnings.catch_warnings(action="ignore"):
             verdict = test(subject)
     except AssertionError:
         return REFUSED

@@ -52,9 +52,8 @@ def _bowl(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 RAVINE = Surface("ravine", _ravine, (-4.0, 1.0), ((-5.0, 2.0), (-2.0, 2.0)))
-TURNED_RAVINE = Surface(
-    "turned ravine", _turn_ravine, (-5 / sqrt(2), -3 / sqrt(2)), ((-5.0, 2.0), (-4.0, 2.0))
-)  # the ravine and its start, turned by 45°
+# The ravine and its start, turned by 45°.
+TURNED_RAVINE = Surface("turned ravine", _turn_ravine, (-5 / sqrt(2), -3 / sqrt(2)), ((-5.0, 2.0), (-4.0, 2.0)))
 SADDLE = Surface("saddle", _saddle, (1.5, 0.01), ((-1.0, 2.0), (-0.5, 1.5)))
 BOWL = Surface("noisy bowl", _bowl, (3.0, 2.0), ((-1.5, 3.5), (-1.5, 2.5)), noise=1.0)
 RATES = [10 ** (k / 10) for k in range(-30, 11, 5 if settings().scale.name == "smoke" else 1)]

@@ -455,9 +455,8 @@ def losses_of_ways_figure(
     title = f"mark: no later average shown is above {level:.2f}"
     lines(data, title, "steps", "loss of the mean", looks=looks, labels="legend", number=".2f", axes=curves)
     curves.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
-    for (way, (step, *_)), marker, size in zip(
-        costs.items(), MARKS, (14, 12, 9, 6), strict=False
-    ):  # all seen in one place
+    # Of falling size, so that marks in one place are all seen.
+    for (way, (step, *_)), marker, size in zip(costs.items(), MARKS, (14, 12, 9, 6), strict=False):
         look = {"color": COLORS[looks[way][0]], "markersize": size, "markeredgecolor": COLORS["paper"]}
         curves.plot(step, runs[way].losses[runs[way].steps.index(step)], marker, **look)
     for axes, values, unit, what in (

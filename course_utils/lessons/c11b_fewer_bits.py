@@ -590,9 +590,8 @@ def choosing_figure(
     look = {"textcoords": "offset points", "ha": "right", "va": "center", "fontsize": 8}
     losses.annotate("mean before\nfine-tuning", (mean, -1.1), (-3, 0), **look)
     peaks.set_ylim(len(ways) - 0.4, -1.8)
-    for text, bar in zip(
-        peaks.texts, peaks.patches, strict=True
-    ):  # inside the bars, so that AdamW's line crosses no number
+    # Inside the bars, so that AdamW's line crosses no number.
+    for text, bar in zip(peaks.texts, peaks.patches, strict=True):
         text.set(x=0.97 * bar.get_width(), ha="right", color=COLORS["paper"], bbox=None)
     for axes, place in ((peaks, base.peak / size), (clocks, 1)):
         axes.annotate("AdamW", (place, -1.1), (3, 0), textcoords="offset points", va="center", fontsize=8)

@@ -35,9 +35,8 @@ def test_the_truth_is_transformers_own_loss(work, truth):
     for ids in work.batches():
         (model(input_ids=ids, labels=ids).loss / 3).backward()
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(
-            truth[name], parameter.grad, rtol=1e-6, atol=1e-8
-        )  # it works the loss out in 32 bits
+        # The model computes the loss in 32 bits.
+        torch.testing.assert_close(truth[name], parameter.grad, rtol=1e-6, atol=1e-8)
 
 
 def launched(ranks, *calls):

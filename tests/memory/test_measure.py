@@ -175,10 +175,11 @@ def test_what_is_built_inside_is_counted_whole():
 
     parts = measure(build, step), measure(build(), step)
     saved = 4 * (8 * 8 + 8 + 1000 + 500 * 8 + 100 * 8)
+    # The first step's gradients are there too.
     assert [part.resident for part in parts] == [
         saved + 4 * 72,
         saved + 4 * 72,
-    ]  # the first step's gradients are there too
+    ]
     assert parts[0].peak == parts[1].peak
 
 

@@ -138,9 +138,8 @@ def test_the_json_of_training_arguments_says_all_but_model_and_length():
     assert values(reading, "batch", "optimizer", "clipping", "checkpointing") == [4, "adamw8bit", True, False]
     assert reading.provenance["batch"] == "args.json:3"
     assert "--sequence" in reading.unmodelled["sequence"]
-    assert (
-        reading.fields["precision"] == "bf16"
-    )  # Transformers 5 loads weights in the dtype in which they are published
+    # Transformers 5 loads weights in the dtype in which they are published.
+    assert reading.fields["precision"] == "bf16"
     assert "sequence" not in reading.over({"sequence": 64}).unmodelled
 
 

@@ -163,9 +163,8 @@ def test_parts_of_a_sequence_divide_what_grows_with_it_and_nothing_else():
     assert part["backward temporaries"] == pytest.approx(whole["backward temporaries"] / 2, rel=0.01), (
         "the logits' gradient"
     )
-    assert part["activations"] == pytest.approx(
-        whole["activations"] / 2, rel=0.15
-    )  # another attention keeps other tensors
+    # Another attention keeps other tensors.
+    assert part["activations"] == pytest.approx(whole["activations"] / 2, rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,8 @@ def test_gradients_are_those_without_bit_for_bit_and_bytes_are_counted(tmp_path)
     whole = SavedOnDisk(smallest=1, folder=tmp_path)
     gradients(model, x, whole)
     weights = sum(p.nbytes for name, p in model.named_parameters() if p.ndim == 2 or "1.weight" in name)
-    assert (
-        weights - model[0][0].weight.nbytes <= whole.bytes_written - saved <= weights
-    )  # the first needs no input's gradient
+    # The first needs no input's gradient.
+    assert weights - model[0][0].weight.nbytes <= whole.bytes_written - saved <= weights
 
 
 def test_small_tensors_stay(tmp_path):

@@ -179,9 +179,8 @@ class Finder:
             used = range(6)
         depth = Depth.between(*(log.plain for log in trial.smaller)) if trial.smaller else None
         logs = {} if length else {at: self._run_small(*at, depth) for at in sizes[:2]}
-        if length or (
-            regime == 2 and np.array_equal(*(log.plain.changes for log in logs.values()))
-        ):  # it does not matter
+        # Where the length does not matter, the batch alone is left.
+        if length or (regime == 2 and np.array_equal(*(log.plain.changes for log in logs.values()))):
             sizes, used = [(b, length or unit) for b in (2, 3, 4, 5)], (0, 1, 6)
             logs = {at: log for at, log in logs.items() if at in sizes}
         logs |= {at: self._run_small(*at, depth) for at in sizes if at not in logs}

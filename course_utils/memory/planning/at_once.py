@@ -1,4 +1,4 @@
-"""The answer for a named model as far as shipped formulas tell it: within a second, and without torch."""
+"""The answer for a named model as far as shipped formulas tell it: in a second or two, and without torch."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -68,9 +68,8 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
     rows, tight = [], []
     for names, changed in _apply_ways(recipe):
         of_level = [row for row in rows if row.level == disturbance(names)[0]]
-        if len(of_level) == _MOST_ROWS or any(
-            set(row.names) <= set(names) for row in rows
-        ):  # it fits without the others
+        # There are enough of its level, or a part of these changes is enough.
+        if len(of_level) == _MOST_ROWS or any(set(row.names) <= set(names) for row in rows):
             continue
         trial, _ = look_up(name, changed) or (None, None)
         if trial is None or (at_best := _verdict_at_best(trial.log, memory)) == DOES_NOT:

@@ -33,9 +33,8 @@ def largest_sizes(finder: "Finder", recipe: Recipe, memory: int, trial: "Trial")
     start, limit = recipe.sequence // unit, min(positions or length, length) // unit
     longest = most_that_fits(finder, lambda n: (recipe.batch, n * unit), start, limit, fits)
     largest = {"largest batch": (batch, rows), "longest sequence": (longest and longest * unit, length // unit * unit)}
-    return {
-        name: None if count == limit else count or 0 for name, (count, limit) in largest.items()
-    }  # else it does not matter
+    # Where the most that can be fits, it does not matter.
+    return {name: None if count == limit else count or 0 for name, (count, limit) in largest.items()}
 
 
 def most_that_fits(finder: "Finder", at: Callable, start: int, limit: int, fits: "Callable[[Log], bool]") -> int | None:
