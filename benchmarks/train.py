@@ -163,10 +163,7 @@ def main():
             (folder / strategy).mkdir()
             measured = sorted(launch(pairs, 2, folder / strategy, strategy, seconds=600)[0])
             # Of eleven values, the second and the last but one enclose the median in 98.8 of 100.
-            low, high = (
-                measured[1],
-                measured[-2],
-            )
+            low, high = measured[1], measured[-2]
             print(f"{strategy}: median {statistics.median(measured):.3f}, 95 % interval {low:.3f} to {high:.3f}")
 
 

@@ -9,6 +9,11 @@ class CourseError(Exception):
     """Something the reader can put right; the message is one sentence that says what and how."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, for a sentence: the first line of its message, or its kind where it has none."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def require_count(name: str, value: object) -> None:
     """Raise `CourseError` unless `value` is a whole number from 1 on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

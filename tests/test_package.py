@@ -267,7 +267,7 @@ def test_no_two_files_of_tests_have_one_name():
 
 @pytest.mark.parametrize("room", ORACLES)
 def test_code_by_hand_never_names_its_oracle(room):
-    # Which start processes, and say so.
+    # Those two start processes, and say so.
     paths = [path for path in MODULES if room_of(path) == room and path.name not in ("launch.py", "waiting.py")]
     assert paths
     for path in paths:

@@ -16,6 +16,7 @@ from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.glossary import GLOSSARY, read_glossary, with_links
 from course_staff.notebooks.links import dead_links
 from course_staff.notebooks.successor import with_successor, without_successor
+from course_utils.errors import first_line
 from course_utils.files import exercises_of
 
 SECTIONS = (
@@ -81,7 +82,7 @@ def check_format(chapter: Chapter) -> Remarks:
     try:
         nbformat.validate(chapter.notebook)
     except nbformat.ValidationError as error:
-        yield 0, f"it is not a valid notebook ({str(error).splitlines()[0]}); save it again from JupyterLab."
+        yield 0, f"it is not a valid notebook ({first_line(error)}); save it again from JupyterLab."
 
 
 def title_and_aims(chapter: Chapter) -> Remarks:

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, first_line
 from course_utils.script.engines import Engine
 
 _NAME, _RUN, _PARTIAL = "step-{:08d}", "run.json", ".partial"
@@ -187,7 +187,7 @@ class Checkpoints:
 
     def _not_written(self, error: Exception) -> CourseError:
         return CourseError(
-            f"No checkpoint could be written to {self.folder} ({str(error).splitlines()[0] if str(error) else error!r}); make "
+            f"No checkpoint could be written to {self.folder} ({first_line(error)}); make "
             "room there. The one before it is whole."
         )
 

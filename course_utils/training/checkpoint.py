@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.data import SequentialSampler
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, first_line
 from course_utils.files import replacing
 from course_utils.training.callbacks import Callback
 
@@ -52,7 +52,7 @@ def save(run: "Run", path: Path) -> None:
             torch.load(partial, weights_only=True, map_location="cpu", mmap=True)
     except Exception as error:  # torch raises many kinds
         raise CourseError(
-            f"The checkpoint could not be written to {path} ({str(error).splitlines()[0]}); free some space or choose another "
+            f"The checkpoint could not be written to {path} ({first_line(error)}); free some space or choose another "
             "place, and make the states of callbacks of tensors, numbers, strings, lists and dicts."
         ) from error
 

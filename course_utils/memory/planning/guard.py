@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, first_line
 from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.trace.measure import NOT_ATTRIBUTED, Measurement, measure
 from course_utils.units import format_bytes
@@ -50,7 +50,7 @@ def guard(step: Callable[[object], object], batches: Iterable) -> object:
         step(largest)
     except torch.OutOfMemoryError as error:
         raise CourseError(
-            f"The largest batch, of {_elements(largest):,} elements, does not fit ({str(error).splitlines()[0]}); "
+            f"The largest batch, of {_elements(largest):,} elements, does not fit ({first_line(error)}); "
             "course plan says what would."
         ) from error
     return largest
