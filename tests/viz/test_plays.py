@@ -128,4 +128,4 @@ def test_a_figure_to_play_with_needs_the_set_up_cell_alone_or_says_what_else(cha
     cells = read_notebook(chapter).cells
     alone = plays.needed(cells)[1:] == [cell["source"] for cell in plays.play_cells(cells)]
     text = next(cell["source"] for cell in cells if "## Play" in cell["source"])
-    assert alone != ("run the cells up to here first" in text.lower())
+    assert alone != ("run the cells up to here first" in text)
