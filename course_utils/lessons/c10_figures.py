@@ -191,7 +191,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: i
     """
     ways = list(dict.fromkeys(on_paper["way"]))
     figure, grid = panels(1, len(ways), height=3.3, sharey=True)
-    names = ("on paper: gradients", "on paper: loss", "measured, highest step")
+    names = ("on paper: gradients", "on paper: loss", "measured")
     looks = dict(zip(names, (("gradients", "--"), ("activations", "-"), ("measured", "o")), strict=True))
     size, crossed = byte_unit(measured["peak"].max())[1], []
     for axes, way in zip(grid, ways, strict=True):

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mode
 from typing import TYPE_CHECKING
 
 import torch
@@ -125,9 +126,7 @@ def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module],
 
 @dataclass
 class Seen:
-    """What one rank saw: `peak` bytes of the highest of `RECORDED` steps, all that it keeps included; `traffic` of a step.
-
-    Steps count whose books balance: where a thread of gloo's releases a tensor last, the profiler does not see it.
+    """What one rank saw: `peak` bytes, `usual_peak` of its steps, all that it keeps included; `traffic` of a step.
 
     `carried` bytes went over the loopback device in the quietest of these steps, shared out over the ranks; None where the
     system does not count them. `elements` of parameters and of optimizer state lie on the rank between steps; `full` are the
@@ -224,25 +223,29 @@ def accumulate(
 
 
 def record(step: Callable[[], object]) -> tuple[int, float | None]:
-    """`step` on all ranks at once, `RECORDED` times and on until each has a step whose books balance, or five times as often.
+    """`step` on all ranks at once, `RECORDED` times and on until half as many balance on each, or ten times as often.
 
-    Returns the bytes at the highest peak, above the start, and `bytes_carried` in the quietest step, for each rank.
+    Returns the bytes of `usual_peak`, and `bytes_carried` in the quietest step, for each rank.
     """
     accounts, carried, done = [], [], torch.zeros(())
-    while len(accounts) < RECORDED or (not done and len(accounts) < 5 * RECORDED):
+    while len(accounts) < RECORDED or (not done and len(accounts) < 10 * RECORDED):
         allocator = allocator_of(torch.device("cpu"))
         with allocator.recording(), allocator.measured():
             carried.append(bytes_carried(step))
         accounts.append(allocator.account())
-        done = torch.tensor(float(any(account.left == 0 for account in accounts)))
+        done = torch.tensor(float(sum(account.left == 0 for account in accounts) >= RECORDED // 2))
         dist.all_reduce(done, dist.ReduceOp.MIN)
-    return highest(accounts), None if None in carried else min(carried) / dist.get_world_size()
+    return usual_peak(accounts), None if None in carried else min(carried) / dist.get_world_size()
 
 
-def highest(accounts: Sequence[Account]) -> int:
-    """The highest peak of steps whose books balance: the profiler does not see what a thread of gloo's releases last."""
+def usual_peak(accounts: Sequence[Account]) -> int:
+    """The peak above the start of most steps whose books balance.
+
+    A thread of gloo's may be the last to hold a tensor. The profiler misses what it releases, and the books do not balance.
+    Where it is late, on a busy machine, a step needs more than the others.
+    """
     balanced = min(account.left for account in accounts)
-    return max(account.above_start for account in accounts if account.left == balanced)
+    return mode(account.above_start for account in accounts if account.left == balanced)
 
 
 def build_on(config: "PretrainedConfig", device: str) -> tuple[Setup, int]:
