@@ -19,11 +19,11 @@ from course_utils.lessons.c05b_choosing import (
     RESTS,
     RUNS,
     SWEEP_SEEDS,
-    Contender,
     contenders,
     final_loss,
     shared_out,
 )
+from course_utils.lessons.shared import Contender
 from course_utils.settings import Scale, settings
 from course_utils.training import evaluate
 

@@ -5,7 +5,8 @@ from functools import cache, partial
 
 from benchmarks.claims import claim
 from benchmarks.learning_rates import Task
-from course_utils.lessons.c05b_choosing import Contender, contenders, shared_out
+from course_utils.lessons.c05b_choosing import contenders, shared_out
+from course_utils.lessons.shared import Contender
 from course_utils.settings import SCALES
 
 ADAMS = ("Adam", "AdamW")

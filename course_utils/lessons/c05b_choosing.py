@@ -1,8 +1,7 @@
 """Chapter 05b: the optimizers that are compared, the runs that are stored, and the chapter's figures."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -11,11 +10,10 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from torch import nn
-from torch.utils.data import DataLoader
 
 from course_utils import models, optim
-from course_utils.optim import schedules
-from course_utils.training import History, train
+from course_utils.lessons.shared import Contender
+from course_utils.training import History
 from course_utils.units import GiB, MiB, format_bytes
 from course_utils.viz.plots import bars, dots, legend, lines, panels, together
 from course_utils.viz.style import COLORS
@@ -25,29 +23,6 @@ RUNS = Path(__file__).with_name("c05b_runs.json")
 SWEEP_SEEDS, RACE_SEEDS, LAST = (3, 4, 5), (0, 1, 2), 20
 RESTS = (("AdamW", 2e-3, 1e-2), ("Muon", 1e-2, 2e-3))
 """What moves the hidden matrices, at which rate, and AdamW's rate for the rest: the race's pairs, crossed."""
-
-
-@dataclass(frozen=True)
-class Contender:
-    """`make(model, lr)` gives the optimizer. With `cosine` the rate warms up over a tenth of the steps and then falls to 0."""
-
-    make: Callable[[nn.Module, float], torch.optim.Optimizer]
-    lr: float
-    cosine: bool = True
-
-    def at(self, lr: float) -> "Contender":
-        """The same at another learning rate."""
-        return replace(self, lr=lr)
-
-    def factor(self, step: int, steps: int) -> float:
-        """What the learning rate is multiplied by at `step`, counted from 1."""
-        return schedules.cosine(step, steps + 1, warmup=steps // 10) if self.cosine else 1.0
-
-    def train(self, model: nn.Module, batches: DataLoader, seed: int) -> History:
-        """One epoch over `batches`."""
-        optimizer, steps = self.make(model, self.lr), len(batches)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: self.factor(done + 1, steps))
-        return train(model, optimizer, batches, schedule=schedule, seed=seed, progress=False)
 
 
 def muon(model: nn.Module, lr: float) -> torch.optim.Optimizer:

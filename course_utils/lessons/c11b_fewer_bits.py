@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
-from course_utils.lessons.c05b_choosing import Contender
+from course_utils.lessons.shared import Contender
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step.quantized import put_in_4_bits
 from course_utils.memory.step.workload import Workload

@@ -27,7 +27,7 @@ from course_utils.distributed import Traffic, counted, launch
 from course_utils.distributed.torchrun import announce
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
-from course_utils.lessons.c10_fsdp_and_zero import largest_difference, local_part
+from course_utils.lessons.shared import largest_difference, local_part
 from course_utils.memory import distinct_bytes
 from course_utils.script import Job
 from course_utils.script.agents import Agents

@@ -20,7 +20,7 @@ from course_utils.distributed import Traffic, counted
 from course_utils.distributed.pipeline import Pipeline
 from course_utils.distributed.pipeline_schedules import Schedule, gpipe, one_f_one_b, zero_bubble
 from course_utils.distributed.tensor_parallel import Split
-from course_utils.lessons.c10_fsdp_and_zero import local_part
+from course_utils.lessons.shared import local_part
 from course_utils.memory import saved_bytes
 from course_utils.memory.trace.allocator import allocator_of
 from course_utils.units import format_counted, format_seconds
@@ -82,7 +82,7 @@ def _gradients_of(work: Work, model: nn.Module, batches: Sequence[Tensor] | None
 
 
 @dataclass
-class Seen:
+class RankGradients:
     """What a rank saw of an update: `gradients` by their names in the whole model, `elements` of parameters, `sent`."""
 
     gradients: dict[str, Tensor] = field(repr=False)
@@ -144,7 +144,7 @@ def without_sum(model: nn.Module) -> nn.Module:
     return model
 
 
-def error_of(name: str, seen: Sequence[Seen], truth: Mapping[str, Tensor]) -> float:
+def error_of(name: str, seen: Sequence[RankGradients], truth: Mapping[str, Tensor]) -> float:
     """How far a gradient is off on the worst rank, by norms: 0 is right."""
     pairs = [
         (each.gradients[name], _part_like(each.gradients[name], truth[name], rank)) for rank, each in enumerate(seen)
@@ -152,13 +152,15 @@ def error_of(name: str, seen: Sequence[Seen], truth: Mapping[str, Tensor]) -> fl
     return max(((mine - right).norm() / right.norm()).item() for mine, right in pairs)
 
 
-def measure_tensor(work: Work, cut: Callable[[nn.Module], nn.Module], **options) -> Seen:
+def measure_tensor(work: Work, cut: Callable[[nn.Module], nn.Module], **options) -> RankGradients:
     """To be launched: the gradients of an update where `cut` has cut the model over all ranks."""
     model = cut(work.model(), **options)
     with counted() as sent:
         gradients = _gradients_of(work, model)
     elements = sum(local_part(parameter).numel() for parameter in model.parameters())
-    return Seen({name.replace(".module", ""): local_part(grad) for name, grad in gradients.items()}, elements, sent)
+    return RankGradients(
+        {name.replace(".module", ""): local_part(grad) for name, grad in gradients.items()}, elements, sent
+    )
 
 
 # Cut by depth.
@@ -196,12 +198,12 @@ class Part(nn.Module):
         return f"{'model' if kind == 'body' else 'lm_head'}.{rest}"
 
 
-def measure_pipeline(work: Work, orders: Callable) -> Seen:
+def measure_pipeline(work: Work, orders: Callable) -> RankGradients:
     """To be launched: the gradients of an update by one of the schedules."""
     part, pipeline = stage_here(work)
     with counted() as sent:
         pipeline.run(orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()], work.batches(), work.batches())
-    return Seen(part.gradients(), models.parameter_count(part), sent)
+    return RankGradients(part.gradients(), models.parameter_count(part), sent)
 
 
 def stage_here(work: Work) -> tuple[Part, Pipeline]:
@@ -210,7 +212,7 @@ def stage_here(work: Work) -> tuple[Part, Pipeline]:
     return part, Pipeline(part, work.boundary, work.dtype, next_token_loss)
 
 
-def measure_torch_pipeline(work: Work, kind: str) -> tuple[Seen, list[str]]:
+def measure_torch_pipeline(work: Work, kind: str) -> tuple[RankGradients, list[str]]:
     """To be launched: the same by a schedule of `torch.distributed.pipelining`, and this rank's order in its letters.
 
     The first step finds out shapes, and is not counted.
@@ -228,7 +230,7 @@ def measure_torch_pipeline(work: Work, kind: str) -> tuple[Seen, list[str]]:
     with counted() as sent:
         schedule.step(*given, target=ids)
     order = [str(action) for action in schedule.pipeline_order[dist.get_rank()] if action]
-    return Seen(part.gradients(), models.parameter_count(part), sent), order
+    return RankGradients(part.gradients(), models.parameter_count(part), sent), order
 
 
 @dataclass

@@ -49,7 +49,7 @@ def paths():
 def test_the_mean_learns_and_both_ranks_see_the_same_of_it(paths):
     for name, path in paths[0].items():
         assert path.losses == paths[1][name].losses
-        assert path.steps == sorted({*range(4 if name in ("DDP", "H = 1", "H = 5", "another seed") else 12, 13, 4), 12})
+        assert path.steps == ([4, 8, 12] if name in ("DDP", "H = 1", "H = 5", "another seed") else [12])
     assert paths[0]["DDP"].losses[-1] < paths[0]["DDP"].losses[0]
 
 
