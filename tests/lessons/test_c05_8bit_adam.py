@@ -98,9 +98,9 @@ def test_a_faster_average_does_not_stagnate():
     assert lesson.follow(0.25, 0.01, 200, 0.9, nearest)[-1] < 0.05
 
 
-def test_relative_error_is_at_most_half_a_step():
+def test_the_rounding_error_is_at_most_half_a_step():
     values = torch.linspace(0.1, 1.0, 1000)
-    error = lesson.relative_error(values, dynamic_codebook(False), 1000)
+    error = lesson.rounding_errors(values, dynamic_codebook(False), 1000)
     assert error.max() <= 0.0352
 
 
