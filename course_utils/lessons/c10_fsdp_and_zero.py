@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, Traffic, counted
 from course_utils.distributed.torchrun import announce
-from course_utils.lessons.shared import local_part
+from course_utils.lessons.shared import inner_optimizer, local_part
 from course_utils.memory import Recipe, distinct_bytes, estimate
 from course_utils.memory.step.sharded import units_of
 from course_utils.memory.trace.allocator import Account, allocator_of, quiet
@@ -165,9 +165,8 @@ def measure_way(way: str, config: "PretrainedConfig", recipe: Recipe, **options)
     with counted() as traffic:
         setup.step(batch)
     above, carried = record(lambda: setup.step(batch))
-    inner = {"ZeRO-1": "optimizer", "torch's ZeRO-1": "optim"}.get(way)
-    optimizer = getattr(setup.optimizer, inner) if inner else setup.optimizer
-    state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v)]
+    by_parameter = inner_optimizer(setup.optimizer).state.values()
+    state = [v for values in by_parameter for v in values.values() if torch.is_tensor(v)]
     tensors = [*setup.model.parameters(), *setup.model.buffers(), *state, *batch.values()]
     tensors_of_kind = {"parameters": setup.model.parameters(), "optimizer state": (s for s in state if s.dim())}
     return RankMeasurement(

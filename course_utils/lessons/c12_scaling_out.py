@@ -23,6 +23,7 @@ from course_utils.distributed.tensor_parallel import Split
 from course_utils.lessons.shared import local_part
 from course_utils.memory import saved_bytes
 from course_utils.memory.trace.allocator import allocator_of
+from course_utils.training.gradients import relative_error
 from course_utils.units import format_counted, format_seconds
 from course_utils.viz.parts import cell, drawing, subplots
 from course_utils.viz.plots import Span, legend, panels, timeline, together
@@ -74,9 +75,9 @@ def gradients_alone(work: Work) -> dict[str, Tensor]:
     return _gradients_of(work, work.model())
 
 
-def _gradients_of(work: Work, model: nn.Module, batches: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
-    """Of the mean loss over all micro-batches, from those of `batches`."""
-    for ids in work.batches() if batches is None else batches:
+def _gradients_of(work: Work, model: nn.Module) -> dict[str, Tensor]:
+    """Of the mean loss over all micro-batches."""
+    for ids in work.batches():
         (next_token_loss(model(input_ids=ids).logits, ids) / work.micro_batches).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
@@ -113,7 +114,7 @@ def by_hand(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Modu
 
 
 def by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
-    """The same by `parallelize_module`; `inputs_first`: it is told that layers that are cut by outputs share their input."""
+    """The same cuts by `parallelize_module`; `inputs_first`: it is told that layers that are cut by outputs share their input."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import (
@@ -146,10 +147,8 @@ def without_sum(model: nn.Module) -> nn.Module:
 
 def error_of(name: str, seen: Sequence[RankGradients], truth: Mapping[str, Tensor]) -> float:
     """How far a gradient is off on the worst rank, by norms: 0 is right."""
-    pairs = [
-        (each.gradients[name], _part_like(each.gradients[name], truth[name], rank)) for rank, each in enumerate(seen)
-    ]
-    return max(((mine - right).norm() / right.norm()).item() for mine, right in pairs)
+    own = [each.gradients[name] for each in seen]
+    return max(relative_error(mine, _part_like(mine, truth[name], rank)) for rank, mine in enumerate(own))
 
 
 def measure_tensor(work: Work, cut: Callable[[nn.Module], nn.Module], **options) -> RankGradients:
@@ -213,7 +212,7 @@ def stage_here(work: Work) -> tuple[Part, Pipeline]:
 
 
 def measure_torch_pipeline(work: Work, kind: str) -> tuple[RankGradients, list[str]]:
-    """To be launched: the same by a schedule of `torch.distributed.pipelining`, and this rank's order in its letters.
+    """To be launched: the gradients by a schedule of `torch.distributed.pipelining`, and this rank's order in its letters.
 
     The first step finds out shapes, and is not counted.
     """
@@ -234,14 +233,14 @@ def measure_torch_pipeline(work: Work, kind: str) -> tuple[RankGradients, list[s
 
 
 @dataclass
-class Held:
+class StageBytes:
     """Bytes on a rank: `one` of a micro-batch that waits for its backward pass; the `peak` of an update above what it keeps."""
 
     one: int
     peak: int
 
 
-def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times: int = 3) -> dict[str, Held]:
+def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times: int = 3) -> dict[str, StageBytes]:
     """To be launched: by name what a stage holds in an update by a schedule, of so many micro-batches.
 
     Gradients are there from an update before. Each is recorded so many `times`, and the lowest peak counts, as in chapter 10:
@@ -262,7 +261,7 @@ def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times:
             with allocator.recording(), allocator.measured():
                 pipeline.run(order, ids, ids)
             above.append(allocator.account().above_start)
-        held[name] = Held(one, min(above))
+        held[name] = StageBytes(one, min(above))
     return held
 
 
@@ -297,7 +296,7 @@ class _Sleep(torch.autograd.Function):
 
 
 @dataclass
-class Timed:
+class UpdateSeconds:
     """Seconds of an update, and those in which this rank's process was `computing`."""
 
     seconds: float
@@ -306,7 +305,7 @@ class Timed:
 
 def time_schedules(
     work: Work, schedules: Mapping[str, Callable], times: int, slot: float | None = None
-) -> dict[str, Timed]:
+) -> dict[str, UpdateSeconds]:
     """To be launched: an update by each schedule, the quickest of `times`; schedules take turns. With a `slot` of so many seconds
     the stages sleep instead of computing."""
     if slot is None:
@@ -314,19 +313,19 @@ def time_schedules(
     else:
         ids = [torch.zeros(work.boundary, dtype=work.dtype)] * work.micro_batches
         pipeline = Pipeline(Sleeping(slot), work.boundary, work.dtype, lambda y, _: y.sum())
-    by_schedule: dict[str, list[Timed]] = {name: [] for name in schedules}
+    by_schedule: dict[str, list[UpdateSeconds]] = {name: [] for name in schedules}
     for _, (name, orders) in product(range(times), schedules.items()):
         order = orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()]
         dist.barrier()
         begin, computed = time.perf_counter(), time.process_time()
         pipeline.run(order, ids, ids)
         dist.barrier()
-        by_schedule[name].append(Timed(time.perf_counter() - begin, time.process_time() - computed))
+        by_schedule[name].append(UpdateSeconds(time.perf_counter() - begin, time.process_time() - computed))
     return {name: min(runs, key=lambda run: run.seconds) for name, runs in by_schedule.items()}
 
 
 def table_of_speeds(
-    slots: Mapping[str, Schedule], asleep: Mapping[str, Timed], timed: Mapping[str, Timed]
+    slots: Mapping[str, Schedule], asleep: Mapping[str, UpdateSeconds], timed: Mapping[str, UpdateSeconds]
 ) -> pd.DataFrame:
     """A row for each schedule: slots and seconds of an update; last, how many times as quick the second is as the first."""
     rows = {
@@ -409,12 +408,9 @@ def width_figure() -> tuple[Figure, str]:
     return together(figure, "Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", text)
 
 
-def halves_figure(stages: int = 3, micro_batches: int = 2) -> tuple[Figure, str]:
-    """The same micro-batches under 1F1B and with backward cut in two."""
-    ways = {
-        "B whole": Schedule(one_f_one_b(stages, micro_batches)),
-        "B and W": Schedule(zero_bubble(stages, micro_batches)),
-    }
+def halves_figure() -> tuple[Figure, str]:
+    """Two micro-batches in three stages under 1F1B, and with backward cut in two."""
+    ways = {"B whole": Schedule(one_f_one_b(3, 2)), "B and W": Schedule(zero_bubble(3, 2))}
     figure, grid = panels(2, 1, height=3.6, sharex=True)
     for axes, (name, schedule) in zip(grid, ways.items(), strict=True):
         draw_slots(axes, schedule, f"{name}: {schedule.end} slots", letters=True)
@@ -422,7 +418,7 @@ def halves_figure(stages: int = 3, micro_batches: int = 2) -> tuple[Figure, str]
     grid[0].set_xlim(0, max(whole, cut) * 1.02)
     first, second = (schedule.spans[0, "B", 0][0] for schedule in ways.values())
     title = f"Stage 0 gets its first gradient {first - second:g} slots earlier\nand W fills slots that would otherwise be idle"
-    text = f"{stages} stages, {micro_batches} micro-batches: {whole} slots with whole backward passes, {cut} cut."
+    text = f"3 stages, 2 micro-batches: {whole} slots with whole backward passes, {cut} cut."
     return together(figure, title, text)
 
 

@@ -42,3 +42,8 @@ def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tens
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's shard of a tensor that FSDP2 sharded; any other tensor as it is."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def inner_optimizer(optimizer: object) -> torch.optim.Optimizer:
+    """The optimizer that has the state: the one inside, where a wrapper shards it."""
+    return getattr(optimizer, "optim", getattr(optimizer, "optimizer", optimizer))
