@@ -17,6 +17,7 @@ from course_utils.viz.style import COLORS, writing
 
 _WIDTH, _HEIGHT = 0.66, 0.62  # of a node, where columns and rows are 1 apart
 _NUMBERS_SHOWN = 3
+_SAVED = "#D6ECF8"  # a light tone of the color of activations
 
 
 def cost(
@@ -55,18 +56,7 @@ def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
         note = ", saved" if id(variable.value) in saved else ""
         boxes.insert(0, f"{_heading(variable)} = {_value(variable.value)}{gradient}{note}")
     drawing(axes, (-0.4, places[output][0] + 0.4), (rows - 0.5, -0.5), title)
-
-    def letters(text: str, color: str, label: str) -> Line2D:
-        look = {"markerfacecolor": writing(color), "markeredgecolor": "none", "markersize": 7 * len(text) ** 0.8}
-        return Line2D([], [], linestyle="", marker=rf"$\mathrm{{{text}}}$", label=label, **look)
-
-    shade = {"color": "#D6ECF8", "markeredgecolor": COLORS["ink"], "label": "saved for backward"}
-    entries = [
-        Line2D([], [], linestyle="", marker="s", **shade),
-        letters("2", "third", "local derivative"),
-        letters(r"grad\ 3", "second", "gradient at this box"),
-    ]
-    figure.legend(handles=entries, loc="outside lower center", ncols=3, handlelength=3)
+    _draw_legend(figure)
     return figure, (
         f"A graph of {len(order)} boxes: {'; '.join(boxes)}. Arrows with local derivatives: {'; '.join(arrows)}."
     )
@@ -155,8 +145,22 @@ def _rows(uses: Mapping, columns: Mapping) -> dict[Variable | Bend, float]:
     return rows
 
 
+def _draw_legend(figure: Figure) -> None:
+    def letters(text: str, color: str, label: str) -> Line2D:
+        look = {"markerfacecolor": writing(color), "markeredgecolor": "none", "markersize": 7 * len(text) ** 0.8}
+        return Line2D([], [], linestyle="", marker=rf"$\mathrm{{{text}}}$", label=label, **look)
+
+    shade = {"color": _SAVED, "markeredgecolor": COLORS["ink"], "label": "saved for backward"}
+    entries = [
+        Line2D([], [], linestyle="", marker="s", **shade),
+        letters("2", "third", "local derivative"),
+        letters(r"grad\ 3", "second", "gradient at this box"),
+    ]
+    figure.legend(handles=entries, loc="outside lower center", ncols=3, handlelength=3)
+
+
 def _draw_box(axes: Axes, x: float, y: float, variable: Variable, saved: bool) -> None:
-    face = "#D6ECF8" if saved else COLORS["paper"]  # a light tone of the color of activations
+    face = _SAVED if saved else COLORS["paper"]
     frame = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": face, "edgecolor": COLORS["ink"], "zorder": 3}
     axes.add_patch(FancyBboxPatch((x - _WIDTH / 2, y - _HEIGHT / 2), _WIDTH, _HEIGHT, linewidth=1.2, **frame))
     lines = [(_heading(variable), COLORS["ink"], "bold"), (_value(variable.value), COLORS["ink"], "normal")]

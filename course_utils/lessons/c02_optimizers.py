@@ -61,7 +61,9 @@ RATES = [10 ** (k / 10) for k in range(-30, 11, 5 if settings().scale.name == "s
 SURFACES = {surface.name: surface for surface in (RAVINE, TURNED_RAVINE, SADDLE, BOWL)}
 
 
-def path(make_optimizer: Make, surface: Surface, steps: int, start: tuple[float, float] | None = None, seed: int = 0):
+def path(
+    make_optimizer: Make, surface: Surface, steps: int, start: tuple[float, float] | None = None, seed: int = 0
+) -> torch.Tensor:
     """Where an optimizer goes: a float64 tensor of shape (steps + 1, 2), the start included."""
     theta = torch.tensor(start or surface.start, dtype=torch.float64, requires_grad=True)
     optimizer, generator = make_optimizer([theta]), torch.Generator().manual_seed(seed)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from course_utils.errors import CourseError
 from course_utils.optim.adafactor import rank_one, rms
@@ -329,7 +330,7 @@ def _draw_matrix(
     axes.set(xticks=[], yticks=[], xlabel=below, ylabel="")
 
 
-def _draw_heat(axes: Axes, values: torch.Tensor, limits: tuple[float, float], colors: str, title: str):
+def _draw_heat(axes: Axes, values: torch.Tensor, limits: tuple[float, float], colors: str, title: str) -> AxesImage:
     drawn, (low, high) = values[:_DRAWN, :_DRAWN].numpy(), limits
     picture = axes.imshow(drawn, vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
     axes.set(xlabel="column", ylabel="row", title=title)

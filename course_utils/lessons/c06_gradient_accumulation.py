@@ -144,7 +144,9 @@ def accumulate_on_rank(build: Callable[[], nn.Module], shares: Sequence[Sequence
     return {name: _one_update(build(), shares[dist.get_rank()], *quiet) for name, quiet in WAYS.items()}
 
 
-def _one_update(module: nn.Module, micro_batches: Sequence[dict], quiet_forward: bool, quiet_backward: bool) -> tuple:
+def _one_update(
+    module: nn.Module, micro_batches: Sequence[dict], quiet_forward: bool, quiet_backward: bool
+) -> tuple[dict, Reductions]:
     model, reduced = DistributedDataParallel(module), Reductions()
     model.register_comm_hook(reduced, _count_all_reduce)
     weights = _weights(module, micro_batches)

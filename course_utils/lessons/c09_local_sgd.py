@@ -214,7 +214,7 @@ def step_seconds_on_rank(
             dist.barrier()
             start = time.perf_counter()
             for i in range(steps):
-                hooks.step(optimizer, share, _timed_rows(i))
+                hooks.step(optimizer, share, _slice_rows(i))
                 hooks.after_update()
             hooks.finish()
             seconds[name].append((time.perf_counter() - start) / steps)
@@ -237,7 +237,7 @@ def waiting_on_rank(
         waited = averaged = 0.0
         dist.barrier()
         for i in range(steps):
-            hooks.step(optimizer, share, _timed_rows(i))
+            hooks.step(optimizer, share, _slice_rows(i))
             if (i + 1) % h == 0:
                 arrived = time.perf_counter()
                 dist.barrier()
@@ -249,7 +249,7 @@ def waiting_on_rank(
     return {h: (statistics.median(waits[h][1:]), statistics.median(averages[h][1:])) for h in everies}
 
 
-def _timed_rows(step: int) -> slice:
+def _slice_rows(step: int) -> slice:
     """A batch of a share's first 512 rows, which come again and again."""
     first = BATCH * step % 512
     return slice(first, first + BATCH)
@@ -590,18 +590,9 @@ def play_local_drift(
     matrices, centers = bowls(ranks, heterogeneity)
     places, lowest = local_paths(every, matrices, centers, rate, corrected), joint_minimum(matrices, centers)
     figure, (plane, line) = panels(1, 2, height=3.6, width_ratios=(1.5, 1))
-    x, y = np.meshgrid(np.linspace(-2.7, 2.7, 80), np.linspace(-2.4, 2.4, 80))
-    apart = np.stack([x, y], axis=-1)[None] - centers[:, None, None, :]
-    height = 0.5 * np.einsum("rxyi,rij,rxyj->xy", apart, matrices, apart) / ranks
-    plane.contour(x, y, height, levels=9, colors=COLORS["grid"], linewidths=1)
-    plane.grid(visible=False)
+    _draw_bowls(plane, matrices, centers)
+    _draw_rounds(plane, places, centers, every)
     means = places.mean(1)
-    for rank in range(ranks):
-        color = COLORS[SERIES[rank % 4]]
-        for begin in range(0, len(places) - 1, every):  # a round starts from the mean, not from where the rank was
-            track = np.vstack([means[begin], places[begin + 1 : begin + every + 1, rank]])
-            plane.plot(*track.T, color=color, linewidth=1)
-        plane.plot(*centers[rank], "x", color=color, markersize=8, markeredgewidth=2)
     plane.plot(*means[::every].T, "o-", color=COLORS["ink"], markersize=4, linewidth=2, label="ranks' mean at averages")
     plane.plot([], [], color=COLORS["ink"], linewidth=1, label="a rank's path")
     star = {"color": COLORS["inputs"], "markersize": 15, "markeredgecolor": COLORS["ink"]}
@@ -623,6 +614,26 @@ def play_local_drift(
         f"learning rate {rate:g}{by}. They drift at most {max(d for _, d in drifts):.2f} from their mean; after {rounds} the "
         f"mean is {off:.2f} from the joint minimum."
     )
+
+
+def _draw_bowls(axes: Axes, matrices: np.ndarray, centers: np.ndarray) -> None:
+    """Lines of equal height of the mean of the bowls."""
+    x, y = np.meshgrid(np.linspace(-2.7, 2.7, 80), np.linspace(-2.4, 2.4, 80))
+    apart = np.stack([x, y], axis=-1)[None] - centers[:, None, None, :]
+    height = 0.5 * np.einsum("rxyi,rij,rxyj->xy", apart, matrices, apart) / len(centers)
+    axes.contour(x, y, height, levels=9, colors=COLORS["grid"], linewidths=1)
+    axes.grid(visible=False)
+
+
+def _draw_rounds(axes: Axes, places: np.ndarray, centers: np.ndarray, every: int) -> None:
+    """Where each rank went, round by round: each starts from the ranks' mean. A cross is a rank's own minimum."""
+    means = places.mean(1)
+    for rank, center in enumerate(centers):
+        color = COLORS[SERIES[rank % 4]]
+        for begin in range(0, len(places) - 1, every):
+            track = np.vstack([means[begin], places[begin + 1 : begin + every + 1, rank]])
+            axes.plot(*track.T, color=color, linewidth=1)
+        axes.plot(*center, "x", color=color, markersize=8, markeredgewidth=2)
 
 
 def _sawtooth(places: np.ndarray, every: int) -> list[tuple[int, float]]:

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, Traffic, counted
 from course_utils.distributed.torchrun import announce
-from course_utils.lessons.shared import inner_optimizer, local_part
+from course_utils.lessons.shared import account_of, inner_optimizer, local_part
 from course_utils.memory import Recipe, distinct_bytes, estimate
 from course_utils.memory.step.sharded import units_of
 from course_utils.memory.trace.allocator import Account, allocator_of, quiet
@@ -243,10 +243,7 @@ def record(step: Callable[[], object]) -> tuple[int, float | None]:
     """
     accounts, carried, done = [], [], torch.zeros(())
     while len(accounts) < RECORDED or (not done and len(accounts) < 5 * RECORDED):
-        allocator = allocator_of(torch.device("cpu"))
-        with allocator.recording(), allocator.measured():
-            carried.append(bytes_carried(step))
-        accounts.append(allocator.account())
+        accounts.append(account_of(lambda: carried.append(bytes_carried(step))))
         done = torch.tensor(float(any(account.left == 0 for account in accounts)))
         dist.all_reduce(done, dist.ReduceOp.MIN)
     return usual_peak(accounts), None if None in carried else min(carried) / dist.get_world_size()

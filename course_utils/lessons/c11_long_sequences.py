@@ -19,8 +19,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from course_utils.distributed import counted
 from course_utils.distributed.ring_attention import RingAttention, stretches, two_ends
 from course_utils.hardware import Machine, count_flops
+from course_utils.lessons.shared import account_of
 from course_utils.memory import distinct_bytes
-from course_utils.memory.trace.allocator import allocator_of
 from course_utils.techniques import first_fit, pack
 from course_utils.techniques.attention import attention, visible
 from course_utils.training.gradients import relative_error
@@ -57,9 +57,7 @@ def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] 
     step()
     for parameter in learned:
         parameter.grad = None
-    allocator = allocator_of(learned[0].device)
-    with allocator.recording(), allocator.measured():
-        step()
+    peak = account_of(step, learned[0].device).above_start
     seconds = []
     for _ in range(times):
         started = time.perf_counter()
@@ -68,7 +66,7 @@ def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] 
         seconds.append(time.perf_counter() - started)
     resident = [*learned, *(x for x in inputs if isinstance(x, Tensor))]
     saved = distinct_bytes([*handed_over(function, *inputs), *resident]) - distinct_bytes(resident)
-    return Cost(allocator.account().above_start, saved, min(seconds))
+    return Cost(peak, saved, min(seconds))
 
 
 def handed_over(function: Callable[..., Tensor], *inputs) -> list[Tensor]:

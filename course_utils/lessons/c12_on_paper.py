@@ -174,11 +174,11 @@ class MeshStep:
 
 def step_on_mesh(
     model: Decoder, tokens: int, cluster: Cluster, d: int, t: int, p: int, k: int, stage: int = 1,
-    one_f_one_b: bool = True, recompute: bool = False, share: float = 0.5,
+    one_f_one_b: bool = True, recompute: bool = False,
 ) -> MeshStep:  # fmt: skip
     """One update of `tokens` in bfloat16 with AdamW on d × t × p cards, in k micro-batches, under ZeRO `stage` over d.
 
-    Tensor ranks are neighbors, then come data ranks, then stages, as in Megatron. Products reach `share` of the card's peak.
+    Tensor ranks are neighbors, then come data ranks, then stages, as in Megatron. Products reach half of the card's peak.
     Tensor and pipeline wait for their communication. That of data hides behind computing: of all micro-batches where each
     sends, under ZeRO-2 and 3, else of the last. Activations are those of Korthikanti et al. (2022), table 2, without
     attention's scores; a first stage holds min(k, p) micro-batches under 1F1B, else all k. Raises `CourseError` where heads,
@@ -186,7 +186,7 @@ def step_on_mesh(
     """
     _check_mesh(model, tokens, d, t, p, k)
     here, micro = -(-model.blocks // p), tokens / (d * k)  # the slowest stage has the most blocks, and the output layer
-    compute = k * micro * model.operations(here, recompute) / (t * share * cluster.card.flops["bfloat16"])
+    compute = k * micro * model.operations(here, recompute) / (t * 0.5 * cluster.card.flops["bfloat16"])
     sent = 2 * micro * model.width
     tensor = k * here * (6 if recompute else 4) * all_reduce_seconds(sent, t, cluster.ring(t, 1))
     hop = cluster.within if d * t * p <= cluster.cards else cluster.between

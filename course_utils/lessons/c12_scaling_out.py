@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -20,9 +21,8 @@ from course_utils.distributed import Traffic, counted
 from course_utils.distributed.pipeline import Pipeline
 from course_utils.distributed.pipeline_schedules import Schedule, gpipe, one_f_one_b, zero_bubble
 from course_utils.distributed.tensor_parallel import Split
-from course_utils.lessons.shared import local_part
+from course_utils.lessons.shared import account_of, local_part
 from course_utils.memory import saved_bytes
-from course_utils.memory.trace.allocator import allocator_of
 from course_utils.training.gradients import relative_error
 from course_utils.units import format_counted, format_seconds
 from course_utils.viz.parts import cell, drawing, subplots
@@ -254,14 +254,9 @@ def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times:
         one += work.boundary_bytes  # the output, which backward will start from
     held = {}
     for name, (orders, count) in updates.items():
-        order, above = orders(dist.get_world_size(), count)[dist.get_rank()], []
-        pipeline.run(order, ids, ids)
-        for _ in range(times):
-            allocator = allocator_of(torch.device("cpu"))
-            with allocator.recording(), allocator.measured():
-                pipeline.run(order, ids, ids)
-            above.append(allocator.account().above_start)
-        held[name] = StageBytes(one, min(above))
+        run = partial(pipeline.run, orders(dist.get_world_size(), count)[dist.get_rank()], ids, ids)
+        run()
+        held[name] = StageBytes(one, min(account_of(run).above_start for _ in range(times)))
     return held
 
 

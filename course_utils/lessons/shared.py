@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from course_utils.memory.trace.allocator import Account, allocator_of
 from course_utils.optim import schedules
 from course_utils.training import History, train
 
@@ -47,3 +48,11 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 def inner_optimizer(optimizer: object) -> torch.optim.Optimizer:
     """The optimizer that has the state: the one inside, where a wrapper shards it."""
     return getattr(optimizer, "optim", getattr(optimizer, "optimizer", optimizer))
+
+
+def account_of(work: Callable[[], object], device: str | torch.device = "cpu") -> Account:
+    """What the device's allocator did during `work`."""
+    allocator = allocator_of(torch.device(device))
+    with allocator.recording(), allocator.measured():
+        work()
+    return allocator.account()
