@@ -429,9 +429,10 @@ class _Watch:
                 return value
             now = time.monotonic() - self.begun
             if over or now > self.seconds:
-                outcome = "ended too early" if over else "was not done"
                 output = self.agents.output()[-1000:]
-                raise CourseError(f"The run {outcome} after {now:.0f} s; it said: {output}")
+                raise CourseError(
+                    f"The run {'ended too early' if over else 'was not done'} after {now:.0f} s; it said: {output}"
+                )
             update = reached(self.out)
             if update and (not self.progress or self.progress[-1][1] != update):
                 self.progress.append((now, update))
