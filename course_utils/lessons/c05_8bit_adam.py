@@ -151,7 +151,7 @@ def library_seconds(machine: Machine, elements: int) -> float:
     return sum(map(machine.seconds, works))
 
 
-def follow(
+def feed_average(
     start: float, target: float, steps: int, beta: float, rounding: Callable | None, copies: int = 1
 ) -> torch.Tensor:
     """An average that starts at `start` and is fed `target`: its mean over `copies` after each of `steps` steps (steps,).
@@ -309,10 +309,10 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
     by_case, colors = [], ("predicted", "second", "activations", "first")
     for panel, (title, (start, target)) in zip(grid[0], cases.items(), strict=True):
         curves = {
-            "32 bits": follow(start, target, steps, beta, None),
-            "8 bits, nearest": follow(start, target, steps, beta, nearest),
-            "stochastic, one run": follow(start, target, steps, beta, by_chance),
-            "stochastic, mean of 200 runs": follow(start, target, steps, beta, by_chance, copies=200),
+            "32 bits": feed_average(start, target, steps, beta, None),
+            "8 bits, nearest": feed_average(start, target, steps, beta, nearest),
+            "stochastic, one run": feed_average(start, target, steps, beta, by_chance),
+            "stochastic, mean of 200 runs": feed_average(start, target, steps, beta, by_chance, copies=200),
         }
         ratio = sqrt(curves["32 bits"][-1] / curves["8 bits, nearest"][-1])
         step = f"steps too {'long' if ratio > 1 else 'short'} by a factor of {max(ratio, 1 / ratio):.1f}"

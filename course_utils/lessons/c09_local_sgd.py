@@ -132,12 +132,12 @@ def train_on_rank(
     """
     rank = dist.get_rank()
     return {
-        kind: {name: follow(plan, build(), shares[rank], evaluate_on) for name, plan in plans.items()}
+        kind: {name: train_by_plan(plan, build(), shares[rank], evaluate_on) for name, plan in plans.items()}
         for kind, shares in kinds.items()
     }
 
 
-def follow(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tuple) -> RankHistory:
+def train_by_plan(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tuple) -> RankHistory:
     """Train `model` on this rank as the plan says."""
     run, draw = RankHistory(), torch.Generator().manual_seed(plan.seed * dist.get_world_size() + dist.get_rank())
     optimizer = plan.make_optimizer(model.parameters())
