@@ -471,11 +471,8 @@ def losses_of_ways_figure(
         bars(rows, heading, x, unit=unit, colors=colors, legend=False, axes=axes)
         axes.set_xlim(0, 1.2 * axes.get_xlim()[1])
     right.set_yticklabels([])
-    quick, most, slowest = (
-        min(costs, key=lambda way: costs[way].step),
-        max(sent, key=sent.get),
-        max(times, key=times.get),
-    )
+    quick = min(costs, key=lambda way: costs[way].step)
+    most, slowest = max(sent, key=sent.get), max(times, key=times.get)
     dear = f"{most} the most bytes and, on paper, {slowest} the most time"
     dear = "the most bytes and, on paper, the most time" if quick == most == slowest else dear
     by_way = "; ".join(
