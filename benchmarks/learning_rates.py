@@ -19,11 +19,11 @@ from course_utils.lessons.c05b_choosing import (
     RESTS,
     RUNS,
     SWEEP_SEEDS,
-    Contender,
     contenders,
     final_loss,
     shared_out,
 )
+from course_utils.lessons.shared import Contender
 from course_utils.settings import Scale, settings
 from course_utils.training import evaluate
 
@@ -89,7 +89,7 @@ def main():
             note(name, "cosine", contender.lr, seed, contender)
     for seed in RACE_SEEDS:
         for name, lr, rest_lr in RESTS:
-            pair = Contender(partial(shared_out, muon=name == "Muon", rest_lr=rest_lr), lr)
+            pair = Contender(partial(shared_out, use_muon=name == "Muon", rest_lr=rest_lr), lr)
             note(name, "cosine", lr, seed, pair, rest=rest_lr)
     if save:
         store(RUNS, runs)

@@ -23,7 +23,7 @@ def mixed_terms_add_to_the_error(seed):
     layer = model.distilbert.transformer.layer[0].ffn.lin1
     factors = lesson.outer_products(model.eval(), layer, next(iter(batches)))
     squares_of = {mixed: lesson.squared_sum(*factors, mixed=mixed) for mixed in (True, False)}
-    errors = {mixed: lesson.relative_error(squares, lesson.estimate(squares)) for mixed, squares in squares_of.items()}
+    errors = {mixed: lesson.relative_error(lesson.estimate(squares), squares) for mixed, squares in squares_of.items()}
     return 0.05 < errors[False] < errors[True]
 
 

@@ -41,12 +41,9 @@ def peak_against_batch(
     """
     data = {"predicted": predicted, "measured": dict(zip(batch_sizes, measured, strict=True))}
     title = "With few examples the peak is near the rule; with many, activations dominate"
-    looks, levels = (
-        {"predicted": ("predicted", "-"), "measured": ("measured", "o")},
-        {"four numbers for each parameter": rule},
-    )
-    figure, alt = lines(
-        data, title, "examples in the batch", "peak of a step", unit="bytes", looks=looks, levels=levels
-    )
+    x, y = "examples in the batch", "peak of a step"
+    looks = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
+    levels = {"four numbers for each parameter": rule}
+    figure, alt = lines(data, title, x, y, unit="bytes", looks=looks, levels=levels)
     figure.axes[0].set_xticks(batch_sizes)
     return figure, alt

@@ -1,6 +1,7 @@
 """Chapter 01: its cost function, the picture of a graph, and what a transformer block saves at each length."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,12 +11,13 @@ from matplotlib.patches import FancyBboxPatch
 from numpy.typing import ArrayLike
 
 from course_utils.autodiff import Variable, backward_order, relu
-from course_utils.viz.parts import subplots
-from course_utils.viz.plots import bars
+from course_utils.viz.parts import drawing
+from course_utils.viz.plots import bars, panels
 from course_utils.viz.style import COLORS, writing
 
 _WIDTH, _HEIGHT = 0.66, 0.62  # of a node, where columns and rows are 1 apart
 _NUMBERS_SHOWN = 3
+_SAVED = "#D6ECF8"  # a light tone of the color of activations
 
 
 def cost(
@@ -37,36 +39,24 @@ def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
     there are no gradients to draw, and what was saved is not known any more.
     """
     order = backward_order(output)
-    places = _places(order)
+    places = _lay_out(order)
     saved = {id(value) for v in order if v.grad_fn for value, *_ in v.grad_fn.saved or ()}
     rows = 1 + max(row for _, row in places.values())
-    figure, axes = subplots(figsize=(7.6, 0.5 + 0.82 * rows), layout="constrained")
+    figure, axes = panels(height=0.5 + 0.82 * rows)
     arrows, boxes = [], []
     for variable in order:
         operands = zip(_operands(variable), _local_derivatives(variable), strict=True)
         for number, (operand, local) in enumerate(operands):
             between = range(places[operand][0] + 1, places[variable][0])
-            bends = [places[operand, variable, number, column] for column in between]
+            bends = [places[Bend(operand, variable, number, column)] for column in between]
             _draw_arrow(axes, places[operand], bends, places[variable], local)
             arrows.append(f"{_heading(operand)} to {_heading(variable)} {local}".strip())
         _draw_box(axes, *places[variable], variable, id(variable.value) in saved)
         gradient = "" if variable.grad is None else f", gradient {_value(variable.grad)}"
         note = ", saved" if id(variable.value) in saved else ""
         boxes.insert(0, f"{_heading(variable)} = {_value(variable.value)}{gradient}{note}")
-    axes.set(xlim=(-0.4, places[output][0] + 0.4), ylim=(rows - 0.5, -0.5), title=title)
-    axes.axis("off")
-
-    def letters(text: str, color: str, label: str) -> Line2D:
-        look = {"markerfacecolor": writing(color), "markeredgecolor": "none", "markersize": 7 * len(text) ** 0.8}
-        return Line2D([], [], linestyle="", marker=rf"$\mathrm{{{text}}}$", label=label, **look)
-
-    shade = {"color": "#D6ECF8", "markeredgecolor": COLORS["ink"], "label": "saved for backward"}
-    entries = [
-        Line2D([], [], linestyle="", marker="s", **shade),
-        letters("2", "third", "local derivative"),
-        letters(r"grad\ 3", "second", "gradient at this box"),
-    ]
-    figure.legend(handles=entries, loc="outside lower center", ncols=3, handlelength=3)
+    drawing(axes, (-0.4, places[output][0] + 0.4), (rows - 0.5, -0.5), title)
+    _draw_legend(figure)
     return figure, (
         f"A graph of {len(order)} boxes: {'; '.join(boxes)}. Arrows with local derivatives: {'; '.join(arrows)}."
     )
@@ -82,7 +72,7 @@ def cost_figure(y: float = 1, w: float = 2, x: float = 3, b: float = -1) -> tupl
 
 
 def _operands(variable: Variable) -> list[Variable]:
-    return [x for x in variable.grad_fn.inputs if isinstance(x, Variable)] if variable.grad_fn else []
+    return variable.grad_fn.parents if variable.grad_fn else []
 
 
 def _local_derivatives(variable: Variable) -> list[str]:
@@ -94,45 +84,83 @@ def _local_derivatives(variable: Variable) -> list[str]:
     return [_number(g) for x, g in zip(ctx.inputs, gradients, strict=True) if isinstance(x, Variable)]
 
 
-def _places(order: list[Variable]) -> dict:
-    """Column and row of each: one column right of all it was computed from, leaves just left of their first use.
+class Bend(NamedTuple):
+    """Where the arrow from `operand`, the one of this `number` of `user`, passes a `column`."""
 
-    An arrow over several columns has a bend (operand, user, number of the operand, column) in each between. Column by column
-    from the right, everything is as near as there is room to the mean row of its uses, a first operand a little above it.
-    """
-    column: dict = {}
+    operand: Variable
+    user: Variable
+    number: int
+    column: int
+
+
+def _lay_out(order: list[Variable]) -> dict[Variable | Bend, tuple[int, float]]:
+    """Column and row of all variables, and of bends where an arrow passes columns."""
+    columns = _columns(order)
+    uses = _uses(order, columns)
+    columns |= {thing: thing.column for thing in uses if isinstance(thing, Bend)}
+    rows = _rows(uses, columns)
+    highest = min(rows.values())
+    return {thing: (columns[thing], row - highest) for thing, row in rows.items()}
+
+
+def _columns(order: list[Variable]) -> dict[Variable | Bend, int]:
+    """One column right of all that a variable was computed from, and for leaves just left of their first use."""
+    columns: dict = {}
     for variable in reversed(order):
-        column[variable] = 1 + max((column[x] for x in _operands(variable)), default=-1)
+        columns[variable] = 1 + max((columns[x] for x in _operands(variable)), default=-1)
     for variable in order:
-        users = [column[user] for user in order if variable in _operands(user)]
+        users = [columns[user] for user in order if variable in _operands(user)]
         if variable.grad_fn is None and users:
-            column[variable] = min(users) - 1
+            columns[variable] = min(users) - 1
+    return columns
+
+
+def _uses(order: list[Variable], columns: Mapping) -> dict[Variable | Bend, list[tuple[Variable | Bend, float]]]:
+    """By variable and bend, where its arrows go next, and how far below the middle of it they arrive."""
     uses: dict = {variable: [] for variable in order}
     for user in order:
         operands = _operands(user)
         for number, operand in enumerate(operands):
             use = user, number - (len(operands) - 1) / 2
-            for between in reversed(range(column[operand] + 1, column[user])):
-                bend = operand, user, number, between
-                column[bend], uses[bend], use = between, [use], (bend, 0.0)
+            for column in reversed(range(columns[operand] + 1, columns[user])):
+                bend = Bend(operand, user, number, column)
+                uses[bend], use = [use], (bend, 0.0)
             uses[operand].append(use)
-    row: dict = {}
-    for here in sorted(set(column.values()), reverse=True):
-        inside = [thing for thing in uses if column[thing] == here]
-        wish = {thing: np.mean([row[use] + side for use, side in uses[thing]] or [0.0]) for thing in inside}
+    return uses
+
+
+def _rows(uses: Mapping, columns: Mapping) -> dict[Variable | Bend, float]:
+    """Column by column from the right, as near as there is room to the mean row of the uses."""
+    rows: dict = {}
+    for column in sorted(set(columns.values()), reverse=True):
+        inside = [thing for thing in uses if columns[thing] == column]
+        wish = {thing: np.mean([rows[use] + side for use, side in uses[thing]] or [0.0]) for thing in inside}
         inside.sort(key=wish.get)
-        room = [0.5 if isinstance(thing, tuple) else 1.0 for thing in inside]
+        room = [0.5 if isinstance(thing, Bend) else 1.0 for thing in inside]
         for number, thing in enumerate(inside):
-            above = row[inside[number - 1]] + (room[number - 1] + room[number]) / 2 if number else wish[thing]
-            row[thing] = max(wish[thing], above)
-        too_low = np.mean([row[thing] - wish[thing] for thing in inside])
-        row |= {thing: row[thing] - too_low for thing in inside}
-    highest = min(row.values())
-    return {thing: (column[thing], row[thing] - highest) for thing in row}
+            above = rows[inside[number - 1]] + (room[number - 1] + room[number]) / 2 if number else wish[thing]
+            rows[thing] = max(wish[thing], above)
+        too_low = np.mean([rows[thing] - wish[thing] for thing in inside])
+        rows |= {thing: rows[thing] - too_low for thing in inside}
+    return rows
+
+
+def _draw_legend(figure: Figure) -> None:
+    def letters(text: str, color: str, label: str) -> Line2D:
+        look = {"markerfacecolor": writing(color), "markeredgecolor": "none", "markersize": 7 * len(text) ** 0.8}
+        return Line2D([], [], linestyle="", marker=rf"$\mathrm{{{text}}}$", label=label, **look)
+
+    shade = {"color": _SAVED, "markeredgecolor": COLORS["ink"], "label": "saved for backward"}
+    entries = [
+        Line2D([], [], linestyle="", marker="s", **shade),
+        letters("2", "third", "local derivative"),
+        letters(r"grad\ 3", "second", "gradient at this box"),
+    ]
+    figure.legend(handles=entries, loc="outside lower center", ncols=3, handlelength=3)
 
 
 def _draw_box(axes: Axes, x: float, y: float, variable: Variable, saved: bool) -> None:
-    face = "#D6ECF8" if saved else COLORS["paper"]  # a light tone of the color of activations
+    face = _SAVED if saved else COLORS["paper"]
     frame = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": face, "edgecolor": COLORS["ink"], "zorder": 3}
     axes.add_patch(FancyBboxPatch((x - _WIDTH / 2, y - _HEIGHT / 2), _WIDTH, _HEIGHT, linewidth=1.2, **frame))
     lines = [(_heading(variable), COLORS["ink"], "bold"), (_value(variable.value), COLORS["ink"], "normal")]

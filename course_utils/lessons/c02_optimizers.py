@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from course_utils.errors import CourseError
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
 from course_utils.settings import settings
-from course_utils.viz.parts import arrow, box, subplots
+from course_utils.viz.parts import arrow, box, drawing
 from course_utils.viz.plots import legend, lines, panels, together
 from course_utils.viz.style import COLORS, SERIES, writing
 
@@ -61,10 +61,12 @@ RATES = [10 ** (k / 10) for k in range(-30, 11, 5 if settings().scale.name == "s
 SURFACES = {surface.name: surface for surface in (RAVINE, TURNED_RAVINE, SADDLE, BOWL)}
 
 
-def path(make: Make, surface: Surface, steps: int, start: tuple[float, float] | None = None, seed: int = 0):
+def path(
+    make_optimizer: Make, surface: Surface, steps: int, start: tuple[float, float] | None = None, seed: int = 0
+) -> torch.Tensor:
     """Where an optimizer goes: a float64 tensor of shape (steps + 1, 2), the start included."""
     theta = torch.tensor(start or surface.start, dtype=torch.float64, requires_grad=True)
-    optimizer, generator = make([theta]), torch.Generator().manual_seed(seed)
+    optimizer, generator = make_optimizer([theta]), torch.Generator().manual_seed(seed)
     seen = [theta.detach().clone()]
     for _ in range(steps):
         (gradient,) = torch.autograd.grad(surface.height(*theta), theta)
@@ -80,15 +82,16 @@ def heights(surface: Surface, places: torch.Tensor) -> torch.Tensor:
 
 
 def fewest_steps(
-    make: Callable, surface: Surface, steps: int = 1000, share: float = 1e-4, rates: Sequence[float] = RATES
+    make_optimizer: Callable, surface: Surface, steps: int = 1000, share: float = 1e-4, rates: Sequence[float] = RATES
 ) -> tuple[int, float]:
     """With the best rate out of `rates`: updates until the loss stays below `share` of its start up to update `steps`; that rate.
 
-    It is `steps` where no rate gets there. `make(groups, rate)` gives an optimizer. All rates run at once, each as a group
-    of one parameter.
+    It is `steps` where no rate gets there. `make_optimizer(groups, rate)` gives an optimizer. All rates run at once, each as a
+    group of one parameter.
     """
     places = [torch.tensor(surface.start, dtype=torch.float64) for _ in rates]
-    optimizer = make([{"params": [place], "lr": rate} for place, rate in zip(places, rates, strict=True)], rates[0])
+    groups = [{"params": [place], "lr": rate} for place, rate in zip(places, rates, strict=True)]
+    optimizer = make_optimizer(groups, rates[0])
     limit = share * surface.height(*places[0]).item()
     outside = torch.zeros(len(rates), dtype=torch.long)  # the last update before which the loss was too high
     for t in range(1, steps + 1):
@@ -103,16 +106,16 @@ def fewest_steps(
     return outside[best].item(), rates[best]
 
 
-def steps_to_shrink(optimizer: Callable, curvature: float, share: float, most: int = 100_000) -> int | None:
+def steps_to_shrink(make_optimizer: Make, curvature: float, share: float, most: int = 100_000) -> int | None:
     """Updates until (x, y) = (1, 1) has shrunk to `share` of its length on the loss (x² + `curvature`·y²) / 2, for good.
 
-    `optimizer` is called with a list of one parameter. None where `most` updates do not suffice.
+    None where `most` updates do not suffice.
     """
     theta, bends = torch.ones(2, dtype=torch.float64), torch.tensor([1.0, curvature], dtype=torch.float64)
-    stepping, wanted, reached = optimizer([theta]), share * 2**0.5, None
+    optimizer, wanted, reached = make_optimizer([theta]), share * 2**0.5, None
     for t in range(1, most + 1):
         theta.grad = bends * theta
-        stepping.step()
+        optimizer.step()
         inside = theta.norm().item() <= wanted
         reached = (reached or t) if inside else None
         if reached and t >= 2 * reached:  # and it did not swing out again
@@ -121,7 +124,7 @@ def steps_to_shrink(optimizer: Callable, curvature: float, share: float, most: i
 
 
 def predicted_steps(curvature: float, share: float) -> dict[str, int]:
-    """The same as closed forms, for the textbook constants of gradient descent, momentum and Nesterov.
+    """`steps_to_shrink` as closed forms, for the textbook constants of gradient descent, momentum and Nesterov.
 
     From (1, 1): gradient descent is at dᵗ and (−d)ᵗ, with d = (κ − 1)/(κ + 1); momentum at (1 + (1 − ρ)t)ρᵗ and
     (1 + (1 + ρ)t)(−ρ)ᵗ, with ρ = (√κ − 1)/(√κ + 1); Nesterov at (1 + qt/(1 + q))(1 − q)ᵗ, with q = 1/√κ, and from t = 2 on at 0.
@@ -137,14 +140,14 @@ def predicted_steps(curvature: float, share: float) -> dict[str, int]:
     return {name: int(t[far].max()) + 1 for name, far in outside.items()}
 
 
-def update_sizes(optimizer: Callable, steps: int) -> list[float]:
+def update_sizes(make_optimizer: Make, steps: int) -> list[float]:
     """How far each of the first `steps` updates moves a parameter whose gradient is always 1."""
     theta, sizes = torch.zeros(1, dtype=torch.float64), []
-    stepping = optimizer([theta])
+    optimizer = make_optimizer([theta])
     for _ in range(steps):
         before = theta.item()
         theta.grad = torch.ones_like(theta)
-        stepping.step()
+        optimizer.step()
         sizes.append(abs(before - theta.item()))
     return sizes
 
@@ -175,26 +178,23 @@ def gradient_sizes(model: torch.nn.Module, batch: dict) -> dict[str, float]:
     return {name: g.square().mean().sqrt().item() for name, g in zip(parameters, gradients, strict=True)}
 
 
-def settled_variance(
-    optimizer: Callable, steps: int = 400, factor: Callable[[int], float] | None = None, copies: int = 20_000
-) -> float:
+def settled_variance(make_optimizer: Make, steps: int = 400, factor: Callable[[int], float] | None = None) -> float:
     """How widely parameters scatter about their minimum 0 on the loss θ²/2 when each gradient carries noise of variance 1.
 
-    `optimizer` is called with a list of one parameter, which holds `copies` independent ones; `factor(step)`, where given,
-    multiplies its learning rate.
+    The optimizer's one parameter holds 20,000 independent ones; `factor(step)`, where given, multiplies its learning rate.
     """
-    theta, generator = torch.zeros(copies, dtype=torch.float64), torch.Generator().manual_seed(0)
-    stepping = optimizer([theta])
-    rate = stepping.param_groups[0]["lr"]
+    theta, generator = torch.zeros(20_000, dtype=torch.float64), torch.Generator().manual_seed(0)
+    optimizer = make_optimizer([theta])
+    rate = optimizer.param_groups[0]["lr"]
     for step in range(steps):
-        stepping.param_groups[0]["lr"] = rate * (factor(step) if factor else 1)
-        theta.grad = theta + torch.randn(copies, dtype=torch.float64, generator=generator)
-        stepping.step()
+        optimizer.param_groups[0]["lr"] = rate * (factor(step) if factor else 1)
+        theta.grad = theta + torch.randn(len(theta), dtype=torch.float64, generator=generator)
+        optimizer.step()
     return theta.var().item()
 
 
 def predicted_variance(lr: float, momentum: float = 0.0) -> float:
-    """The same as a closed form for SGD: α (1 + μ) / ((1 − μ)(2(1 + μ) − α)), which is near α / (2(1 − μ)) for small α.
+    """`settled_variance` as a closed form for SGD: α (1 + μ) / ((1 − μ)(2(1 + μ) − α)), which is near α / (2(1 − μ)) for small α.
 
     It is the fixed point of the covariance of (θ, b) under b ← μb + θ + noise, θ ← θ − αb.
     """
@@ -202,6 +202,7 @@ def predicted_variance(lr: float, momentum: float = 0.0) -> float:
 
 
 _LOWEST = 1e-12  # where the axis of losses ends
+_LEAST = 1e-9  # a gradient's size that is drawn
 
 STEERED = {
     "gradient descent": lambda p, lr, beta1, beta2: SGD(p, lr),
@@ -236,10 +237,8 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
         together(figure, title)
     steps = len(next(iter(losses.values()))) - 1
     descents = "; ".join(f"{name} from {line[0]:.3g} to {line[-1]:.3g}" for name, line in losses.items())
-    return (
-        figure,
-        f"{title}{'. ' if title else ''}Paths over the {surface.name}, and the loss over {steps} steps: {descents}.",
-    )
+    begins = f"{title}. " if title else ""
+    return figure, f"{begins}Paths over the {surface.name}, and the loss over {steps} steps: {descents}."
 
 
 def six_figure(
@@ -269,31 +268,30 @@ def six_figure(
     return together(figure, title, f"{text}{'; '.join(counts)}.")
 
 
-def sizes_figure(sizes: Mapping[str, float], least: float = 1e-9) -> tuple[Figure, str]:
+def sizes_figure(sizes: Mapping[str, float]) -> tuple[Figure, str]:
     """`gradient_sizes` of an untrained model, the largest on top; tensors of the same name in several layers share a row.
 
-    Left out, and counted, are those whose size is below `least`.
+    Left out, and counted, are those whose size is below `_LEAST`.
     """
-    shown = {name: size for name, size in sizes.items() if size > least}
+    shown = {name: size for name, size in sizes.items() if size > _LEAST}
     grouped: dict[str, list[float]] = {}
     for name, size in shown.items():
         grouped.setdefault(re.sub(r"^distilbert\.|transformer\.layer\.\d+\.", "", name), []).append(size)
     names = sorted(grouped, key=lambda name: max(grouped[name]))
     largest, smallest = max(shown.values()), min(shown.values())
     lowest = min(names, key=lambda name: min(grouped[name]))
-    figure, axes = subplots(figsize=(7.6, 0.8 + 0.19 * len(names)), layout="constrained")
+    figure, axes = panels(height=0.8 + 0.19 * len(names))
     for row, name in enumerate(names):
         axes.plot([smallest / 3, max(grouped[name])], [row, row], color=COLORS["grid"], linewidth=1)
         axes.plot(grouped[name], [row] * len(grouped[name]), "o", color=COLORS["first"], markersize=5)
     axes.set_yticks(range(len(names)), names, fontsize=8)
     factor = f"{float(f'{largest / smallest:.2g}'):,.0f}"
     title = f"Before training, tensors' gradients differ by a factor of up to {factor}"
-    left_out = f"{len(sizes) - len(shown)} of {len(sizes)} tensors are left out: their gradient is below {least:g}"
+    left_out = f"{len(sizes) - len(shown)} of {len(sizes)} tensors are left out: their gradient is below {_LEAST:g}"
     if all(name.endswith("k_lin.bias") for name in sizes.keys() - shown.keys()):
         left_out += "\n(keys' biases: softmax cancels them)"
     what = "size of the tensor's gradient (root mean square, log)\ndots in a row: the same tensor in each layer"
-    axes.set(xscale="log", xlabel=f"{what}\n{left_out}")
-    axes.set_title(title, fontsize=11)
+    axes.set(xscale="log", xlabel=f"{what}\n{left_out}", title=title)
     axes.set(xlim=(smallest / 3, largest * 3), ylim=(-1, len(names)))
     return figure, (
         f"Root mean square of the gradient of {len(shown)} tensors before training: from {smallest:.2g} for {lowest} "
@@ -356,10 +354,8 @@ def noise_figure(sizes: Sequence[int], repeated: Sequence[Sequence[float]]) -> t
         "measured, with two standard errors": dict(zip(sizes, strokes, strict=True)),
     }
     looks = dict(zip(data, (("predicted", "-"), ("first", "o")), strict=True))
-    title = "Twice the batch, half the variance"
-    figure, alt = lines(
-        data, title, "batch size (log)", "variance of the gradient (log)", log="xy", looks=looks, labels="legend"
-    )
+    title, x, y = "Twice the batch, half the variance", "batch size (log)", "variance of the gradient (log)"
+    figure, alt = lines(data, title, x, y, log="xy", looks=looks, labels="legend")
     ratios = ", ".join(f"{m:.2f} ± {2 * e:.2f}" for m, e in zip(means / predicted, errors / predicted, strict=True))
     return figure, f"{alt} Measured over predicted, with two standard errors: {ratios}."
 
@@ -384,27 +380,23 @@ _STEPS = (
 
 def family_figure() -> tuple[Figure, str]:
     """The optimizers of the course, each with what it adds to the one before."""
-    figure, axes = subplots(figsize=(7.6, 2.7), layout="constrained")
+    figure, axes = panels(height=2.7)
     boxes = {name: box(axes, x, y, name, color, fontsize=10) for name, (x, y, color) in _MEMBERS.items()}
     for start, end, added in _STEPS:
         arrow(axes, boxes[start], boxes[end])
         if added:
-            middle = [
-                sum(pair) / 2 for pair in zip(boxes[start].get_position(), boxes[end].get_position(), strict=True)
-            ]
+            ends = boxes[start].get_position(), boxes[end].get_position()
+            middle = [sum(pair) / 2 for pair in zip(*ends, strict=True)]
             paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1.5}
             axes.text(*middle, added, ha="center", va="center", fontsize=8.5, bbox=paper)
     axes.text(0.92, 0.34, "average both,\ncorrect the start", ha="center", va="top", fontsize=8.5)
     axes.text(0.51, 1.0, "a better direction", ha="center", color=COLORS["first"], style="italic")
     below = {"ha": "center", "va": "top", "color": writing("second"), "style": "italic"}
     axes.text(0.51, 0.0, "a step size for each parameter", **below)
-    axes.set(xlim=(0, 1), ylim=(-0.1, 1.1))
-    axes.axis("off")
+    drawing(axes, ylim=(-0.1, 1.1))
     steps = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)
-    return (
-        figure,
-        f"A family tree from gradient descent over two branches to Adam. {steps}; both to Adam: average both, correct the start.",
-    )
+    text = "A family tree from gradient descent over two branches to Adam"
+    return figure, f"{text}. {steps}; both to Adam: average both, correct the start."
 
 
 def _draw_contours(axes: Axes, surface: Surface) -> None:

@@ -15,7 +15,7 @@ from course_utils.hardware.calibration import seconds_of
 from course_utils.optim import Adam, AdamW
 from course_utils.settings import settings
 from course_utils.training import History
-from course_utils.viz.parts import arrow, box
+from course_utils.viz.parts import arrow, box, drawing
 from course_utils.viz.plots import lines, panels, seeds_of, together
 from course_utils.viz.style import COLORS, LINES
 
@@ -24,43 +24,43 @@ SIGNALS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Means of a gradient whose standard deviation is 1."""
 
 
-def step_sizes(signals: Sequence[float], steps: int = 500, copies: int = 2000) -> torch.Tensor:
+def step_sizes(signals: Sequence[float], steps: int = 500) -> torch.Tensor:
     """Adam's update over α, after `steps` steps: the root of its mean square, for each mean of a gradient with noise of 1."""
-    theta = torch.zeros(len(signals), copies, dtype=torch.float64)
-    stepping, generator = Adam([theta], lr=1.0), torch.Generator().manual_seed(0)
+    theta = torch.zeros(len(signals), 2000, dtype=torch.float64)
+    optimizer, generator = Adam([theta], lr=1.0), torch.Generator().manual_seed(0)
     for _ in range(steps):
         before = theta.clone()
         noise = torch.randn(theta.shape, dtype=torch.float64, generator=generator)
         theta.grad = torch.tensor(signals, dtype=torch.float64)[:, None] + noise
-        stepping.step()
+        optimizer.step()
     return (theta - before).square().mean(1).sqrt()
 
 
-def predicted_step_size(signal: float, beta1: float = 0.9) -> float:
-    """The same from the weights of the first average: their squares add up to (1 − β₁) / (1 + β₁), which is 1/19 by default."""
-    return sqrt((signal**2 + (1 - beta1) / (1 + beta1)) / (signal**2 + 1))
+def predicted_step_size(signal: float) -> float:
+    """One of `step_sizes` from the first average's weights, whose squares add up to (1 − β₁) / (1 + β₁): 1/19 with β₁ = 0.9."""
+    return sqrt((signal**2 + 1 / 19) / (signal**2 + 1))
 
 
 def left_after_noise(
-    optimizer: Callable, scales: Sequence[float], steps: int, pairs: int = 500, seed: int = 0
+    make_optimizer: Callable, scales: Sequence[float], steps: int, pairs: int = 500, seed: int = 0
 ) -> torch.Tensor:
     """What weight decay alone leaves of parameters that start at 1: one mean value per gradient scale.
 
-    `optimizer` is called with a list of parameters. Gradients are normal noise of each scale, every draw used once with
+    `make_optimizer` is called with a list of parameters. Gradients are normal noise of each scale, every draw used once with
     each sign so that it cancels in the mean and only the decay is left.
     """
     theta = torch.ones(len(scales), 2 * pairs, dtype=torch.float64)
-    stepping = optimizer([theta])
+    optimizer = make_optimizer([theta])
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         noise = torch.randn(len(scales), pairs, dtype=torch.float64, generator=generator)
         theta.grad = torch.cat([noise, -noise], 1) * torch.tensor(scales)[:, None]
-        stepping.step()
+        optimizer.step()
     return theta.mean(1)
 
 
 def predicted_left_l2(scales: Sequence[float], steps: int, lr: float, weight_decay: float) -> torch.Tensor:
-    """The same for L2 inside Adam's gradient: Adam on the means of g and g², which are λθ and σ² + λ²θ²."""
+    """What `left_after_noise` finds for L2 inside Adam's gradient: Adam on the means of g and g², which are λθ and σ² + λ²θ²."""
     theta, sigma = torch.ones(len(scales), dtype=torch.float64), torch.tensor(scales, dtype=torch.float64)
     m = v = torch.zeros_like(theta)
     for t in range(1, steps + 1):
@@ -70,7 +70,7 @@ def predicted_left_l2(scales: Sequence[float], steps: int, lr: float, weight_dec
     return theta
 
 
-def model_with_text(tokens: int) -> tuple:
+def model_with_text(tokens: int) -> tuple[torch.nn.Module, dict]:
     """DistilBERT-base and one text of that many tokens: what `forward_backward` takes."""
     device = settings().device
     ids = torch.ones(1, tokens, dtype=torch.long, device=device)
@@ -84,7 +84,7 @@ def forward_backward(model: torch.nn.Module, batch: dict) -> None:
     model(**batch).loss.backward()
 
 
-class Cost(NamedTuple):
+class Timing(NamedTuple):
     """Seconds of a piece of work, predicted and measured; the bytes that its operators move, and those of them to new memory."""
 
     predicted: float
@@ -93,13 +93,13 @@ class Cost(NamedTuple):
     new: int = 0
 
 
-def predict_and_time(build: Callable, step: Callable, machine: Machine) -> Cost:
+def predict_and_time(build: Callable, step: Callable, machine: Machine) -> Timing:
     """`step(*build())` on `machine`: from the count of its operators, and by the clock."""
     parts = build()
     step(*parts)  # the optimizer's state is created
     thought = memory.predict_seconds(build, step, machine)
     moved, new = (sum(getattr(one.work, kind) for one in thought.operators) for kind in ("bytes", "new"))
-    return Cost(thought.seconds, seconds_of(lambda: step(*parts)), moved, new)
+    return Timing(thought.seconds, seconds_of(lambda: step(*parts)), moved, new)
 
 
 def decay_paths_figure() -> tuple[Figure, str]:
@@ -127,8 +127,7 @@ def _draw_flow(axes: Axes, title: str, color: str, joins: int, loses: tuple[str,
             arrow(axes, start, end)
         source = box(axes, _STATIONS[joins], y + 0.27, "decay λθ = 0.001", color)
         arrow(axes, source, stations[joins], color)
-    axes.set(xlim=(0, 1), ylim=(0, 1), title=title)
-    axes.axis("off")
+    drawing(axes, title=title)
 
 
 def step_size_figure() -> tuple[Figure, str]:
@@ -179,7 +178,7 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
     return figure, alt
 
 
-def seconds_figure(passes: Mapping[int, Cost], updates: Mapping[str, Cost]) -> tuple[Figure, str]:
+def seconds_figure(passes: Mapping[int, Timing], updates: Mapping[str, Timing]) -> tuple[Figure, str]:
     """Forward and backward pass against the tokens of a text, predicted and measured; `updates` are lines across."""
     tokens = list(passes)
     data = {
@@ -237,11 +236,6 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
         labels="legend",
         number=".2f",
     )
-    look = {
-        "xytext": (40, 0),
-        "textcoords": "offset points",
-        "va": "center",
-        "arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]},
-    }
-    figure.axes[0].annotate(f"{largest:.2f} at step {at}", (at, largest), **look)
+    look = {"textcoords": "offset points", "arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]}}
+    figure.axes[0].annotate(f"{largest:.2f} at step {at}", (at, largest), (40, 0), va="center", **look)
     return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."

@@ -7,9 +7,11 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from course_utils.errors import CourseError
 from course_utils.optim.adafactor import rank_one, rms
+from course_utils.training.gradients import relative_error
 from course_utils.units import MiB
 from course_utils.viz.memory import instants_figure
 from course_utils.viz.parts import byte_unit
@@ -30,11 +32,6 @@ def column_means(squares: torch.Tensor) -> torch.Tensor:
 def estimate(squares: torch.Tensor) -> torch.Tensor:
     """What is left of `squares` when only the means of its rows and columns are kept."""
     return rank_one(row_means(squares), column_means(squares), torch.finfo(squares.dtype).tiny)
-
-
-def relative_error(squares: torch.Tensor, estimated: torch.Tensor) -> float:
-    """‖V − V̂‖ / ‖V‖, root sums of squares over all elements."""
-    return ((squares - estimated).norm() / squares.norm()).item()
 
 
 def divergence(squares: torch.Tensor, estimated: torch.Tensor) -> float:
@@ -59,31 +56,29 @@ def random_squares(rank: int, rows: int, columns: int, noise: float, seed: int =
 SMALL_SCALES = tuple(10.0**exponent for exponent in range(-18, 1))
 
 
-def change_at_scales(optimizer: Callable, scales: Sequence[float], steps: int = 5) -> list[float]:
+def change_at_scales(make_optimizer: Callable, scales: Sequence[float]) -> list[float]:
     """How much the way of a parameter matrix changes when all its gradients are multiplied by each of `scales`.
 
-    `optimizer` is called with a list of parameters. Given is ‖way − way₁‖ / ‖way₁‖, way₁ being the one at scale 1, in 32 bits.
+    `make_optimizer` is called with a list of parameters. Given is ‖way − way₁‖ / ‖way₁‖, way₁ being that at scale 1, in 32 bits.
     The gradients have rows and columns of scales of their own, about a decade apart, as those of a model have.
     """
-    gradients = _draw_gradients(steps)
-    reference = _displacement(optimizer, gradients)
-    ways = [_displacement(optimizer, gradients * scale) for scale in scales]
-    return [((way - reference).norm() / reference.norm()).item() for way in ways]
+    gradients = _draw_gradients()
+    reference = _displacement(make_optimizer, gradients)
+    ways = [_displacement(make_optimizer, gradients * scale) for scale in scales]
+    return [relative_error(way, reference) for way in ways]
 
 
-def step_in_bfloat16(optimizer: Callable, scale: float, seed: int = 0) -> dict[str, float]:
+def step_in_bfloat16(make_optimizer: Callable, scale: float, seed: int = 0) -> dict[str, float]:
     """How the first step in bfloat16, for a gradient times `scale`, differs from the step in 32 bits at scale 1.
 
     The gradient is the first of `change_at_scales`. "change" is ‖step − step₁‖ / ‖step₁‖ and "length" ‖step‖ / ‖step₁‖;
     "cosine" is that of the angle between the step and −g: 1 where the step is the gradient itself, times a number.
     """
-    gradient = _draw_gradients(5, seed)[:1]
-    reference, step = (
-        _displacement(optimizer, gradient),
-        _displacement(optimizer, (scale * gradient).bfloat16()).float(),
-    )
+    gradient = _draw_gradients(seed)[:1]
+    reference = _displacement(make_optimizer, gradient)
+    step = _displacement(make_optimizer, (scale * gradient).bfloat16()).float()
     return {
-        "change": ((step - reference).norm() / reference.norm()).item(),
+        "change": relative_error(step, reference),
         "length": (step.norm() / reference.norm()).item(),
         "cosine": torch.cosine_similarity(step.flatten(), -gradient.flatten(), 0).item(),
     }
@@ -98,10 +93,10 @@ def watched(kind: type) -> type:
             self.lengths = []
 
         def normalize(self, gradient: torch.Tensor, state: dict, group: dict):
-            update = super().normalize(gradient, state, group)
+            direction = super().normalize(gradient, state, group)
             if "row_var" in state:
-                self.lengths.append(rms(update))
-            return update
+                self.lengths.append(rms(direction))
+            return direction
 
     return Watched
 
@@ -111,22 +106,24 @@ def last_ten(histories: Sequence) -> list[float]:
     return [sum(history.losses[-10:]) / len(history.losses[-10:]) for history in histories]
 
 
-def _draw_gradients(steps: int, seed: int = 0) -> torch.Tensor:
+def _draw_gradients(seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     rows, columns = (10 ** (0.5 * torch.randn(shape, generator=generator)) for shape in ((16, 1), (1, 24)))
-    return rows * columns * torch.randn(steps, 16, 24, generator=generator)
+    return rows * columns * torch.randn(5, 16, 24, generator=generator)
 
 
-def _displacement(optimizer: Callable, gradients: torch.Tensor) -> torch.Tensor:
+def _displacement(make_optimizer: Callable, gradients: torch.Tensor) -> torch.Tensor:
     theta = torch.zeros(gradients.shape[1:], dtype=gradients.dtype, requires_grad=True)
-    stepping = optimizer([theta])
+    optimizer = make_optimizer([theta])
     for gradient in gradients:
         theta.grad = gradient.clone()
-        stepping.step()
+        optimizer.step()
     return theta.detach()
 
 
-def outer_products(model: torch.nn.Module, layer: torch.nn.Linear, batch: Mapping[str, torch.Tensor]) -> tuple:
+def outer_products(
+    model: torch.nn.Module, layer: torch.nn.Linear, batch: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(δ, x) of every token of `batch` in `layer`, of shapes (examples, tokens, n) and (examples, tokens, m), in 64 bits.
 
     The gradient of the layer's weight is the sum of their outer products δ xᵀ. Where the layer sees one vector per example
@@ -151,7 +148,7 @@ def mixed_terms_raise(model: torch.nn.Module, batch: Mapping[str, torch.Tensor])
     for layer in (module for module in model.modules() if isinstance(module, torch.nn.Linear)):
         factors = outer_products(model, layer, batch)
         squares = [squared_sum(*factors, mixed=mixed) for mixed in (True, False)]
-        with_mixed, without = (relative_error(each, estimate(each)) for each in squares)
+        with_mixed, without = (relative_error(estimate(each), each) for each in squares)
         raised.append(with_mixed > without)
     return raised
 
@@ -184,7 +181,7 @@ def growing_figure(matrices: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
     errors = {}
     for (name, squares), (above, below) in zip(matrices.items(), axes.T, strict=True):
         guess = estimate(squares)
-        errors[name] = relative_error(squares, guess)
+        errors[name] = relative_error(guess, squares)
         title = f"{name}\nerror {errors[name]:.0%}"
         size = _draw_heat(above, (squares / squares.mean()).log10(), (-3, 1), "viridis", title)
         ratio = _draw_heat(below, (guess / squares).log10(), (-_DECADES, _DECADES), "RdBu_r", "V̂ / V")
@@ -199,11 +196,12 @@ _DECADES = 0.6  # how far the ratio's color scale reaches to each side
 _DRAWN = 64  # rows and columns of a large matrix that a panel has room for
 
 
-def factoring_figure(rows: int = 4, columns: int = 5) -> tuple[Figure, str]:
+def factoring_figure() -> tuple[Figure, str]:
     """A matrix of squares, the means that are kept of it, and what they give back."""
+    rows, columns = 4, 5
     squares = random_squares(2, rows, columns, noise=0.4, seed=3)
     estimated = estimate(squares)
-    limits, error = _color_limits(squares, estimated), relative_error(squares, estimated)
+    limits, error = _color_limits(squares, estimated), relative_error(estimated, squares)
     shape = {"width_ratios": [columns, 1, 0.9 * columns, columns], "height_ratios": [1, rows]}
     figure, axes = panels(2, 4, height=2.7, gridspec_kw=shape)
     for panel in axes.flat:
@@ -241,7 +239,8 @@ def estimate_figure(squares: torch.Tensor, name: str = "", conclusion: str = "")
     figure.colorbar(quotient, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
     finite = ratio[ratio.isfinite()]
     near = (finite.abs() <= log10(2)).double().mean().item()
-    error = _describe_error(relative_error(squares, estimated), near)
+    off = relative_error(estimated, squares)
+    error = f"error {off:.1%}, within a factor of 2 at {near:.0%}" if off > 1e-9 else f"error {off:.0e}"
     shown = " × ".join(str(min(_DRAWN, size)) for size in squares.shape)
     crop = f"; first {shown} shown" if max(squares.shape) > _DRAWN else ""
     size = f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {error}{crop}"
@@ -259,12 +258,12 @@ def play_estimate(rank: int = 1, noise: float = 0.0, rows: int = 40, columns: in
     return estimate_figure(squares, f"rank {rank}, noise {noise:.2g}")
 
 
-def adafactor_schedules_figure(steps: int = 100_000, beta2: float = 0.999) -> tuple[Figure, str]:
+def adafactor_schedules_figure(steps: int = 100_000) -> tuple[Figure, str]:
     """What share a new g² has in the average, in Adafactor and in Adam."""
     t = torch.logspace(0, log10(steps), 200, dtype=torch.float64)
     data = {
         "Adafactor: t⁻⁰·⁸": zip(t, t**-0.8, strict=True),
-        f"Adam, β₂ = {beta2}, corrected": zip(t, (1 - beta2) / (1 - beta2**t), strict=True),
+        "Adam, β₂ = 0.999, corrected": zip(t, 0.001 / (1 - 0.999**t), strict=True),
     }
     title = "Both begin with the first g² alone; Adafactor's share goes on falling"
     return lines(data, title, "step t", "1 − β₂ₜ, the share of the newest g²", log="xy", number=".2g")
@@ -302,15 +301,13 @@ def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[
         instant, parts = max(plan.items(), key=lambda one: sum(one[1].values()))
         fullest[f"{name}: {instant}"] = parts
     (before, after) = (sum(parts.values()) for parts in fullest.values())
-    figure, alt = instants_figure(
-        fullest, f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's", mark=False
-    )
+    title = f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's"
+    figure, alt = instants_figure(fullest, title, mark=False)
     kinds = list(parts)  # Adafactor's state is too thin to be seen
     place = sum(parts[kind] for kind in kinds[: kinds.index("optimizer state")]) / byte_unit(max(before, after))[1]
     look = {"textcoords": "offset points", "fontsize": 8.5, "va": "center", "arrowprops": {"arrowstyle": "-"}}
-    figure.axes[0].annotate(
-        f"optimizer state: {parts['optimizer state'] / MiB:.2f} MiB", (place, 0.69), (14, 8), **look
-    )
+    text = f"optimizer state: {parts['optimizer state'] / MiB:.2f} MiB"
+    figure.axes[0].annotate(text, (place, 0.69), (14, 8), **look)
     return figure, alt
 
 
@@ -333,13 +330,9 @@ def _draw_matrix(
     axes.set(xticks=[], yticks=[], xlabel=below, ylabel="")
 
 
-def _draw_heat(axes: Axes, values: torch.Tensor, limits: tuple[float, float], colors: str, title: str):
+def _draw_heat(axes: Axes, values: torch.Tensor, limits: tuple[float, float], colors: str, title: str) -> AxesImage:
     drawn, (low, high) = values[:_DRAWN, :_DRAWN].numpy(), limits
     picture = axes.imshow(drawn, vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
     axes.set(xlabel="column", ylabel="row", title=title)
     axes.grid(visible=False)
     return picture
-
-
-def _describe_error(error: float, near: float) -> str:
-    return f"error {error:.1%}, within a factor of 2 at {near:.0%}" if error > 1e-9 else f"error {error:.0e}"

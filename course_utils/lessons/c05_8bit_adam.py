@@ -33,7 +33,7 @@ class LinearBook(AdamW8bit):
 
 
 class LinearWithoutZero(LinearBook):
-    """The same, but the entry 0 is half of the smallest other one."""
+    """v in the linear codebook, but the entry 0 is half of the smallest other one."""
 
     codes = torch.cat([LinearBook.codes[1:2] / 2, LinearBook.codes[1:]])
 
@@ -44,7 +44,7 @@ class DynamicWithoutZero(LinearBook):
     codes = torch.cat([dynamic_codebook(False)[1:2] / 2, dynamic_codebook(False)[1:]])
 
 
-def relative_error(values: torch.Tensor, codes: torch.Tensor, block_size: int) -> torch.Tensor:
+def rounding_errors(values: torch.Tensor, codes: torch.Tensor, block_size: int) -> torch.Tensor:
     """|read back − written| / |written| for each value that is not 0, flat; 1 means that the value came back as 0."""
     back = dequantize(*quantize(values, codes, block_size), codes, block_size)
     written = values != 0
@@ -53,15 +53,15 @@ def relative_error(values: torch.Tensor, codes: torch.Tensor, block_size: int) -
 
 def count_vanished(v: torch.Tensor, block_size: int = BLOCK) -> int:
     """How many values of `v` that are not 0 come back from the dynamic codebook as 0."""
-    return int((relative_error(v.flatten(), dynamic_codebook(False, device=v.device), block_size) == 1).sum())
+    return int((rounding_errors(v.flatten(), dynamic_codebook(False, device=v.device), block_size) == 1).sum())
 
 
-def spread_values(decades: float, count: int = 2**14, outliers: float = 0.0, seed: int = 0) -> torch.Tensor:
+def spread_values(decades: float, count: int = 2**14, outliers: float = 0.0) -> torch.Tensor:
     """Squares of normal numbers whose scales are spread evenly (in the logarithm) over `decades` decades.
 
     A share `outliers` of them is 10⁶ times as large, as v is where a gradient is a thousand times its neighbors'.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     scales = 10 ** (-decades * torch.rand(count, generator=generator))
     values = scales * torch.randn(count, generator=generator) ** 2
     return torch.where(torch.rand(count, generator=generator) < outliers, 1e6 * values, values)
@@ -75,15 +75,16 @@ class Path(NamedTuple):
     vanished: torch.Tensor
 
 
-def walk(kind: Callable, decades: float, seed: int = 0, steps: int = 30, **options) -> Path:
-    """The way of a 96 × 64 parameter in `steps` of an optimizer of this `kind` at α = 0.001.
+def walk(make_optimizer: Callable, decades: float, seed: int = 0, steps: int = 30, **options) -> Path:
+    """The way of a 96 × 64 parameter in `steps` of an optimizer at α = 0.001.
 
     Each element's gradients are normal numbers of a scale of its own; the scales are spread over `decades` decades.
     """
     draw = torch.Generator().manual_seed(seed)
     spread = 10 ** (-decades * torch.rand(96, 64, generator=draw))
     parameter = torch.zeros(96, 64, requires_grad=True)
-    optimizer, zeros = kind([parameter], lr=1e-3, weight_decay=0, **options), torch.zeros(96, 64, dtype=torch.bool)
+    optimizer = make_optimizer([parameter], lr=1e-3, weight_decay=0, **options)
+    zeros = torch.zeros(96, 64, dtype=torch.bool)
     for _ in range(steps):
         parameter.grad = spread * torch.randn(96, 64, generator=draw)
         optimizer.step()
@@ -94,22 +95,24 @@ def walk(kind: Callable, decades: float, seed: int = 0, steps: int = 30, **optio
     return Path(parameter.detach(), state, zeros)
 
 
-def off_by(kind: Callable, decades: float, seed: int = 0, **options) -> tuple[float, int, float]:
-    """How far from AdamW's end the path of `kind` ends, as a share of AdamW's way; how many v were 0 after some step.
+def off_by(make_optimizer: Callable, decades: float, seed: int = 0, **options) -> tuple[float, int, float]:
+    """How far from AdamW's end the path of another optimizer ends, as a share of AdamW's way; how many v were 0 after some step.
 
     The last number is the first one without the parameters of those v.
     """
-    right, path = walk(AdamW, decades, seed).end, walk(kind, decades, seed, **options)
+    right, path = walk(AdamW, decades, seed).end, walk(make_optimizer, decades, seed, **options)
     apart, way = path.end - right, right.norm()
     rest = apart[~path.vanished]
     return (apart.norm() / way).item(), int(path.vanished.sum()), (rest.norm() / way).item()
 
 
-def tensor_with_gradient(kind: Callable, shape: Sequence[int]) -> tuple:
+def tensor_with_gradient(
+    make_optimizer: Callable, shape: Sequence[int]
+) -> tuple[nn.ParameterList, torch.optim.Optimizer, torch.Tensor]:
     """A module of one parameter, an optimizer of it, and its gradient: what `step` takes."""
     device = settings().device
     module = nn.ParameterList([nn.Parameter(torch.zeros(shape, device=device))])
-    return module, kind(module.parameters(), lr=1e-4), torch.full(shape, 1e-3, device=device)
+    return module, make_optimizer(module.parameters(), lr=1e-4), torch.full(shape, 1e-3, device=device)
 
 
 def step(module: nn.ParameterList, optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> None:
@@ -118,9 +121,9 @@ def step(module: nn.ParameterList, optimizer: torch.optim.Optimizer, gradient: t
     optimizer.step()
 
 
-def seconds_of_update(kind: Callable, shape: Sequence[int]) -> float:
+def seconds_of_update(make_optimizer: Callable, shape: Sequence[int]) -> float:
     """Of one `step` of a tensor that has made its state."""
-    parts = tensor_with_gradient(kind, shape)
+    parts = tensor_with_gradient(make_optimizer, shape)
     step(*parts)
     return seconds_of(lambda: step(*parts))
 
@@ -148,7 +151,7 @@ def library_seconds(machine: Machine, elements: int) -> float:
     return sum(map(machine.seconds, works))
 
 
-def follow(
+def feed_average(
     start: float, target: float, steps: int, beta: float, rounding: Callable | None, copies: int = 1
 ) -> torch.Tensor:
     """An average that starts at `start` and is fed `target`: its mean over `copies` after each of `steps` steps (steps,).
@@ -209,7 +212,7 @@ def _power(value: float) -> str:
     return f"{digit}·10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
-def byte_figure(bits: str = "00010110") -> tuple[Figure, str]:
+def byte_figure(bits: str) -> tuple[Figure, str]:
     """One byte read in the book of m, which has a sign, and in that of v, which has none; a color for each part."""
     figure, axes = panels(height=3.3)
     readings = []
@@ -248,7 +251,7 @@ def codebooks_figure() -> tuple[Figure, str]:
     ends, lost, errors = [], {}, {}
     for row, (name, codes), color in zip((1, 0), books.items(), ("second", "first"), strict=True):
         _draw_entries(top, codes, row, color)
-        error = relative_error(values, codes, len(values))
+        error = rounding_errors(values, codes, len(values))
         errors[name] = zip(values.view(200, 100)[:, 50], error.view(200, 100).amax(1), strict=True)
         lost[name] = values[error > 0.5].max().item()
         decades = [(codes > 10.0**-d).sum() - (codes > 10.0 ** (1 - d)).sum() for d in (1, 2, 3)]
@@ -268,26 +271,24 @@ def codebooks_figure() -> tuple[Figure, str]:
     return together(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
 
 
-def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> tuple[Figure, str]:
+def blocks_figure(values: torch.Tensor) -> tuple[Figure, str]:
     """Median relative error of `values` in the dynamic book, by size of the block, with one outlier and without.
 
     The outlier is one value, 10⁶ times the largest. The last row is one scale for the whole tensor.
     """
     with_outlier = values.clone().flatten()
     with_outlier[0] = 1e6 * values.max()
-    rows = {f"blocks of {size:,}": size for size in sizes} | {"one scale for all": values.numel()}
+    rows = {"blocks of 256": 256, "blocks of 2,048": 2048, "one scale for all": values.numel()}
 
     def error(tensor: torch.Tensor, size: int) -> list[float]:
-        return [relative_error(tensor, dynamic_codebook(False), size).median().item()]
+        return [rounding_errors(tensor, dynamic_codebook(False), size).median().item()]
 
     data = {
         name: {"no outlier": error(values.flatten(), size), "with one outlier": error(with_outlier, size)}
         for name, size in rows.items()
     }
-    title = "With one scale for all, one outlier spoils the median"
-    figure, alt = dots(
-        data, title, "median relative error of v", unit="%", log=True, number=".2%", axes=panels(height=2.8)[1]
-    )
+    title, x = "With one scale for all, one outlier spoils the median", "median relative error of v"
+    figure, alt = dots(data, title, x, unit="%", log=True, number=".2%", axes=panels(height=2.8)[1])
     for text in figure.axes[0].texts:
         text.set_zorder(1)  # below the marks
     figure.axes[0].xaxis.set_major_formatter("{x:g}")
@@ -308,18 +309,16 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
     by_case, colors = [], ("predicted", "second", "activations", "first")
     for panel, (title, (start, target)) in zip(grid[0], cases.items(), strict=True):
         curves = {
-            "32 bits": follow(start, target, steps, beta, None),
-            "8 bits, nearest": follow(start, target, steps, beta, nearest),
-            "stochastic, one run": follow(start, target, steps, beta, by_chance),
-            "stochastic, mean of 200 runs": follow(start, target, steps, beta, by_chance, copies=200),
+            "32 bits": feed_average(start, target, steps, beta, None),
+            "8 bits, nearest": feed_average(start, target, steps, beta, nearest),
+            "stochastic, one run": feed_average(start, target, steps, beta, by_chance),
+            "stochastic, mean of 200 runs": feed_average(start, target, steps, beta, by_chance, copies=200),
         }
         ratio = sqrt(curves["32 bits"][-1] / curves["8 bits, nearest"][-1])
         step = f"steps too {'long' if ratio > 1 else 'short'} by a factor of {max(ratio, 1 / ratio):.1f}"
         looks = {name: (color, "-") for name, color in zip(curves, colors, strict=True)}
-        data = {name: enumerate(curve, 1) for name, curve in curves.items()}
-        lines(
-            data, f"{title}:\nin the end {step}", y="v / largest of its block", looks=looks, labels="none", axes=panel
-        )
+        data, title = {name: enumerate(curve, 1) for name, curve in curves.items()}, f"{title}:\nin the end {step}"
+        lines(data, title, y="v / largest of its block", looks=looks, labels="none", axes=panel)
         panel.lines[0].set_linewidth(5)
         panel.lines[2].set_linewidth(1)
         means = "; ".join(f"{name} {curve[-1].item():.3f}" for name, curve in curves.items())
@@ -333,11 +332,11 @@ def codebook_figure(
     kind: str = "dynamic", total_bits: int = 8, exponent_bits: int = 7, block_size: int = 256
 ) -> tuple[Figure, str]:
     """A codebook of v, and what comes back of values spread over six decades, some of them outliers."""
-    codes = (
-        dynamic_codebook(False, total_bits, exponent_bits) if kind == "dynamic" else linear_codebook(False, total_bits)
-    )
+    codes = linear_codebook(False, total_bits)
+    if kind == "dynamic":
+        codes = dynamic_codebook(False, total_bits, exponent_bits)
     values = spread_values(decades=6, outliers=1 / 1024)
-    error = relative_error(values, codes, block_size)
+    error = rounding_errors(values, codes, block_size)
     lost = (error > 0.5).float().mean().item()
     scales = quantize(values, codes, block_size)[1]
     bits = total_bits + 32 * len(scales) / values.numel()

@@ -1,8 +1,7 @@
 """Chapter 05b: the optimizers that are compared, the runs that are stored, and the chapter's figures."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -10,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from pandas.api.typing import SeriesGroupBy
 from torch import nn
-from torch.utils.data import DataLoader
 
 from course_utils import models, optim
-from course_utils.optim import schedules
-from course_utils.training import History, train
+from course_utils.lessons.shared import Contender
+from course_utils.training import History
 from course_utils.units import GiB, MiB, format_bytes
 from course_utils.viz.plots import bars, dots, legend, lines, panels, together
 from course_utils.viz.style import COLORS
@@ -27,42 +26,19 @@ RESTS = (("AdamW", 2e-3, 1e-2), ("Muon", 1e-2, 2e-3))
 """What moves the hidden matrices, at which rate, and AdamW's rate for the rest: the race's pairs, crossed."""
 
 
-@dataclass(frozen=True)
-class Contender:
-    """`make(model, lr)` gives the optimizer. With `cosine` the rate warms up over a tenth of the steps and then falls to 0."""
-
-    make: Callable[[nn.Module, float], torch.optim.Optimizer]
-    lr: float
-    cosine: bool = True
-
-    def at(self, lr: float) -> "Contender":
-        """The same at another learning rate."""
-        return replace(self, lr=lr)
-
-    def factor(self, step: int, steps: int) -> float:
-        """What the learning rate is multiplied by at `step`, counted from 1."""
-        return schedules.cosine(step, steps + 1, warmup=steps // 10) if self.cosine else 1.0
-
-    def train(self, model: nn.Module, batches: DataLoader, seed: int) -> History:
-        """One epoch over `batches`."""
-        optimizer, steps = self.make(model, self.lr), len(batches)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: self.factor(done + 1, steps))
-        return train(model, optimizer, batches, schedule=schedule, seed=seed, progress=False)
-
-
 def muon(model: nn.Module, lr: float) -> torch.optim.Optimizer:
     """Muon for the hidden matrices, AdamW for the rest, at one rate.
 
     Raises `AttributeError` before torch 2.9, which has no Muon.
     """
-    return shared_out(model, lr, muon=True, rest_lr=lr)
+    return shared_out(model, lr, use_muon=True, rest_lr=lr)
 
 
-def shared_out(model: nn.Module, lr: float, muon: bool, rest_lr: float) -> torch.optim.Optimizer:
+def shared_out(model: nn.Module, lr: float, use_muon: bool, rest_lr: float) -> torch.optim.Optimizer:
     """Hidden matrices at rate `lr` by AdamW, or by Muon (Jordan et al. 2024) matched to AdamW's rates (Liu et al. 2025); the
     rest by AdamW at `rest_lr`."""
     hidden, others = optim.hidden_matrices(model)
-    if muon:
+    if use_muon:
         matrices = torch.optim.Muon(hidden, lr=lr, weight_decay=_DECAY, adjust_lr_fn="match_rms_adamw")
     else:
         matrices = optim.AdamW(hidden, lr=lr, weight_decay=_DECAY)
@@ -105,7 +81,7 @@ def stored_rests() -> pd.DataFrame:
 
     Where the two are those of a contender, its runs of the race are shown.
     """
-    crossed = {"AdamW": 2e-3, "Muon": 1e-2}
+    crossed = {name: rate for name, rate, _ in RESTS}
     runs = _load_runs()
     runs = runs[runs["name"].isin(crossed) & runs["seed"].isin(RACE_SEEDS)]
     runs = runs.fillna({"rest": runs["name"].map(crossed)})
@@ -120,12 +96,16 @@ def _load_runs() -> pd.DataFrame:
 
 def losses_by_rate(runs: pd.DataFrame) -> pd.DataFrame:
     """Mean, least and most over the seeds, by rate. A run that diverged counts as infinite."""
-    return runs.fillna({"loss": inf}).groupby("lr")["loss"].agg(["mean", "min", "max"])
+    return _losses_of_rates(runs).agg(["mean", "min", "max"])
 
 
 def losses_of_seeds(runs: pd.DataFrame) -> dict[float, list[float]]:
     """The loss of each seed, by rate; infinite where the run diverged."""
-    return runs.fillna({"loss": inf}).groupby("lr")["loss"].agg(list).to_dict()
+    return _losses_of_rates(runs).agg(list).to_dict()
+
+
+def _losses_of_rates(runs: pd.DataFrame) -> SeriesGroupBy:
+    return runs.fillna({"loss": inf}).groupby("lr")["loss"]
 
 
 def best_rates(runs: pd.DataFrame) -> dict[str, float]:
@@ -210,11 +190,11 @@ def sizes_of(model: str, itemsize: int = 4) -> dict[str, dict[str, int]]:
     shapes = [p.shape for p in network.parameters()]
     hidden, others = ([p.shape for p in part] for part in optim.hidden_matrices(network))
     states = {
-        "AdamW": _state(optim.AdamW, shapes, itemsize),
-        "Muon": _state(optim.Momentum, hidden, itemsize) + _state(optim.AdamW, others, itemsize),
-        "SGD, momentum": _state(optim.Momentum, shapes, itemsize),
-        "AdamW, 8 bits": _state(optim.AdamW8bit, shapes, itemsize),
-        "Adafactor": _state(optim.Adafactor, shapes, itemsize),
+        "AdamW": _sum_state(optim.AdamW, shapes, itemsize),
+        "Muon": _sum_state(optim.Momentum, hidden, itemsize) + _sum_state(optim.AdamW, others, itemsize),
+        "SGD, momentum": _sum_state(optim.Momentum, shapes, itemsize),
+        "AdamW, 8 bits": _sum_state(optim.AdamW8bit, shapes, itemsize),
+        "Adafactor": _sum_state(optim.Adafactor, shapes, itemsize),
     }
     size = sum(shape.numel() for shape in shapes) * itemsize
     rows = {name: {"parameters": size, "gradients": size, "optimizer state": state} for name, state in states.items()}
@@ -222,8 +202,8 @@ def sizes_of(model: str, itemsize: int = 4) -> dict[str, dict[str, int]]:
     return rows | {"Adafactor, in backward": {**rows["Adafactor"], "gradients": largest}}
 
 
-def _state(kind: type, shapes: Sequence[torch.Size], itemsize: int) -> int:
-    return sum(kind.state_bytes(shape, itemsize) for shape in shapes)
+def _sum_state(optimizer_cls: type, shapes: Sequence[torch.Size], itemsize: int) -> int:
+    return sum(optimizer_cls.state_bytes(shape, itemsize) for shape in shapes)
 
 
 def bytes_figure(model: str, itemsize: int = 4, card: int = CARD) -> tuple[Figure, str]:

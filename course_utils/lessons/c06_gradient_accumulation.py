@@ -128,24 +128,26 @@ class NotesNorms(Callback):
 
 
 @dataclass
-class Reduced:
+class Reductions:
     """What a rank gave into all-reduces of gradients: `buckets` of them, `payload` bytes together."""
 
     buckets: int = 0
     payload: int = 0
 
 
-def accumulate_on_rank(build: Callable[[], nn.Module], shares: Sequence[Sequence[dict]]) -> dict:
+def accumulate_on_rank(build: Callable[[], nn.Module], shares: Sequence[Sequence[dict]]) -> dict[str, tuple]:
     """To be launched: the gradient of one update on this rank for each of `WAYS`, and what was reduced.
 
-    `build` gives the same model on every rank; `shares[rank]` are its micro-batches. Returns `(gradients, Reduced)` by way;
+    `build` gives the same model on every rank; `shares[rank]` are its micro-batches. Returns `(gradients, Reductions)` by way;
     gradients by parameter's name, of the mean over all terms of all ranks.
     """
     return {name: _one_update(build(), shares[dist.get_rank()], *quiet) for name, quiet in WAYS.items()}
 
 
-def _one_update(module: nn.Module, micro_batches: Sequence[dict], quiet_forward: bool, quiet_backward: bool) -> tuple:
-    model, reduced = DistributedDataParallel(module), Reduced()
+def _one_update(
+    module: nn.Module, micro_batches: Sequence[dict], quiet_forward: bool, quiet_backward: bool
+) -> tuple[dict, Reductions]:
+    model, reduced = DistributedDataParallel(module), Reductions()
     model.register_comm_hook(reduced, _count_all_reduce)
     weights = _weights(module, micro_batches)
     for number, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True), start=1):
@@ -165,15 +167,16 @@ def _weights(module: nn.Module, micro_batches: Sequence[dict]) -> list[float]:
     return [dist.get_world_size() * count / total.item() for count in counts]
 
 
-def _count_all_reduce(reduced: Reduced, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _count_all_reduce(reduced: Reductions, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     reduced.buckets += 1
     reduced.payload += bucket.buffer().nbytes
     return allreduce_hook(dist.group.WORLD, bucket)
 
 
-def accumulation_figure(counts: Sequence[int] = (3, 8, 5, 2)) -> tuple[Figure, str]:
+def accumulation_figure() -> tuple[Figure, str]:
     """The idea: micro-batches of different numbers of counted tokens add up in one G, which is divided once."""
     figure, axes = panels(height=3.4)
+    counts = (3, 8, 5, 2)
     widest, middle = max(counts), len(counts) / 2 - 0.2
     for row, count in enumerate(counts):
         y = len(counts) - 1 - row
@@ -304,15 +307,13 @@ def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: 
         x = "update, from 32 texts each"
         texts.append(lines(data, title, x, y, number=".2f", labels=labels, axes=panel)[1])
         panel.set_ylabel("loss")
-    for run, what, place in zip(
-        runs.values(), ("per token", "per text"), ((8, 6, "left"), (-8, -14, "right")), strict=True
-    ):
+    notes = ("mean per token", (8, 6), "left"), ("mean per text", (-8, -14), "right")
+    for run, (text, offset, side) in zip(runs.values(), notes, strict=True):
         middle = len(run["reported"]) // 2
-        here, (right, up, side) = (every * (middle + 1), run["reported"][middle]), place
-        axes[0].annotate(f"mean {what}", here, (right, up), textcoords="offset points", ha=side, fontsize=9)
-    return together(
-        figure, "The mean of means reports a lower loss, and predicts held-out tokens about as well", *texts
-    )
+        here = every * (middle + 1), run["reported"][middle]
+        axes[0].annotate(text, here, offset, textcoords="offset points", ha=side, fontsize=9)
+    title = "The mean of means reports a lower loss, and predicts held-out tokens about as well"
+    return together(figure, title, *texts)
 
 
 def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[Figure, str]:
@@ -352,11 +353,8 @@ def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Seq
     """The gradient's noise against the micro-batches of an update: by name a list over `ks` of each seed, mean and range."""
     data = {name: dict(zip(ks, zip(*measured, strict=True), strict=True)) for name, measured in noise.items()}
     looks = dict(zip(data, (("first", "o"), ("second", "D")), strict=False))
-    title, x = (
-        "Twice the micro-batches, half the noise; training raises it relative to the gradient",
-        "k, micro-batches of an update (log)",
-    )
-    y = "noise variance / squared\ngradient norm (log)"
+    title = "Twice the micro-batches, half the noise; training raises it relative to the gradient"
+    x, y = "k, micro-batches of an update (log)", "noise variance / squared\ngradient norm (log)"
     figure, alt = lines(data, title, x, y, log="xy", looks=looks)
     for line in list(figure.axes[0].lines)[: len(data)]:
         first = line.get_ydata()[0]

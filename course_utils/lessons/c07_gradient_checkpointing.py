@@ -29,9 +29,11 @@ def count_forwards(model: nn.Module) -> Iterator[Counter]:
     for number, block in enumerate(blocks_of(model)):
         first = next(module for module in block.modules() if not list(module.children()))
         hooks.append(first.register_forward_pre_hook(lambda *_, number=number: calls.update([number])))
-    yield calls
-    for hook in hooks:
-        hook.remove()
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def peak(blocks: int, segments: int | None, per_block: float, gradients: float = 0.0) -> float:
@@ -158,17 +160,8 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     left.step([moment[0] for moment in plain], [boundary * moment[2] / size for moment in plain], **dashed)
     left.set(xlim=(0, None), ylim=(0, 1.1 * without / size))
     left.legend(loc="upper right")
-    looks = {"peak": ("predicted", ".-")}
-    lines(
-        {"peak": peaks},
-        f"The dot is your c = {segments}",
-        "segments c",
-        "peak",
-        unit="bytes",
-        looks=looks,
-        labels="none",
-        axes=right,
-    )
+    title, looks = f"The dot is your c = {segments}", {"peak": ("predicted", ".-")}
+    lines({"peak": peaks}, title, "segments c", "peak", unit="bytes", looks=looks, labels="none", axes=right)
     right.plot(segments, right.lines[0].get_ydata()[segments - 1], "o", color=COLORS["warning"], markersize=9)
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, (

@@ -25,7 +25,7 @@ from course_utils.precision import FORMATS, Format
 from course_utils.training.gradients import relative_error
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.units import format_seconds
-from course_utils.viz.parts import arrow, box, cell, second_unit, subplots
+from course_utils.viz.parts import arrow, box, cell, drawing, second_unit
 from course_utils.viz.plots import bars, dots, lines, panels, together
 from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, writing
 
@@ -50,22 +50,30 @@ def gradients_of(model: nn.Module, loss: Callable[[], torch.Tensor]) -> tuple[li
     of_outputs: list[torch.Tensor] = []
     layers = nn.ModuleList(module for module in model.modules() if isinstance(module, nn.Linear))
 
-    def watch_output(module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-        if output.requires_grad:
-            output.register_hook(lambda gradient: of_outputs.append(gradient.detach()))
-
-    hooks = [layer.register_forward_hook(watch_output) for layer in layers]
+    hooks = _hook_outputs(layers, lambda gradient: of_outputs.append(gradient.detach()))
     model.zero_grad()
-    loss().backward()
-    for hook in hooks:
-        hook.remove()
+    try:
+        loss().backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
     of_parameters = [p.grad.clone() for p in layers.parameters() if p.grad is not None]  # a shared weight comes once
     model.zero_grad()
     return of_outputs, of_parameters
 
 
+def _hook_outputs(layers: Iterable[nn.Module], hook: Callable[[torch.Tensor], torch.Tensor | None]) -> list:
+    """`hook` gets the gradient of each layer's output, and may give another instead. Returns what to remove."""
+
+    def watch_output(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(hook)
+
+    return [layer.register_forward_hook(watch_output) for layer in layers]
+
+
 @dataclass
-class Rounded:
+class RoundingCount:
     """How many numbers other than 0 were rounded, and how many of them became 0."""
 
     all: int = 0
@@ -77,9 +85,9 @@ class Rounded:
         return self.vanished / max(1, self.all)
 
 
-def round_output_gradients(model: nn.Module) -> Rounded:
+def round_output_gradients(model: nn.Module) -> RoundingCount:
     """From now on the gradient of every linear layer's output passes through fp16; all else stays as it is."""
-    seen = Rounded()
+    seen = RoundingCount()
 
     def through_fp16(gradient: torch.Tensor) -> torch.Tensor:
         rounded = gradient.half().float()
@@ -87,13 +95,7 @@ def round_output_gradients(model: nn.Module) -> Rounded:
         seen.vanished += int(((gradient != 0) & (rounded == 0)).sum())
         return rounded
 
-    def watch_output(module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-        if output.requires_grad:
-            output.register_hook(through_fp16)
-
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.register_forward_hook(watch_output)
+    _hook_outputs((module for module in model.modules() if isinstance(module, nn.Linear)), through_fp16)
     return seen
 
 
@@ -244,7 +246,7 @@ def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
     unit, size = second_unit(trace.end)
     gaps, phases = trace.gaps(), trace.of("phase")
     rows = {LOADING: trace.of(LOADING)} | {name: phases[phases["name"] == name] for name in PHASES}
-    figure, axes = subplots(figsize=(7.6, 2.9), layout="constrained")
+    figure, axes = panels(height=2.9)
     for row, (name, spans) in enumerate({**rows, "model computes": trace.computing()}.items()):
         bars = zip(spans["start"] / size, (spans["end"] - spans["start"]) / size, strict=True)
         axes.broken_barh(list(bars), (row - 0.36, 0.72), facecolor=COLORS[PHASE_COLORS.get(name, "ink")])
@@ -283,9 +285,7 @@ def operator_seconds_figure(table: pd.DataFrame, top: int = 8) -> tuple[Figure, 
 
 def formats_figure() -> tuple[Figure, str]:
     """The fields of each format, bit by bit, and its range beside it."""
-    figure, (left, right) = subplots(
-        1, 2, figsize=(7.6, 3.5), layout="constrained", sharey=True, width_ratios=(1.35, 1)
-    )
+    figure, (left, right) = panels(1, 2, height=3.5, sharey=True, width_ratios=(1.35, 1))
     facts = []
     for row, number in enumerate(FORMATS.values()):
         _draw_fields(left, row, number)
@@ -302,14 +302,12 @@ def formats_figure() -> tuple[Figure, str]:
     right.tick_params(left=False)
     left.grid(visible=False)
     right.grid(visible=False, axis="y")
-    title = "Exponent bits buy range, mantissa bits buy precision"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, f"{title}. {'; '.join(facts)}."
+    return together(figure, "Exponent bits buy range, mantissa bits buy precision", f"{'; '.join(facts)}.")
 
 
 def mixed_precision_figure() -> tuple[Figure, str]:
     """One step of mixed precision: what is narrow, what is wide; below, what the loss scale does to a small gradient."""
-    figure, (axes, line) = subplots(2, 1, figsize=(7.6, 4.6), layout="constrained", height_ratios=(2.4, 1))
+    figure, (axes, line) = panels(2, 1, height=4.6, height_ratios=(2.4, 1))
     wide, narrow = "parameters", "gradients"
     stations = (
         (0.20, 0.76, "parameters θ\n(master weights)", wide),
@@ -326,11 +324,9 @@ def mixed_precision_figure() -> tuple[Figure, str]:
     boxes = [box(axes, *station, letters="ink") for station in stations]
     for start, end in zip(boxes, [*boxes[1:], boxes[0]], strict=True):
         arrow(axes, start, end)
-    axes.set(xlim=(0, 1), ylim=(0.02, 1.04))
-    axes.axis("off")
+    drawing(axes, ylim=(0.02, 1.04))
     _draw_rescue(line)
-    title = "Between the loss and the update, S keeps small gradients within fp16's range"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    together(figure, "Between the loss and the update, S keeps small gradients within fp16's range")
     return figure, (
         "Cycle of one step. Parameters are kept in 32 bits, the master weights; a 16-bit copy goes through the products of "
         "the forward pass; the loss, in 32 bits, is multiplied by S; the backward pass computes 16-bit gradients that are S "
@@ -362,11 +358,9 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
     names = ("fp16", "bf16", "fp8 e5m2", "fp8 e4m3")
     levels = sorted(outputs | parameters)
     edge = log2(FORMATS["fp16"].smallest_subnormal) - 1  # what is smaller than half of the smallest is rounded to 0
-    figure, (top, *panels) = subplots(
-        3, 1, figsize=(7.6, 5.2), layout="constrained", sharex=True, height_ratios=(1.1, 1.5, 1.5)
-    )
+    figure, (top, *histograms) = panels(3, 1, height=5.2, sharex=True, height_ratios=(1.1, 1.5, 1.5))
     lost, tails, left = [], [], max(levels[0] - 2, -52)
-    for axes, counts, name in zip(panels, (outputs, parameters), ("outputs", "parameters"), strict=True):
+    for axes, counts, name in zip(histograms, (outputs, parameters), ("outputs", "parameters"), strict=True):
         total = sum(counts.values())
         lost.append(sum(n for e, n in counts.items() if e < edge) / total)
         colors = [COLORS["warning" if e < edge else "first"] for e in counts]
@@ -378,18 +372,17 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
         tails.append(f"of {total:,} gradients of {name} {_percent(lost[-1])} lie below 2^{edge:.0f}")
     for row, name in enumerate(names):
         _draw_range(top, row, FORMATS[name])
-    for axes in (top, *panels):
+    for axes in (top, *histograms):
         axes.axvline(edge, color=COLORS["ink"], linewidth=1, linestyle="--")
     top.text(left + 0.5, 1, "◂ to 2⁻¹³³", va="center", ha="left", fontsize=8, color=BIT_INK)
     top.text(left + 0.5, 0, "subnormal numbers are pale", va="center", fontsize=8)
     top.text(edge - 0.5, 2.5, "half of fp16's smallest", va="center", ha="right", fontsize=8)
     top.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.3, -0.6))
     top.grid(visible=False, axis="y")
-    panels[1].set(xlabel="size of a gradient, as a power of two", xlim=(left, 20))
+    histograms[1].set(xlabel="size of a gradient, as a power of two", xlim=(left, 20))
     shares = f"{_percent(lost[0])} of the outputs' gradients vanish in fp16, and {_percent(lost[1])} of the parameters'"
-    title = f"Without a scale, {shares}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, f"{title}. Histograms over powers of two: {'; '.join(tails)}, half of fp16's smallest."
+    text = f"Histograms over powers of two: {'; '.join(tails)}, half of fp16's smallest."
+    return together(figure, f"Without a scale, {shares}", text)
 
 
 def _percent(share: float) -> str:
@@ -428,12 +421,10 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
 
     `times` has a row for each call and type, such as ("product", "bfloat16"), and the columns "predicted" and "measured".
     """
-    calls, kinds = (list(dict.fromkeys(times.index.get_level_values(level))) for level in (0, 1))
-    narrow = kinds[1:]
-    speed = {(call, kind): times.loc[(call, kinds[0])] / times.loc[(call, kind)] for kind in narrow for call in calls}
-    names = {key: "{} in {}".format(*key) for key in speed}
-    kinds = "measured", "predicted"
-    rows = {names[key]: {kind: [both[kind]] for kind in kinds} for key, both in speed.items()}
+    calls, (wide, *narrow) = (list(dict.fromkeys(times.index.get_level_values(level))) for level in (0, 1))
+    speed = {(call, dtype): times.loc[(call, wide)] / times.loc[(call, dtype)] for dtype in narrow for call in calls}
+    sources = "measured", "predicted"
+    rows = {"{} in {}".format(*key): {each: [both[each]] for each in sources} for key, both in speed.items()}
     figure, axes = panels(height=1.2 + 0.5 * len(rows))
     x = "speed as a multiple of float32's, logarithmic axis"
     _, alt = dots(rows, x=x, log=True, number=".2g", axes=axes)
@@ -444,10 +435,10 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
 
 def _speed_conclusion(speed: dict, calls: Sequence[str], narrow: Sequence[str]) -> str:
     """What can be said of every narrow type."""
-    faster = [call for call in calls if all(speed[call, kind]["measured"] > 1.1 for kind in narrow)]
+    faster = [call for call in calls if all(speed[call, dtype]["measured"] > 1.1 for dtype in narrow)]
     title = f"{' and '.join(faster).capitalize()}: faster in both" if faster else "No call is faster in both types"
     for call in (call for call in calls if call not in faster):
-        times = ", ".join(f"{_say_speed(speed[call, kind]['measured'])} in {kind}" for kind in narrow)
+        times = ", ".join(f"{_say_speed(speed[call, dtype]['measured'])} in {dtype}" for dtype in narrow)
         title += f". {call.capitalize()}: {times}"
     return title
 
@@ -528,7 +519,7 @@ def number_figure(number: tuple[str, int, float]) -> tuple[Figure, str]:
     name, pattern, asked_for = number
     kind = FORMATS[name]
     value = kind.value(pattern)
-    figure, (bits, line, span) = subplots(3, 1, figsize=(7.6, 4.4), layout="constrained", height_ratios=(1.3, 1.2, 0.8))
+    figure, (bits, line, span) = panels(3, 1, height=4.4, height_ratios=(1.3, 1.2, 0.8))
     _draw_bits(bits, kind, pattern)
     text = f"{value:.9g} = {in_binary(value)}" if isfinite(value) else f"{value}"
     bits.set_title(f"{name}: {text}")
@@ -589,8 +580,7 @@ def _draw_bits(axes: Axes, number: Format, pattern: int) -> None:
     _name_fields(axes, number, -0.75, 0.33)
     caption = f"sign {sign}; exponent field {exponent}, so times 2^{power}; mantissa field {mantissa}"
     axes.text(0, 0.8, caption, va="center", fontsize=9)
-    axes.set(xlim=(-0.5, 32.5), ylim=(1.2, -1.2))
-    axes.axis("off")
+    drawing(axes, (-0.5, 32.5), (1.2, -1.2))
 
 
 def _draw_neighbors(axes: Axes, number: Format, value: float, asked_for: float) -> None:

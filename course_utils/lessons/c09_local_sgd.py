@@ -13,6 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import torch.distributed as dist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 
@@ -21,7 +22,7 @@ from course_utils.distributed.local_sgd import average_over_ranks, drift
 from course_utils.distributed.torchrun import announce
 from course_utils.distributed.traffic import uncounted
 from course_utils.units import format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import cell, subplots
+from course_utils.viz.parts import cell
 from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
 from course_utils.viz.style import COLORS, MARKS, SERIES, writing
 
@@ -89,7 +90,7 @@ def _median_seconds(call: Callable[[], object], times: int) -> float:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """How a rank trains: `optimizer(parameters)`, so many `steps`, and a `way` to keep ranks together.
+    """How a rank trains: `make_optimizer(parameters)`, so many `steps`, and a `way` to keep ranks together.
 
     The way is `DDP`, or `LocalSGD` or `QSGD` with their options, as `partial(LocalSGD, sync_every=20)`. Every `look` steps we
     judge the mean of the ranks; `watch` notes the drift after every step. Another `seed` draws other batches. Two slips: without
@@ -97,7 +98,7 @@ class RunPlan:
     after the way has made them equal.
     """
 
-    optimizer: Callable
+    make_optimizer: Callable
     steps: int
     way: Callable = DDP
     finish: bool = True
@@ -121,7 +122,9 @@ class RankHistory:
     own: float = 0.0
 
 
-def train_on_rank(build: Callable, kinds: Mapping, evaluate_on: tuple, plans: Mapping[str, RunPlan]) -> dict:
+def train_on_rank(
+    build: Callable, kinds: Mapping, evaluate_on: tuple, plans: Mapping[str, RunPlan]
+) -> dict[str, dict[str, RankHistory]]:
     """To be launched: on each kind of data every plan from the same beginning, on this rank's share.
 
     `kinds` are shares by name, one for each rank: (inputs, labels), with a row each, as is `evaluate_on`. `build` gives a
@@ -129,15 +132,15 @@ def train_on_rank(build: Callable, kinds: Mapping, evaluate_on: tuple, plans: Ma
     """
     rank = dist.get_rank()
     return {
-        kind: {name: follow(plan, build(), shares[rank], evaluate_on) for name, plan in plans.items()}
+        kind: {name: train_by_plan(plan, build(), shares[rank], evaluate_on) for name, plan in plans.items()}
         for kind, shares in kinds.items()
     }
 
 
-def follow(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tuple) -> RankHistory:
+def train_by_plan(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tuple) -> RankHistory:
     """Train `model` on this rank as the plan says."""
     run, draw = RankHistory(), torch.Generator().manual_seed(plan.seed * dist.get_world_size() + dist.get_rank())
-    optimizer = plan.optimizer(model.parameters())
+    optimizer = plan.make_optimizer(model.parameters())
     with uncounted():
         hooks = keep_together(plan.way, model, optimizer)
     if not plan.same_start:
@@ -149,11 +152,7 @@ def follow(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tuple) ->
         run.drifts.append((0, drift(model.parameters())))
     with counted() as traffic:
         for step in range(1, plan.steps + 1):
-            rows = torch.randint(len(share[1]), (BATCH,), generator=draw)
-            nn.functional.cross_entropy(hooks.forward(share[0][rows]), share[1][rows]).backward()
-            hooks.after_backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            hooks.step(optimizer, share, torch.randint(len(share[1]), (BATCH,), generator=draw))
             if plan.watch:
                 run.drifts.append((step, drift(model.parameters())))
             if hooks.after_update():
@@ -179,6 +178,14 @@ class Hooks(NamedTuple):
     after_update: Callable[[], bool] = lambda: False
     finish: Callable = lambda: None
 
+    def step(self, optimizer: torch.optim.Optimizer, share: tuple, rows: torch.Tensor | slice) -> None:
+        """Forward, backward and update on these rows of a rank's share."""
+        inputs, labels = share
+        nn.functional.cross_entropy(self.forward(inputs[rows]), labels[rows]).backward()
+        self.after_backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
 
 def keep_together(way: Callable, model: nn.Module, optimizer: torch.optim.Optimizer) -> Hooks:
     """The hooks of a way as in `RunPlan`."""
@@ -192,7 +199,7 @@ def keep_together(way: Callable, model: nn.Module, optimizer: torch.optim.Optimi
 
 
 def step_seconds_on_rank(
-    build: Callable, shares: Sequence, optimizer_of: Callable, ways: Mapping[str, Callable | None], steps: int
+    build: Callable, shares: Sequence, make_optimizer: Callable, ways: Mapping[str, Callable | None], steps: int
 ) -> dict[str, float]:
     """To be launched: seconds of a step by way, with its part of the averages; and those of one "average", by itself.
 
@@ -202,16 +209,12 @@ def step_seconds_on_rank(
     for _ in range(4):
         for name, way in ways.items():
             model = build()
-            optimizer = optimizer_of(model.parameters())
+            optimizer = make_optimizer(model.parameters())
             hooks = keep_together(way, model, optimizer) if way else Hooks(model)
             dist.barrier()
             start = time.perf_counter()
             for i in range(steps):
-                rows = slice(BATCH * i % 512, BATCH * i % 512 + BATCH)
-                nn.functional.cross_entropy(hooks.forward(share[0][rows]), share[1][rows]).backward()
-                hooks.after_backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                hooks.step(optimizer, share, _slice_rows(i))
                 hooks.after_update()
             hooks.finish()
             seconds[name].append((time.perf_counter() - start) / steps)
@@ -220,7 +223,7 @@ def step_seconds_on_rank(
 
 
 def waiting_on_rank(
-    build: Callable, shares: Sequence, optimizer_of: Callable, everies: Sequence[int], steps: int
+    build: Callable, shares: Sequence, make_optimizer: Callable, everies: Sequence[int], steps: int
 ) -> dict[int, tuple[float, float]]:
     """To be launched: by H, the mean seconds before an average in which this rank waits for the others, and of the average.
 
@@ -229,14 +232,12 @@ def waiting_on_rank(
     share, waits, averages = shares[dist.get_rank()], {h: [] for h in everies}, {h: [] for h in everies}
     for _, h in product(range(4), everies):
         model = build()
-        optimizer, parameters = optimizer_of(model.parameters()), list(model.parameters())
+        hooks, parameters = Hooks(model), list(model.parameters())
+        optimizer = make_optimizer(parameters)
         waited = averaged = 0.0
         dist.barrier()
         for i in range(steps):
-            rows = slice(BATCH * i % 512, BATCH * i % 512 + BATCH)
-            nn.functional.cross_entropy(model(share[0][rows]), share[1][rows]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            hooks.step(optimizer, share, _slice_rows(i))
             if (i + 1) % h == 0:
                 arrived = time.perf_counter()
                 dist.barrier()
@@ -246,6 +247,12 @@ def waiting_on_rank(
         waits[h].append(waited / (steps // h))
         averages[h].append(averaged / (steps // h))
     return {h: (statistics.median(waits[h][1:]), statistics.median(averages[h][1:])) for h in everies}
+
+
+def _slice_rows(step: int) -> slice:
+    """A batch of a share's first 512 rows, which come again and again."""
+    first = BATCH * step % 512
+    return slice(first, first + BATCH)
 
 
 @torch.no_grad()
@@ -405,35 +412,41 @@ def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
     return together(figure, title, text)
 
 
-def apart_figure(lines: Mapping[str, Sequence[tuple[int, float]]], low: float) -> tuple[Figure, str]:
+def apart_figure(drifts: Mapping[str, Sequence[tuple[int, float]]], low: float) -> tuple[Figure, str]:
     """Distances to the mean as in `drift_figure`, in two panels above each other: what lies above `low`, and what below."""
-    figure, (above, below) = subplots(
-        2, 1, figsize=(7.6, 3.8), layout="constrained", sharex=True, height_ratios=(1, 1.6)
-    )
-    for color, style, (name, points) in zip(SERIES, ("-", "-", "--"), lines.items(), strict=False):
+    figure, (above, below) = panels(2, 1, height=3.8, sharex=True, height_ratios=(1, 1.6))
+    for color, style, (name, points) in zip(SERIES, ("-", "-", "--"), drifts.items(), strict=False):
         for panel in (above, below):
             panel.plot(*zip(*points, strict=True), color=COLORS[color], linestyle=style)
         last = points[-2][1]  # before the average that may end the run
         panel = above if last > low else below
         panel.text(1.01 * points[-1][0], last, name, color=writing(color), va="center")
-    top = max(d for points in lines.values() for _, d in points)
+    top = max(d for points in drifts.values() for _, d in points)
     above.set(ylim=(low, 1.25 * top), title="Run A never closes the gap; run B closes it with its first average")
     below.set(ylim=(-0.03 * low, low), xlabel="step")
     figure.supylabel("distance to the ranks' mean (two scales)", fontsize=10)
     distances = "; ".join(
         f"{name} begins at {points[0][1]:.2g}, is at most {max(d for _, d in points):.2g}, and ends at {points[-1][1]:.2g}"
-        for name, points in lines.items()
+        for name, points in drifts.items()
     )
     return figure, f"Distance of a rank to the mean of all ranks against steps: {distances}."
 
 
-def cost_of_a_loss(run: RankHistory, level: float) -> tuple[int, int, int]:
-    """Steps, bytes sent and messages of a rank at the first average after which no average has a loss above `level`."""
+class CostOfLoss(NamedTuple):
+    """What a rank had spent when a loss was reached: steps, bytes sent, messages."""
+
+    step: int
+    sent: int
+    messages: int
+
+
+def cost_of_a_loss(run: RankHistory, level: float) -> CostOfLoss:
+    """Of the first average after which no average has a loss above `level`."""
     before = [0, *run.sent]
     averages = [i for i in range(len(run.losses)) if run.sent[i] > before[i]]
     above = [place for place, i in enumerate(averages) if run.losses[i] > level]
     first = averages[above[-1] + 1 if above else 0]
-    return run.steps[first], run.sent[first], run.messages[first]
+    return CostOfLoss(run.steps[first], run.sent[first], run.messages[first])
 
 
 def losses_of_ways_figure(
@@ -445,48 +458,51 @@ def losses_of_ways_figure(
     """
     level, (bandwidth, latency) = max(run.losses[-1] for run in runs.values()), network
     costs = {way: cost_of_a_loss(run, level) for way, run in runs.items()}
-    sent = {way: bytes_ for way, (_, bytes_, _) in costs.items()}
-    times = {
-        way: step * computing + sent[way] / bandwidth + messages * latency for way, (step, _, messages) in costs.items()
-    }
+    sent = {way: cost.sent for way, cost in costs.items()}
+    times = {way: c.step * computing + c.sent / bandwidth + c.messages * latency for way, c in costs.items()}
+    colors = dict(zip(runs, SERIES, strict=False))
     figure, (curves, left, right) = panels(1, 3, height=3.3, width_ratios=(1.5, 1, 1))
-    looks = {way: (color, "-") for way, color in zip(runs, SERIES, strict=False)}
-    data = {way: zip(run.steps, run.losses, strict=True) for way, run in runs.items()}
-    title = f"mark: no later average shown is above {level:.2f}"
-    lines(data, title, "steps", "loss of the mean", looks=looks, labels="legend", number=".2f", axes=curves)
-    curves.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
-    # Of falling size, so that marks in one place are all seen.
-    for (way, (step, *_)), marker, size in zip(costs.items(), MARKS, (14, 12, 9, 6), strict=False):
-        look = {"color": COLORS[looks[way][0]], "markersize": size, "markeredgecolor": COLORS["paper"]}
-        curves.plot(step, runs[way].losses[runs[way].steps.index(step)], marker, **look)
-    for axes, values, unit, what in (
-        (left, sent, "bytes", "sent by a rank"),
-        (right, times, "seconds", f"predicted,\n{name}"),
+    _draw_losses(curves, runs, colors, level, costs)
+    for axes, values, unit, heading, x in (
+        (left, sent, "bytes", "bytes by then", "sent by a rank"),
+        (right, times, "seconds", "time by then, on paper", f"predicted,\n{name}"),
     ):
-        rows, colors = {way: {way: value} for way, value in values.items()}, {way: looks[way][0] for way in runs}
-        bars(
-            rows,
-            "bytes by then" if unit == "bytes" else "time by then, on paper",
-            what,
-            unit=unit,
-            colors=colors,
-            legend=False,
-            axes=axes,
-        )
+        rows = {way: {way: value} for way, value in values.items()}
+        bars(rows, heading, x, unit=unit, colors=colors, legend=False, axes=axes)
         axes.set_xlim(0, 1.2 * axes.get_xlim()[1])
     right.set_yticklabels([])
-    quick, most, slowest = min(costs, key=lambda way: costs[way][0]), max(sent, key=sent.get), max(times, key=times.get)
+    quick = min(costs, key=lambda way: costs[way].step)
+    most, slowest = max(sent, key=sent.get), max(times, key=times.get)
     dear = f"{most} the most bytes and, on paper, {slowest} the most time"
     dear = "the most bytes and, on paper, the most time" if quick == most == slowest else dear
     by_way = "; ".join(
-        f"{way}: {format_counted(step, 'step')}, {format_bytes(sent[way])} sent, {format_seconds(times[way])}"
-        for way, (step, *_) in costs.items()
+        f"{way}: {format_counted(cost.step, 'step')}, {format_bytes(cost.sent)} sent, {format_seconds(times[way])}"
+        for way, cost in costs.items()
     )
     return together(
         figure,
         f"To a loss of {level:.2f}, {quick} takes the fewest steps, {dear}",
         f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}, with predicted times. {by_way}.",
     )
+
+
+def _draw_losses(
+    axes: Axes,
+    runs: Mapping[str, RankHistory],
+    colors: Mapping[str, str],
+    level: float,
+    costs: Mapping[str, CostOfLoss],
+) -> None:
+    """A line for each way, and a mark where it reaches `level`."""
+    data = {way: zip(run.steps, run.losses, strict=True) for way, run in runs.items()}
+    title, looks = f"mark: no later average shown is above {level:.2f}", {way: (colors[way], "-") for way in runs}
+    lines(data, title, "steps", "loss of the mean", looks=looks, labels="legend", number=".2f", axes=axes)
+    axes.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
+    # Of falling size, so that marks in one place are all seen.
+    for (way, run), marker, size in zip(runs.items(), MARKS, (14, 12, 9, 6), strict=False):
+        look = {"color": COLORS[colors[way]], "markersize": size, "markeredgecolor": COLORS["paper"]}
+        step = costs[way].step
+        axes.plot(step, run.losses[run.steps.index(step)], marker, **look)
 
 
 def losses_against_every_figure(
@@ -496,7 +512,7 @@ def losses_against_every_figure(
 
     Strokes and bands reach from the lowest to the highest; a band is what averaged gradients give.
     """
-    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
+    figure, axes = panels(height=3.4)
     for (kind, line), color, marker in zip(ends.items(), SERIES, MARKS, strict=False):
         look, low, high = {"color": COLORS[color]}, min(levels[kind]), max(levels[kind])
         middle = [float(np.median(losses)) for losses in line.values()]
@@ -507,15 +523,12 @@ def losses_against_every_figure(
         axes.text(list(line)[-1] * 1.15, middle[-1], kind, color=writing(color), va="center")
     everies = sorted({h for line in ends.values() for h in line})
     axes.set(
-        xscale="log",
-        xlabel="H, steps between two averages, log (mark: median of the seeds; whiskers: lowest, highest)",
-        ylabel="loss of the mean\nafter equally many steps",
+        xscale="log", xlim=(everies[0] / 1.3, everies[-1] * 3.2), ylabel="loss of the mean\nafter equally many steps"
     )
-    axes.set_xticks(everies, [f"{h}" for h in everies])
-    axes.set_xlim(everies[0] / 1.3, everies[-1] * 3.2)
+    axes.set_xlabel("H, steps between two averages, log (mark: median of the seeds; whiskers: lowest, highest)")
+    axes.set_xticks(everies, everies)
     axes.minorticks_off()
-    title = "Local steps cost much loss by package, little on mixed data (bands: DDP)"
-    axes.set_title(title)
+    axes.set_title("Local steps cost much loss by package, little on mixed data (bands: DDP)")
     by_kind = "; ".join(
         f"{kind}: {', '.join(f'{min(v):.2f} to {max(v):.2f} at H = {h}' for h, v in line.items())}, "
         f"DDP {min(levels[kind]):.2f} to {max(levels[kind]):.2f}"
@@ -548,7 +561,6 @@ def local_paths(
     centers: np.ndarray,
     rate: float,
     corrected: bool = False,
-    start: tuple[float, float] = (-2.2, 1.4),
     steps: int = 60,
 ) -> np.ndarray:
     """Every rank's place before and after each of `steps` local steps, [steps + 1, ranks, 2]; after `every` steps all go
@@ -556,7 +568,7 @@ def local_paths(
 
     `corrected` is SCAFFOLD: from each slope a rank takes its own mean slope of the last round, and adds that of all ranks.
     """
-    place = np.tile(np.asarray(start, dtype=float), (len(centers), 1))
+    place = np.tile([-2.2, 1.4], (len(centers), 1))
     places, own, began = [place], np.zeros_like(place), place
     for step in range(1, steps + 1):
         slope = np.einsum("rij,rj->ri", matrices, place - centers)
@@ -574,19 +586,10 @@ def play_local_drift(
     """Play: ranks in bowls of their own, where they go between averages, and where their mean ends."""
     matrices, centers = bowls(ranks, heterogeneity)
     places, lowest = local_paths(every, matrices, centers, rate, corrected), joint_minimum(matrices, centers)
-    figure, (plane, line) = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained", width_ratios=(1.5, 1))
-    x, y = np.meshgrid(np.linspace(-2.7, 2.7, 80), np.linspace(-2.4, 2.4, 80))
-    apart = np.stack([x, y], axis=-1)[None] - centers[:, None, None, :]
-    height = 0.5 * np.einsum("rxyi,rij,rxyj->xy", apart, matrices, apart) / ranks
-    plane.contour(x, y, height, levels=9, colors=COLORS["grid"], linewidths=1)
-    plane.grid(visible=False)
+    figure, (plane, line) = panels(1, 2, height=3.6, width_ratios=(1.5, 1))
+    _draw_bowls(plane, matrices, centers)
+    _draw_rounds(plane, places, centers, every)
     means = places.mean(1)
-    for rank in range(ranks):
-        color = COLORS[SERIES[rank % 4]]
-        for begin in range(0, len(places) - 1, every):  # a round starts from the mean, not from where the rank was
-            track = np.vstack([means[begin], places[begin + 1 : begin + every + 1, rank]])
-            plane.plot(*track.T, color=color, linewidth=1)
-        plane.plot(*centers[rank], "x", color=color, markersize=8, markeredgewidth=2)
     plane.plot(*means[::every].T, "o-", color=COLORS["ink"], markersize=4, linewidth=2, label="ranks' mean at averages")
     plane.plot([], [], color=COLORS["ink"], linewidth=1, label="a rank's path")
     star = {"color": COLORS["inputs"], "markersize": 15, "markeredgecolor": COLORS["ink"]}
@@ -594,21 +597,40 @@ def play_local_drift(
     plane.plot(*lowest, "*", **star, label="joint minimum")
     plane.plot([], [], color=COLORS["grid"], linewidth=1, label="equal joint loss")
     plane.set(xlabel="first parameter", ylabel="second parameter", xlim=(-2.7, 2.7), ylim=(-2.4, 2.4), aspect="equal")
-    figure.legend(*plane.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    legend(plane)
     drifts = _sawtooth(places, every)
     line.plot(*zip(*drifts, strict=True), color=COLORS["first"])
     line.set(xlabel="step", ylabel="distance to the mean\n(over all ranks)", xlim=(0, None), ylim=(0, None))
     steps = len(places) - 1
     off = float(np.linalg.norm(places[steps - steps % every].mean(0) - lowest))
     rounds = format_counted(steps // every, "average")
-    title = f"{rounds} in {steps} steps; the last is {off:.2f} from the joint minimum"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    together(figure, f"{rounds} in {steps} steps; the last is {off:.2f} from the joint minimum")
     by = ", drift corrected" if corrected else ""
     return figure, (
         f"{ranks} ranks in bowls whose lowest points are {heterogeneity:g} from the middle, H = {every}, "
         f"learning rate {rate:g}{by}. They drift at most {max(d for _, d in drifts):.2f} from their mean; after {rounds} the "
         f"mean is {off:.2f} from the joint minimum."
     )
+
+
+def _draw_bowls(axes: Axes, matrices: np.ndarray, centers: np.ndarray) -> None:
+    """Lines of equal height of the mean of the bowls."""
+    x, y = np.meshgrid(np.linspace(-2.7, 2.7, 80), np.linspace(-2.4, 2.4, 80))
+    apart = np.stack([x, y], axis=-1)[None] - centers[:, None, None, :]
+    height = 0.5 * np.einsum("rxyi,rij,rxyj->xy", apart, matrices, apart) / len(centers)
+    axes.contour(x, y, height, levels=9, colors=COLORS["grid"], linewidths=1)
+    axes.grid(visible=False)
+
+
+def _draw_rounds(axes: Axes, places: np.ndarray, centers: np.ndarray, every: int) -> None:
+    """Where each rank went, round by round: each starts from the ranks' mean. A cross is a rank's own minimum."""
+    means = places.mean(1)
+    for rank, center in enumerate(centers):
+        color = COLORS[SERIES[rank % 4]]
+        for begin in range(0, len(places) - 1, every):
+            track = np.vstack([means[begin], places[begin + 1 : begin + every + 1, rank]])
+            axes.plot(*track.T, color=color, linewidth=1)
+        axes.plot(*center, "x", color=color, markersize=8, markeredgewidth=2)
 
 
 def _sawtooth(places: np.ndarray, every: int) -> list[tuple[int, float]]:

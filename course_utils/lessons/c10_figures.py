@@ -1,7 +1,7 @@
 """Chapter 10's figures, and a step on paper to play with."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from course_utils.lessons.c10_fsdp_and_zero import Activity, overlap, tokens_that_hide
+from course_utils.lessons.c10_fsdp_and_zero import Activity, overlap
 from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import byte_unit, cell, drawing, subplots
+from course_utils.viz.parts import byte_unit, cell, drawing
 from course_utils.viz.plots import Span, layers, legend, lines, panels, timeline, together
 from course_utils.viz.style import COLORS, writing
 
@@ -30,9 +30,10 @@ LOOKS = {
 """Of what a rank does: color and hatch."""
 
 
-def sharding_figure(ranks: int = 4) -> tuple[Figure, str]:
+def sharding_figure() -> tuple[Figure, str]:
     """The idea: of parameters, gradients and optimizer state, what each rank keeps under DDP and ZeRO-1 to 3."""
     figure, axes = panels(height=3.9)
+    ranks = 4
     kinds, height = ("parameters", "gradients", "optimizer state"), 0.76 / ranks
     for row, stage in enumerate(STAGES):
         axes.text(-0.15, row + 0.38, stage, ha="right", va="center", fontsize=11)
@@ -45,7 +46,7 @@ def sharding_figure(ranks: int = 4) -> tuple[Figure, str]:
         axes.text(1.15 * rank + 0.48, -0.12, f"rank {rank}", ha="center")
     drawing(axes, (-0.9, 1.15 * ranks), (len(STAGES) - 0.05, -0.35))
     legend(axes, *((kind, kind) for kind in kinds), ("kept by others", "grid"))
-    axes.figure.suptitle("Each stage of ZeRO shards one kind more", x=0.01, ha="left", fontsize=11)
+    together(figure, "Each stage of ZeRO shards one kind more")
     return figure, (
         f"What each of {ranks} ranks keeps. DDP: all parameters, gradients and optimizer state on each. ZeRO-1: a share of "
         "the optimizer state. ZeRO-2: a share of the gradients too. ZeRO-3: a share of the parameters too."
@@ -86,7 +87,7 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     """The life of a unit from left to right: above what is done with it, below its bytes on a rank, stacked."""
     life = unit_life(unit, ranks, activations)
     size_name, size = byte_unit(unit)
-    figure, (above, below) = subplots(2, figsize=(7.6, 4.4), layout="constrained", sharex=True, height_ratios=(1, 5))
+    figure, (above, below) = panels(2, height=4.4, sharex=True, height_ratios=(1, 5))
     colors, seen = {"wire": "warning", "computes": "third", "waits": "not attributed"}, set()
     for place, (what, lane, held) in enumerate(life):
         above.add_patch(
@@ -109,8 +110,7 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     most_held = max(sum(held.values()) for *_, held in life) / size
     below.set(ylabel=f"memory of this block on a rank, {size_name}", xticks=[], ylim=(0, 1.12 * most_held))
     below.grid(axis="x", visible=False)
-    title = "A block is gathered twice a step; to be summed, its gradient is held three times"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    together(figure, "A block is gathered twice a step; to be summed, its gradient is held three times")
     moments = "; ".join(
         f"{what} ({lane}): " + ", ".join(f"{kind} {format_bytes(count)}" for kind, count in held.items())
         for what, lane, held in life
@@ -118,29 +118,34 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     return figure, f"One unit's life under ZeRO-3 on {ranks} ranks, and its bytes on a rank. {moments}."
 
 
+def tokens_that_hide(flops: float, bandwidth: float, ranks: int) -> float:
+    """From how many tokens a rank on computing a unit takes as long as gathering the next one, whatever their size.
+
+    A gather sends (N − 1)/N · 2 bytes a parameter in bfloat16, a token costs two operations a parameter.
+    """
+    return (ranks - 1) / ranks * flops / bandwidth
+
+
 def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], ranks: int) -> tuple[Figure, str]:
     """Seconds to compute a block of `parameters` forward against tokens a rank, beside those to gather the next, in 16 bits.
 
     `flops` a second that the device reaches; `links` are bytes a second by name.
     """
-    figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
-    tokens = np.geomspace(100, 100_000, 50)
-    axes.plot(tokens, 1e3 * 2 * parameters * tokens / flops, color=COLORS["third"])
-    axes.text(2_400, 0.75e3 * 2 * parameters * 2_400 / flops, "computing a block", color=writing("third"), va="top")
-    crossings = []
+    seconds = 2 * parameters / flops  # of a token
+    data = {"computing a block": {tokens: seconds * tokens for tokens in np.geomspace(100, 100_000, 50)}}
+    looks, levels, crossings = {"computing a block": ("third", "-")}, {}, []
     for (name, bandwidth), color in zip(links.items(), ("first", "second"), strict=False):
-        gather, crossing = (ranks - 1) / ranks * 2 * parameters / bandwidth, tokens_that_hide(flops, bandwidth, ranks)
-        axes.axhline(1e3 * gather, color=COLORS[color], linestyle="--")
-        place, side = (95_000, "right") if crossing < 3000 else (105, "left")
-        axes.text(place, 1.12e3 * gather, f"gathering the next, {name}", color=writing(color), ha=side, va="bottom")
-        axes.plot(crossing, 1e3 * gather, "o", color=COLORS[color], markersize=7)
-        axes.annotate(
-            f"{crossing:,.0f} tokens", (crossing, 1e3 * gather), (6, -6), textcoords="offset points", va="top"
-        )
+        crossing = tokens_that_hide(flops, bandwidth, ranks)
+        gather, point = f"gathering the next, {name}", f"{crossing:,.0f} tokens"
+        levels[gather] = seconds * crossing
+        data[point] = {crossing: levels[gather]}
+        looks |= {gather: (color, "--"), point: (color, "o")}
         crossings.append(f"{crossing:,.0f} ({name})")
-    axes.set(xscale="log", yscale="log", xlabel="tokens a rank computes in a step", ylabel="milliseconds per block")
-    axes.set_title(f"A gather hides behind computing from {' or '.join(crossings)} tokens on", fontsize=10)
-    return figure, (
+    title = f"A gather hides behind computing from {' or '.join(crossings)} tokens on"
+    x, y = "tokens a rank computes in a step", "time per block"
+    figure, _ = lines(data, "", x, y, unit="seconds", log="xy", looks=looks, levels=levels)
+    figure.axes[0].set_xticks([100, 1_000, 10_000, 100_000], ["100", "1,000", "10,000", "100,000"])
+    return together(figure, title)[0], (
         f"Milliseconds to compute a block of {parameters / 1e6:.0f} million parameters forward, rising with a rank's tokens, "
         f"and to gather the next one on {ranks} ranks, level. They cross at {', '.join(crossings)} tokens."
     )
@@ -223,11 +228,36 @@ HELD = ("parameters", "optimizer state", "gathered", "gradients", "activations",
 
 @dataclass
 class PaperStep:
-    """`jobs` of the first and the last rank as (rank, what, start, end); what the first `held` from each of `times` on."""
+    """A step of `units` equal units under ZeRO `stage` 0 to 3, simulated for the first and the last rank.
 
-    jobs: list[tuple[int, str, float, float]]
-    times: list[float]
-    held: dict[str, list[float]]
+    `wire` is what sending the parameters to another rank takes, `latency` what each message takes on top: a collective sends
+    N − 1 on a ring, an all-reduce twice as many. Only stage 0 makes an all-reduce; the others have its two halves. With
+    `prefetch` the next unit is gathered while this one computes. The last rank computes `slowest` times as long as the others.
+    Gradients are copied to be sent as in `FSDP` and `DDP`.
+
+    `jobs` are (rank, what, start, end); `held` is what the first rank holds, by kind, from each of `times` on.
+    """
+
+    stage: int
+    ranks: int
+    units: int
+    wire: float = 1.0
+    latency: float = 0.001
+    prefetch: bool = True
+    slowest: float = 1.0
+
+    def __post_init__(self):
+        self.jobs: list[tuple[int, str, float, float]] = []
+        self._pace = np.array([1.0, self.slowest][: self.ranks])
+        self._free = {lane: np.zeros(len(self._pace)) for lane in ("compute", "wire")}
+        self._share = 1 / self.ranks if self.stage >= 2 else 1
+        averages = 2 / self.ranks if self.stage else 2  # AdamW's, each as large as the parameters
+        self._changes = [(0.0, "parameters", self._share), (0.0, "optimizer state", averages)]
+        shards = self.ranks > 1
+        self._run_units("forward", 1 / self.units, shards and self.stage >= 2, self._end_forward)
+        self._run_units("backward", 2 / self.units, shards and self.stage == 3, self._end_backward)
+        self._update()
+        self.times, self.held = _add_up(self._changes)
 
     @property
     def memory(self) -> list[float]:
@@ -244,83 +274,68 @@ class PaperStep:
         """The share of the step in which the first rank computes nothing."""
         return 1 - sum(end - start for rank, what, start, end in self.jobs if rank == 0 and what in PHASES) / self.end
 
+    def _run_units(self, phase: str, seconds: float, gathers: bool, end_unit: Callable) -> None:
+        """One unit after the other, each of them gathered first if the phase `gathers`."""
+        ready = self._gather(self._free["compute"]) if gathers else self._free["compute"]
+        for left in reversed(range(self.units)):
+            start, end = self._work(phase, ready, seconds)
+            more = gathers and left > 0
+            ready = self._gather(start) if more and self.prefetch else end
+            end_unit(start, end)
+            if more and not self.prefetch:
+                ready = self._gather(end)
 
-def step_on_paper(
-    stage: int,
-    ranks: int,
-    units: int,
-    wire: float = 1.0,
-    latency: float = 0.001,
-    prefetch: bool = True,
-    slowest: float = 1.0,
-) -> PaperStep:
-    """A step of `units` equal units under ZeRO `stage` 0 to 3.
+    def _end_forward(self, start: np.ndarray, end: np.ndarray) -> None:
+        self._hold(start, "activations", ACTIVATIONS / self.units)
+        if self.stage == 3:
+            self._reshard(end)
 
-    `wire` is what sending the parameters to another rank takes, `latency` what each message takes on top: a collective sends
-    N − 1 on a ring, an all-reduce twice as many. Only stage 0 makes an all-reduce; the others have its two halves. With
-    `prefetch` the next unit is gathered while this one computes. The last rank computes `slowest` times as long as the others.
-    Gradients are copied to be sent as in `FSDP` and `DDP`.
-    """
-    pace, share = np.array([1.0, slowest][:ranks]), (1 / ranks if stage >= 2 else 1)
-    around = wire * (ranks - 1) / ranks / units + latency * (ranks - 1)
-    free = {"compute": np.zeros(len(pace)), "wire": np.zeros(len(pace))}
-    # AdamW keeps twice the parameters.
-    jobs, changes = [], [(0.0, "parameters", share), (0.0, "optimizer state", 2 / ranks if stage else 2)]
-    gathered, copied = {}, 0.0
+    def _end_backward(self, start: np.ndarray, end: np.ndarray) -> None:
+        self._hold(end, "activations", -ACTIVATIONS / self.units)
+        self._reshard(end)
+        self._hold(start, "gradients", 1 / self.units)  # the unit's whole gradient, until it is reduced
+        if self.ranks > 1:
+            kind, times = ("reduce-scatter", 1) if self.stage else ("all-reduce", 2)
+            done = self._work(kind, end, times * self._around)[1]
+            copies = (1, 0, 2, 2)[self.stage] / self.units  # DDP's bucket; the flat row and the sum that arrives
+            self._hold(end, "communication", copies)
+            if self.stage >= 2:
+                self._hold(done, "communication", -copies)
+                self._hold(done, "gradients", self._share / self.units - 1 / self.units)
 
-    def work(what: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
+    def _update(self) -> None:
+        ready = np.maximum(self._free["compute"], self._free["wire"])
+        begin, end = self._work("update", ready, 0.1 / (self.ranks if self.stage else 1))
+        if self.stage == 0 and self.ranks > 1:
+            self._hold(begin, "communication", -1)  # DDP's buckets
+        if self.stage == 1 and self.ranks > 1:
+            self._work("all-gather", end, self._around * self.units)
+
+    @property
+    def _around(self) -> float:
+        """What a unit takes around the ring once."""
+        return self.wire * (self.ranks - 1) / self.ranks / self.units + self.latency * (self.ranks - 1)
+
+    def _work(self, what: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
         """On each rank as soon as it is ready and its lane is free; a collective waits for all. Returns starts and ends."""
         lane = "compute" if what in PHASES else "wire"
-        start = np.maximum(ready, free[lane])
-        start = start if lane == "compute" else np.full(len(pace), start.max())
-        free[lane] = start + seconds * (pace if lane == "compute" else 1)
-        jobs.extend((rank, what, float(a), float(b)) for rank, (a, b) in enumerate(zip(start, free[lane], strict=True)))
-        return start, free[lane]
+        start = np.maximum(ready, self._free[lane])
+        start = start if lane == "compute" else np.full(len(start), start.max())
+        end = self._free[lane] = start + seconds * (self._pace if lane == "compute" else 1)
+        self.jobs += [(rank, what, float(a), float(b)) for rank, (a, b) in enumerate(zip(start, end, strict=True))]
+        return start, end
 
-    def hold(start: np.ndarray, kind: str, size: float) -> None:
-        changes.append((float(start[0]), kind, size))
+    def _hold(self, start: np.ndarray, kind: str, size: float) -> None:
+        self._changes.append((float(start[0]), kind, size))
 
-    def gather(unit: int, ready: np.ndarray) -> np.ndarray:
-        gathered[unit], end = work("all-gather", ready, around)
-        hold(gathered[unit], "gathered", 1 / units)
+    def _gather(self, ready: np.ndarray) -> np.ndarray:
+        start, end = self._work("all-gather", ready, self._around)
+        self._hold(start, "gathered", 1 / self.units)
         return end
 
-    def reshard(unit: int, time: np.ndarray) -> None:
-        if gathered.pop(unit, None) is not None:
-            hold(time, "gathered", -1 / units)
-
-    for what, order, length in (("forward", range(units), 1), ("backward", range(units)[::-1], 2)):
-        gathers = ranks > 1 and (stage == 3 or (stage == 2 and what == "forward"))
-        ready = gather(order[0], free["compute"]) if gathers else free["compute"]
-        for unit, following in zip(order, [*order[1:], None], strict=True):
-            start, end = work(what, ready, length / units)
-            more = gathers and following is not None
-            ready = gather(following, start) if more and prefetch else end
-            if what == "forward":
-                hold(start, "activations", ACTIVATIONS / units)
-                if stage == 3:
-                    reshard(unit, end)
-            else:
-                hold(end, "activations", -ACTIVATIONS / units)
-                reshard(unit, end)
-                hold(start, "gradients", 1 / units)  # the unit's whole gradient, until it is reduced
-                if ranks > 1:
-                    sends = ("reduce-scatter", around) if stage else ("all-reduce", 2 * around)
-                    done = work(sends[0], end, sends[1])[1]
-                    copies = (1, 0, 2, 2)[stage] / units  # DDP's bucket; the flat row and the sum that arrives
-                    hold(end, "communication", copies)
-                    copied += copies
-                    if stage >= 2:
-                        hold(done, "communication", -copies)
-                        hold(done, "gradients", share / units - 1 / units)
-                        copied -= copies
-            if more and not prefetch:
-                ready = gather(following, end)
-    begin, end = work("update", np.maximum(free["compute"], free["wire"]), 0.1 / (ranks if stage else 1))
-    hold(begin, "communication", -copied)  # DDP's buckets
-    if stage == 1 and ranks > 1:
-        work("all-gather", end, around * units)
-    return PaperStep(jobs, *_add_up(changes))
+    def _reshard(self, time: np.ndarray) -> None:
+        if self.ranks > 1 and self.stage >= 2:
+            self._hold(time, "gathered", -1 / self.units)
 
 
 def _add_up(changes: Sequence[tuple[float, str, float]]) -> tuple[list[float], dict[str, list[float]]]:
@@ -338,7 +353,8 @@ def play_sharding(
     slowest: float = 1.0,
 ) -> tuple[Figure, str]:  # fmt: skip
     """Play: the lanes of the first and the last rank in a step on paper; below, the first rank's memory by kind."""
-    plan, followed = step_on_paper(stage, ranks, units, wire, latency, prefetch, slowest), [0, ranks - 1][:ranks]
+    plan = PaperStep(stage, ranks, units, wire, latency, prefetch, slowest)
+    followed = [0, ranks - 1][:ranks]
     ratios = (0.75 * len(followed), 2.0)
     figure, (above, below) = panels(2, height=4.0 + 0.8 * len(followed), sharex=True, height_ratios=ratios)
     names = [f"rank {rank}: {does}" for rank in followed for does in ("computes", "sends, receives")]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mode
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, Traffic, counted
 from course_utils.distributed.torchrun import announce
+from course_utils.lessons.shared import account_of, inner_optimizer, local_part
 from course_utils.memory import Recipe, distinct_bytes, estimate
 from course_utils.memory.step.sharded import units_of
 from course_utils.memory.trace.allocator import Account, allocator_of, quiet
@@ -102,7 +103,10 @@ def fsdp2(model: nn.Module, mesh: Sequence[int] | None = None, prefetch: bool = 
         model._set_unshard_async_op(True)  # on a GPU a stream of its own does this
         for unit, following in zip(units, units[1:], strict=False):
             unit.set_modules_to_forward_prefetch([following])
-    full = lambda: {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}  # noqa: E731
+
+    def full() -> dict[str, torch.Tensor]:
+        return {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}
+
     return Setup(model, adamw(model.parameters()), full)
 
 
@@ -125,7 +129,7 @@ def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module],
 
 
 @dataclass
-class Seen:
+class RankMeasurement:
     """What one rank saw: `peak` bytes, `usual_peak` of its steps, all that it keeps included; `traffic` of a step.
 
     `carried` bytes went over the loopback device in the quietest of these steps, shared out over the ranks; None where the
@@ -148,7 +152,7 @@ RECORDED = 8
 """Steps whose allocations are recorded."""
 
 
-def measure_way(way: str, config: "PretrainedConfig", recipe: Recipe, **options) -> Seen:
+def measure_way(way: str, config: "PretrainedConfig", recipe: Recipe, **options) -> RankMeasurement:
     """To be launched: `STEPS` steps of the model of `config` in one of `WAYS`, with other batches on each rank.
 
     The bytes of a step are those of steps after them. A peak is what the tensors take that a rank keeps (parameters, buffers,
@@ -161,12 +165,11 @@ def measure_way(way: str, config: "PretrainedConfig", recipe: Recipe, **options)
     with counted() as traffic:
         setup.step(batch)
     above, carried = record(lambda: setup.step(batch))
-    inner = {"ZeRO-1": "optimizer", "torch's ZeRO-1": "optim"}.get(way)
-    optimizer = getattr(setup.optimizer, inner) if inner else setup.optimizer
-    state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v)]
+    by_parameter = inner_optimizer(setup.optimizer).state.values()
+    state = [v for values in by_parameter for v in values.values() if torch.is_tensor(v)]
     tensors = [*setup.model.parameters(), *setup.model.buffers(), *state, *batch.values()]
     tensors_of_kind = {"parameters": setup.model.parameters(), "optimizer state": (s for s in state if s.dim())}
-    return Seen(
+    return RankMeasurement(
         peak=distinct_bytes(map(local_part, tensors)) + above,
         carried=carried,
         elements={kind: sum(local_part(tensor).numel() for tensor in every) for kind, every in tensors_of_kind.items()},
@@ -197,10 +200,19 @@ def loopback_sent() -> int | None:
     return next((int(line.split(":")[1].split()[8]) for line in lines if line.strip().startswith("lo:")), None)
 
 
+class Accumulation(NamedTuple):
+    """What an update cost a rank: calls of both collectives, MiB sent on a ring, MiB at the peak."""
+
+    gathers: int
+    scatters: int
+    sent: float
+    peak: float
+
+
 def accumulate(
     config: "PretrainedConfig", recipe: Recipe, micro_batches: int, sync: bool = True, reshard: bool = True
-) -> tuple:
-    """To be launched: an update of FSDP2 from this many micro-batches. Returns calls, MiB sent on a ring, and MiB at the peak.
+) -> Accumulation:
+    """To be launched: an update of FSDP2 from this many micro-batches.
 
     Without `sync` gradients are only sent with the last micro-batch, without `reshard` parameters stay
     gathered from each backward pass to the next forward pass.
@@ -219,7 +231,9 @@ def accumulate(
     with counted() as traffic:
         update()
     calls, (above, _) = traffic.frame()["calls"], record(update)
-    return calls["all-gather"], calls["reduce-scatter"], round(traffic.sent / MiB, 2), round(above / MiB, 2)
+    return Accumulation(
+        calls["all-gather"], calls["reduce-scatter"], round(traffic.sent / MiB, 2), round(above / MiB, 2)
+    )
 
 
 def record(step: Callable[[], object]) -> tuple[int, float | None]:
@@ -229,10 +243,7 @@ def record(step: Callable[[], object]) -> tuple[int, float | None]:
     """
     accounts, carried, done = [], [], torch.zeros(())
     while len(accounts) < RECORDED or (not done and len(accounts) < 5 * RECORDED):
-        allocator = allocator_of(torch.device("cpu"))
-        with allocator.recording(), allocator.measured():
-            carried.append(bytes_carried(step))
-        accounts.append(allocator.account())
+        accounts.append(account_of(lambda: carried.append(bytes_carried(step))))
         done = torch.tensor(float(any(account.left == 0 for account in accounts)))
         dist.all_reduce(done, dist.ReduceOp.MIN)
     return usual_peak(accounts), None if None in carried else min(carried) / dist.get_world_size()
@@ -264,9 +275,18 @@ def build_on(config: "PretrainedConfig", device: str) -> tuple[Setup, int]:
     return setup, allocator.account().above_start
 
 
-def measure_each(ways: Sequence[str], config: "PretrainedConfig", recipe: Recipe) -> dict[str, Seen]:
+def measure_each(ways: Sequence[str], config: "PretrainedConfig", recipe: Recipe) -> dict[str, RankMeasurement]:
     """To be launched: `measure_way` for one way after the other."""
     return {way: measure_way(way, config, recipe) for way in ways}
+
+
+def block_activations(config: "PretrainedConfig", recipe: Recipe) -> int:
+    """What one block saves for its backward pass: a model's activations with and without its last block."""
+    saved = []
+    for blocks in (config.num_hidden_layers, config.num_hidden_layers - 1):
+        shallow = type(config)(**{**config.to_dict(), "num_hidden_layers": blocks})
+        saved.append(estimate(shallow, recipe).by_instant()["forward"]["activations"])
+    return saved[0] - saved[1]
 
 
 @dataclass(frozen=True)
@@ -306,8 +326,8 @@ def two_moments(way: str, s: Sizes, N: int) -> dict[str, float]:  # noqa: N803
     root, unit, output = 4 * (s.P - s.B * s.u), 4 * s.u, 4 * s.h  # a tensor of each, gathered or a gradient
     waits = s.a + (unit if way == "ZeRO-2" else 0)  # of a block until its backward: activations, gathered parameters
     first, last = unit / N + (s.B - 1) * waits, s.B * unit / N  # gradient shards, and what the other blocks still hold
-    # The root's parameters are gathered and the output layer's gradient waits. The block's gradient is there three times:
-    # as it arises, in the flat row that is sent, and in the sum that arrives.
+    # The root's parameters are gathered and the output layer's gradient waits. 3 * unit is 3 · 4u = 12u: the block's gradient
+    # as it arises, in the flat row that is sent, and in gloo's own copy, in which it sums; NCCL has none.
     in_block = root + output + 3 * unit + max(first, last)
     in_root = gradients / N + 3 * root  # gradient shards of all, and the root's gradient three times
     return {"loss": resident + root + s.B * waits + s.loss, "gradients": resident + max(in_block, in_root)}
@@ -339,16 +359,6 @@ def batch_of(config: "PretrainedConfig", recipe: Recipe, rank: int) -> dict[str,
     return {"input_ids": ids, "labels": ids.clone()}
 
 
-def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """The largest absolute difference of an element, over all parameters by name."""
-    return max((one[name] - other[name]).abs().max().item() for name in one)
-
-
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's shard of a tensor that FSDP2 sharded; any other tensor as it is."""
-    return getattr(tensor, "_local_tensor", tensor)
-
-
 # A real timeline.
 
 COLLECTIVES = {"allgather": "all-gather", "reduce_scatter": "reduce-scatter", "allreduce": "all-reduce"}
@@ -374,10 +384,8 @@ def trace_each(
     """To be launched: what this rank does in the third step of each; a way is a name of `WAYS` and its options."""
     activities = {}
     for name, (way, options) in ways.items():
-        setup, batch = (
-            WAYS[way](models.from_configuration(config), **options),
-            batch_of(config, recipe, dist.get_rank()),
-        )
+        setup = WAYS[way](models.from_configuration(config), **options)
+        batch = batch_of(config, recipe, dist.get_rank())
         for _ in range(2):
             setup.step(batch)
         dist.barrier()
@@ -427,7 +435,7 @@ def overlap(activities: Sequence[Activity]) -> float:
 
 
 @dataclass
-class Found:
+class LibraryRun:
     """What a library made of the model: `wrapper` and `kind` by name, its `elements` on this rank; what one step sent."""
 
     kind: str
@@ -437,7 +445,7 @@ class Found:
     sent: Traffic
 
 
-def accelerate_on_rank(config: "PretrainedConfig", recipe: Recipe) -> Found:
+def accelerate_on_rank(config: "PretrainedConfig", recipe: Recipe) -> LibraryRun:
     """To be launched: one backward pass under Accelerate's plug-in for FSDP, units by block."""
     announce()
     from accelerate import Accelerator, FullyShardedDataParallelPlugin
@@ -450,10 +458,10 @@ def accelerate_on_rank(config: "PretrainedConfig", recipe: Recipe) -> Found:
         loss = model(**batch_of(config, recipe, dist.get_rank())).loss
         accelerator.backward(loss)
     kind = str(accelerator.distributed_type)
-    return Found(kind, type(model).__name__, models.parameter_count(model), loss.item(), sent)
+    return LibraryRun(kind, type(model).__name__, models.parameter_count(model), loss.item(), sent)
 
 
-def trainer_on_rank(config: "PretrainedConfig", recipe: Recipe, folder: str) -> Found:
+def trainer_on_rank(config: "PretrainedConfig", recipe: Recipe, folder: str) -> LibraryRun:
     """To be launched: one step of Trainer with `fsdp=True`; `folder` is where it would save."""
     announce()
     logging.disable()  # DeepSpeed, if installed, tells on the screen what it finds
@@ -467,21 +475,4 @@ def trainer_on_rank(config: "PretrainedConfig", recipe: Recipe, folder: str) -> 
     with counted() as sent:
         result = trainer.train()
     kind, model = str(trainer.accelerator.distributed_type), trainer.model_wrapped
-    return Found(kind, type(model).__name__, models.parameter_count(model), result.training_loss, sent)
-
-
-def block_activations(config: "PretrainedConfig", recipe: Recipe) -> int:
-    """What one block saves for its backward pass: a model's activations with and without its last block."""
-    saved = []
-    for blocks in (config.num_hidden_layers, config.num_hidden_layers - 1):
-        shallow = type(config)(**{**config.to_dict(), "num_hidden_layers": blocks})
-        saved.append(estimate(shallow, recipe).by_instant()["forward"]["activations"])
-    return saved[0] - saved[1]
-
-
-def tokens_that_hide(flops: float, bandwidth: float, ranks: int) -> float:
-    """From how many tokens a rank on computing a unit takes as long as gathering the next one, whatever their size.
-
-    A gather sends (N − 1)/N · 2 bytes a parameter in bfloat16, a token costs two operations a parameter.
-    """
-    return (ranks - 1) / ranks * flops / bandwidth
+    return LibraryRun(kind, type(model).__name__, models.parameter_count(model), result.training_loss, sent)

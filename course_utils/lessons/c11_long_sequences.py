@@ -13,19 +13,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from course_utils.distributed import counted
 from course_utils.distributed.ring_attention import RingAttention, stretches, two_ends
 from course_utils.hardware import Machine, count_flops
+from course_utils.lessons.shared import account_of
 from course_utils.memory import distinct_bytes
-from course_utils.memory.trace.allocator import allocator_of
 from course_utils.techniques import first_fit, pack
 from course_utils.techniques.attention import attention, visible
+from course_utils.training.gradients import relative_error
 from course_utils.units import format_bytes, format_counted
-from course_utils.viz.parts import cell, patches, second_unit, subplots
+from course_utils.viz.parts import cell, drawing, second_unit
 from course_utils.viz.plots import bars, dots, legend, lines, panels
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
@@ -57,9 +57,7 @@ def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] 
     step()
     for parameter in learned:
         parameter.grad = None
-    allocator = allocator_of(learned[0].device)
-    with allocator.recording(), allocator.measured():
-        step()
+    peak = account_of(step, learned[0].device).above_start
     seconds = []
     for _ in range(times):
         started = time.perf_counter()
@@ -68,7 +66,7 @@ def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] 
         seconds.append(time.perf_counter() - started)
     resident = [*learned, *(x for x in inputs if isinstance(x, Tensor))]
     saved = distinct_bytes([*handed_over(function, *inputs), *resident]) - distinct_bytes(resident)
-    return Cost(allocator.account().above_start, saved, min(seconds))
+    return Cost(peak, saved, min(seconds))
 
 
 def handed_over(function: Callable[..., Tensor], *inputs) -> list[Tensor]:
@@ -92,7 +90,7 @@ def largest_error(function: Callable, right: Callable, *inputs) -> float:
     """The largest relative difference of the gradients of two functions of the same inputs."""
     learned = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
     actual, expected = (torch.autograd.grad(one(*inputs), learned) for one in (function, right))
-    return max(((a - b).norm() / b.norm()).item() for a, b in zip(actual, expected, strict=True))
+    return max(map(relative_error, actual, expected))
 
 
 def head(
@@ -147,8 +145,8 @@ def mean_loss(model: nn.Module, documents: Sequence[Tensor]) -> Tensor:
 def gradients_apart(model: nn.Module, one: Tensor, other: Tensor) -> float:
     """The relative difference of the gradients of two losses."""
     every = list(model.parameters())
-    a, b = (torch.cat([g.flatten() for g in torch.autograd.grad(loss, every)]) for loss in (one, other))
-    return ((a - b).norm() / b.norm()).item()
+    gradients = (torch.cat([g.flatten() for g in torch.autograd.grad(loss, every)]) for loss in (one, other))
+    return relative_error(*gradients)
 
 
 def owners(lengths: Sequence[int], room: int) -> Tensor:
@@ -157,10 +155,10 @@ def owners(lengths: Sequence[int], room: int) -> Tensor:
     return nn.functional.pad(owner, (0, room - len(owner)), value=-1)
 
 
-def epoch_seconds(model: nn.Module, batches: Mapping[str, Sequence[dict]], times: int = 3) -> dict[str, float]:
-    """Seconds of forward and backward over all batches of each kind, the quickest of `times`; the kinds take turns."""
+def epoch_seconds(model: nn.Module, batches: Mapping[str, Sequence[dict]]) -> dict[str, float]:
+    """Seconds of forward and backward over all batches of each kind, the quickest of three; the kinds take turns."""
     quickest = {name: float("inf") for name in batches}
-    for _ in range(times):
+    for _ in range(3):
         for name, some in batches.items():
             started = time.perf_counter()
             for batch in some:
@@ -176,7 +174,7 @@ def epoch_seconds(model: nn.Module, batches: Mapping[str, Sequence[dict]], times
 PLACES = {"stretches": stretches, "two ends": two_ends}
 
 
-def ring_on_rank(length: int, heads: int = 2, width: int = 16) -> dict[str, dict[str, float]]:
+def ring_on_rank(length: int) -> dict[str, dict[str, float]]:
     """Causal attention on this rank's part in both ways to share out places, beside the whole sequence in one process.
 
     A row each: the largest difference of output and gradients, bytes sent in forward and in all, pairs of a query and a key
@@ -184,7 +182,7 @@ def ring_on_rank(length: int, heads: int = 2, width: int = 16) -> dict[str, dict
     """
     rows, rank, ranks = {}, dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(0)
-    whole = [torch.randn(1, heads, length, width, generator=generator).requires_grad_() for _ in range(3)]
+    whole = [torch.randn(1, 2, length, 16, generator=generator).requires_grad_() for _ in range(3)]
     right = attention(*whole, True)
     weights = torch.randn(right.shape, generator=generator)
     (right * weights).sum().backward()
@@ -220,16 +218,20 @@ def ring_summary(ranks: Sequence[Mapping[str, float]]) -> dict[str, object]:
 # Activations on the host, in seconds from stated rates.
 
 
+SHARE = 0.5
+"""Of a machine's peak in bfloat16, which computing reaches."""
+
+
 def host_or_again(
-    width: np.ndarray | float, length: int, machine: Machine, per_number: float, share: float = 0.5
-) -> tuple:
+    width: float, length: np.ndarray | float, machine: Machine, per_number: float
+) -> tuple[float, np.ndarray | float]:
     """Seconds for one token of one block: its saved bytes to the host and back; its forward pass again.
 
     `per_number` bytes are saved for each number of the width; a forward pass takes 24h² + 4sh operations a token (Korthikanti
-    et al. 2022, appendix A, without the backward pass), at `share` of the machine's peak in bfloat16.
+    et al. 2022, appendix A, without the backward pass).
     """
     operations = 24 * width**2 + 4 * length * width
-    return 2 * per_number * width / machine.host_link, operations / (share * machine.flops["bfloat16"])
+    return 2 * per_number * width / machine.host_link, operations / (SHARE * machine.flops["bfloat16"])
 
 
 def exposed_transfer(moved: np.ndarray | float, again: np.ndarray | float) -> np.ndarray:
@@ -237,15 +239,13 @@ def exposed_transfer(moved: np.ndarray | float, again: np.ndarray | float) -> np
     return np.maximum(moved / 2 - again, 0) + np.maximum(moved / 2 - 2 * again, 0)
 
 
-def length_that_meets(
-    width: int, machine: Machine, per_number: float, share: float = 0.5, overlapped: bool = False
-) -> float:
+def length_that_meets(width: int, machine: Machine, per_number: float, overlapped: bool = False) -> float:
     """The length from which moving takes less time than computing again: (24h + 4s) / rate = 2 · per_number / link.
 
     `overlapped` counts only what the step waits for, so that the work need only take as long as half of one way. Below 0
     moving always takes less.
     """
-    each_way = per_number * share * machine.flops["bfloat16"] / machine.host_link
+    each_way = per_number * SHARE * machine.flops["bfloat16"] / machine.host_link
     return ((0.5 if overlapped else 2) * each_way - 24 * width) / 4
 
 
@@ -278,8 +278,9 @@ def seconds_to_start(function: Callable, *inputs) -> float | None:
 # Figures.
 
 
-def idea_figure(rows: int = 6, columns: int = 12, tile: tuple[int, int] = (2, 3)) -> tuple[Figure, str]:
+def idea_figure() -> tuple[Figure, str]:
     """A matrix that is there whole, and beside it one tile of it with two numbers a row."""
+    rows, columns, tile = 6, 12, (2, 3)
     figure, (left, right) = panels(1, 2, height=3.0)
     for axes, whole in ((left, True), (right, False)):
         for row, column in product(range(rows), range(columns)):
@@ -288,9 +289,7 @@ def idea_figure(rows: int = 6, columns: int = 12, tile: tuple[int, int] = (2, 3)
             edge = COLORS["not attributed" if seen else "grid"]
             color = "activations" if inside else "grid" if seen else "paper"
             cell(axes, column, rows - 1 - row, color, edgecolor=edge)
-        axes.set(xlim=(-1.4, columns + 4), ylim=(-1.1, rows + 1.2), xticks=[], yticks=[])
-        axes.spines[:].set_visible(False)
-        axes.grid(visible=False)
+        drawing(axes, (-1.4, columns + 4), (-1.1, rows + 1.2))
         axes.text(columns / 2, -0.8, "words, or keys", ha="center", fontsize=9)
         axes.text(-0.6, rows / 2, "tokens, or queries", ha="right", va="center", rotation=90, fontsize=9)
     for place, name in enumerate(("largest", "total")):
@@ -300,15 +299,9 @@ def idea_figure(rows: int = 6, columns: int = 12, tile: tuple[int, int] = (2, 3)
         right.text(x + 0.46, rows + 0.15, name, ha="center", fontsize=9)
     left.set_title("Whole: every number of the row waits", fontsize=10)
     right.set_title("In tiles: a row keeps its largest number and its total", fontsize=10)
-    kinds = {
-        "in memory": "activations",
-        "kept of each row": "gradients",
-        "computed before": "grid",
-        "still to come": "paper",
-    }
-    handles, names = patches(*kinds.items())
-    handles[-1].set_edgecolor(COLORS["grid"])
-    figure.legend(handles, names, loc="outside lower center", ncols=len(names))
+    kinds = ("in memory", "activations"), ("kept of each row", "gradients"), ("computed before", "grid")
+    legend(left, *kinds, ("still to come", "paper"))
+    figure.legends[0].legend_handles[-1].set_edgecolor(COLORS["grid"])
     return figure, (
         f"Left, a matrix of {rows} tokens by {columns} words, all of it in memory. Right, only one tile of {tile[0]} by {tile[1]}"
         " is in memory; of what came before, each row keeps its largest number and its total; the last two rows have not begun."
@@ -338,10 +331,8 @@ def curves_figure(
         if name in slopes:
             guide = [0.6 * drawn.get_ydata()[0] * (at / places[0]) ** slopes[name] for at in places]
             axes.plot(places, guide, color=COLORS["predicted"], linewidth=1)
-            look = {"fontsize": 8.5, "color": writing("predicted"), "va": "center"}
-            axes.annotate(
-                f"grows with {size}{powers[slopes[name]]}", (x, guide[-1]), (8, 0), textcoords="offset points", **look
-            )
+            look = {"textcoords": "offset points", "fontsize": 8.5, "color": writing("predicted"), "va": "center"}
+            axes.annotate(f"grows with {size}{powers[slopes[name]]}", (x, guide[-1]), (8, 0), **look)
     about = "logarithmic axes; lines predicted, marks measured" + "; gray: slopes" * bool(slopes)
     axes.text(0.02, 0.95, about, transform=axes.transAxes, fontsize=9, va="top")
     return figure, alt
@@ -354,9 +345,8 @@ def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: in
     shown = max(range(len(rows)), key=lambda row: (fill[row] > 0.9, len(rows[row])))
     mask = pack(documents, [rows[shown]], room)["attention_mask"][0, 0]
     longest = max(lengths)
-    figure, panels = subplots(1, 3, figsize=(7.8, 3.2), layout="constrained")
+    figure, (padded, packed, seen) = panels(1, 3, height=3.2)
     figure.get_layout_engine().set(wspace=0.08)
-    padded, packed, seen = panels
     for row, length in enumerate(lengths):
         padded.barh(row, length, color=COLORS[SERIES[row % 4]], height=0.9)
         padded.barh(row, longest - length, left=length, color=COLORS["grid"], height=0.9)
@@ -375,15 +365,9 @@ def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: in
         axes.set(xlabel="positions", ylabel=ylabel, yticks=[])
     packed.set_yticks(range(len(rows)), range(1, len(rows) + 1))
     seen.set(xlabel="key", ylabel="query")
-    handles, names = patches(("empty", "grid"), ("may see", "first"))
-    handles[1].set_color(seen.images[0].to_rgba(1.0))
-    figure.legend(
-        [Rectangle((0, 0), 1, 1, color=COLORS["second"]), *handles],
-        ["a document, in any color", *names],
-        loc="outside lower center",
-        ncols=3,
-    )
-    for axes in panels:
+    legend(padded, ("a document, in any color", "second"), ("empty", "grid"), ("may see", "first"))
+    figure.legends[0].legend_handles[-1].set_color(seen.images[0].to_rgba(1.0))
+    for axes in figure.axes:
         axes.grid(visible=False)
     return figure, (
         f"{len(lengths)} documents, padded to {longest}: {wasted:.0%} of positions are empty. Packed into {len(rows)} rows of "
@@ -404,17 +388,17 @@ def budgets_figure(steps: Mapping[float, Cost], plain: Cost) -> tuple[Figure, st
     return figure, alt
 
 
-def host_figure(machines: Sequence[Machine], width: int, per_number: float, share: float = 0.5) -> tuple[Figure, str]:
+def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> tuple[Figure, str]:
     """Seconds of one block's token against the length: moved to the host and back, what of it a step waits for, and computed
     again; simulated from rates."""
     lengths, texts = np.geomspace(1024, 262_144, 90), []
-    both = [host_or_again(width, lengths, machine, per_number, share) for machine in machines]
+    both = [host_or_again(width, lengths, machine, per_number) for machine in machines]
     highest = 1.6 * max(moved for moved, _ in both)
     names = ("moved", "moved, overlapped: time still waited", "computed again")
     looks = dict(zip(names, (("communication", "-"), ("communication", ":"), ("recomputed", "--")), strict=True))
     figure, grid = panels(1, len(machines), height=3.3, sharey=True, squeeze=False)
     for axes, machine, (moved, again) in zip(grid[0], machines, both, strict=True):
-        meet = float(f"{length_that_meets(width, machine, per_number, share):.2g}")
+        meet = float(f"{length_that_meets(width, machine, per_number):.2g}")
         moved = np.full_like(lengths, moved)
         curves = (moved, exposed_transfer(moved, again), again)
         drawn = (list(zip(lengths, curve, strict=True)) for curve in curves)
@@ -426,23 +410,21 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float, shar
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
         look = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 8.5}
         axes.annotate("equal, not overlapped", (meet, 0.9), (-3, 0), xycoords=axes.get_xaxis_transform(), **look)
-        early = float(f"{length_that_meets(width, machine, per_number, share, overlapped=True):.2g}")
+        early = float(f"{length_that_meets(width, machine, per_number, overlapped=True):.2g}")
         if early > lengths[0]:
             axes.axvline(early, ymax=0.5, color=COLORS["warning"], linestyle=":")
             equal = f"equal, overlapped:\n{early:,.0f} tokens"
             axes.annotate(equal, (early, 0.36), (-3, 0), xycoords=axes.get_xaxis_transform(), **look)
         axes.set_xticks([1024, 8192, 65_536], ["1,024", "8,192", "65,536"])
         axes.minorticks_off()
-        overlapped = (
-            f"{early:,.0f} if transfers overlap"
-            if early > lengths[0]
-            else "and moving always takes less if transfers overlap"
-        )
+        overlapped = "and moving always takes less if transfers overlap"
+        if early > lengths[0]:
+            overlapped = f"{early:,.0f} if transfers overlap"
         texts.append(f"{machine.name}: both take as long at about {meet:,.0f} tokens, {overlapped}")
     legend(grid[0][0])
     for axes in grid[0][1:]:
         axes.set_ylabel("")
-    begins = f"Simulated from the makers' rates, {share:.0%} of peak, width {width:,}"
+    begins = f"Simulated from the makers' rates, {SHARE:.0%} of peak, width {width:,}"
     return figure, f"{begins}. {'; '.join(texts)}."
 
 
@@ -457,11 +439,9 @@ def play_long(
 ) -> tuple[Figure, str]:
     """What one text costs a model of 24 blocks in bf16 with every block checkpointed: bytes on each rank, kind by kind."""
     mine, blocks, heads, half = length / ranks, 24, width / 128, 2
-    scores = (
-        {"its scores": 5 * heads * mine**2}
-        if whole_scores
-        else {"log-sum-exp (one per query)": ITEMSIZE * heads * mine}
-    )
+    scores = {"log-sum-exp (one per query)": ITEMSIZE * heads * mine}
+    if whole_scores:
+        scores = {"its scores": 5 * heads * mine**2}
     parts = {
         "boundaries of blocks": half * mine * width * blocks,
         "one block's activations": 34 * mine * width,

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
-from course_utils.lessons.c05b_choosing import Contender
+from course_utils.lessons.shared import Contender
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step.quantized import put_in_4_bits
 from course_utils.memory.step.workload import Workload
@@ -32,6 +32,7 @@ from course_utils.techniques import distillation_loss
 from course_utils.techniques.lora import LoRA, adapt
 from course_utils.techniques.nf4 import NF4
 from course_utils.training import evaluate
+from course_utils.training.gradients import relative_error
 from course_utils.units import format_bytes
 from course_utils.viz.parts import byte_unit
 from course_utils.viz.plots import bars, dots, panels, together
@@ -294,7 +295,7 @@ def merge_adapters(model: nn.Module, adapted: nn.Module) -> tuple[float, float, 
             parameter = made[place].get_submodule(name).weight
             parameter.data = parameter.data + change if weight is None else weight
         sizes.append((change.norm() / wide.norm()).item())
-        errors.append(((again - wide - change).norm() / change.norm()).item())
+        errors.append(relative_error(again - wide, change))
     return sum(sizes) / len(sizes), sum(errors) / len(errors), made
 
 
@@ -329,29 +330,30 @@ def hidden_shapes(model: nn.Module) -> list[tuple[int, ...]]:
     return [tuple(p.shape) for p in optim.hidden_matrices(model)[0]]
 
 
-def _optimizer(kind: type, options: dict, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    hidden, others = optim.hidden_matrices(model)
-    rest = optim.AdamW(others, lr=REST, weight_decay=0.0)
-    return optim.ChainedOptimizer(kind(hidden, lr=lr, weight_decay=0.0, **options), rest)
-
-
-def _make(kind: type, lr: float, **options) -> LowState:
+def _low_state(optimizer_cls: type, lr: float, **options) -> LowState:
     rank = {"rank": options["rank"]} if "rank" in options else {}
+
+    def make(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        hidden, others = optim.hidden_matrices(model)
+        return _beside_adamw(optimizer_cls(hidden, lr=lr, weight_decay=0.0, **options), others)
+
     return LowState(
-        Contender(partial(_optimizer, kind, options), lr),
-        lambda shapes: sum(kind.state_bytes(shape, **rank) for shape in shapes),
+        Contender(make, lr), lambda shapes: sum(optimizer_cls.state_bytes(shape, **rank) for shape in shapes)
     )
 
 
-def _adapters(rank: int, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+def _beside_adamw(optimizer: torch.optim.Optimizer, others: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    return optim.ChainedOptimizer(optimizer, optim.AdamW(others, lr=REST, weight_decay=0.0))
+
+
+def _add_adapters(rank: int, model: nn.Module, lr: float) -> torch.optim.Optimizer:
     """Adapters in place of the hidden matrices, which stay as they began; all other parameters are trained as ever."""
     others = optim.hidden_matrices(model)[1]
     adapt(model, rank, rank, (*LINEAR, "pre_classifier"))
     pairs = [p for name, p in model.named_parameters() if name.endswith((".a", ".b"))]
     for parameter in others:
         parameter.requires_grad_(True)
-    rest = optim.AdamW(others, lr=REST, weight_decay=0.0)
-    return optim.ChainedOptimizer(optim.AdamW(pairs, lr=lr, weight_decay=0.0), rest)
+    return _beside_adamw(optim.AdamW(pairs, lr=lr, weight_decay=0.0), others)
 
 
 def largest_rank(fits: Callable[[int], bool]) -> int:
@@ -367,33 +369,29 @@ def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
     """
     width = min(map(min, shapes))
 
-    def galore(rank: int):
+    def galore(rank: int) -> int:
         return sum(GaLore.state_bytes(shape, rank=rank) for shape in shapes)
 
     eight = sum(optim.AdamW8bit.state_bytes(shape) for shape in shapes)
 
-    def lora(rank: int):  # its parameters, gradients and state
-        return largest_rank(
-            lambda r: 16 * r * sum(map(sum, shapes)) <= galore(rank) + 4 * sum(a * b for a, b in shapes)
-        )
-
     narrow = {"interval": INTERVAL}
     states = {
-        "AdamW": _make(optim.AdamW, 2e-3),
-        "SGD": _make(optim.SGD, 3.0),
-        "AdamW, 16 bits": _make(AdamW16bit, 2e-3),
-        "AdamW, 16 bits, to nearest": _make(AdamW16bit, 2e-3, stochastic=False),
-        "AdamW, 8 bits": _make(optim.AdamW8bit, 2e-3),
-        "AdamW, 4 bits": _make(AdamW4bit, 2e-3),
-        "GaLore, a half": _make(GaLore, 2e-2, rank=width // 2, **narrow),
-        "GaLore, a quarter": _make(GaLore, 2e-2, rank=width // 4, **narrow),
-        "GaLore, as 8 bits": _make(GaLore, 2e-2, rank=largest_rank(lambda rank: galore(rank) <= eight), **narrow),
-        "APOLLO, a quarter": _make(APOLLO, 5e-3, rank=width // 4, **narrow),
-        "APOLLO, rank 1": _make(APOLLO, 1e-2, rank=1, scale=128**0.5, **narrow),
+        "AdamW": _low_state(optim.AdamW, 2e-3),
+        "SGD": _low_state(optim.SGD, 3.0),
+        "AdamW, 16 bits": _low_state(AdamW16bit, 2e-3),
+        "AdamW, 16 bits, to nearest": _low_state(AdamW16bit, 2e-3, stochastic=False),
+        "AdamW, 8 bits": _low_state(optim.AdamW8bit, 2e-3),
+        "AdamW, 4 bits": _low_state(AdamW4bit, 2e-3),
+        "GaLore, a half": _low_state(GaLore, 2e-2, rank=width // 2, **narrow),
+        "GaLore, a quarter": _low_state(GaLore, 2e-2, rank=width // 4, **narrow),
+        "GaLore, as 8 bits": _low_state(GaLore, 2e-2, rank=largest_rank(lambda rank: galore(rank) <= eight), **narrow),
+        "APOLLO, a quarter": _low_state(APOLLO, 5e-3, rank=width // 4, **narrow),
+        "APOLLO, rank 1": _low_state(APOLLO, 1e-2, rank=1, scale=128**0.5, **narrow),
     }
-    rank = lora(width // 4)
+    room = galore(width // 4) + 4 * sum(a * b for a, b in shapes)
+    rank = largest_rank(lambda r: 16 * r * sum(map(sum, shapes)) <= room)  # parameters, gradients and state
     state = partial(lambda r, shapes: 8 * r * sum(map(sum, shapes)), rank)
-    states["LoRA, bytes as GaLore's"] = LowState(Contender(partial(_adapters, rank), 3e-3), state)
+    states["LoRA, bytes as GaLore's"] = LowState(Contender(partial(_add_adapters, rank), 3e-3), state)
     return states
 
 
@@ -428,9 +426,8 @@ def fit(
     orders = [train[torch.randperm(len(train), generator=generator)][:most] for _ in range(epochs)]
     batches = [part for order in orders for part in order.to(device).split(16)]
     optimizer, steps = torch.optim.AdamW(model.parameters(), lr=lr), len(batches)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda done: schedules.cosine(done + 1, steps + 1, warmup=steps // 10)
-    )
+    factor = partial(schedules.cosine, total=steps + 1, warmup=steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: factor(done + 1))
     for ids in batches:
         (model(input_ids=ids, labels=ids).loss if loss is None else loss(model, ids)).backward()
         optimizer.step()
@@ -446,13 +443,13 @@ def held_out_token_loss(model: nn.Module, most: int | None = None) -> float:
     return sum(model(input_ids=ids, labels=ids).loss.item() * len(ids) for ids in parts) / sum(map(len, parts))
 
 
-def from_teacher(teacher: nn.Module, temperature: float, weight: float = 0.5) -> Callable[[nn.Module, Tensor], Tensor]:
+def from_teacher(teacher: nn.Module, temperature: float) -> Callable[[nn.Module, Tensor], Tensor]:
     """The loss of a student beside a teacher, whose forward pass makes no graph. A place's logits are of the next token."""
 
     def loss(student: nn.Module, ids: Tensor) -> Tensor:
         with torch.no_grad():
             wanted = teacher(input_ids=ids).logits[:, :-1]
-        return distillation_loss(student(input_ids=ids).logits[:, :-1], wanted, ids[:, 1:], temperature, weight)
+        return distillation_loss(student(input_ids=ids).logits[:, :-1], wanted, ids[:, 1:], temperature, 0.5)
 
     return loss
 
@@ -490,8 +487,9 @@ def stored_runs() -> pd.DataFrame:
 STUDENTS_TITLE = "With every seed a teacher helps at T = 1 and 2, and a second epoch helps more"
 
 
-def bytes_of_ways(width: int = 4096, rank: int = 16) -> dict[str, dict[str, float]]:
-    """Bytes for each weight of a matrix of `width` × `width` in float32, by kind, for each way to train it."""
+def bytes_of_ways() -> dict[str, dict[str, float]]:
+    """Bytes for each weight of a matrix of 4,096 × 4,096 in float32, by kind, for each way to train it."""
+    width, rank = 4096, 16
     weights, shape = width**2, (width, width)
     adapters = 2 * rank * width / weights
 
@@ -541,15 +539,10 @@ def race_differences(runs: pd.DataFrame) -> dict[str, list[float]]:
 
 def race_title(differences: Mapping[str, Sequence[float]]) -> str:
     """Which optimizers end below AdamW with every seed, and which above."""
-    below, above = (
-        [name for name, values in differences.items() if all(sign * value < 0 for value in values)] for sign in (1, -1)
-    )
-    parts = [
-        f"{way} AdamW with every seed: {' · '.join(names)}"
-        for way, names in (("below", below), ("above", above))
-        if names
-    ]
-    title = "\n".join(one[0].upper() + one[1:] for one in parts)
+    below = [name for name, values in differences.items() if max(values) < 0]
+    above = [name for name, values in differences.items() if min(values) > 0]
+    sides = {"Below": below, "Above": above}
+    title = "\n".join(f"{side} AdamW with every seed: {' · '.join(names)}" for side, names in sides.items() if names)
     return title + "; the others end on both sides" * (len(below + above) < len(differences))
 
 
@@ -575,12 +568,10 @@ def choosing_figure(
     height = 1.5 + 0.3 * len(ways)
     figure, (peaks, clocks, losses) = panels(1, 3, height=height, sharey=True, width_ratios=[3, 2, 3])
     shown, mean = {called[name]: ends.get(name, []) for name in ways}, sum(ends["start"]) / len(ends["start"])
-    by_peak, times = (
-        {called[name]: one.peak for name, one in ways.items()},
-        {called[n]: w.seconds / base.seconds for n, w in ways.items()},
-    )
+    by_peak = {called[name]: way.peak for name, way in ways.items()}
+    times = {called[name]: [way.seconds / base.seconds] for name, way in ways.items()}
     _, first = bars(by_peak, x="peak", axes=peaks)
-    _, second = dots({name: [time] for name, time in times.items()}, x="seconds of an epoch,\n× AdamW's", axes=clocks)
+    _, second = dots(times, x="seconds of an epoch,\n× AdamW's", axes=clocks)
     _, third = dots(shown, x="held-out loss minus AdamW's\ndot: a seed; orange: mean", axes=losses)
     size = byte_unit(max(by_peak.values()))[1]
     for axes, place in ((peaks, base.peak / size), (clocks, 1.0)):

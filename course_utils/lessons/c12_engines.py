@@ -6,7 +6,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -27,7 +27,7 @@ from course_utils.distributed import Traffic, counted, launch
 from course_utils.distributed.torchrun import announce
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
-from course_utils.lessons.c10_fsdp_and_zero import largest_difference, local_part
+from course_utils.lessons.shared import inner_optimizer, largest_difference, local_part
 from course_utils.memory import distinct_bytes
 from course_utils.script import Job
 from course_utils.script.agents import Agents
@@ -60,16 +60,8 @@ def small_job(folder: Path, **fields) -> Job:
     config.write_text(models.configuration("llama", **_SIZES).to_json_string(), encoding="utf-8")
     text = folder / "text.txt"
     text.write_text("\n\n".join(data.load_functions()["validation"]["text"][:60]), encoding="utf-8")
-    given = {
-        "batch": 12,
-        "micro_batch": 3,
-        "sequence": 24,
-        "quick": True,
-        "log_every": 1000,
-        "out": folder / "run",
-        **fields,
-    }
-    return Job(model=str(config), data=text, **given)
+    given = {"batch": 12, "micro_batch": 3, "sequence": 24, "quick": True, "log_every": 1000, "out": folder / "run"}
+    return Job(model=str(config), data=text, **given | fields)
 
 
 # The same updates by every engine.
@@ -79,7 +71,7 @@ COUNTED = 2
 
 
 @dataclass
-class Trained:
+class EngineMeasurement:
     """What one rank saw of an engine: its `wrapper` by name, bytes `sent` in an update and kept, `full` parameters at the end."""
 
     wrapper: str
@@ -89,7 +81,7 @@ class Trained:
     full: dict[str, torch.Tensor] = field(repr=False)
 
 
-def by_flags(job: Job) -> Trained:
+def by_flags(job: Job) -> EngineMeasurement:
     """To be launched: what `course train` does with these flags, its update `COUNTED` with what it sends counted."""
     set_variable("COURSE_DEVICE", "cpu")  # also where a GPU is, which two ranks would have to share
     settings.cache_clear()
@@ -104,18 +96,19 @@ def by_flags(job: Job) -> Trained:
             with _count_one(step) as traffic:
                 step = run.next(step)
             sent = traffic or sent
-    plain, optimizer = run.engine.plain, run.engine.optimizer
-    inner = getattr(optimizer, "optim", getattr(optimizer, "optimizer", optimizer))
-    return _record_rank(run.engine.model, plain, inner, sent)
+    engine = run.engine
+    return _record_rank(engine.model, engine.plain, inner_optimizer(engine.optimizer), sent)
 
 
-def _record_rank(wrapper: nn.Module, plain: nn.Module, optimizer: torch.optim.Optimizer, sent: Traffic) -> Trained:
+def _record_rank(
+    wrapper: nn.Module, plain: nn.Module, optimizer: torch.optim.Optimizer, sent: Traffic
+) -> EngineMeasurement:
     """Bytes by memory, each once: an engine may keep a copy of its share in the optimizer."""
     own = [getattr(p, "ds_tensor", p) for p in plain.parameters()]
     copies = [p for group in optimizer.param_groups for p in group["params"]]
     state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v) and v.dim()]
     parameters, state_bytes = (distinct_bytes(map(local_part, tensors)) for tensors in ([*own, *copies], state))
-    return Trained(type(wrapper).__name__, sent.sent, parameters, state_bytes, _gather_full(plain))
+    return EngineMeasurement(type(wrapper).__name__, sent.sent, parameters, state_bytes, _gather_full(plain))
 
 
 def _gather_full(plain: nn.Module) -> dict[str, torch.Tensor]:
@@ -130,7 +123,7 @@ def _gather_full(plain: nn.Module) -> dict[str, torch.Tensor]:
         return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).clone() for name, p in parts.items()}
 
 
-def by_accelerate(job: Job) -> Trained:
+def by_accelerate(job: Job) -> EngineMeasurement:
     """To be launched: the same updates with Accelerate, which wraps, accumulates and divides by the number of micro-batches."""
     announce()
     from accelerate import Accelerator
@@ -139,42 +132,45 @@ def by_accelerate(job: Job) -> Trained:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=len(updates[0]))
     model, optimizer = accelerator.prepare(plain, plain_optimizer)
 
-    def make(update: list) -> None:
+    def perform(update: list) -> None:
         for batch, weight in update:
             with accelerator.accumulate(model):
                 accelerator.backward(model(**batch).loss * weight * len(update))
                 optimizer.step()
                 optimizer.zero_grad()
 
-    return _record_rank(model, plain, plain_optimizer, _count_sent(make, updates))
+    return _record_rank(model, plain, plain_optimizer, _count_sent(perform, updates))
 
 
-def by_fabric(job: Job) -> Trained:
-    """To be launched: the same with Lightning Fabric, which wraps; the loop says when gradients travel and what is divided."""
+def by_fabric(job: Job) -> EngineMeasurement:
+    """To be launched: the same updates with Lightning Fabric, which wraps; the loop says when gradients travel, and divides."""
     announce()
     _silence()
-    fabric = _fabric()
+    from lightning import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
+    fabric.launch()
     plain, plain_optimizer, updates = _prepare_loop(job)
     model, optimizer = fabric.setup(plain, plain_optimizer)
 
-    def make(update: list) -> None:
+    def perform(update: list) -> None:
         for batch, weight in update:
             with fabric.no_backward_sync(model, enabled=batch is not update[-1][0]):
                 fabric.backward(model(**batch).loss * weight)
         optimizer.step()
         optimizer.zero_grad()
 
-    return _record_rank(model, plain, plain_optimizer, _count_sent(make, updates))
+    return _record_rank(model, plain, plain_optimizer, _count_sent(perform, updates))
 
 
-def by_trainer(job: Job) -> Trained:
-    """To be launched: the same with Lightning's Trainer, which has the loop too."""
+def by_lightning_trainer(job: Job) -> EngineMeasurement:
+    """To be launched: the same updates with Lightning's Trainer, which has the loop too."""
     announce()
     _silence()
-    from lightning import LightningModule
+    from lightning import LightningModule, Trainer
 
     plain, plain_optimizer, updates = _prepare_loop(job)
-    each = len(updates[0])
+    each, counting, traffic = len(updates[0]), ExitStack(), []
 
     class Module(LightningModule):
         def __init__(self):
@@ -190,17 +186,17 @@ def by_trainer(job: Job) -> Trained:
 
         def on_train_batch_start(self, rows: tuple[dict, float], index: int):
             if index == COUNTED * each:
-                self.counting = counted()
-                self.sent = self.counting.__enter__()
+                traffic.append(counting.enter_context(counted()))
 
         def on_train_batch_end(self, outputs: object, rows: tuple[dict, float], index: int):
             if index == (COUNTED + 1) * each - 1:
-                self.counting.__exit__(None, None, None)
+                counting.close()
 
-    module = Module()
-    trainer = _trainer(accumulate_grad_batches=each, use_distributed_sampler=False)
-    trainer.fit(module, DataLoader([rows for update in updates for rows in update], batch_size=None))
-    return _record_rank(trainer.strategy.model, plain, plain_optimizer, module.sent)
+    options = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    options |= {"accumulate_grad_batches": each, "use_distributed_sampler": False}
+    trainer = Trainer(accelerator="cpu", devices=dist.get_world_size(), max_epochs=1, **options)
+    trainer.fit(Module(), DataLoader([rows for update in updates for rows in update], batch_size=None))
+    return _record_rank(trainer.strategy.model, plain, plain_optimizer, *traffic)
 
 
 def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list[tuple[dict, float]]]]:
@@ -220,12 +216,12 @@ def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list
     return model, make_optimizer(job.optimizer, model, job.lr, job.options), updates
 
 
-def _count_sent(make: Callable[[list], None], updates: Sequence[list]) -> Traffic:
+def _count_sent(perform: Callable[[list], None], updates: Sequence[list]) -> Traffic:
     """Make all updates; what this rank sent in update `COUNTED`."""
     by_update = []
     for number, update in enumerate(updates):
         with _count_one(number) as traffic:
-            make(update)
+            perform(update)
         by_update.append(traffic)
     return by_update[COUNTED]
 
@@ -241,21 +237,6 @@ def _silence() -> None:
     warnings.simplefilter("ignore")
 
 
-def _fabric():
-    from lightning import Fabric
-
-    fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
-    fabric.launch()
-    return fabric
-
-
-def _trainer(**options):
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    from lightning import Trainer
-
-    return Trainer(accelerator="cpu", devices=dist.get_world_size(), max_epochs=1, **quiet, **options)
-
-
 ENGINES: dict[str, tuple[str, Callable, str]] = {
     "DDP": ("torch", by_flags, "ddp"),
     "ZeroRedundancyOptimizer": ("torch", by_flags, "zero1"),
@@ -263,7 +244,7 @@ ENGINES: dict[str, tuple[str, Callable, str]] = {
     **{f"DeepSpeed {stage}": ("deepspeed", by_flags, f"deepspeed-{stage}") for stage in (1, 2, 3)},
     "Accelerate": ("accelerate", by_accelerate, "ddp"),
     "Lightning Fabric": ("lightning", by_fabric, "ddp"),
-    "Lightning Trainer": ("lightning", by_trainer, "ddp"),
+    "Lightning Trainer": ("lightning", by_lightning_trainer, "ddp"),
 }
 """By name the package, what a rank does, and the strategy."""
 ROLES = {
@@ -280,18 +261,18 @@ ROLES = {
 """By engine: who wraps the model, who shards it, who accumulates gradients, who saves."""
 
 
-def train_all(job: Job, ranks: int = 2) -> dict[str, list[Trained]]:
-    """By engine that is installed what its ranks saw of the updates of `job`; a library's engines share a launch."""
+def train_all(job: Job) -> dict[str, list[EngineMeasurement]]:
+    """By engine that is installed what its two ranks saw of the updates of `job`; a library's engines share a launch."""
     seen = {}
     for package in dict.fromkeys(package for package, *_ in ENGINES.values()):
         names = [name for name, (own, *_) in ENGINES.items() if own == package]
         if find_spec(package):
-            by_rank = launch(_train_each, ranks, names, job, seconds=400)
+            by_rank = launch(_train_each, 2, names, job, seconds=400)
             seen |= {name: [rank[name] for rank in by_rank] for name in names}
     return seen
 
 
-def _train_each(names: Sequence[str], job: Job) -> dict[str, Trained]:
+def _train_each(names: Sequence[str], job: Job) -> dict[str, EngineMeasurement]:
     """To be launched: the updates by each of these engines, in a folder of its own."""
     trained = {}
     for name in names:
@@ -305,7 +286,7 @@ def truth(job: Job) -> dict[str, torch.Tensor]:
     return by_flags(replace(job, strategy="none", out=job.out.with_name("none"))).full
 
 
-def compare(seen: Mapping[str, Sequence[Trained]], one: dict[str, torch.Tensor]) -> pd.DataFrame:
+def compare(seen: Mapping[str, Sequence[EngineMeasurement]], one: dict[str, torch.Tensor]) -> pd.DataFrame:
     """A row for each engine: who does what; and where it was `seen` by its ranks, how far it is from `one` process.
 
     The last three columns are means over the ranks, in sizes of the model: bytes sent in an update, and kept.
@@ -376,7 +357,7 @@ def deepspeed_alone(stage: int, clips: bool = False, **config) -> tuple[float, f
 
 
 @dataclass
-class Disturbed:
+class DisturbedRun:
     """A run of which an agent was killed and begun again.
 
     `events` has the `second`, `who` and `what`; `progress` the seconds at which an update was begun, and its number. `again` says
@@ -389,7 +370,7 @@ class Disturbed:
     apart: float = float("nan")
 
 
-def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
+def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> DisturbedRun:
     """Train `job` under two agents of torchrun with a rank each; kill one when update `kill_at` is at work, begin it again.
 
     `kill_at` lies between the first checkpoint and the last update. Raises `CourseError` where the run ends before, takes more
@@ -415,7 +396,7 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
         seen.note("agents", "end, both with code 0")
     [wanted] = launch(truth, 1, replace(job, save_every=0), seconds=seconds)
     apart = largest_difference(wanted, parameters_in(job.out))
-    return Disturbed(pd.DataFrame(seen.events), seen.progress, again, apart)
+    return DisturbedRun(pd.DataFrame(seen.events), seen.progress, again, apart)
 
 
 _RESUMPTION = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to (\d+))? (?:is|are) computed again")
@@ -458,11 +439,13 @@ class _Watch:
             time.sleep(0.02)
 
 
-def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
+def disturbed_figure(run: DisturbedRun) -> tuple[Figure, str]:
     """Which update was at work when; an agent is killed, and later all go on from the newest checkpoint."""
-    killed, on = (
-        run.events.loc[run.events["what"].str.contains(what), "second"].iloc[0] for what in ("killed", "go on")
-    )
+
+    def seconds_of(what: str) -> pd.Series:
+        return run.events.loc[run.events["what"].str.contains(what), "second"]
+
+    killed, on = (seconds_of(what).iloc[0] for what in ("killed", "go on"))
     before = [one for one in run.progress if one[0] <= killed]
     after = [one for one in run.progress if one[0] >= on]
     lost = after[0][0] - killed
@@ -478,9 +461,8 @@ def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
         "go on": ("updates\ngo on ", "right"),
     }
     for what, (words, side) in marks.items():
-        second = run.events.loc[run.events["what"].str.contains(what), "second"]
-        axes.vlines(second, 0, after[-1][1], color=COLORS["ink"], linestyle=":", linewidth=1.2)
-        for place in second:
+        axes.vlines(seconds_of(what), 0, after[-1][1], color=COLORS["ink"], linestyle=":", linewidth=1.2)
+        for place in seconds_of(what):
             axes.text(place, 1.02 * after[-1][1], words, ha=side, fontsize=9)
     axes.set(xlim=(0, None), ylim=(0, 1.25 * after[-1][1]))
     events = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
@@ -514,34 +496,25 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
     waits = {where: gaps.loc[gaps["where"] == where, "seconds"].sum() / trace.end for where in (LOADING, ELSEWHERE)}
     operators = trace.operator_seconds()["seconds"]
     first, share = operators.index[0], operators.iloc[0] / operators.sum()
-    questions = [
-        (
-            "Does the model wait for its data?",
-            f"{waits[LOADING]:.0%} of the time",
-            waits[LOADING] > 0.1,
-            "more num_workers",
-        ),
-        (
-            "And for Python between updates?",
-            f"{waits[ELSEWHERE]:.0%} of the time",
-            waits[ELSEWHERE] > 0.1,
-            "callbacks, logs",
-        ),
-        (
-            "Which share of the best rate?",
+    loading, between = waits[LOADING], waits[ELSEWHERE]
+    questions = {
+        "Does the model wait for its data?": (f"{loading:.0%} of the time", loading > 0.1, "more num_workers"),
+        "And for Python between updates?": (f"{between:.0%} of the time", between > 0.1, "callbacks, logs"),
+        "Which share of the best rate?": (
             f"{used.utilization:.1%}",
             used.utilization < 0.5,
             "larger matrices, fewer operators",
         ),
-        ("Which operator takes longest?", f"{first.removeprefix('aten::')}, {share:.0%}", share > 0.5, "that operator"),
-    ]
-    rows = [
-        (question, measured, f"look at: {where}" if suspicious else "fine")
-        for question, measured, suspicious, where in questions
-    ]
+        "Which operator takes longest?": (f"{first.removeprefix('aten::')}, {share:.0%}", share > 0.5, "that operator"),
+    }
+    rows = {
+        question: (measured, f"look at: {where}" if suspicious else "fine")
+        for question, (measured, suspicious, where) in questions.items()
+    }
     rate = used.tokens_per_second
-    rows.append(("How many tokens a second?", f"{rate:,.0f}", f"at the best rate {rate / used.utilization:,.0f}"))
-    return pd.DataFrame(rows, columns=["question", "measured", "verdict"]).set_index("question")
+    rows["How many tokens a second?"] = f"{rate:,.0f}", f"at the best rate {rate / used.utilization:,.0f}"
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=["measured", "verdict"])
+    return table.rename_axis("question")
 
 
 def logs() -> tuple[str, ...]:
@@ -574,7 +547,7 @@ def log_figure(folder: Path) -> tuple[Figure, str]:
     return together(figure, title, f"log.csv has {format_counted(len(rows), 'row')}: {attempts}.")
 
 
-def show_tensorboard(folder: Path, height: int = 500) -> bool:
+def show_tensorboard(folder: Path) -> bool:
     """TensorBoard below the cell, on what a run in `folder` has written for it; whether there is one.
 
     Only where it is installed and somebody reads along. It is a thread of this process, and ends with it.
@@ -585,8 +558,7 @@ def show_tensorboard(folder: Path, height: int = 500) -> bool:
     from tensorboard.program import TensorBoard
 
     board = TensorBoard()
-    board.configure(
-        argv=["tensorboard", "--logdir", str(folder / "tensorboard"), "--port", "0", "--load_fast", "false"]
-    )
-    notebook.display(urlsplit(board.launch()).port, height)
+    folder = str(folder / "tensorboard")
+    board.configure(argv=["tensorboard", "--logdir", folder, "--port", "0", "--load_fast", "false"])
+    notebook.display(urlsplit(board.launch()).port, height=500)
     return True

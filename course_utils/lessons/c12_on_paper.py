@@ -14,8 +14,7 @@ from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
 from course_utils.hardware.links import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
-from course_utils.viz.parts import patches, subplots
-from course_utils.viz.plots import bars, lines, panels
+from course_utils.viz.plots import bars, legend, lines, panels, together
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
@@ -48,16 +47,14 @@ def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25) -> floa
     return _ELEMENT * flops / (36 * share * bandwidth)
 
 
-def cuts_figure(
-    flops: float, names: Sequence[str], has: Mapping[str, float], ranks: int = 8, share: float = 0.25
-) -> tuple[Figure, str]:
-    """What each cut asks for on each of `LINKS`, beside what a model `has`: "data", tokens of a card in an update; "ZeRO-3", in a
-    micro-batch; "tensor", its width; "pipeline", width times blocks of a stage."""
+def cuts_figure(flops: float, names: Sequence[str], has: Mapping[str, float]) -> tuple[Figure, str]:
+    """What each cut over 8 cards asks for on each of `LINKS`, beside what a model `has`: "data", tokens of a card in an update;
+    "ZeRO-3", in a micro-batch; "tensor", its width; "pipeline", width times blocks of a stage."""
     asks = {
-        "data": ("tokens an update", lambda rate: tokens_that_pay(flops, rate, ranks, 2, share)),
-        "ZeRO-3": ("tokens a micro-batch", lambda rate: tokens_that_pay(flops, rate, ranks, 3, share)),
-        "tensor": ("width", lambda rate: width_that_pays(flops, rate, ranks, share)),
-        "pipeline": ("width × blocks", lambda rate: stage_that_pays(flops, rate, share)),
+        "data": ("tokens an update", lambda rate: tokens_that_pay(flops, rate, 8, 2)),
+        "ZeRO-3": ("tokens a micro-batch", lambda rate: tokens_that_pay(flops, rate, 8, 3)),
+        "tensor": ("width", lambda rate: width_that_pays(flops, rate, 8)),
+        "pipeline": ("width × blocks", lambda rate: stage_that_pays(flops, rate)),
     }
     figure, grid = panels(2, 2, height=5.6, sharey=True)
     by_cut, between = [], []
@@ -81,10 +78,9 @@ def cuts_figure(
     grid[0, 0].set_yticks(range(len(names)), names)
     for mark, color, words in (("o", "third", "enough"), ("X", "warning", "too little")):
         grid[0, 0].plot([], [], mark, color=COLORS[color], markersize=7, label=words)
-    figure.legend(loc="outside lower center", ncols=2)
+    legend(grid[0, 0])
     title = f"At 400 Gb/s, only the cuts by {' and '.join(between)} pay"
-    figure.suptitle(title)
-    return figure, f"{title}. What a cut asks for on {ranks} cards. {'. '.join(by_cut)}."
+    return together(figure, title, f"What a cut asks for on 8 cards. {'. '.join(by_cut)}.")
 
 
 def two_digits(number: float) -> str:
@@ -178,11 +174,11 @@ class MeshStep:
 
 def step_on_mesh(
     model: Decoder, tokens: int, cluster: Cluster, d: int, t: int, p: int, k: int, stage: int = 1,
-    one_f_one_b: bool = True, recompute: bool = False, share: float = 0.5,
+    one_f_one_b: bool = True, recompute: bool = False,
 ) -> MeshStep:  # fmt: skip
     """One update of `tokens` in bfloat16 with AdamW on d × t × p cards, in k micro-batches, under ZeRO `stage` over d.
 
-    Tensor ranks are neighbors, then come data ranks, then stages, as in Megatron. Products reach `share` of the card's peak.
+    Tensor ranks are neighbors, then come data ranks, then stages, as in Megatron. Products reach half of the card's peak.
     Tensor and pipeline wait for their communication. That of data hides behind computing: of all micro-batches where each
     sends, under ZeRO-2 and 3, else of the last. Activations are those of Korthikanti et al. (2022), table 2, without
     attention's scores; a first stage holds min(k, p) micro-batches under 1F1B, else all k. Raises `CourseError` where heads,
@@ -190,7 +186,7 @@ def step_on_mesh(
     """
     _check_mesh(model, tokens, d, t, p, k)
     here, micro = -(-model.blocks // p), tokens / (d * k)  # the slowest stage has the most blocks, and the output layer
-    compute = k * micro * model.operations(here, recompute) / (t * share * cluster.card.flops["bfloat16"])
+    compute = k * micro * model.operations(here, recompute) / (t * 0.5 * cluster.card.flops["bfloat16"])
     sent = 2 * micro * model.width
     tensor = k * here * (6 if recompute else 4) * all_reduce_seconds(sent, t, cluster.ring(t, 1))
     hop = cluster.within if d * t * p <= cluster.cards else cluster.between
@@ -223,7 +219,7 @@ def _check_mesh(model: Decoder, tokens: int, d: int, t: int, p: int, k: int) -> 
         raise CourseError(f"{tokens:,} tokens in {d * k:,} micro-batches leave none a whole example; use fewer.")
 
 
-def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, share: float = 0.5) -> list[MeshStep]:
+def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int) -> list[MeshStep]:
     """The quickest step that fits on each mesh of `cards`, t and p powers of two, an example a micro-batch; else the smallest.
 
     Tried are computing again or not, and ZeRO-1 or, in one stage, ZeRO-3. Those that fit come first, the quickest first.
@@ -235,7 +231,7 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, s
         if rest or not k or t > model.heads or p > model.blocks:
             continue
         tries = [
-            step_on_mesh(model, tokens, cluster, d, t, p, k, stage, recompute=again, share=share)
+            step_on_mesh(model, tokens, cluster, d, t, p, k, stage, recompute=again)
             for again, stage in product((False, True), (1, 3) if p == 1 else (1,))
         ]
         fitting = [step for step in tries if step.fits]
@@ -243,11 +239,11 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, s
     return sorted(steps, key=lambda step: (not step.fits, step.total))
 
 
-def telling(steps: Sequence[MeshStep], best: int = 5) -> list[MeshStep]:
-    """The quickest `best` that fit, and those with the most data, tensor and pipeline ranks."""
+def telling(steps: Sequence[MeshStep]) -> list[MeshStep]:
+    """The five quickest that fit, and those with the most data, tensor and pipeline ranks."""
     fit = [step for step in steps if step.fits]
     ends = [max(fit, key=lambda step: step.mesh[axis]) for axis in range(3) if fit]
-    return sorted({step.name: step for step in fit[:best] + ends}.values(), key=lambda step: step.total)
+    return sorted({step.name: step for step in fit[:5] + ends}.values(), key=lambda step: step.total)
 
 
 def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, str]:
@@ -274,8 +270,7 @@ def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, s
             f"the largest of each kind: {listed}"
         )
     drawn = [part for part in PARTS if any(step.seconds[part] for steps in shown.values() for step in steps)]
-    handles, names = patches(*((part, PARTS[part]) for part in drawn))
-    figure.legend(handles, names, loc="outside lower center", ncols=3)
+    legend(axes, *((part, PARTS[part]) for part in drawn))
     return figure, f"{'. '.join(rankings)}."
 
 
@@ -330,12 +325,13 @@ def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
     return operations / run.flops, operations / (0.5 * A100.flops["bfloat16"])
 
 
-def published_figure(runs: Sequence[PublishedRun] = PUBLISHED, share: float = 0.5) -> tuple[Figure, str]:
-    """Achieved and predicted FLOP/s a card against the number of parameters, and `share` of the peak, which was assumed."""
-    sizes = [run.model.parameters for run in runs]
-    achieved, predicted = [run.flops / 1e12 for run in runs], [predicted_flops(run) / 1e12 for run in runs]
-    half = share * A100.flops["bfloat16"] / 1e12
-    off = [_root_mean_square(values, achieved) for values in ([half] * len(runs), predicted)]
+def published_figure() -> tuple[Figure, str]:
+    """Achieved and predicted FLOP/s a card against the number of parameters, and half of the peak, which was assumed."""
+    sizes = [run.model.parameters for run in PUBLISHED]
+    achieved = [run.flops / 1e12 for run in PUBLISHED]
+    predicted = [predicted_flops(run) / 1e12 for run in PUBLISHED]
+    half = 0.5 * A100.flops["bfloat16"] / 1e12
+    off = [np.sqrt(np.mean(np.square(np.divide(values, achieved) - 1))) for values in (half, predicted)]
     title = f"Half of the peak is off by {off[0]:.0%} (root mean square), our prediction by {off[1]:.0%}"
     values = {"published": achieved, "predicted, with the mesh": predicted}
     looks = {"published": ("measured", "o-"), "predicted, with the mesh": ("predicted", "s--")}
@@ -354,15 +350,10 @@ def published_figure(runs: Sequence[PublishedRun] = PUBLISHED, share: float = 0.
     figure.axes[0].set_ylim(100, 175)
     by_run = "; ".join(
         f"{run.model.parameters / 1e9:.1f} billion on {run.d} × {run.t} × {run.p}: {theirs:.0f}, predicted {ours:.0f}"
-        for run, theirs, ours in zip(runs, achieved, predicted, strict=True)
+        for run, theirs, ours in zip(PUBLISHED, achieved, predicted, strict=True)
     )
     begins = f"{title}. TeraFLOP/s a card against parameters, published and predicted, data × tensor × pipeline"
     return figure, f"{begins}; half of the peak is {half:.0f}. {by_run}."
-
-
-def _root_mean_square(predicted: Sequence[float], achieved: Sequence[float]) -> float:
-    off = [ours / theirs - 1 for ours, theirs in zip(predicted, achieved, strict=True)]
-    return math.sqrt(sum(one**2 for one in off) / len(off))
 
 
 # Failures.
@@ -417,39 +408,28 @@ def young_interval(saving: float, between: float) -> float:
 
 
 def daly_interval(saving: float, between: float) -> float:
-    """The same to higher order (Daly 2006, equation 37)."""
+    """`young_interval` to higher order (Daly 2006, equation 37)."""
     if saving >= 2 * between:
         return between
     x = saving / (2 * between)
     return young_interval(saving, between) * (1 + math.sqrt(x) / 3 + x / 9) - saving
 
 
-def failures_figure(
-    cards: Sequence[int],
-    saving: float,
-    restart: float,
-    runs: int = 200,
-) -> tuple[Figure, str]:
+def failures_figure(cards: Sequence[int], saving: float, restart: float, runs: int = 200) -> tuple[Figure, str]:
     """The share of time that is lost against the interval, for several numbers of cards: Daly's lines and simulated dots."""
-    figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
+    figure, axes = panels(height=3.6)
     by_count, least = [], {}
     for row, count in enumerate(cards):
         between, color = CARD_BETWEEN / count, SERIES[row]
         best = daly_interval(saving, between)
         intervals, dots = (best * np.geomspace(1 / 20, 20, n) for n in (60, 9))
         lost = [1 - every / daly_wall_clock(every, every, saving, restart, between) for every in intervals]
-        axes.plot(
-            intervals / 60,
-            np.multiply(100, lost),
-            color=COLORS[color],
-            linestyle=LINES[row % 4],
-        )
+        axes.plot(intervals / 60, np.multiply(100, lost), color=COLORS[color], linestyle=LINES[row % 4])
         seen = []
         for every in dots:
             pieces = max(1, round(200 * between / every))
-            seen.append(
-                100 * (1 - pieces * every / wall_clock(pieces, every, saving, restart, between, runs)[0].mean())
-            )
+            took = wall_clock(pieces, every, saving, restart, between, runs)[0].mean()
+            seen.append(100 * (1 - pieces * every / took))
         axes.plot(dots / 60, seen, MARKS[row], color=COLORS[color])
         least[count] = 1 - best / daly_wall_clock(best, best, saving, restart, between)
         axes.plot(best / 60, 100 * least[count], "|", color=COLORS["ink"], markersize=16)
@@ -467,7 +447,5 @@ def failures_figure(
     lost = ", ".join(f"{count:,} cards lose {least[count]:.0%}" for count in ends)
     title = f"At the best interval (|), {lost} of the time"
     axes.set_title(title)
-    begins = (
-        f"{title}. Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs"
-    )
-    return figure, f"{begins}. {'; '.join(by_count)}."
+    about = f"Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs"
+    return figure, f"{title}. {about}. {'; '.join(by_count)}."

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -20,9 +21,9 @@ from course_utils.distributed import Traffic, counted
 from course_utils.distributed.pipeline import Pipeline
 from course_utils.distributed.pipeline_schedules import Schedule, gpipe, one_f_one_b, zero_bubble
 from course_utils.distributed.tensor_parallel import Split
-from course_utils.lessons.c10_fsdp_and_zero import local_part
+from course_utils.lessons.shared import account_of, local_part
 from course_utils.memory import saved_bytes
-from course_utils.memory.trace.allocator import allocator_of
+from course_utils.training.gradients import relative_error
 from course_utils.units import format_counted, format_seconds
 from course_utils.viz.parts import cell, drawing, subplots
 from course_utils.viz.plots import Span, legend, panels, timeline, together
@@ -74,15 +75,15 @@ def gradients_alone(work: Work) -> dict[str, Tensor]:
     return _gradients_of(work, work.model())
 
 
-def _gradients_of(work: Work, model: nn.Module, batches: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
-    """Of the mean loss over all micro-batches, from those of `batches`."""
-    for ids in work.batches() if batches is None else batches:
+def _gradients_of(work: Work, model: nn.Module) -> dict[str, Tensor]:
+    """Of the mean loss over all micro-batches."""
+    for ids in work.batches():
         (next_token_loss(model(input_ids=ids).logits, ids) / work.micro_batches).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
 @dataclass
-class Seen:
+class RankGradients:
     """What a rank saw of an update: `gradients` by their names in the whole model, `elements` of parameters, `sent`."""
 
     gradients: dict[str, Tensor] = field(repr=False)
@@ -113,7 +114,7 @@ def by_hand(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Modu
 
 
 def by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
-    """The same by `parallelize_module`; `inputs_first`: it is told that layers that are cut by outputs share their input."""
+    """The same cuts by `parallelize_module`; `inputs_first`: it is told that layers that are cut by outputs share their input."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import (
@@ -144,21 +145,21 @@ def without_sum(model: nn.Module) -> nn.Module:
     return model
 
 
-def error_of(name: str, seen: Sequence[Seen], truth: Mapping[str, Tensor]) -> float:
+def error_of(name: str, seen: Sequence[RankGradients], truth: Mapping[str, Tensor]) -> float:
     """How far a gradient is off on the worst rank, by norms: 0 is right."""
-    pairs = [
-        (each.gradients[name], _part_like(each.gradients[name], truth[name], rank)) for rank, each in enumerate(seen)
-    ]
-    return max(((mine - right).norm() / right.norm()).item() for mine, right in pairs)
+    own = [each.gradients[name] for each in seen]
+    return max(relative_error(mine, _part_like(mine, truth[name], rank)) for rank, mine in enumerate(own))
 
 
-def measure_tensor(work: Work, cut: Callable[[nn.Module], nn.Module], **options) -> Seen:
+def measure_tensor(work: Work, cut: Callable[[nn.Module], nn.Module], **options) -> RankGradients:
     """To be launched: the gradients of an update where `cut` has cut the model over all ranks."""
     model = cut(work.model(), **options)
     with counted() as sent:
         gradients = _gradients_of(work, model)
     elements = sum(local_part(parameter).numel() for parameter in model.parameters())
-    return Seen({name.replace(".module", ""): local_part(grad) for name, grad in gradients.items()}, elements, sent)
+    return RankGradients(
+        {name.replace(".module", ""): local_part(grad) for name, grad in gradients.items()}, elements, sent
+    )
 
 
 # Cut by depth.
@@ -196,12 +197,12 @@ class Part(nn.Module):
         return f"{'model' if kind == 'body' else 'lm_head'}.{rest}"
 
 
-def measure_pipeline(work: Work, orders: Callable) -> Seen:
+def measure_pipeline(work: Work, orders: Callable) -> RankGradients:
     """To be launched: the gradients of an update by one of the schedules."""
     part, pipeline = stage_here(work)
     with counted() as sent:
         pipeline.run(orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()], work.batches(), work.batches())
-    return Seen(part.gradients(), models.parameter_count(part), sent)
+    return RankGradients(part.gradients(), models.parameter_count(part), sent)
 
 
 def stage_here(work: Work) -> tuple[Part, Pipeline]:
@@ -210,8 +211,8 @@ def stage_here(work: Work) -> tuple[Part, Pipeline]:
     return part, Pipeline(part, work.boundary, work.dtype, next_token_loss)
 
 
-def measure_torch_pipeline(work: Work, kind: str) -> tuple[Seen, list[str]]:
-    """To be launched: the same by a schedule of `torch.distributed.pipelining`, and this rank's order in its letters.
+def measure_torch_pipeline(work: Work, kind: str) -> tuple[RankGradients, list[str]]:
+    """To be launched: the gradients by a schedule of `torch.distributed.pipelining`, and this rank's order in its letters.
 
     The first step finds out shapes, and is not counted.
     """
@@ -228,18 +229,18 @@ def measure_torch_pipeline(work: Work, kind: str) -> tuple[Seen, list[str]]:
     with counted() as sent:
         schedule.step(*given, target=ids)
     order = [str(action) for action in schedule.pipeline_order[dist.get_rank()] if action]
-    return Seen(part.gradients(), models.parameter_count(part), sent), order
+    return RankGradients(part.gradients(), models.parameter_count(part), sent), order
 
 
 @dataclass
-class Held:
+class StageBytes:
     """Bytes on a rank: `one` of a micro-batch that waits for its backward pass; the `peak` of an update above what it keeps."""
 
     one: int
     peak: int
 
 
-def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times: int = 3) -> dict[str, Held]:
+def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times: int = 3) -> dict[str, StageBytes]:
     """To be launched: by name what a stage holds in an update by a schedule, of so many micro-batches.
 
     Gradients are there from an update before. Each is recorded so many `times`, and the lowest peak counts, as in chapter 10:
@@ -253,14 +254,9 @@ def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times:
         one += work.boundary_bytes  # the output, which backward will start from
     held = {}
     for name, (orders, count) in updates.items():
-        order, above = orders(dist.get_world_size(), count)[dist.get_rank()], []
-        pipeline.run(order, ids, ids)
-        for _ in range(times):
-            allocator = allocator_of(torch.device("cpu"))
-            with allocator.recording(), allocator.measured():
-                pipeline.run(order, ids, ids)
-            above.append(allocator.account().above_start)
-        held[name] = Held(one, min(above))
+        run = partial(pipeline.run, orders(dist.get_world_size(), count)[dist.get_rank()], ids, ids)
+        run()
+        held[name] = StageBytes(one, min(account_of(run).above_start for _ in range(times)))
     return held
 
 
@@ -295,7 +291,7 @@ class _Sleep(torch.autograd.Function):
 
 
 @dataclass
-class Timed:
+class UpdateSeconds:
     """Seconds of an update, and those in which this rank's process was `computing`."""
 
     seconds: float
@@ -304,7 +300,7 @@ class Timed:
 
 def time_schedules(
     work: Work, schedules: Mapping[str, Callable], times: int, slot: float | None = None
-) -> dict[str, Timed]:
+) -> dict[str, UpdateSeconds]:
     """To be launched: an update by each schedule, the quickest of `times`; schedules take turns. With a `slot` of so many seconds
     the stages sleep instead of computing."""
     if slot is None:
@@ -312,19 +308,19 @@ def time_schedules(
     else:
         ids = [torch.zeros(work.boundary, dtype=work.dtype)] * work.micro_batches
         pipeline = Pipeline(Sleeping(slot), work.boundary, work.dtype, lambda y, _: y.sum())
-    by_schedule: dict[str, list[Timed]] = {name: [] for name in schedules}
+    by_schedule: dict[str, list[UpdateSeconds]] = {name: [] for name in schedules}
     for _, (name, orders) in product(range(times), schedules.items()):
         order = orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()]
         dist.barrier()
         begin, computed = time.perf_counter(), time.process_time()
         pipeline.run(order, ids, ids)
         dist.barrier()
-        by_schedule[name].append(Timed(time.perf_counter() - begin, time.process_time() - computed))
+        by_schedule[name].append(UpdateSeconds(time.perf_counter() - begin, time.process_time() - computed))
     return {name: min(runs, key=lambda run: run.seconds) for name, runs in by_schedule.items()}
 
 
 def table_of_speeds(
-    slots: Mapping[str, Schedule], asleep: Mapping[str, Timed], timed: Mapping[str, Timed]
+    slots: Mapping[str, Schedule], asleep: Mapping[str, UpdateSeconds], timed: Mapping[str, UpdateSeconds]
 ) -> pd.DataFrame:
     """A row for each schedule: slots and seconds of an update; last, how many times as quick the second is as the first."""
     rows = {
@@ -407,12 +403,9 @@ def width_figure() -> tuple[Figure, str]:
     return together(figure, "Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", text)
 
 
-def halves_figure(stages: int = 3, micro_batches: int = 2) -> tuple[Figure, str]:
-    """The same micro-batches under 1F1B and with backward cut in two."""
-    ways = {
-        "B whole": Schedule(one_f_one_b(stages, micro_batches)),
-        "B and W": Schedule(zero_bubble(stages, micro_batches)),
-    }
+def halves_figure() -> tuple[Figure, str]:
+    """Two micro-batches in three stages under 1F1B, and with backward cut in two."""
+    ways = {"B whole": Schedule(one_f_one_b(3, 2)), "B and W": Schedule(zero_bubble(3, 2))}
     figure, grid = panels(2, 1, height=3.6, sharex=True)
     for axes, (name, schedule) in zip(grid, ways.items(), strict=True):
         draw_slots(axes, schedule, f"{name}: {schedule.end} slots", letters=True)
@@ -420,7 +413,7 @@ def halves_figure(stages: int = 3, micro_batches: int = 2) -> tuple[Figure, str]
     grid[0].set_xlim(0, max(whole, cut) * 1.02)
     first, second = (schedule.spans[0, "B", 0][0] for schedule in ways.values())
     title = f"Stage 0 gets its first gradient {first - second:g} slots earlier\nand W fills slots that would otherwise be idle"
-    text = f"{stages} stages, {micro_batches} micro-batches: {whole} slots with whole backward passes, {cut} cut."
+    text = f"3 stages, 2 micro-batches: {whole} slots with whole backward passes, {cut} cut."
     return together(figure, title, text)
 
 

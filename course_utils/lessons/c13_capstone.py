@@ -27,7 +27,8 @@ from course_utils.viz.style import COLORS
 from course_utils.viz.tradeoff import Entry
 
 EXAMPLES = 16
-_SHARE, _TIMES, _QUICK = 0.5, 1.7, 1.5  # budgets, as multiples of what plain AdamW takes
+# Budgets, as multiples of what plain AdamW takes.
+_MEMORY, _SECONDS, _QUICK_SECONDS = 0.5, 1.7, 1.5
 _STRENGTH = {"computing in forward": 0.75, "computing in backward": 0.5, "computing in update": 0.25}
 
 
@@ -52,8 +53,8 @@ def here() -> Scenario:
         level=1,
     )
     plain = weigh(without_limits, Recipe(batch=EXAMPLES, sequence=scale.sequence))
-    memory, seconds = int(_SHARE * plain.estimate.peak), plain.seconds
-    return replace(without_limits, memory=memory, seconds=_TIMES * seconds, quick=_QUICK * seconds)
+    limits = {"seconds": _SECONDS * plain.seconds, "quick": _QUICK_SECONDS * plain.seconds}
+    return replace(without_limits, memory=int(_MEMORY * plain.estimate.peak), **limits)
 
 
 def prove(recipe: Recipe) -> Measurement:
@@ -108,7 +109,7 @@ def chosen_figure(
         return figure, refusal
 
 
-class Through(NamedTuple):
+class LibraryRun(NamedTuple):
     """A run through a library, as its optimizer and its record tell it."""
 
     optimizer: str
@@ -117,7 +118,7 @@ class Through(NamedTuple):
     states: int
 
 
-def through_libraries(recipe: Recipe, updates: int) -> dict[str, Through]:
+def through_libraries(recipe: Recipe, updates: int) -> dict[str, LibraryRun]:
     """The recipe's micro-batches and AdamW said to Trainer and to Accelerate, for so many updates on the corpus."""
     corpus = data.load_functions()
     corpus["train"] = corpus["train"].select(range(EXAMPLES * updates))
@@ -135,10 +136,10 @@ def through_libraries(recipe: Recipe, updates: int) -> dict[str, Through]:
     return {"Trainer": _describe_run(by_trainer), "Accelerate": _describe_run(by_accelerate)}
 
 
-def _describe_run(history: training.History) -> Through:
+def _describe_run(history: training.History) -> LibraryRun:
     state = next(iter(history.optimizer.state.values()))
     tensors = [value for value in state.values() if value.ndim]
-    return Through(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(tensors))
+    return LibraryRun(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(tensors))
 
 
 class Attempt(NamedTuple):
@@ -158,11 +159,11 @@ def task() -> Task:
 
 def attempt(name: str, train: Callable[[nn.Module, torch.Tensor, torch.Tensor], object]) -> Attempt:
     """Train the task's model by `train(model, ids, labels)`; bytes and operations are those of the whole call."""
-    here_and_now = task()
-    model = fresh_model(here_and_now.weights)
+    of_capstone = task()
+    model = fresh_model(of_capstone.weights)
     torch.manual_seed(settings().seed)
-    ids, labels = here_and_now.ids, here_and_now.labels
+    ids, labels = of_capstone.ids, of_capstone.labels
     peak, operations = measured(lambda: train(model, ids, labels), model, (ids, labels))
-    unseen = accuracy(model, here_and_now.held_ids, here_and_now.held_labels)
+    unseen = accuracy(model, of_capstone.held_ids, of_capstone.held_labels)
     entry = Entry(name, "", peak, operations, 100 * unseen)
     return Attempt(entry, 100 * accuracy(model, ids, labels))

@@ -1,3 +1,5 @@
+"""Chapter 00's two figures draw their data, and say so where there is none."""
+
 import pytest
 
 from course_utils.errors import CourseError

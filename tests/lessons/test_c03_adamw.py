@@ -64,15 +64,15 @@ def test_the_bytes_of_an_update_are_counted_and_its_seconds_taken():
 
 
 def test_the_figure_of_seconds_says_where_the_lines_cross():
-    passes = {n: lesson.Cost(n / 1000, n / 1000, 0) for n in (16, 32, 64)}
+    passes = {n: lesson.Timing(n / 1000, n / 1000, 0) for n in (16, 32, 64)}
     figure, alt = lesson.seconds_figure(
-        passes, {"by hand": lesson.Cost(0.04, 0.04, 0), "fused": lesson.Cost(0.01, 0.01, 0)}
+        passes, {"by hand": lesson.Timing(0.04, 0.04, 0), "fused": lesson.Timing(0.01, 0.01, 0)}
     )
     assert (
         figure.get_suptitle() == "One update, by hand, takes as long as the passes over about 40 tokens (interpolated)"
     )
     assert "by hand is at 40.0 ms; update, fused is at 10.0 ms" in alt
-    figure, _ = lesson.seconds_figure(passes, {"by hand": lesson.Cost(9.0, 9.0, 0)})
+    figure, _ = lesson.seconds_figure(passes, {"by hand": lesson.Timing(9.0, 9.0, 0)})
     assert figure.get_suptitle().endswith("over more than 64 tokens")
 
 

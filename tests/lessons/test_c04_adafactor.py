@@ -27,7 +27,7 @@ def test_the_estimate_stands_beside_the_matrix():
     assert torch.allclose(torch.as_tensor(matrix), squares.log10())
     assert torch.allclose(torch.as_tensor(estimated), lesson.estimate(squares).log10())
     assert torch.allclose(torch.as_tensor(ratio), (lesson.estimate(squares) / squares).log10())
-    assert f"error {lesson.relative_error(squares, lesson.estimate(squares)):.1%}" in alt
+    assert f"error {lesson.relative_error(lesson.estimate(squares), squares):.1%}" in alt
     assert "a name" in alt
 
 
@@ -135,8 +135,8 @@ def test_it_grows_from_an_exact_token_to_a_mean_of_batches():
     growth = lesson.growing(model, layer, [batch, other])
     assert list(growth) == ["one token", "one text", "one batch", "mean of 2 batches"]
     one = growth["one token"]
-    assert lesson.relative_error(one, lesson.estimate(one)) < 1e-12
-    assert lesson.relative_error(growth["one batch"], lesson.estimate(growth["one batch"])) > 1e-3
+    assert lesson.relative_error(lesson.estimate(one), one) < 1e-12
+    assert lesson.relative_error(lesson.estimate(growth["one batch"]), growth["one batch"]) > 1e-3
     figure, alt = lesson.growing_figure(growth)
     assert len(pictures(figure)) == 8
     drawn = torch.as_tensor(pictures(figure)[0])
@@ -187,7 +187,7 @@ def test_mixed_terms_are_weighed_layer_by_layer():
     model, layer, batch = linear()
     factors = lesson.outer_products(model, layer, batch)
     with_mixed, without = (
-        lesson.relative_error(squares, lesson.estimate(squares))
+        lesson.relative_error(lesson.estimate(squares), squares)
         for squares in (lesson.squared_sum(*factors, mixed=mixed) for mixed in (True, False))
     )
     raised = lesson.mixed_terms_raise(model, batch)

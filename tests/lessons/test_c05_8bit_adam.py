@@ -62,7 +62,7 @@ def test_v_moves_where_the_new_square_is_further_than_3_5_times_the_largest():
     assert lesson.half_spacing(0.25) * 0.25 == pytest.approx(0.9 / 256, rel=1e-5)
     for further, moves in ((3.4, False), (3.7, True)):
         middle = dynamic_codebook(False)[160].item()
-        assert (lesson.follow(middle, middle + further, 5, 0.999, nearest)[-1] > middle + 1e-6) == moves
+        assert (lesson.feed_average(middle, middle + further, 5, 0.999, nearest)[-1] > middle + 1e-6) == moves
 
 
 def test_no_v_falls_while_its_scale_stays():
@@ -95,12 +95,12 @@ def test_the_library_reads_0_back_as_more_than_0_on_a_cpu():
 def test_a_faster_average_does_not_stagnate():
     """The cause is an update below half a step of the book: with β₂ = 0.9 it is above."""
     assert lesson.half_spacing(0.25) > 0.001
-    assert lesson.follow(0.25, 0.01, 200, 0.9, nearest)[-1] < 0.05
+    assert lesson.feed_average(0.25, 0.01, 200, 0.9, nearest)[-1] < 0.05
 
 
-def test_relative_error_is_at_most_half_a_step():
+def test_the_rounding_error_is_at_most_half_a_step():
     values = torch.linspace(0.1, 1.0, 1000)
-    error = lesson.relative_error(values, dynamic_codebook(False), 1000)
+    error = lesson.rounding_errors(values, dynamic_codebook(False), 1000)
     assert error.max() <= 0.0352
 
 

@@ -28,7 +28,7 @@ def test_each_moves_every_parameter_at_its_rate(name):
 @pytest.mark.parametrize("muon", [False, hasattr(torch.optim, "Muon")])
 def test_hidden_matrices_and_the_rest_have_rates_of_their_own(muon):
     model = models.build("distilbert", labels=3)
-    optimizer = lesson.shared_out(model, 0.5, muon=muon, rest_lr=0.25)
+    optimizer = lesson.shared_out(model, 0.5, use_muon=muon, rest_lr=0.25)
     rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
     hidden, others = optim.hidden_matrices(model)
     assert {rates[p] for p in hidden} == {0.5}

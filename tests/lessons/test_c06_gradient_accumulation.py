@@ -273,10 +273,8 @@ def test_weighing_by_text_is_the_same_where_all_texts_are_equally_long():
     by_token, by_text = both()
     assert abs(by_token["by token"][-1] - by_text["by token"][-1]) > 1e-5
     _, alt = lesson.two_curves_figure({"right": by_token, "mean of means": by_text}, 1)
-    assert (
-        "as reported. Mean per token (right) or per text (mean of means) against update, from 32 texts each. right: "
-        in alt
-    )
+    means = "Mean per token (right) or per text (mean of means)"
+    assert f"as reported. {means} against update, from 32 texts each. right: " in alt
 
 
 def test_noise_falls_with_the_micro_batches_of_a_group():
@@ -293,13 +291,8 @@ def test_noise_falls_with_the_micro_batches_of_a_group():
 def test_groups_show_what_is_left_over():
     figure, alt = lesson.groups_figure({"right": [4, 2], "wrong": [1, 4]}, 6)
     assert len(figure.axes[0].patches) == 12
-    assert [text.get_text() for text in figure.axes[0].texts] == [
-        "update 1",
-        "update 2",
-        "update 1",
-        "update 2",
-        "left over",
-    ]
+    names = ["update 1", "update 2", "update 1", "update 2", "left over"]
+    assert [text.get_text() for text in figure.axes[0].texts] == names
     assert "wrong: update 1 × 1, update 2 × 4, left over × 1" in alt
 
 

@@ -112,7 +112,7 @@ def test_gradients_of_outputs_pass_through_fp16_and_what_vanishes_is_counted():
     hidden = sizes[0] * model[2].weight[:1].expand(5, -1) * (model[0](x) > 0)  # that of 1e-9 is gone
     assert torch.equal(model[2].bias.grad, torch.tensor([5.0, 0.0]))
     assert torch.allclose(model[0].bias.grad, hidden.half().float().sum(0))
-    assert seen == lesson.Rounded(10 + int((hidden != 0).sum()), 5)
+    assert seen == lesson.RoundingCount(10 + int((hidden != 0).sum()), 5)
     assert seen.share == seen.vanished / seen.all
 
 

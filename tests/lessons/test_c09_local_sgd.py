@@ -30,7 +30,7 @@ def share(rank):
 
 
 @pytest.fixture(scope="module")
-def paths():
+def histories():
     plans = {
         "DDP": RunPlan(SGD, 12, look=4, watch=True),
         "H = 1": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), look=4),
@@ -40,49 +40,49 @@ def paths():
         "unlike": RunPlan(SGD, 12, watch=True, same_start=False),
         "another seed": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), look=4, seed=1),
     }
-    return [
-        path["one kind"]
-        for path in launch(train_on_rank, 2, build, {"one kind": [share(0), share(1)]}, share(2), plans)
-    ]
+    shares = {"one kind": [share(0), share(1)]}
+    return [by_kind["one kind"] for by_kind in launch(train_on_rank, 2, build, shares, share(2), plans)]
 
 
-def test_the_mean_learns_and_both_ranks_see_the_same_of_it(paths):
-    for name, path in paths[0].items():
-        assert path.losses == paths[1][name].losses
-        assert path.steps == sorted({*range(4 if name in ("DDP", "H = 1", "H = 5", "another seed") else 12, 13, 4), 12})
-    assert paths[0]["DDP"].losses[-1] < paths[0]["DDP"].losses[0]
+def test_the_mean_learns_and_both_ranks_see_the_same_of_it(histories):
+    for name, history in histories[0].items():
+        assert history.losses == histories[1][name].losses
+        assert history.steps == ([4, 8, 12] if name in ("DDP", "H = 1", "H = 5", "another seed") else [12])
+    assert histories[0]["DDP"].losses[-1] < histories[0]["DDP"].losses[0]
 
 
-def test_what_is_sent_is_what_the_plan_says_and_looking_sends_nothing(paths):
-    path = paths[0]
-    assert path["DDP"].sent == [4 * step * ELEMENTS for step in (4, 8, 12)]
-    assert path["H = 1"].sent == [4 * step * ELEMENTS for step in (4, 8, 12)]
-    assert path["H = 5"].sent == [0, 4 * ELEMENTS, 3 * 4 * ELEMENTS]
-    assert path["H = 5, unfinished"].sent[-1] == 2 * 4 * ELEMENTS
-    assert path["8 bits"].sent[-1] == 12 * (2048 + 4)
+def test_what_is_sent_is_what_the_plan_says_and_looking_sends_nothing(histories):
+    by_plan = histories[0]
+    assert by_plan["DDP"].sent == [4 * step * ELEMENTS for step in (4, 8, 12)]
+    assert by_plan["H = 1"].sent == [4 * step * ELEMENTS for step in (4, 8, 12)]
+    assert by_plan["H = 5"].sent == [0, 4 * ELEMENTS, 3 * 4 * ELEMENTS]
+    assert by_plan["H = 5, unfinished"].sent[-1] == 2 * 4 * ELEMENTS
+    assert by_plan["8 bits"].sent[-1] == 12 * (2048 + 4)
 
 
-def test_an_all_reduce_of_two_ranks_is_two_messages(paths):
-    assert paths[0]["DDP"].messages == [2 * step for step in (4, 8, 12)]
-    assert paths[0]["H = 5"].messages == [0, 2, 6]
+def test_an_all_reduce_of_two_ranks_is_two_messages(histories):
+    assert histories[0]["DDP"].messages == [2 * step for step in (4, 8, 12)]
+    assert histories[0]["H = 5"].messages == [0, 2, 6]
 
 
-def test_another_seed_draws_other_batches_as_many(paths):
-    assert paths[0]["another seed"].losses != pytest.approx(paths[0]["H = 1"].losses, rel=1e-3)
-    assert paths[0]["another seed"].sent == paths[0]["H = 1"].sent
+def test_another_seed_draws_other_batches_as_many(histories):
+    assert histories[0]["another seed"].losses != pytest.approx(histories[0]["H = 1"].losses, rel=1e-3)
+    assert histories[0]["another seed"].sent == histories[0]["H = 1"].sent
 
 
-def test_drift_is_a_sawtooth_or_none_or_never_heals(paths):
-    path = paths[0]
-    assert max(d for _, d in path["DDP"].drifts) == 0
-    assert [step for step, d in path["H = 5"].drifts if d == 0] == [0, 5, 10]
-    assert [step for step, _ in path["unlike"].drifts] == list(range(13))
-    assert min(d for _, d in path["unlike"].drifts) > 0.1
+def test_drift_is_a_sawtooth_or_none_or_never_heals(histories):
+    by_plan = histories[0]
+    assert max(d for _, d in by_plan["DDP"].drifts) == 0
+    assert [step for step, d in by_plan["H = 5"].drifts if d == 0] == [0, 5, 10]
+    assert [step for step, _ in by_plan["unlike"].drifts] == list(range(13))
+    assert min(d for _, d in by_plan["unlike"].drifts) > 0.1
 
 
-def test_an_unfinished_rank_has_another_loss_than_the_mean(paths):
-    assert paths[0]["H = 5"].own == pytest.approx(paths[0]["H = 5"].losses[-1], rel=1e-5)
-    assert paths[0]["H = 5, unfinished"].own != pytest.approx(paths[0]["H = 5, unfinished"].losses[-1], rel=1e-3)
+def test_an_unfinished_rank_has_another_loss_than_the_mean(histories):
+    assert histories[0]["H = 5"].own == pytest.approx(histories[0]["H = 5"].losses[-1], rel=1e-5)
+    assert histories[0]["H = 5, unfinished"].own != pytest.approx(
+        histories[0]["H = 5, unfinished"].losses[-1], rel=1e-3
+    )
 
 
 def four_times_the_rows():
@@ -236,8 +236,8 @@ def test_waiting_and_averaging_are_timed_apart_on_both_ranks():
 
 def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
     ddp = RankHistory([10, 20], [1.0, 0.9], [1000, 2000], [20, 40])
-    paths = {"DDP": ddp, "H = 20": RankHistory([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
-    figure, alt = lesson.losses_of_ways_figure(paths, computing=0.1, network=(1000, 0.5), name="string")
+    histories = {"DDP": ddp, "H = 20": RankHistory([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
+    figure, alt = lesson.losses_of_ways_figure(histories, computing=0.1, network=(1000, 0.5), name="string")
     curves, bytes_, seconds = figure.axes
     assert title(curves) == "mark: no later average shown is above 1.10"
     assert [bar.get_width() for bar in bytes_.patches] == pytest.approx([1000 / 1024, 100 / 1024])

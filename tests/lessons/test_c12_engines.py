@@ -223,7 +223,7 @@ def test_the_figure_says_what_a_lost_node_cost():
         (20.0, "ranks", "go on after update 40"),
     ]
     progress = [(5.0, 1), (8.9, 47), (21.0, 41), (25.0, 90)]
-    run = lesson.Disturbed(pd.DataFrame(events, columns=["second", "who", "what"]), progress, 7, 0.0)
+    run = lesson.DisturbedRun(pd.DataFrame(events, columns=["second", "who", "what"]), progress, 7, 0.0)
     figure, alt = lesson.disturbed_figure(run)
     assert title(figure.axes[0]) == "A killed agent costs 12 s and 7 repeated updates"
     lines = [line.get_xydata().tolist() for line in figure.axes[0].lines]

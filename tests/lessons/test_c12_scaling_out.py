@@ -83,8 +83,8 @@ def test_speeds_are_compared_by_slots_asleep_and_computing():
     slots = {
         name: Schedule(orders(2, 8)) for name, orders in {"old": lesson.one_at_a_time, "1F1B": one_f_one_b}.items()
     }
-    asleep = {"old": lesson.Timed(1.0, 0.0), "1F1B": lesson.Timed(0.5, 0.0)}
-    timed = {"old": lesson.Timed(3.0, 1.5), "1F1B": lesson.Timed(4.0, 1.0)}
+    asleep = {"old": lesson.UpdateSeconds(1.0, 0.0), "1F1B": lesson.UpdateSeconds(0.5, 0.0)}
+    timed = {"old": lesson.UpdateSeconds(3.0, 1.5), "1F1B": lesson.UpdateSeconds(4.0, 1.0)}
     table = lesson.table_of_speeds(slots, asleep, timed)
     assert table.loc["times as quick"].tolist() == ["1.78", "2.00", "0.75"]
     assert table.loc["1F1B"].tolist() == ["27", "500 ms", "4.00 s"]
