@@ -495,7 +495,7 @@ def _draw_losses(
 ) -> None:
     """A line for each way, and a mark where it reaches `level`."""
     data = {way: zip(run.steps, run.losses, strict=True) for way, run in runs.items()}
-    title, looks = f"mark: no later average shown is above {level:.2f}", {way: (colors[way], "-") for way in runs}
+    title, looks = f"mark: from here averages stay at or below {level:.2f}", {way: (colors[way], "-") for way in runs}
     lines(data, title, "steps", "loss of the mean", looks=looks, labels="legend", number=".2f", axes=axes)
     axes.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
     # Of falling size, so that marks in one place are all seen.

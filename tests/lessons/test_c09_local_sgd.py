@@ -239,7 +239,7 @@ def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
     histories = {"DDP": ddp, "H = 20": RankHistory([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
     figure, alt = lesson.losses_of_ways_figure(histories, computing=0.1, network=(1000, 0.5), name="string")
     curves, bytes_, seconds = figure.axes
-    assert title(curves) == "mark: no later average shown is above 1.10"
+    assert title(curves) == "mark: from here averages stay at or below 1.10"
     assert [bar.get_width() for bar in bytes_.patches] == pytest.approx([1000 / 1024, 100 / 1024])
     assert [bar.get_width() for bar in seconds.patches] == pytest.approx([1 + 1 + 10, 2 + 0.1 + 1])
     assert figure.get_suptitle().startswith(
