@@ -98,7 +98,7 @@ class Accumulate(Callback):
         self._seen, self._terms = self._seen + 1, self._terms + terms
         return loss * (terms / max(1, self._first))
 
-    def should_step(self, run: "Run") -> bool:
+    def should_update(self, run: "Run") -> bool:
         """After the k-th micro-batch, and after the last one there is."""
         return self._seen >= self.k or run.is_last_of_epoch
 

@@ -116,10 +116,10 @@ MOMENTS = (
     "on_train_begin",
     "forward",
     "scale_loss",
-    "should_step",
+    "should_update",
     "before_update",
     "update",
-    "after_step",
+    "after_batch",
     "on_train_end",
 )
 
