@@ -20,12 +20,12 @@ _NOT_HERE = {"LBFGS", "SparseAdam", "GaLore", "adamw4bit", "Optimizer"}  # they 
 
 @dataclass(frozen=True)
 class Kind:
-    """An optimizer by name. `make(parameters, **arguments)`; `recipe` is what predicts its bytes, None where nothing does.
+    """An optimizer by name: `make_optimizer(parameters, **arguments)`. `recipe` predicts its bytes, None where nothing does.
 
     `by_element`: every element is updated from its own gradient and state alone, so parts of a tensor can be updated apart.
     """
 
-    make: Callable
+    make_optimizer: Callable
     arguments: dict
     by_element: bool
     is_torchs: bool
@@ -57,7 +57,7 @@ def make_optimizer(name: str, model: nn.Module, lr: float, options: dict) -> tor
     kind = kind_of(name)
     trained = model if name == "muon" else [p for p in model.parameters() if p.requires_grad]
     try:
-        return kind.make(trained, lr=lr, **kind.arguments | options)
+        return kind.make_optimizer(trained, lr=lr, **kind.arguments | options)
     except (TypeError, ValueError) as error:
         raise CourseError(f"{name} does not take this: {error}; change --option.") from error
 
