@@ -17,7 +17,7 @@ reduce_scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_sin
 
 
 class FlatParameter:
-    """A unit's parameters end to end, with zeros after the last so that N ranks have equal parts. Starts as rank 0's.
+    """A unit's parameters end to end, with zeros after the last so that N ranks have equal parts. Begins with rank 0's parameters.
 
     `shard` is this rank's part, the only one that lasts. `full_param` has memory only between `unshard` and `reshard`.
     """
@@ -122,9 +122,10 @@ class FSDP(nn.Module):
             unit.reshard()  # what an earlier forward pass left may be older than the last update
         unit.unshard()
         unit.use()
-        dtype = self.compute_dtype
-        cast = lambda value: value.to(dtype) if dtype and value.is_floating_point() else value  # noqa: E731
-        return tree_map_only(torch.Tensor, cast, (args, kwargs))
+        return tree_map_only(torch.Tensor, self._cast, (args, kwargs))
+
+    def _cast(self, value: Tensor) -> Tensor:
+        return value.to(self.compute_dtype) if self.compute_dtype and value.is_floating_point() else value
 
     def _after_forward(self, unit: FlatParameter, module: nn.Module, args: tuple, output: object) -> None:
         for tensor in tree_leaves(output):

@@ -185,8 +185,9 @@ def _await(ranks: Sequence[BaseProcess], folder: Path, seconds: float, writer: C
         if not ended:
             writer.send_bytes(b"where?")
             raise CourseError(
-                f"The {len(ranks)} ranks were not done after {seconds:g} s and were ended: {_ask_whereabouts(ranks, folder)}; look "
-                "for a collective that one rank calls and another does not, or give `launch` more `seconds`."
+                f"The {len(ranks)} ranks were not done after {seconds:g} s and were ended: "
+                f"{_ask_whereabouts(ranks, folder)}; look for a collective that one rank calls and another does not, or give "
+                "`launch` more `seconds`."
             )
         for rank in running:
             if rank.sentinel in ended:

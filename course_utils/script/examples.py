@@ -18,7 +18,7 @@ from course_utils.memory.step.model import Source, source_of
 from course_utils.script.job import Job
 from course_utils.settings import settings, variables
 from course_utils.techniques.chunked_loss import IGNORED
-from course_utils.techniques.packing import first_fit
+from course_utils.techniques.packing import first_fit, lay_out
 
 PACKED = ("llama", "gpt2", "gpt_neox", "gptj", "gpt_neo", "mistral", "qwen2", "qwen3", "gemma", "phi3")
 """Families that are known to separate documents at positions that restart; in others the documents of a row see each other."""
@@ -199,15 +199,8 @@ def _pack(documents: list[torch.Tensor], sequence: int) -> tuple[dict[str, torch
     """
     pieces = [piece for document in documents for piece in document.split(sequence) if len(piece) > 1]
     rows = first_fit([len(piece) for piece in pieces], sequence)
-    ids, positions = torch.zeros(2, len(rows), sequence, dtype=torch.int64)
-    labels, real = torch.full_like(ids, IGNORED), torch.zeros(len(rows), dtype=torch.int64)
-    for row, numbers in enumerate(rows):
-        end = 0
-        for number in numbers:
-            start, end = end, end + len(pieces[number])
-            ids[row, start:end] = pieces[number]
-            positions[row, start:end] = torch.arange(end - start)
-            labels[row, start + 1 : end] = pieces[number][1:]
-        real[row] = end
-        positions[row, end:] = torch.arange(sequence - end)
-    return {"input_ids": ids, "position_ids": positions, "labels": labels}, real
+    columns, owner = lay_out(pieces, rows, sequence)
+    real = (owner != IGNORED).sum(1)
+    for positions, end in zip(columns["position_ids"], real.tolist(), strict=True):
+        positions[end:] = torch.arange(sequence - end)
+    return columns, real
