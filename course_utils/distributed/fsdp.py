@@ -17,7 +17,7 @@ reduce_scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_sin
 
 
 class FlatParameter:
-    """A unit's parameters end to end, with zeros after the last so that N ranks have equal parts. Begins with rank 0's parameters.
+    """A unit's parameters end to end, with zeros after the last so that N ranks have equal parts; at first they are rank 0's.
 
     `shard` is this rank's part, the only one that lasts. `full_param` has memory only between `unshard` and `reshard`.
     """

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,10 +106,10 @@ def _source(job: Job) -> Source:
     else:
         labels = data.load_functions()["train"].features["label"].num_classes
         source = source_of(models.configuration("distilbert", labels=labels))
-    kind = models.building.class_of(source.config)
-    if job.model and not is_causal(kind):
+    model_class = models.building.class_of(source.config)
+    if job.model and not is_causal(model_class):
         raise CourseError(
-            f"{job.model} is not a causal language model ({kind.__name__}); use GPT-2 or Llama, for example."
+            f"{job.model} is not a causal language model ({model_class.__name__}); use GPT-2 or Llama, for example."
         )
     if job.packed and source.config.model_type not in PACKED:
         raise CourseError(
@@ -172,7 +172,7 @@ def _documents(path: Path) -> tuple[list[str], str]:
     return texts, hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
-def _tokenizer(name: str | Path):
+def _tokenizer(name: str | Path) -> tuple[Callable[[str], list[int]], int]:
     """A function from a text to its tokens, and how many kinds there are."""
     if name == "bytes":
         return lambda text: list((text + "\n").encode()), 256

@@ -46,10 +46,10 @@ def flat(tensors):
     return torch.cat([t.detach().reshape(-1) for t in tensors])
 
 
-def run(optimizer_of, steps=STEPS, extra_tensors=lambda net: (), finish=True, **options):
+def run(make_optimizer, steps=STEPS, extra_tensors=lambda net: (), finish=True, **options):
     """On a rank: the parameters and the drift after every step, the bytes sent, the net and the optimizer at the end."""
     net = Net(seed=dist.get_rank()).double()
-    optimizer = optimizer_of(trained(net))
+    optimizer = make_optimizer(trained(net))
     thetas, drifts = [], []
     with counted() as traffic:
         local = LocalSGD(optimizer, extra_tensors=extra_tensors(net), **options)
@@ -66,11 +66,11 @@ def run(optimizer_of, steps=STEPS, extra_tensors=lambda net: (), finish=True, **
     return thetas, drifts, traffic.sent - at_start, net, optimizer.state
 
 
-def run_ddp(optimizer_of):
+def run_ddp(make_optimizer):
     """The same with gradients averaged at every step."""
     with counted() as traffic:
         net = DDP(Net(seed=0).double())
-        optimizer, thetas = optimizer_of(trained(net)), []
+        optimizer, thetas = make_optimizer(trained(net)), []
         at_start = traffic.sent
         for step in range(STEPS):
             net(data(step)).square().mean().backward()
@@ -80,8 +80,8 @@ def run_ddp(optimizer_of):
     return thetas, traffic.sent - at_start
 
 
-def both(optimizer_of, **options):
-    return run(optimizer_of, sync_every=1, **options)[0], run_ddp(optimizer_of)[0]
+def both(make_optimizer, **options):
+    return run(make_optimizer, sync_every=1, **options)[0], run_ddp(make_optimizer)[0]
 
 
 @pytest.mark.parametrize(("ranks", "state"), [(1, "keep"), (2, "average"), (4, "keep")])
