@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from small_net import data
 from torch import nn
 
 from course_utils.distributed import DDP, LocalSGD, OuterNesterov, communication, counted, launch
@@ -33,11 +34,6 @@ class Net(nn.Module):
         return self.last(torch.tanh(self.frozen(torch.tanh(self.first(x)))) + self.shift)
 
 
-def data(step):
-    draw = torch.Generator().manual_seed(1000 * dist.get_rank() + step)
-    return torch.randn(5, 6, generator=draw, dtype=torch.float64)
-
-
 def trained(net):
     return [p for p in net.parameters() if p.requires_grad]
 
@@ -55,7 +51,7 @@ def run(make_optimizer, steps=STEPS, extra_tensors=lambda net: (), finish=True, 
         local = LocalSGD(optimizer, extra_tensors=extra_tensors(net), **options)
         at_start = traffic.sent
         for step in range(steps):
-            net(data(step)).square().mean().backward()
+            net(data(dist.get_rank(), step).double()).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             drifts.append(drift(trained(net)))
@@ -73,7 +69,7 @@ def run_ddp(make_optimizer):
         optimizer, thetas = make_optimizer(trained(net)), []
         at_start = traffic.sent
         for step in range(STEPS):
-            net(data(step)).square().mean().backward()
+            net(data(dist.get_rank(), step).double()).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             thetas.append(flat(trained(net)))
@@ -140,7 +136,7 @@ def outer_run(outer):
     anchors = [p.detach().clone().requires_grad_() for p in trained(net)]
     sgd = torch.optim.SGD(anchors, lr=outer.lr, momentum=outer.momentum, nesterov=outer.momentum > 0)
     for step in range(STEPS):
-        net(data(step)).square().mean().backward()
+        net(data(dist.get_rank(), step).double()).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
         if step % 2:

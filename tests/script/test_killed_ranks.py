@@ -9,7 +9,7 @@ from unittest.mock import patch
 import psutil
 import pytest
 from processes import COURSE, TORCHRUN, alive, awaited, flags, parameters_in, started, store, workers
-from small_job import farthest, trained, written
+from small_job import largest_difference, trained, written
 from torch.distributed.checkpoint import FileSystemWriter
 
 from course_utils.distributed import RankError, launch
@@ -77,7 +77,7 @@ def test_there_is_always_one_good_checkpoint(job, whole, moment, tmp_path):
         launch(dies, 2, own, moment)
     again, _ = launch(trained, 2, own)
     assert min(again[1]) in (3, 5)
-    assert farthest(again[0], whole) < 1e-10
+    assert largest_difference(again[0], whole) < 1e-10
 
 
 def killed(out, agent, chance):
@@ -107,7 +107,7 @@ def test_thirty_workers_killed_in_a_row(long_job, undisturbed, tmp_path):
     output = (tmp_path / "said.txt").read_text(encoding="utf-8", errors="replace")
     assert "Connection refused" not in output
     assert output.count("computed again") == kills
-    assert farthest(parameters_in(tmp_path / "run", 200), undisturbed) < 1e-10
+    assert largest_difference(parameters_in(tmp_path / "run", 200), undisturbed) < 1e-10
 
 
 @pytest.mark.slow
@@ -135,4 +135,4 @@ def test_five_agents_killed_and_started_again(long_job, undisturbed, tmp_path):
             awaited(lambda worker=worker: not alive(worker.pid), 3)
             agents[number] = start(number)
         assert [agent.wait(240) for agent in agents] == [0, 0]
-    assert farthest(parameters_in(tmp_path / "run", 200), undisturbed) < 1e-10
+    assert largest_difference(parameters_in(tmp_path / "run", 200), undisturbed) < 1e-10
