@@ -36,12 +36,7 @@ SECONDS = 120.0
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 """How ranks are started, by the name that `multiprocessing` has for it."""
 # Each costs a rank seconds.
-_SLOW_IMPORTS = (
-    "course_utils.models",
-    "course_utils.training",
-    "course_utils.script",
-    "transformers.models.",
-)
+_SLOW_IMPORTS = ("course_utils.models", "course_utils.training", "course_utils.script", "transformers.models.")
 _BROKEN_OFF = "Connection closed by peer"  # gloo's words
 _GRACE_SECONDS = 0.5  # in which ranks may say what they saw, or where they are
 

@@ -1,4 +1,4 @@
-"""The same run with Accelerate and with Trainer: the same losses, and the model comes back as it was."""
+"""Of the room: the same run with Accelerate and with Trainer: the same losses, and the model comes back as it was."""
 
 import pytest
 import torch
