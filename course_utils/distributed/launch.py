@@ -20,7 +20,6 @@ from functools import cache
 from math import inf
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
@@ -131,7 +130,10 @@ def ready() -> None:
 
 def start(work: Callable, *arguments) -> BaseProcess:
     """A process of its own that runs `work(*arguments)`, begun as ranks are; its caller watches it and ends it."""
-    process = _context().Process(target=work, args=arguments, daemon=True)
+    context = multiprocessing.get_context(METHOD)
+    if METHOD == "forkserver":
+        context.set_forkserver_preload(_list_preloads())
+    process = context.Process(target=work, args=arguments, daemon=True)
     with _without_the_script():
         process.start()
     return process
@@ -144,13 +146,6 @@ def _check(world_size: int, seconds: float) -> None:
         raise CourseError(f"Ranks cannot be given {seconds!r} seconds; give a number above 0.")
     if multiprocessing.current_process().daemon:
         raise CourseError("A rank cannot start ranks of its own; call `launch` outside of the work.")
-
-
-def _context() -> BaseContext:
-    context = multiprocessing.get_context(METHOD)
-    if METHOD == "forkserver":
-        context.set_forkserver_preload(_list_preloads())
-    return context
 
 
 @contextmanager

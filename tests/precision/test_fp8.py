@@ -1,3 +1,5 @@
+"""Products in 8 and in 4 bits, beside torch's float8 types, and block scales by hand."""
+
 from functools import partial
 
 import pytest
