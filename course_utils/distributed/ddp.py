@@ -48,7 +48,7 @@ class DDP(nn.Module):
             return
         if not self.backward_has_begun:
             self.backward_has_begun = True
-            Variable._execution_engine.queue_callback(self._finish)
+            Variable._execution_engine.queue_callback(self._finish)  # torch has no public way
         bucket.missing -= 1
         self._send()
 

@@ -32,7 +32,7 @@ class FlatParameter:
         self.places = []  # (number of the parameter, module that has it, as what): a tied parameter has several
         for number, tied in enumerate(self.names):
             for path, _, attribute in (name.rpartition(".") for name in tied):
-                root.get_submodule(path)._parameters.pop(attribute, None)
+                root.get_submodule(path)._parameters.pop(attribute, None)  # so that a tensor can take its place
                 self.places.append((number, root.get_submodule(path), attribute))
         self.reshard()
 

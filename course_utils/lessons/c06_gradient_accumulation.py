@@ -49,7 +49,7 @@ class DropsLastGroup(Accumulate):
 
     def should_update(self, run: Run):
         """After the k-th micro-batch only."""
-        return self._seen >= self.k
+        return self._micro_batches >= self.k
 
 
 class ForgetsToZero(Accumulate):
