@@ -45,7 +45,7 @@ MOMENTS = {
     "between the shards": (FileSystemWriter, "write_data", 1),
     "between shards and metadata": (FileSystemWriter, "finish", 0),
     "between metadata and name": (checkpoints.os, "replace", 0),
-    "before the old ones are dropped": (checkpoints.Checkpoints, "found", 0),
+    "before the old ones are dropped": (checkpoints.Checkpoints, "paths", 0),
 }
 
 
@@ -58,7 +58,7 @@ def dies(fields, moment):
 
     def killed(*arguments, **options):
         calls.append(1)
-        if dist.get_rank() == rank and len(calls) == 2 + (name == "found"):  # it is looked at once when the run begins
+        if dist.get_rank() == rank and len(calls) == 2 + (name == "paths"):  # it is looked at once when the run begins
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(*arguments, **options)
 
