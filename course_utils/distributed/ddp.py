@@ -20,7 +20,7 @@ class DDP(nn.Module):
 
     def __init__(self, module: nn.Module, bucket_bytes: int = 25 * 2**20):
         super().__init__()
-        self.module, self.synchronizes, self.in_backward = module, True, False
+        self.module, self.synchronizes, self.backward_has_begun = module, True, False
         for tensor in (*module.parameters(), *module.buffers()):
             dist.broadcast(tensor.detach(), 0)
         trained = [p for p in module.parameters() if p.requires_grad]
@@ -46,25 +46,26 @@ class DDP(nn.Module):
     def _gradient_is_ready(self, bucket: "Bucket", parameter: torch.Tensor) -> None:
         if not self.synchronizes:
             return
-        if not self.in_backward:
-            self.in_backward = True
-            Variable._execution_engine.queue_callback(self._finish)
+        if not self.backward_has_begun:
+            self.backward_has_begun = True
+            Variable._execution_engine.queue_callback(self._finish)  # torch has no public way
         bucket.missing -= 1
-        self._send([bucket for bucket in self.buckets if bucket.work is None])
+        self._send()
 
-    def _send(self, waiting: list["Bucket"], all_of_them: bool = False) -> None:
+    def _send(self, all_of_them: bool = False) -> None:
         """Send full buckets, in the order of the list: all ranks must call the same all-reduces in the same order."""
-        for bucket in waiting:
-            if bucket.missing and not all_of_them:
-                return
-            bucket.begin_average()
+        for bucket in self.buckets:
+            if bucket.work is None:
+                if bucket.missing and not all_of_them:
+                    return
+                bucket.begin_average()
 
     def _finish(self) -> None:
         """At the end of backward: send what is left, and wait for all."""
-        self._send([bucket for bucket in self.buckets if bucket.work is None], all_of_them=True)
+        self._send(all_of_them=True)
         for bucket in self.buckets:
             bucket.end_average()
-        self.in_backward = False
+        self.backward_has_begun = False
 
 
 class Bucket:

@@ -17,7 +17,7 @@ reduce_scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_sin
 
 
 class FlatParameter:
-    """A unit's parameters end to end, with zeros after the last so that N ranks have equal parts. Starts as rank 0's.
+    """A unit's parameters end to end, with zeros after the last so that N ranks have equal parts; at first they are rank 0's.
 
     `shard` is this rank's part, the only one that lasts. `full_param` has memory only between `unshard` and `reshard`.
     """
@@ -32,7 +32,7 @@ class FlatParameter:
         self.places = []  # (number of the parameter, module that has it, as what): a tied parameter has several
         for number, tied in enumerate(self.names):
             for path, _, attribute in (name.rpartition(".") for name in tied):
-                root.get_submodule(path)._parameters.pop(attribute, None)
+                root.get_submodule(path)._parameters.pop(attribute, None)  # so that a tensor can take its place
                 self.places.append((number, root.get_submodule(path), attribute))
         self.reshard()
 
@@ -122,9 +122,10 @@ class FSDP(nn.Module):
             unit.reshard()  # what an earlier forward pass left may be older than the last update
         unit.unshard()
         unit.use()
-        dtype = self.compute_dtype
-        cast = lambda value: value.to(dtype) if dtype and value.is_floating_point() else value  # noqa: E731
-        return tree_map_only(torch.Tensor, cast, (args, kwargs))
+        return tree_map_only(torch.Tensor, self._cast, (args, kwargs))
+
+    def _cast(self, value: Tensor) -> Tensor:
+        return value.to(self.compute_dtype) if self.compute_dtype and value.is_floating_point() else value
 
     def _after_forward(self, unit: FlatParameter, module: nn.Module, args: tuple, output: object) -> None:
         for tensor in tree_leaves(output):

@@ -20,7 +20,6 @@ from functools import cache
 from math import inf
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
@@ -35,17 +34,12 @@ SECONDS = 120.0
 """How long the ranks may take by default."""
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 """How ranks are started, by the name that `multiprocessing` has for it."""
-# Seconds for each rank.
-_SLOW = (
-    "course_utils.models",
-    "course_utils.training",
-    "course_utils.script",
-    "transformers.models.",
-)
+# Each costs a rank seconds.
+_SLOW_IMPORTS = ("course_utils.models", "course_utils.training", "course_utils.script", "transformers.models.")
 _BROKEN_OFF = "Connection closed by peer"  # gloo's words
-_GRACE = 0.5  # seconds in which ranks may say what they saw, or where they are
+_GRACE_SECONDS = 0.5  # in which ranks may say what they saw, or where they are
 
-_OFTEN = {
+_LIKELY_CAUSES = {
     "SIGKILL": ", as the system does where memory runs out",
     "SIGABRT": ", as gloo does where ranks bring different shapes or types to one collective or message",
     "SIGSEGV": ", as happens where compiled code reads outside its memory, or a weight of FSDP is read while it is not gathered",
@@ -87,12 +81,14 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
         job = worker.write_job(Path(folder), work, arguments, seconds)
         reader, writer = multiprocessing.Pipe(duplex=False)
         with reader, writer:
-            ranks = _start(job, world_size, reader)
+            ranks: list[BaseProcess] = []
             try:
+                for rank in range(world_size):
+                    ranks.append(start(worker.main, job, rank, world_size, reader))
                 _await(ranks, Path(folder), seconds, writer)
             finally:
                 _end(ranks)
-        return [_result(Path(folder), rank, world_size) for rank in range(world_size)]
+        return [_read_result(Path(folder), rank, world_size) for rank in range(world_size)]
 
 
 def fork_server() -> None:
@@ -134,7 +130,10 @@ def ready() -> None:
 
 def start(work: Callable, *arguments) -> BaseProcess:
     """A process of its own that runs `work(*arguments)`, begun as ranks are; its caller watches it and ends it."""
-    process = _context().Process(target=work, args=arguments, daemon=True)
+    context = multiprocessing.get_context(METHOD)
+    if METHOD == "forkserver":
+        context.set_forkserver_preload(_list_preloads())
+    process = context.Process(target=work, args=arguments, daemon=True)
     with _without_the_script():
         process.start()
     return process
@@ -147,28 +146,6 @@ def _check(world_size: int, seconds: float) -> None:
         raise CourseError(f"Ranks cannot be given {seconds!r} seconds; give a number above 0.")
     if multiprocessing.current_process().daemon:
         raise CourseError("A rank cannot start ranks of its own; call `launch` outside of the work.")
-
-
-def _start(job: Path, world_size: int, reader: Connection) -> list[BaseProcess]:
-    context = _context()
-    ranks = [
-        context.Process(target=worker.main, args=(job, i, world_size, reader), daemon=True) for i in range(world_size)
-    ]
-    for i, rank in enumerate(ranks):
-        try:
-            with _without_the_script():
-                rank.start()
-        except BaseException:
-            _end(ranks[:i])
-            raise
-    return ranks
-
-
-def _context() -> BaseContext:
-    context = multiprocessing.get_context(METHOD)
-    if METHOD == "forkserver":
-        context.set_forkserver_preload(_list_preloads())
-    return context
 
 
 @contextmanager
@@ -186,7 +163,7 @@ def _without_the_script() -> Iterator[None]:
 def _list_preloads() -> list[str]:
     """What the server imports: what every rank needs, and what ranks would each import because this process works with it."""
     # Where there is a GPU, models' modules may ask its driver, and that does not survive a fork.
-    slow = () if torch.cuda.is_available() else _SLOW
+    slow = () if torch.cuda.is_available() else _SLOW_IMPORTS
     return ["course_utils.distributed.preload", *(name for name in list(sys.modules) if name.startswith(slow))]
 
 
@@ -198,33 +175,34 @@ def _await(ranks: Sequence[BaseProcess], folder: Path, seconds: float, writer: C
         if not ended:
             writer.send_bytes(b"where?")
             raise CourseError(
-                f"The {len(ranks)} ranks were not done after {seconds:g} s and were ended: {_whereabouts(ranks, folder)}; look "
-                "for a collective that one rank calls and another does not, or give `launch` more `seconds`."
+                f"The {len(ranks)} ranks were not done after {seconds:g} s and were ended: "
+                f"{_ask_whereabouts(ranks, folder)}; look for a collective that one rank calls and another does not, or give "
+                "`launch` more `seconds`."
             )
         for rank in running:
             if rank.sentinel in ended:
                 rank.join()  # a spawned rank closes its sentinel a moment before its exit code can be had
         running = [rank for rank in running if rank.sentinel not in ended]
         if any(rank.exitcode for rank in ranks if rank not in running):
-            raise _failure(ranks, running, folder)
+            raise _explain_failure(ranks, running, folder)
 
 
-def _whereabouts(ranks: Sequence[BaseProcess], folder: Path) -> str:
+def _ask_whereabouts(ranks: Sequence[BaseProcess], folder: Path) -> str:
     """Where each rank is, by its own word; one that holds on to the interpreter, or is stopped, has none."""
-    deadline, places = time.monotonic() + _GRACE, {}
+    deadline, places = time.monotonic() + _GRACE_SECONDS, {}
     while len(places) < len(ranks) and time.monotonic() < deadline:
         for number, rank in enumerate(ranks):
             with suppress(OSError):
                 places[number] = worker.read_whereabouts(folder, number) if rank.is_alive() else "had ended"
-        time.sleep(_GRACE / 50)
+        time.sleep(_GRACE_SECONDS / 50)
     sentences = [f"rank {number} {places.get(number, 'gives no answer')}" for number in range(len(ranks))]
     return ", ".join(sentences)
 
 
-def _failure(ranks: Sequence[BaseProcess], running: list[BaseProcess], folder: Path) -> RankError:
+def _explain_failure(ranks: Sequence[BaseProcess], running: list[BaseProcess], folder: Path) -> RankError:
     """The failure that came first: the others then fail for want of it."""
-    wait([rank.sentinel for rank in running], _GRACE)
-    reports = [_report(rank, folder, number) for number, rank in enumerate(ranks) if rank.exitcode]
+    wait([rank.sentinel for rank in running], _GRACE_SECONDS)
+    reports = [_read_report(rank, folder, number) for number, rank in enumerate(ranks) if rank.exitcode]
     number, report = min(reports, key=lambda numbered: numbered[1]["time"])
     done = [str(other) for other, rank in enumerate(ranks) if rank.exitcode == 0]
     if "gloo" in report["text"] and done:
@@ -237,24 +215,24 @@ def _failure(ranks: Sequence[BaseProcess], running: list[BaseProcess], folder: P
     return RankError(number, len(ranks), report)
 
 
-def _report(rank: BaseProcess, folder: Path, number: int) -> tuple[int, dict]:
+def _read_report(rank: BaseProcess, folder: Path, number: int) -> tuple[int, dict]:
     try:
         return number, worker.read_report(folder, number)
     except (OSError, pickle.UnpicklingError, EOFError):
-        return number, _compose(_death(rank.exitcode))
+        return number, _compose(_describe_death(rank.exitcode))
 
 
-def _death(code: int) -> str:
+def _describe_death(code: int) -> str:
     if code == 1:  # with a report where it came as far as the work
         return "ended before its work began (exit code 1)"
     if code >= 0:
         return f"died without a word (exit code {code})"
     named = {one.value: one.name for one in signal.Signals}  # real-time signals have no names
     name = named.get(-code, f"signal {-code}")
-    return f"was killed by {name}{_OFTEN.get(name, '')}"
+    return f"was killed by {name}{_LIKELY_CAUSES.get(name, '')}"
 
 
-def _result(folder: Path, number: int, world_size: int):
+def _read_result(folder: Path, number: int, world_size: int):
     try:
         return worker.read_result(folder, number)
     except FileNotFoundError:

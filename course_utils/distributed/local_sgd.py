@@ -93,9 +93,9 @@ class LocalSGD:
 
 
 @torch.no_grad()
-def average_over_ranks(tensors: Sequence[Tensor], bucket_bytes: int = 25 * 2**20) -> None:
+def average_over_ranks(tensors: Sequence[Tensor]) -> None:
     """Replace the tensors by their means over all ranks. A rank sends 2(N − 1)/N of their bytes."""
-    for bucket in in_buckets(tensors, bucket_bytes):
+    for bucket in in_buckets(tensors, 25 * 2**20):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()

@@ -41,17 +41,17 @@ def _sum_around(pieces: tuple[Tensor, ...]) -> None:
     ranks, rank = len(pieces), dist.get_rank()
     for step in range(1, ranks):
         own = pieces[(rank - step - 1) % ranks]
-        own += _exchange(pieces[(rank - step) % ranks], torch.empty_like(own))
+        own += exchange(pieces[(rank - step) % ranks], torch.empty_like(own))
 
 
 def _copy_around(pieces: tuple[Tensor, ...]) -> None:
     """Each finished piece goes around once, from the rank that has it to all others."""
     ranks, rank = len(pieces), dist.get_rank()
     for step in range(ranks - 1):
-        _exchange(pieces[(rank - step) % ranks], pieces[(rank - step - 1) % ranks])
+        exchange(pieces[(rank - step) % ranks], pieces[(rank - step - 1) % ranks])
 
 
-def _exchange(outgoing: Tensor, incoming: Tensor) -> Tensor:
+def exchange(outgoing: Tensor, incoming: Tensor) -> Tensor:
     """Send `outgoing` to the next rank, while the rank before fills `incoming`."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     sending = dist.isend(outgoing, (rank + 1) % ranks)

@@ -45,29 +45,29 @@ def main(job: Path, rank: int, world_size: int, reader: Connection) -> None:
 
     Once `reader` can be read, a third file says where the rank is; `reader` is all ranks' own, so nobody reads it.
     """
-    threading.Thread(target=_watch, args=(reader, _whereabouts(job.parent, rank)), daemon=True).start()
+    threading.Thread(target=_watch, args=(reader, _path(job.parent, "whereabouts", rank)), daemon=True).start()
     try:
         work, arguments, seconds, threads = pickle.loads(job.read_bytes())
         torch.set_num_threads(max(1, threads // world_size))
-        _store(_result(job.parent, rank), _run_in_group(work, arguments, job.parent, rank, world_size, seconds))
+        _write(_path(job.parent, "result", rank), _run_in_group(work, arguments, job.parent, rank, world_size, seconds))
     except BaseException as error:  # SystemExit too: the others must hear of it
-        _store(_failure(job.parent, rank), _describe_error(error))
+        _write(_path(job.parent, "failure", rank), _describe_error(error))
         os._exit(1)
 
 
 def read_result(folder: Path, rank: int):
     """What the rank's work returned."""
-    return pickle.loads(_result(folder, rank).read_bytes())
+    return pickle.loads(_path(folder, "result", rank).read_bytes())
 
 
 def read_report(folder: Path, rank: int) -> dict:
     """What the rank's failure was: `kind`, `text`, `place`, `trace`, and the `time` it came; raises `OSError` without one."""
-    return pickle.loads(_failure(folder, rank).read_bytes())
+    return pickle.loads(_path(folder, "failure", rank).read_bytes())
 
 
 def read_whereabouts(folder: Path, rank: int) -> str:
     """Where the rank was when it was asked; raises `OSError` before it has said so."""
-    return pickle.loads(_whereabouts(folder, rank).read_bytes())
+    return pickle.loads(_path(folder, "whereabouts", rank).read_bytes())
 
 
 def _run_in_group(work: Callable, arguments: tuple, folder: Path, rank: int, world_size: int, seconds: float) -> object:
@@ -101,7 +101,7 @@ def _watch(reader: Connection, answer: Path) -> None:
     parent = parent_process().sentinel
     if parent not in wait([parent, reader]):
         with suppress(OSError):  # the folder goes with the process that asked
-            _store(answer, _place_of(sys._current_frames()[threading.main_thread().ident]))
+            _write(answer, _place_of(sys._current_frames()[threading.main_thread().ident]))
         wait([parent])
     os._exit(1)
 
@@ -142,18 +142,11 @@ def _message(error: BaseException) -> str:
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST]} …"
 
 
-def _store(path: Path, value: object) -> None:
+def _write(path: Path, value: object) -> None:
     with replacing(path) as draft:
         draft.write_bytes(cloudpickle.dumps(value))
 
 
-def _result(folder: Path, rank: int) -> Path:
-    return folder / f"result-{rank}"
-
-
-def _failure(folder: Path, rank: int) -> Path:
-    return folder / f"failure-{rank}"
-
-
-def _whereabouts(folder: Path, rank: int) -> Path:
-    return folder / f"whereabouts-{rank}"
+def _path(folder: Path, what: str, rank: int) -> Path:
+    """Where a rank's "result", its "failure" or its "whereabouts" are."""
+    return folder / f"{what}-{rank}"

@@ -26,7 +26,7 @@ from course_utils.viz.style import COLORS
 class StepsAtBatchZero(Accumulate):
     """`if not i % k:` with i from 0: the first update has one micro-batch, and what comes last is left over."""
 
-    def should_step(self, run: Run):
+    def should_update(self, run: Run):
         """True for i = 0, k, 2k, …"""
         return run.step % self.k == 0
 
@@ -47,9 +47,9 @@ class DividesByK(Accumulate):
 class DropsLastGroup(Accumulate):
     """No update for what is left at the end of an epoch; its gradients wait, and join the next epoch or are lost."""
 
-    def should_step(self, run: Run):
+    def should_update(self, run: Run):
         """After the k-th micro-batch only."""
-        return self._seen >= self.k
+        return self._micro_batches >= self.k
 
 
 class ForgetsToZero(Accumulate):
@@ -63,9 +63,9 @@ class ForgetsToZero(Accumulate):
         for parameter, gradient in self._left:
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
-    def update(self, run: Run, step: Callable[[], object]):
+    def update(self, run: Run, optimizer_step: Callable[[], object]):
         """Remember the gradients that the loop is about to drop."""
-        made = step()
+        made = optimizer_step()
         self._left = [(p, p.grad) for p in run.model.parameters() if p.grad is not None]
         return made
 
@@ -89,18 +89,18 @@ class ClipsEachTime(Accumulate):
         super().__init__(k)
         self.max_norm = max_norm
 
-    def should_step(self, run: Run):
+    def should_update(self, run: Run):
         """Clip, then decide as ever."""
         torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.k * self.max_norm)
-        return super().should_step(run)
+        return super().should_update(run)
 
 
 class SchedulesEachTime(Accumulate):
     """The schedule steps with every micro-batch: it is through after a k-th of the run."""
 
-    def should_step(self, run: Run):
+    def should_update(self, run: Run):
         """Step where the loop will not."""
-        wanted = super().should_step(run)
+        wanted = super().should_update(run)
         if not wanted and run.schedule is not None:
             run.schedule.step()
         return wanted

@@ -153,16 +153,16 @@ class RoundingLoss:
     overflowed: float
 
 
-def underflow_in(tensors: Iterable[torch.Tensor], number: Format, scale: float = 1.0) -> RoundingLoss:
+def underflow_in(tensors: Iterable[torch.Tensor], fmt: Format, scale: float = 1.0) -> RoundingLoss:
     """What rounding `scale` times each tensor to the format loses."""
     total = vanished = subnormal = overflowed = 0
     for tensor in tensors:
         values = tensor.double()
         values = values[values.isfinite() & (values != 0)] * scale
-        rounded = number.nearest(values)
+        rounded = fmt.nearest(values)
         total += values.numel()
         vanished += (rounded == 0).sum().item()
-        subnormal += ((rounded != 0) & (rounded.abs() < number.smallest_normal)).sum().item()
+        subnormal += ((rounded != 0) & (rounded.abs() < fmt.smallest_normal)).sum().item()
         overflowed += (~rounded.isfinite()).sum().item()
     return RoundingLoss(vanished / max(1, total), subnormal / max(1, total), overflowed / max(1, total))
 
@@ -287,12 +287,12 @@ def formats_figure() -> tuple[Figure, str]:
     """The fields of each format, bit by bit, and its range beside it."""
     figure, (left, right) = panels(1, 2, height=3.5, sharey=True, width_ratios=(1.35, 1))
     facts = []
-    for row, number in enumerate(FORMATS.values()):
-        _draw_fields(left, row, number)
-        _draw_range(right, row, number)
+    for row, fmt in enumerate(FORMATS.values()):
+        _draw_fields(left, row, fmt)
+        _draw_range(right, row, fmt)
         facts.append(
-            f"{number.name}: {number.exponent_bits} exponent and {number.mantissa_bits} mantissa bits, largest "
-            f"{number.largest:.3g}, smallest normal {number.smallest_normal:.2g}, spacing at 1 {number.spacing(1):.2g}"
+            f"{fmt.name}: {fmt.exponent_bits} exponent and {fmt.mantissa_bits} mantissa bits, largest "
+            f"{fmt.largest:.3g}, smallest normal {fmt.smallest_normal:.2g}, spacing at 1 {fmt.spacing(1):.2g}"
         )
     _name_fields(left, FORMATS["fp32"], -0.75, 0.56)
     last = len(FORMATS) - 0.5
@@ -390,10 +390,10 @@ def _percent(share: float) -> str:
 
 
 def scale_window_figure(
-    gradients: Sequence[torch.Tensor], number: Format, powers: Sequence[int] = range(-8, 41, 2)
+    gradients: Sequence[torch.Tensor], fmt: Format, powers: Sequence[int] = range(-8, 41, 2)
 ) -> tuple[Figure, str]:
     """The shares of gradients that vanish, lose bits and overflow in a format, against the loss scale."""
-    losses = [underflow_in(gradients, number, 2.0**power) for power in powers]
+    losses = [underflow_in(gradients, fmt, 2.0**power) for power in powers]
     kinds = {"vanished": "vanish", "subnormal": "lose bits", "overflowed": "overflow"}
     looks = {name: (color, ".-") for name, color in zip(kinds.values(), ("warning", "fourth", "ink"), strict=True)}
     data = {
@@ -401,9 +401,9 @@ def scale_window_figure(
         for name, label in kinds.items()
     }
     good = [p for p, loss in zip(powers, losses, strict=True) if loss.vanished < 0.01 and loss.overflowed == 0]
-    title = f"No scale suits all in {number.name}"
+    title = f"No scale suits all in {fmt.name}"
     if good:
-        title = f"From S = 2^{good[0]} to 2^{good[-1]} less than 1 % vanish in {number.name}, and none overflows"
+        title = f"From S = 2^{good[0]} to 2^{good[-1]} less than 1 % vanish in {fmt.name}, and none overflows"
     x, y = "loss scale S, as a power of two", "all gradients that are not 0"
     figure, alt = lines(data, "", x, y, unit="%", looks=looks, labels="none")
     for name, line in data.items():  # named where they are highest: elsewhere they lie on each other
@@ -482,28 +482,28 @@ class NumberPicker(VBox):
 
     def flip(self, place: int) -> None:
         """Turn the bit at `place`, counted from the left, and ask for the number that the pattern then is."""
-        number = FORMATS[self.format.value]
-        pattern = self.value[1] ^ 1 << (number.bits - 1 - place)
+        fmt = FORMATS[self.format.value]
+        pattern = self.value[1] ^ 1 << (fmt.bits - 1 - place)
         self._flipped = True
-        if isfinite(number.value(pattern)):  # else the field keeps the last number that can be typed
-            self.number.value, self.power.value = number.value(pattern), 0
+        if isfinite(fmt.value(pattern)):  # else the field keeps the last number that can be typed
+            self.number.value, self.power.value = fmt.value(pattern), 0
         self._flipped = False
-        self._show(pattern, number.value(pattern))
+        self._show(pattern, fmt.value(pattern))
 
     def _read(self, _: dict | None = None) -> None:
         if not self._flipped:
             self._show(FORMATS[self.format.value].pattern(self.wanted), self.wanted)
 
     def _show(self, pattern: int, wanted: float) -> None:
-        number = FORMATS[self.format.value]
-        if len(self.bits.children) != number.bits:
-            self.bits.children = [self._button(place) for place in range(number.bits)]
-        for place, bit in enumerate(f"{pattern:0{number.bits}b}"):
+        fmt = FORMATS[self.format.value]
+        if len(self.bits.children) != fmt.bits:
+            self.bits.children = [self._button(place) for place in range(fmt.bits)]
+        for place, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
             button = self.bits.children[place]
-            part = list(BIT_COLORS)[(place > 0) + (place > number.exponent_bits)]
+            part = list(BIT_COLORS)[(place > 0) + (place > fmt.exponent_bits)]
             button.description, button.style.button_color = bit, COLORS[BIT_COLORS[part]]
             button.tooltip = f"{part} bit {place + 1}, {bit}: press to flip"
-        self.value = (number.name, pattern, wanted)
+        self.value = (fmt.name, pattern, wanted)
 
     def _button(self, place: int) -> Button:
         button = Button(layout={"width": "2.1em", "padding": "0", "margin": "1px"}, style={"text_color": BIT_INK})
@@ -517,79 +517,79 @@ def number_figure(number: tuple[str, int, float]) -> tuple[Figure, str]:
     `number` is (format name, bit pattern, the number that was asked for).
     """
     name, pattern, asked_for = number
-    kind = FORMATS[name]
-    value = kind.value(pattern)
+    fmt = FORMATS[name]
+    value = fmt.value(pattern)
     figure, (bits, line, span) = panels(3, 1, height=4.4, height_ratios=(1.3, 1.2, 0.8))
-    _draw_bits(bits, kind, pattern)
+    _draw_bits(bits, fmt, pattern)
     text = f"{value:.9g} = {in_binary(value)}" if isfinite(value) else f"{value}"
     bits.set_title(f"{name}: {text}")
     if isfinite(value):
-        _draw_neighbors(line, kind, value, asked_for)
+        _draw_neighbors(line, fmt, value, asked_for)
         error = f", relative error {abs(value - asked_for) / abs(asked_for):.2g}" if asked_for else ""
-        line.set_title(f"{asked_for:.9g} becomes {value:.9g}{error}; spacing here {kind.spacing(value):.3g}")
+        line.set_title(f"{asked_for:.9g} becomes {value:.9g}{error}; spacing here {fmt.spacing(value):.3g}")
     else:
-        line.set_title(f"{asked_for:.9g} becomes {value}: the largest number is {kind.largest:.5g}")
+        line.set_title(f"{asked_for:.9g} becomes {value}: the largest number is {fmt.largest:.5g}")
         line.axis("off")
-    _draw_range(span, 0, kind)
+    _draw_range(span, 0, fmt)
     if value and isfinite(value):
         span.plot([log2(abs(value))], [0], "o", color=COLORS["first"], markersize=9)
     span.set(yticks=(), xlim=(-155, 135), ylim=(-0.6, 0.6))
     span.set(xlabel="range of the format, as powers of two; subnormal numbers are pale")
     span.grid(visible=False, axis="y")
     return figure, (
-        f"{name}, pattern {pattern:0{kind.bits}b}: {text}. Asked for {asked_for:.9g}. Spacing "
-        f"{kind.spacing(value) if isfinite(value) else inf:.3g}, largest {kind.largest:.5g}, smallest normal "
-        f"{kind.smallest_normal:.3g}, smallest above zero {kind.smallest_subnormal:.3g}."
+        f"{name}, pattern {pattern:0{fmt.bits}b}: {text}. Asked for {asked_for:.9g}. Spacing "
+        f"{fmt.spacing(value) if isfinite(value) else inf:.3g}, largest {fmt.largest:.5g}, smallest normal "
+        f"{fmt.smallest_normal:.3g}, smallest above zero {fmt.smallest_subnormal:.3g}."
     )
 
 
-def _draw_fields(axes: Axes, row: int, number: Format) -> None:
+def _draw_fields(axes: Axes, row: int, fmt: Format) -> None:
     left = 0
-    for color, width in zip(BIT_COLORS.values(), _widths(number), strict=True):
+    for color, width in zip(BIT_COLORS.values(), _widths(fmt), strict=True):
         for place in range(left, left + width):
             cell(axes, place, row - 0.35, color, width=0.9, height=0.7)
         left += width
 
 
-def _name_fields(axes: Axes, number: Format, y: float, letter: float) -> None:
-    """The names of the fields of `number` above its bits, side by side; a letter is about `letter` bits wide."""
+def _name_fields(axes: Axes, fmt: Format, y: float, letter: float) -> None:
+    """The names of the fields of `fmt` above its bits, side by side; a letter is about `letter` bits wide."""
     left, free = 0, 0.0
-    for name, width in zip(BIT_COLORS, _widths(number), strict=True):
+    for name, width in zip(BIT_COLORS, _widths(fmt), strict=True):
         free = max(left, free)
         axes.text(free, y, name, va="center", fontsize=9)
         free, left = free + letter * (len(name) + 1), left + width
 
 
-def _widths(number: Format) -> tuple[int, int, int]:
-    return 1, number.exponent_bits, number.mantissa_bits
+def _widths(fmt: Format) -> tuple[int, int, int]:
+    return 1, fmt.exponent_bits, fmt.mantissa_bits
 
 
-def _draw_range(axes: Axes, row: int, number: Format) -> None:
+def _draw_range(axes: Axes, row: int, fmt: Format) -> None:
     """A bar from the smallest normal to the largest number, and a pale one for the subnormal numbers below."""
-    low, normal, high = (log2(x) for x in (number.smallest_subnormal, number.smallest_normal, number.largest))
+    low, normal, high = (log2(x) for x in (fmt.smallest_subnormal, fmt.smallest_normal, fmt.largest))
     axes.barh(row, high - normal, left=normal, height=0.5, color=COLORS["fourth"])
     axes.barh(row, normal - low, left=low, height=0.5, color=COLORS["fourth"], alpha=0.35)
 
 
-def _draw_bits(axes: Axes, number: Format, pattern: int) -> None:
-    _draw_fields(axes, 0, number)
-    for place, bit in enumerate(f"{pattern:0{number.bits}b}"):
+def _draw_bits(axes: Axes, fmt: Format, pattern: int) -> None:
+    _draw_fields(axes, 0, fmt)
+    for place, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
         axes.text(place + 0.45, 0, bit, ha="center", va="center", color=BIT_INK, fontsize=10)
-    sign, exponent, mantissa = number.fields(pattern)
-    power = max(exponent, 1) - number.bias
-    _name_fields(axes, number, -0.75, 0.33)
+    sign, exponent, mantissa = fmt.fields(pattern)
+    power = max(exponent, 1) - fmt.bias
+    _name_fields(axes, fmt, -0.75, 0.33)
     caption = f"sign {sign}; exponent field {exponent}, so times 2^{power}; mantissa field {mantissa}"
     axes.text(0, 0.8, caption, va="center", fontsize=9)
     drawing(axes, (-0.5, 32.5), (1.2, -1.2))
 
 
-def _draw_neighbors(axes: Axes, number: Format, value: float, asked_for: float) -> None:
-    spacing = number.spacing(value)
+def _draw_neighbors(axes: Axes, fmt: Format, value: float, asked_for: float) -> None:
+    spacing = fmt.spacing(value)
     low, high = value - 4.5 * spacing, value + 4.5 * spacing
-    marks = [number.nearest(torch.tensor(max(low, -number.largest), dtype=torch.float64)).item()]
-    while marks[-1] < min(high, number.largest):
+    marks = [fmt.nearest(torch.tensor(max(low, -fmt.largest), dtype=torch.float64)).item()]
+    while marks[-1] < min(high, fmt.largest):
         below = nextafter(abs(marks[-1]), 0) if marks[-1] < 0 else marks[-1]
-        marks.append(marks[-1] + number.spacing(below))
+        marks.append(marks[-1] + fmt.spacing(below))
     axes.plot(marks, [0] * len(marks), "|", color=COLORS["ink"], markersize=22)
     axes.plot([value], [0], "o", color=COLORS["first"], markersize=9)
     words = {"ha": "center", "va": "center", "fontsize": 9}
@@ -597,7 +597,7 @@ def _draw_neighbors(axes: Axes, number: Format, value: float, asked_for: float) 
     if low <= asked_for <= high:
         axes.plot([asked_for], [0.3], "v", color=COLORS["second"], markersize=9)
         axes.text(asked_for, 0.52, "the number asked for", color=writing("second"), **words)
-    axes.text(low, -0.42, f"│ numbers of {number.name}", ha="left", va="center", fontsize=9)
+    axes.text(low, -0.42, f"│ numbers of {fmt.name}", ha="left", va="center", fontsize=9)
     axes.set(xlim=(low, high), ylim=(-0.6, 0.7), yticks=())
     axes.ticklabel_format(axis="x", useOffset=False)
     axes.locator_params(axis="x", nbins=5)

@@ -36,7 +36,7 @@ def ring_on_rank() -> list[list[str]]:
     the first turn.
     """
     ranks = dist.get_world_size()
-    tensor, seen, exchange = torch.full((ranks,), 2.0 ** dist.get_rank()), [], ring._exchange
+    tensor, seen, exchange = torch.full((ranks,), 2.0 ** dist.get_rank()), [], ring.exchange
 
     def look() -> None:
         seen.append(["".join(str(r) for r in range(ranks) if int(value) >> r & 1) for value in tensor])
@@ -45,7 +45,7 @@ def ring_on_rank() -> list[list[str]]:
         look()
         return exchange(outgoing, incoming)
 
-    with patch.object(ring, "_exchange", watched):
+    with patch.object(ring, "exchange", watched):
         ring.all_reduce(tensor)
     look()
     return seen
@@ -67,7 +67,7 @@ def average_seconds_on_rank(elements: int, times: int = 5) -> dict[str, float]:
 
     def send_both_ways() -> None:
         for _ in range(2):
-            ring._exchange(half, incoming)
+            ring.exchange(half, incoming)
 
     parts = {"send, one way": send_one_way, "one way, by 8 MiB": partial(send_one_way, 2**21)}
     parts["send, both ways"] = send_both_ways

@@ -35,7 +35,7 @@ from course_utils.script.checkpoints import parameters_in
 from course_utils.script.examples import Order, load
 from course_utils.script.optimizers import make_optimizer
 from course_utils.script.rank import this_rank
-from course_utils.script.run import Expectation, TrainingLoop, reached
+from course_utils.script.run import Expectation, TrainingLoop, last_update_begun
 from course_utils.settings import set_variable, settings
 from course_utils.training import History
 from course_utils.training.profile import ELSEWHERE, LOADING, Profile, Trace, throughput
@@ -383,9 +383,9 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> DisturbedRun:
         for number in (0, 1):
             agents.start(number)
             seen.note(f"agent {number}", "starts")
-        seen.until(lambda: reached(job.out))
+        seen.until(lambda: last_update_begun(job.out))
         seen.note("ranks", "begin update 1")
-        seen.until(lambda: reached(job.out) >= kill_at)
+        seen.until(lambda: last_update_begun(job.out) >= kill_at)
         seen.note("agent 1", "is killed, and its rank")
         agents.kill(1)
         agents.start(1)
@@ -433,7 +433,7 @@ class _Watch:
                 raise CourseError(
                     f"The run {'ended too early' if over else 'was not done'} after {now:.0f} s; it said: {output}"
                 )
-            update = reached(self.out)
+            update = last_update_begun(self.out)
             if update and (not self.progress or self.progress[-1][1] != update):
                 self.progress.append((now, update))
             time.sleep(0.02)

@@ -47,15 +47,15 @@ def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | N
     All of it is of torch's default dtype, whatever its parts were published in. Weights, training mode, seed as in `build`.
     Raises `CourseError` when Transformers has no such model, or when that needs a package that is not installed.
     """
-    model = ConvNet if isinstance(config, ConvNetConfig) else class_of(config)
+    model_class = ConvNet if isinstance(config, ConvNetConfig) else class_of(config)
     with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
         torch.manual_seed(settings().seed if seed is None else seed)
         try:
-            return model(_drop_dtypes(config)).train()
+            return model_class(_drop_dtypes(config)).train()
         except ImportError as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise CourseError(
-                f"{model.__name__} needs a package that is not installed ({reason}); install it."
+                f"{model_class.__name__} needs a package that is not installed ({reason}); install it."
             ) from error
 
 
@@ -77,15 +77,15 @@ def pretrained(config: "PretrainedConfig", weights: str) -> nn.Module:
 
     Raises `CourseError` where there are none, and where they are not those of this model.
     """
-    kind = class_of(config)
+    model_class = class_of(config)
     options = {"config": deepcopy(config), "dtype": torch.get_default_dtype(), "local_files_only": not hub.answers()}
     try:
-        model, about = kind.from_pretrained(weights, output_loading_info=True, **options)
+        model, about = model_class.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:  # Transformers raises many kinds
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise CourseError(
-            f"There are no weights of {kind.__name__} to be had from {weights} ({reason}); give a folder that save_pretrained "
-            "wrote, or a name on the Hub that can be reached."
+            f"There are no weights of {model_class.__name__} to be had from {weights} ({reason}); give a folder that "
+            "save_pretrained wrote, or a name on the Hub that can be reached."
         ) from error
     others = sorted(map(str, [*about["missing_keys"], *about["unexpected_keys"], *about["mismatched_keys"]]))
     if others:
@@ -109,8 +109,8 @@ def class_of(config: "PretrainedConfig") -> type[nn.Module]:
         for task in (*_CLASSIFIERS, *_TASKS) if _has_names_of_classes(config) else _TASKS:
             classes = getattr(transformers, f"AutoModelFor{task}")._model_mapping
             if type(config) in classes:
-                kind = classes[type(config)]
-                return kind[0] if isinstance(kind, tuple) else kind
+                model_class = classes[type(config)]
+                return model_class[0] if isinstance(model_class, tuple) else model_class
     raise CourseError(
         f"Transformers has no model {named or 'for ' + type(config).__name__}; set the configuration's architectures to the "
         "name of one of its classes, or give a function that makes the model."

@@ -71,26 +71,26 @@ def configuration(name: str, *, labels: int | None = None, scale: Scale | None =
     name = known_as(name)
     if name in PUBLIC:
         model = PUBLIC[name]
-        kind = getattr(transformers, model.architecture).config_class
-        _refuse_unknown(changes, kind)
-        return kind(**{**model.sizes, **changes, "architectures": [model.architecture]})
+        config_class = getattr(transformers, model.architecture).config_class
+        _refuse_unknown(changes, config_class)
+        return config_class(**{**model.sizes, **changes, "architectures": [model.architecture]})
     if "num_labels" in changes or not (labels is None or (type(labels) is int and labels > 0)):
         raise CourseError(
             "The number of classes is labels=…, a whole number from 1 on; leave it out for a language model."
         )
     family, sizes = _family_and_sizes(name, scale)
-    config_class, language_model, classifier = FAMILIES[family]
-    kind = getattr(transformers, config_class)
-    _refuse_unknown(changes, kind)
+    config_name, language_model, classifier = FAMILIES[family]
+    config_class = getattr(transformers, config_name)
+    _refuse_unknown(changes, config_class)
     for change, value in changes.items():
         if change in SIZES and value is not None:  # as GPT-2's inner width may be, and Llama's width of a head
             require_count(change, value)
     if name in FAMILIES and scale is None:
-        _refuse_half_a_size(name, sizes, changes, kind)
+        _refuse_half_a_size(name, sizes, changes, config_class)
     try:
-        config = kind(**{**sizes, **changes}, **({} if labels is None else {"num_labels": labels}))
+        config = config_class(**{**sizes, **changes}, **({} if labels is None else {"num_labels": labels}))
     except Exception as error:  # Transformers checks by kinds of its own, and names the setting in the last line
-        raise CourseError(f"{kind.__name__} does not take this: {_last_line(error)}.") from error
+        raise CourseError(f"{config_class.__name__} does not take this: {_last_line(error)}.") from error
     _refuse_sizes_that_make_no_model(config)
     if config.pad_token_id is None:
         config.pad_token_id = 0
@@ -112,22 +112,22 @@ def from_json(path: Path) -> "PretrainedConfig":
         raise CourseError(
             f"{path} could not be read as a model's config.json, an object with a model_type ({why})."
         ) from error
-    kind = CONFIG_MAPPING[family] if family in CONFIG_MAPPING else _kind_by_class(fields)
-    if kind is None:
+    config_class = CONFIG_MAPPING[family] if family in CONFIG_MAPPING else _find_config_class(fields)
+    if config_class is None:
         near = ", ".join(get_close_matches(str(family), CONFIG_MAPPING, 3)) or "none"
         raise CourseError(
             f"This version of Transformers knows no family {family!r} (nearest: {near}); update it, or give a function that "
             "makes the model."
         )
-    if kind.model_type != family:
+    if config_class.model_type != family:
         fields["family"] = family
     remarks = logging.getLogger("transformers")
     level = remarks.level
     remarks.setLevel(logging.ERROR)  # of token ids outside a vocabulary, also of those of a family's usual sizes
     try:
-        _refuse_misspelled(fields, kind, path)
-        _write_as_today(fields, kind)
-        config = kind(**fields)
+        _refuse_misspelled(fields, config_class, path)
+        _write_as_today(fields, config_class)
+        config = config_class(**fields)
     except CourseError:
         raise
     except Exception as error:  # Transformers checks by kinds of its own
@@ -140,25 +140,32 @@ def from_json(path: Path) -> "PretrainedConfig":
 
 def remarks_on(config: "PretrainedConfig") -> list[str]:
     """What a reader of a `config.json` might take for used, and Transformers does not use."""
-    kind, usual = type(config), {}
+    config_class, usual = type(config), {}
     with suppress(Exception):  # of a family that has no usual sizes
-        usual = vars(kind())
+        usual = vars(config_class())
     remarks = []
-    if getattr(config, "family", kind.model_type) != kind.model_type and "family" not in usual:
-        remarks.append(f"its family {config.family} is read as {kind.model_type}, which its class belongs to")
+    if getattr(config, "family", config_class.model_type) != config_class.model_type and "family" not in usual:
+        remarks.append(f"its family {config.family} is read as {config_class.model_type}, which its class belongs to")
     if getattr(config, "quantization_config", None):
         remarks.append("its quantization_config is left out: the model is planned as if its weights were not quantized")
-    named = {*usual, *kind.attribute_map, *signature(kind).parameters, "architectures", "family", "quantization_config"}
-    code = "".join(path.read_text(encoding="utf-8") for path in Path(getfile(kind)).parent.glob("*.py"))
+    named = {
+        *usual,
+        *config_class.attribute_map,
+        *signature(config_class).parameters,
+        "architectures",
+        "family",
+        "quantization_config",
+    }
+    code = "".join(path.read_text(encoding="utf-8") for path in Path(getfile(config_class)).parent.glob("*.py"))
     unnamed = sorted(name for name in vars(config).keys() - named if not name.startswith("_")) if usual else []
     ignored = [name for name in unnamed if not re.search(rf"\b{name}\b", code)]  # it may be read where it is there
     if ignored:
         more = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""
-        remarks.append(f"{kind.__name__} ignores {', '.join(ignored[:3])}{more}, which the configuration has")
+        remarks.append(f"{config_class.__name__} ignores {', '.join(ignored[:3])}{more}, which the configuration has")
     return remarks
 
 
-def _kind_by_class(fields: dict) -> "type[PretrainedConfig] | None":
+def _find_config_class(fields: dict) -> "type[PretrainedConfig] | None":
     """The configuration of a class that Transformers has, whatever its publisher calls the family."""
     import transformers
 
@@ -166,31 +173,31 @@ def _kind_by_class(fields: dict) -> "type[PretrainedConfig] | None":
     return getattr(getattr(transformers, str(named), None), "config_class", None)
 
 
-def _write_as_today(fields: dict, kind: type) -> None:
+def _write_as_today(fields: dict, config_class: type) -> None:
     """Switches that were numbers once; in the configurations within it too."""
     from transformers import CONFIG_MAPPING
 
-    for name, parameter in signature(kind).parameters.items():
+    for name, parameter in signature(config_class).parameters.items():
         if parameter.annotation is bool and type(fields.get(name)) is int:
             fields[name] = bool(fields[name])
-    for name, inner in getattr(kind, "sub_configs", {}).items():
+    for name, inner in getattr(config_class, "sub_configs", {}).items():
         part = fields.get(name)
         if isinstance(part, dict):
             is_known = part.get("model_type") in CONFIG_MAPPING
             _write_as_today(part, CONFIG_MAPPING[part["model_type"]] if is_known else inner)
 
 
-def _refuse_misspelled(fields: dict, family: type, path: Path) -> None:
+def _refuse_misspelled(fields: dict, config_class: type, path: Path) -> None:
     """Transformers keeps a field that it does not know, and makes the model of its usual size; others it may well ignore."""
-    names, usual = {*signature(family).parameters, *family.attribute_map}, None
+    names, usual = {*signature(config_class).parameters, *config_class.attribute_map}, None
     with suppress(Exception):  # of a family that has no usual sizes
-        usual = family()
+        usual = config_class()
         names |= usual.to_dict().keys()
     sizes = {name for name in names - fields.keys() if name in SIZES or _is_a_size(name, getattr(usual, name, None))}
     for name in sorted(fields.keys() - names):
         for near in get_close_matches(name, sizes, 1, cutoff=0.9):
             raise CourseError(
-                f"{path} has a field {name!r}, which {family.model_type} does not know; rename it to {near!r}."
+                f"{path} has a field {name!r}, which {config_class.model_type} does not know; rename it to {near!r}."
             )
 
 
@@ -227,16 +234,18 @@ def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
     return name, sizes | {"bos_token_id": None, "eos_token_id": None}
 
 
-def _refuse_unknown(changes: dict, kind: type) -> None:
-    usual = kind()
+def _refuse_unknown(changes: dict, config_class: type) -> None:
+    usual = config_class()
     for change in changes:
         if not hasattr(usual, change):
-            raise CourseError(f"{kind.__name__} has no setting {change!r}; see its documentation for the names it has.")
+            raise CourseError(
+                f"{config_class.__name__} has no setting {change!r}; see its documentation for the names it has."
+            )
 
 
-def _refuse_half_a_size(name: str, sizes: dict, changes: dict, kind: type) -> None:
+def _refuse_half_a_size(name: str, sizes: dict, changes: dict, config_class: type) -> None:
     """Sizes that belong together come together: else most of a large model would silently be the small one's."""
-    given = {kind.attribute_map.get(change, change) for change in changes}
+    given = {config_class.attribute_map.get(change, change) for change in changes}
     together = [size for size in sizes if size in SIZES and "position" not in size]
     left_out = [f"{size}={sizes[size]}" for size in together if size not in given]
     if left_out and given & set(together) - {"vocab_size"}:

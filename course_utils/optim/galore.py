@@ -37,17 +37,21 @@ class GaLore(AdamW):
         return super().new_state(parameter.new_empty(group["rank"], max(parameter.shape)), group)
 
     def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
-        """AdamW's step N at a rate of 1, from zeros with the gradient R, of which `move` makes a step of θ."""
+        """AdamW's own, or for a matrix that is projected `update_projected`, on its rows or its columns."""
         if not is_projected(parameter.shape, group["rank"]):
             super().update(parameter, gradient, state, group)
             return
         rows, columns = parameter.shape
         theta, gradient = (t if rows <= columns else t.T for t in (parameter, gradient))
+        self.update_projected(theta, gradient, state, group)
+
+    def narrow_step(self, gradient: Float[Tensor, "m n"], state: dict, group: dict) -> tuple[Tensor, Tensor, Tensor]:
+        """P, R, and AdamW's step N at a rate of 1, from zeros with the gradient R."""
         projection = self.projection(gradient, state, group)
         narrow = projection.T @ gradient
         step = torch.zeros_like(narrow)
         super().update(step, narrow, state, {**group, "lr": 1.0})
-        self.move(theta, gradient, projection, narrow, step, state, group)
+        return projection, narrow, step
 
     def projection(self, gradient: Float[Tensor, "m n"], state: dict, group: dict) -> Float[Tensor, "m r"]:
         """The `rank` directions in which this step's gradient, or an earlier one's, is largest."""
@@ -56,22 +60,13 @@ class GaLore(AdamW):
             state["projection"] = directions[:, : group["rank"]].to(gradient.dtype, copy=True)
         return state["projection"]
 
-    def move(
-        self,
-        theta: Float[Tensor, "m n"],
-        gradient: Float[Tensor, "m n"],
-        projection: Float[Tensor, "m r"],
-        narrow: Float[Tensor, "r n"],
-        step: Float[Tensor, "r n"],
-        state: dict,
-        group: dict,
-    ) -> None:
+    def update_projected(self, theta: Float[Tensor, "m n"], gradient: Tensor, state: dict, group: dict) -> None:
         """θ ← θ + α · scale · P N."""
+        projection, _, step = self.narrow_step(gradient, state, group)
         theta.addmm_(projection, step, alpha=group["lr"] * group["scale"])
 
     @classmethod
     def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, rank: float = 128) -> int:
-        """Bytes of state for one parameter tensor."""
         if not is_projected(shape, rank):
             return super().state_bytes(shape, itemsize)
         return super().state_bytes((rank, max(shape)), itemsize) + rank * min(shape) * itemsize
@@ -97,17 +92,9 @@ class APOLLO(GaLore):
         shape = len(gradient), group["rank"]
         return torch.randn(shape, generator=generator, device=gradient.device).to(gradient.dtype) / sqrt(group["rank"])
 
-    def move(
-        self,
-        theta: Float[Tensor, "m n"],
-        gradient: Float[Tensor, "m n"],
-        projection: Float[Tensor, "m r"],
-        narrow: Float[Tensor, "r n"],
-        step: Float[Tensor, "r n"],
-        state: dict,
-        group: dict,
-    ) -> None:
+    def update_projected(self, theta: Float[Tensor, "m n"], gradient: Tensor, state: dict, group: dict) -> None:
         """θ ← θ − α · scale · G, each column times how much Adam made of R's; at rank 1 all by one number."""
+        projection, narrow, step = self.narrow_step(gradient, state, group)
         columns = 0 if group["rank"] > 1 else (0, 1)
         factors = step.norm(dim=columns, keepdim=True) / narrow.norm(dim=columns, keepdim=True).clamp(min=1e-30)
         size = (gradient * factors).norm()
@@ -118,7 +105,6 @@ class APOLLO(GaLore):
 
     @classmethod
     def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, rank: float = 128) -> int:
-        """Bytes of state for one parameter tensor."""
         beside = itemsize - rank * min(shape) * itemsize if is_projected(shape, rank) else 0
         return super().state_bytes(shape, itemsize, rank) + beside
 

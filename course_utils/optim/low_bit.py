@@ -42,7 +42,6 @@ class AdamW16bit(AdamW):
 
     @classmethod
     def state_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
-        """Bytes of state for one parameter tensor, whatever its type."""
         return super().state_bytes(shape, 2)
 
     @classmethod
@@ -66,21 +65,22 @@ class AdamW4bit(AdamW8bit):
     def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Both averages at zero, with half as many bytes for codes."""
         state = super().new_state(parameter, group)
-        codes = {name: pack(t) for name, t in state.items() if f"absmax{name[-1]}" in state and name[:5] == "state"}
-        return {**state, **codes}
+        for number in self.names:
+            if f"absmax{number}" in state:
+                state[f"state{number}"] = pack_nibbles(state[f"state{number}"])
+        return state
 
     def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """The 8-bit update, with a byte for each code while it lasts."""
         narrow = [name for name in ("state1", "state2") if state[name].dtype == torch.uint8]
-        wide = {**state, **{name: unpack(state[name], parameter.numel()) for name in narrow}}
+        wide = {**state, **{name: unpack_nibbles(state[name], parameter.numel()) for name in narrow}}
         super().update(parameter, gradient, wide, group)
-        state.update({name: pack(wide[name]) for name in narrow})
+        state.update({name: pack_nibbles(wide[name]) for name in narrow})
 
     @classmethod
     def state_bytes(
         cls, shape: Sequence[int], itemsize: int = 4, min_8bit_size: int = 4096, block_size: int = 128
     ) -> int:
-        """Bytes of state for one parameter tensor, without the two codebooks."""
         elements = prod(shape)
         if elements < min_8bit_size:
             return super().state_bytes(shape, itemsize, min_8bit_size)
@@ -99,12 +99,12 @@ def steps_above_zero(device: torch.device | str = "cpu") -> Float[Tensor, " 16"]
     return torch.arange(1, 17, device=device) / 16
 
 
-def pack(codes: UInt8[Tensor, "..."]) -> UInt8[Tensor, " bytes"]:
+def pack_nibbles(codes: UInt8[Tensor, "..."]) -> UInt8[Tensor, " bytes"]:
     """Codes below 16, two to a byte, the first in the upper half; a last one alone is followed by 0."""
     upper, lower = torch.nn.functional.pad(codes.flatten(), (0, codes.numel() % 2)).view(-1, 2).unbind(1)
     return upper << 4 | lower
 
 
-def unpack(packed: UInt8[Tensor, " bytes"], count: int) -> UInt8[Tensor, " {count}"]:
+def unpack_nibbles(packed: UInt8[Tensor, " bytes"], count: int) -> UInt8[Tensor, " {count}"]:
     """The first `count` codes, a byte each."""
     return torch.stack([packed >> 4, packed & 15], 1).flatten()[:count]

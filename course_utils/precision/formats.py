@@ -109,8 +109,8 @@ class Format:
 
 
 FORMATS = {
-    number.name: number
-    for number in (
+    fmt.name: fmt
+    for fmt in (
         Format("fp32", 8, 23),
         Format("tf32", 8, 10),
         Format("bf16", 8, 7),

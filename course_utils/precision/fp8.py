@@ -14,42 +14,40 @@ from torch import Tensor
 from course_utils.precision.formats import Format
 
 
-def fitting_scale(largest: float, number: Format) -> float:
+def fitting_scale(largest: float, fmt: Format) -> float:
     """The factor that brings `largest` to the largest number of the format; 1 for 0, inf and NaN."""
-    return number.largest / largest if 0 < largest < inf else 1.0
+    return fmt.largest / largest if 0 < largest < inf else 1.0
 
 
-def fake_quantize(
-    values: Float[Tensor, "*shape"], number: Format, scale: float | None = None
-) -> Float[Tensor, "*shape"]:
+def fake_quantize(values: Float[Tensor, "*shape"], fmt: Format, scale: float | None = None) -> Float[Tensor, "*shape"]:
     """`values` as they come back from the format: times the scale, rounded, divided. What is too large is clamped.
 
     By default the scale is the one that fits the largest value ("amax"). In float64 in between: the scale of a tensor of very
     small values is too large for float32.
     """
-    scale = fitting_scale(values.abs().max().item(), number) if scale is None else scale
-    scaled = (values.double() * scale).clamp(-number.largest, number.largest)
-    return (number.nearest(scaled) / scale).to(values.dtype)
+    scale = fitting_scale(values.abs().max().item(), fmt) if scale is None else scale
+    scaled = (values.double() * scale).clamp(-fmt.largest, fmt.largest)
+    return (fmt.nearest(scaled) / scale).to(values.dtype)
 
 
 def fake_quantize_blocks(
-    values: Float[Tensor, "*shape"], number: Format, size: int, steps: Format | None = None
+    values: Float[Tensor, "*shape"], fmt: Format, size: int, steps: Format | None = None
 ) -> Float[Tensor, "*shape"]:
-    """The same with a scale for each `size` neighbors in a row, which makes their largest the format's largest.
+    """`fake_quantize` with a scale for each `size` neighbors in a row, which makes their largest the format's largest.
 
     A scale is stored in eight bits. MXFP8 rounds it to a power of two, so that nothing is clamped. NVFP4 rounds it to a number of
     `steps`, which is E4M3, in units of one scale of the whole tensor. Raises `RuntimeError` unless `size` divides a row.
     """
     blocks = values.double().unflatten(-1, (-1, size))
-    unit = blocks.abs().amax(-1, keepdim=True) / number.largest  # what a 1 of the format stands for
+    unit = blocks.abs().amax(-1, keepdim=True) / fmt.largest  # what a 1 of the format stands for
     if steps is None:
         unit = unit.log2().ceil().exp2()
     else:
         whole = unit.max() / steps.largest
         unit = steps.nearest(unit / whole) * whole
     unit = torch.where(unit > 0, unit, 0.0)  # 0 of a block of zeros, and where the scale itself is rounded to 0
-    scaled = torch.where(unit > 0, blocks / unit, 0.0).clamp(-number.largest, number.largest)
-    return (number.nearest(scaled) * unit).flatten(-2).to(values.dtype)
+    scaled = torch.where(unit > 0, blocks / unit, 0.0).clamp(-fmt.largest, fmt.largest)
+    return (fmt.nearest(scaled) * unit).flatten(-2).to(values.dtype)
 
 
 def matmul(

@@ -15,24 +15,26 @@ from course_utils.precision.formats import FORMATS
 class RoundToNearest(torch.optim.Optimizer):
     """Updates a float32 copy of each 16-bit parameter and rounds it to nearest: a small update is lost.
 
-    `make(groups)` builds the optimizer of the copies; its state is float32. A copy lives only while its parameter is
+    `make_optimizer(groups)` builds the optimizer of the copies; its state is float32. A copy lives only while its parameter is
     updated. Parameters of 32 bits are updated directly.
     """
 
     extra_bytes_per_param = 0  # beside the state of the inner optimizer
 
-    def __init__(self, params: Iterable, make: Callable[[list[dict]], torch.optim.Optimizer]):
+    def __init__(self, params: Iterable, make_optimizer: Callable[[list[dict]], torch.optim.Optimizer]):
         super().__init__(params, {})
         self._copies = {p: torch.empty(0, device=p.device) for group in self.param_groups for p in group["params"]}
-        self.inner = make([{**g, "params": [self._copies[p] for p in g["params"]]} for g in self.param_groups])
+        self.inner = make_optimizer(
+            [{**g, "params": [self._copies[p] for p in g["params"]]} for g in self.param_groups]
+        )
         for group, inside in zip(self.param_groups, self.inner.param_groups, strict=True):
             group.update({name: value for name, value in inside.items() if name != "params"})
 
-    def dequantize(self, theta: Float[Tensor, "*shape"], state: dict) -> Float32[Tensor, "*shape"]:
+    def widen(self, theta: Float[Tensor, "*shape"], state: dict) -> Float32[Tensor, "*shape"]:
         """θ in float32, to be updated in place."""
         return theta.float()
 
-    def quantize(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
+    def write_back(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
         """Write the updated copy back into θ."""
         theta.copy_(copy)
 
@@ -49,11 +51,11 @@ class RoundToNearest(torch.optim.Optimizer):
 
     def _step_one(self, theta: Tensor, copy: Tensor) -> None:
         is_16_bit = theta.dtype != torch.float32
-        copy.data = self.dequantize(theta, self.state[theta]) if is_16_bit else theta.data
+        copy.data = self.widen(theta, self.state[theta]) if is_16_bit else theta.data
         copy.grad, self.inner.state[copy] = theta.grad.float(), self.state[theta]  # one state for both
         self.inner.step()  # moves this one alone: no other copy has a gradient now
         if is_16_bit:
-            self.quantize(copy.data, theta, self.state[theta])
+            self.write_back(copy.data, theta, self.state[theta])
         copy.data, copy.grad = torch.empty(0, device=theta.device), None
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -71,14 +73,14 @@ class StochasticRounding(RoundToNearest):
     Gupta et al. (2015); for weights in bfloat16 Zamirai et al. (2021), *Revisiting BFloat16 Training*.
     """
 
-    def __init__(self, params: Iterable, make: Callable[[list[dict]], torch.optim.Optimizer], seed: int = 0):
-        super().__init__(params, make)
+    def __init__(self, params: Iterable, make_optimizer: Callable[[list[dict]], torch.optim.Optimizer], seed: int = 0):
+        super().__init__(params, make_optimizer)
         self.generator = torch.Generator(next(iter(self._copies)).device).manual_seed(seed)
 
-    def quantize(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
+    def write_back(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
         """θ becomes one of the two neighbors of the updated copy."""
-        number = FORMATS["bf16" if theta.dtype == torch.bfloat16 else "fp16"]
-        theta.copy_(number.stochastic(copy, self.generator))
+        fmt = FORMATS["bf16" if theta.dtype == torch.bfloat16 else "fp16"]
+        theta.copy_(fmt.stochastic(copy, self.generator))
 
     def state_dict(self) -> dict:
         """With the state of the random numbers."""
@@ -95,11 +97,11 @@ class KahanSum(RoundToNearest):
 
     extra_bytes_per_param = 2
 
-    def dequantize(self, theta: Float[Tensor, "*shape"], state: dict) -> Float32[Tensor, "*shape"]:
+    def widen(self, theta: Float[Tensor, "*shape"], state: dict) -> Float32[Tensor, "*shape"]:
         """θ and what was dropped, which has 16 bits as well."""
         return theta.float() + state.get("residual", 0)
 
-    def quantize(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
+    def write_back(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
         """Round, and keep the rest."""
         theta.copy_(copy)
         state["residual"] = (copy - theta.float()).to(theta.dtype)
@@ -110,11 +112,11 @@ class MasterWeights(RoundToNearest):
 
     extra_bytes_per_param = 4
 
-    def dequantize(self, theta: Float[Tensor, "*shape"], state: dict) -> Float32[Tensor, "*shape"]:
+    def widen(self, theta: Float[Tensor, "*shape"], state: dict) -> Float32[Tensor, "*shape"]:
         """The master itself."""
         return state["master"] if "master" in state else theta.float()
 
-    def quantize(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
+    def write_back(self, copy: Float32[Tensor, "*shape"], theta: Float[Tensor, "*shape"], state: dict) -> None:
         """Keep the master, and round it."""
         theta.copy_(copy)
         state["master"] = copy

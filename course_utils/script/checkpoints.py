@@ -46,7 +46,7 @@ class Checkpoints:
                     shutil.rmtree(begun)
             except OSError as error:
                 raise self._not_written(error) from error
-        self._meet()
+        self._barrier()
 
     def save(self, step: int, more: dict) -> None:
         """Write the state after update `step`; `more` are plain values to keep with it, those of rank 0."""
@@ -54,7 +54,7 @@ class Checkpoints:
         try:
             if self.rank == 0:
                 partial.mkdir(exist_ok=True)
-            self._meet()
+            self._barrier()
             if self.engine.opaque:
                 self.engine.write(partial)
             else:
@@ -64,16 +64,16 @@ class Checkpoints:
                 }
                 with _silence():
                     dcp.save(state, storage_writer=FileSystemWriter(partial), no_dist=self.ranks == 1)
-            self._meet()
+            self._barrier()
             if self.rank == 0:
                 about = {"step": step, "ranks": self.ranks, "identity": self.identity, "more": more}
-                self._name(partial, about)
+                self._publish(partial, about)
         except _ERRORS as error:
             raise self._not_written(error) from error
-        self._meet()
+        self._barrier()
 
-    def _name(self, partial: Path, about: dict) -> None:
-        """Give it its name, now that all is written, and drop those that are too old."""
+    def _publish(self, partial: Path, about: dict) -> None:
+        """Give a checkpoint that is written its final name, and drop those that are too old."""
         about["files"] = _sync(partial)
         (partial / _RUN).write_text(json.dumps(about), encoding="utf-8")
         _sync(partial)
@@ -181,7 +181,7 @@ class Checkpoints:
         is_count_on_host = about.size == torch.Size() and not self.engine.keeps_counts_on_device
         return torch.empty(about.size, dtype=dtype, device="cpu" if is_count_on_host else parameter.device)
 
-    def _meet(self) -> None:
+    def _barrier(self) -> None:
         if self.ranks > 1:
             dist.barrier()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from course_utils.distributed.torchrun import announce
-from course_utils.script.engines import Engine, Make
+from course_utils.script.engines import Engine, MakeOptimizer
 from course_utils.settings import set_variable, settings, variables
 
 _STATE = "deepspeed"  # the folder of DeepSpeed's files in a checkpoint
@@ -27,7 +27,7 @@ class DeepSpeed(Engine):
     def __init__(
         self,
         plain: nn.Module,
-        make: Make,
+        make_optimizer: MakeOptimizer,
         *,
         stage: int,
         precision: str,
@@ -49,7 +49,7 @@ class DeepSpeed(Engine):
             "steps_per_print": 10**9,
         }
         self.plain, self.clips = plain, clip_to is not None
-        self.model, self.optimizer, *_ = library.initialize(model=plain, optimizer=make(plain), config=config)
+        self.model, self.optimizer, *_ = library.initialize(model=plain, optimizer=make_optimizer(plain), config=config)
 
     @contextmanager
     def around(self, is_last: bool) -> Iterator[None]:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from course_utils.memory.step.sharded import shard_blocks, share_state
 
-Make = Callable[[nn.Module], Optimizer]
+MakeOptimizer = Callable[[nn.Module], Optimizer]
 
 
 class Engine:
@@ -27,9 +27,9 @@ class Engine:
     averages, opaque, casts_itself = False, False, False
     norm: torch.Tensor | float = math.nan
 
-    def __init__(self, plain: nn.Module, make: Make):
+    def __init__(self, plain: nn.Module, make_optimizer: MakeOptimizer):
         self.plain = self.model = plain
-        self.optimizer = self.stateful = make(plain)
+        self.optimizer = self.stateful = make_optimizer(plain)
 
     @property
     def keeps_counts_on_device(self) -> bool:
@@ -70,8 +70,8 @@ class Ddp(Engine):
 
     averages = True
 
-    def __init__(self, plain: nn.Module, make: Make):
-        super().__init__(plain, make)
+    def __init__(self, plain: nn.Module, make_optimizer: MakeOptimizer):
+        super().__init__(plain, make_optimizer)
         self.model = DistributedDataParallel(plain)
 
     def around(self, is_last: bool) -> AbstractContextManager:
@@ -79,10 +79,10 @@ class Ddp(Engine):
 
 
 class Zero1(Ddp):
-    """The same, and `ZeroRedundancyOptimizer`: every rank updates its own share of the parameters (Rajbhandari et al. 2020)."""
+    """DDP with `ZeroRedundancyOptimizer`: every rank updates its own share of the parameters (Rajbhandari et al. 2020)."""
 
-    def __init__(self, plain: nn.Module, make: Make):
-        super().__init__(plain, lambda model: share_state(make(model)))
+    def __init__(self, plain: nn.Module, make_optimizer: MakeOptimizer):
+        super().__init__(plain, lambda model: share_state(make_optimizer(model)))
         self.stateful = self.optimizer.optim
 
 
@@ -91,6 +91,8 @@ class Fsdp2(Engine):
 
     averages, casts_itself = True, True
 
-    def __init__(self, plain: nn.Module, make: Make, *, device: torch.device, halves: bool, replicas: int = 1):
+    def __init__(
+        self, plain: nn.Module, make_optimizer: MakeOptimizer, *, device: torch.device, halves: bool, replicas: int = 1
+    ):
         shard_blocks(plain, device.type, replicas, halves=halves)
-        super().__init__(plain, make)
+        super().__init__(plain, make_optimizer)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from course_utils.memory.step.model import Source, source_of
 from course_utils.script.job import Job
 from course_utils.settings import settings, variables
 from course_utils.techniques.chunked_loss import IGNORED
-from course_utils.techniques.packing import first_fit
+from course_utils.techniques.packing import first_fit, lay_out
 
 PACKED = ("llama", "gpt2", "gpt_neox", "gptj", "gpt_neo", "mistral", "qwen2", "qwen3", "gemma", "phi3")
 """Families that are known to separate documents at positions that restart; in others the documents of a row see each other."""
@@ -106,10 +106,10 @@ def _source(job: Job) -> Source:
     else:
         labels = data.load_functions()["train"].features["label"].num_classes
         source = source_of(models.configuration("distilbert", labels=labels))
-    kind = models.building.class_of(source.config)
-    if job.model and not is_causal(kind):
+    model_class = models.building.class_of(source.config)
+    if job.model and not is_causal(model_class):
         raise CourseError(
-            f"{job.model} is not a causal language model ({kind.__name__}); use GPT-2 or Llama, for example."
+            f"{job.model} is not a causal language model ({model_class.__name__}); use GPT-2 or Llama, for example."
         )
     if job.packed and source.config.model_type not in PACKED:
         raise CourseError(
@@ -172,7 +172,7 @@ def _documents(path: Path) -> tuple[list[str], str]:
     return texts, hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
-def _tokenizer(name: str | Path):
+def _tokenizer(name: str | Path) -> tuple[Callable[[str], list[int]], int]:
     """A function from a text to its tokens, and how many kinds there are."""
     if name == "bytes":
         return lambda text: list((text + "\n").encode()), 256
@@ -199,15 +199,8 @@ def _pack(documents: list[torch.Tensor], sequence: int) -> tuple[dict[str, torch
     """
     pieces = [piece for document in documents for piece in document.split(sequence) if len(piece) > 1]
     rows = first_fit([len(piece) for piece in pieces], sequence)
-    ids, positions = torch.zeros(2, len(rows), sequence, dtype=torch.int64)
-    labels, real = torch.full_like(ids, IGNORED), torch.zeros(len(rows), dtype=torch.int64)
-    for row, numbers in enumerate(rows):
-        end = 0
-        for number in numbers:
-            start, end = end, end + len(pieces[number])
-            ids[row, start:end] = pieces[number]
-            positions[row, start:end] = torch.arange(end - start)
-            labels[row, start + 1 : end] = pieces[number][1:]
-        real[row] = end
-        positions[row, end:] = torch.arange(sequence - end)
-    return {"input_ids": ids, "position_ids": positions, "labels": labels}, real
+    columns, owner = lay_out(pieces, rows, sequence)
+    real = (owner != IGNORED).sum(1)
+    for positions, end in zip(columns["position_ids"], real.tolist(), strict=True):
+        positions[end:] = torch.arange(sequence - end)
+    return columns, real

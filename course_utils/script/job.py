@@ -109,7 +109,7 @@ class Job:
             raise CourseError(f"--floor {self.floor} is not a share of the learning rate; use one from 0 to 1.")
         if self.warmup >= self.steps:
             raise CourseError(f"--warmup {self.warmup} does not end before the last of {self.steps} steps; use fewer.")
-        for sentence in self._contradictions():
+        if sentence := next(self._contradictions(), None):
             raise CourseError(sentence)
 
     def _contradictions(self) -> Iterator[str]:
@@ -204,6 +204,11 @@ class BatchSplit:
         """Forward passes of one rank in an update."""
         return self.job.batch // self.world_size // self.micro_batch
 
+    def micro_batches(self, rows: list[int], rank: int) -> list[list[int]]:
+        """Those of a rank, from the numbers of an update's examples."""
+        own = rows[self.job.batch // self.world_size * rank :][: self.job.batch // self.world_size]
+        return [own[i : i + self.micro_batch] for i in range(0, len(own), self.micro_batch)]
+
     @property
     def recipe(self) -> Recipe:
         """What `course plan` calls this. The model is built by it, and the bytes of a step are predicted from it."""
@@ -214,7 +219,7 @@ class BatchSplit:
         same = {name: getattr(job, name) for name in both - {"optimizer", "precision", "batch", "compiled"}}
         return Recipe(
             **same,
-            optimizer=kind.recipe or kind.make,
+            optimizer=kind.recipe or kind.make_optimizer,
             precision="fp32" if job.precision == "fp64" else job.precision,
             batch=self.micro_batch,
             accumulation=self.accumulation,

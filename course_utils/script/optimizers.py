@@ -11,21 +11,28 @@ from course_utils import optim
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.optimizers import make
 from course_utils.memory.step.recipe import OPTIMIZERS, Spec
-from course_utils.optim import ChainedOptimizer, hidden_matrices, low_bit
+from course_utils.optim import ChainedOptimizer, hidden_matrices
 
 _BY_ELEMENT = {"SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "RMSProp"}
 _BY_ELEMENT |= {"Adagrad", "AdaGrad", "Adadelta", "ASGD", "Rprop"}
-_NOT_HERE = {"LBFGS", "SparseAdam", "GaLore", "adamw4bit", "Optimizer"}  # they ask for more than parameters and a rate
+_NOT_HERE = {
+    "LBFGS",
+    "SparseAdam",
+    "GaLore",
+    "APOLLO",
+    "adamw4bit",
+    "Optimizer",
+}  # they ask for more than parameters and a rate
 
 
 @dataclass(frozen=True)
 class Kind:
-    """An optimizer by name. `make(parameters, **arguments)`; `recipe` is what predicts its bytes, None where nothing does.
+    """An optimizer by name: `make_optimizer(parameters, **arguments)`. `recipe` predicts its bytes, None where nothing does.
 
     `by_element`: every element is updated from its own gradient and state alone, so parts of a tensor can be updated apart.
     """
 
-    make: Callable
+    make_optimizer: Callable
     arguments: dict
     by_element: bool
     is_torchs: bool
@@ -37,19 +44,19 @@ def kind_of(name: str) -> Kind:
     if name == "muon":
         return Kind(_muon, {}, False, False, None)
     spec = OPTIMIZERS.get(name, Spec(name))
-    room, _, kind = spec.path.replace("torch.optim.", "torch.").partition(".")
-    places = {"torch": [torch.optim], "course": [optim, low_bit]}.get(room, [])
-    if name in OPTIMIZERS and not places and name not in _NOT_HERE:
+    room, _, class_name = spec.path.replace("torch.optim.", "torch.").partition(".")
+    place = {"torch": torch.optim, "course": optim}.get(room)
+    if name in OPTIMIZERS and place is None and name not in _NOT_HERE:
         return Kind(partial(make, name), {}, False, False, name)
-    optimizer = next((getattr(place, kind) for place in places if hasattr(place, kind)), None)
-    if not _is_optimizer(optimizer) or kind in _NOT_HERE:
+    optimizer = getattr(place, class_name, None)
+    if not _is_optimizer(optimizer) or class_name in _NOT_HERE:
         here = [one for one in OPTIMIZERS if one not in _NOT_HERE]
-        classes = {one for place in places for one, value in vars(place).items() if _is_optimizer(value)} - _NOT_HERE
+        classes = {one for one in dir(place) if _is_optimizer(getattr(place, one))} - _NOT_HERE
         choices = (*here, "muon", *(f"{room}.{one}" for one in sorted(classes)))
         choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(here)}."
         raise CourseError(f"No optimizer {name!r} trains here; {suggest(name, choices, choose)}")
     recipe = name if name in OPTIMIZERS else partial(optimizer, lr=1e-3)
-    return Kind(optimizer, spec.options, kind in _BY_ELEMENT, room == "torch", recipe)
+    return Kind(optimizer, spec.options, class_name in _BY_ELEMENT, room == "torch", recipe)
 
 
 def make_optimizer(name: str, model: nn.Module, lr: float, options: dict) -> torch.optim.Optimizer:
@@ -57,7 +64,7 @@ def make_optimizer(name: str, model: nn.Module, lr: float, options: dict) -> tor
     kind = kind_of(name)
     trained = model if name == "muon" else [p for p in model.parameters() if p.requires_grad]
     try:
-        return kind.make(trained, lr=lr, **kind.arguments | options)
+        return kind.make_optimizer(trained, lr=lr, **kind.arguments | options)
     except (TypeError, ValueError) as error:
         raise CourseError(f"{name} does not take this: {error}; change --option.") from error
 

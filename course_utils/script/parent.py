@@ -8,7 +8,7 @@ from multiprocessing.connection import wait
 
 from course_utils.settings import set_variable, variables
 
-_LOOKS = 0.5  # seconds
+_SECONDS_BETWEEN_LOOKS = 0.5
 _NAME = "COURSE_PARENT"
 
 
@@ -21,14 +21,14 @@ def end_with_parent() -> None:
 
     def look() -> None:
         while os.getppid() == parent:
-            time.sleep(_LOOKS)
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
         os._exit(1)
 
     threading.Thread(target=look, daemon=True).start()
 
 
 def end_with_beginner() -> None:
-    """The same in a process that `distributed.launch.start` began, whose parent may be the server that it is forked from."""
+    """End this process after the one that began it by `launch.start`; its parent may be the server that it is forked from."""
     set_variable(_NAME, str(os.getpid()))
     beginner = parent_process().sentinel
 

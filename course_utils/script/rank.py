@@ -14,16 +14,16 @@ from course_utils.errors import CourseError
 from course_utils.settings import settings, variables
 
 _BACKEND = {"cpu": "gloo", "cuda": "cuda:nccl,cpu:gloo"}
-_LOOKS = 0.5  # seconds between two looks for a lock
+_SECONDS_BETWEEN_TRIES = 0.5  # to get a lock
 _TRIES = 20
 _PATIENCE = 300.0  # seconds that a collective may take before its rank gives up
 
 
 @dataclass(frozen=True)
 class ThisRank:
-    """Which rank this process is, of how many; `agent` says that one watches over it.
+    """Which rank this process is, of how many; `agent` says that one of torchrun's watches over it.
 
-    `stale`: that agent keeps the addresses of ranks that have ended (`FRESH_ADDRESSES`).
+    `stale`: after a restart that agent still offers the addresses of ranks that have ended; `FRESH_ADDRESSES` prevents it.
     """
 
     rank: int = 0
@@ -87,7 +87,7 @@ def alone_in(folder: Path) -> Iterator[None]:
             with suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            time.sleep(_LOOKS)
+            time.sleep(_SECONDS_BETWEEN_TRIES)
         else:
             raise CourseError(f"Another run is using {folder}; wait until it ends, or give another --out.")
         yield

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -34,13 +33,10 @@ from course_utils.script.parent import end_with_parent
 from course_utils.script.rank import ThisRank
 from course_utils.units import format_bytes
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
 _HALVES = {"autocast": torch.bfloat16, "fp16": torch.float16}
-_UPDATE = 2**20  # the number of the random state in which parameters are updated, above any micro-batch's
-_NORM = 1.0  # to which gradients are clipped
-_MEASURED = 2  # the update, of those of this process, whose memory is measured: the state is there by then
+_SEED_OF_UPDATE = 2**20  # the number of the random state in which parameters are updated, above any micro-batch's
+_CLIP_TO = 1.0  # the norm of the gradients
+_MEASURED_UPDATE = 2  # the update, of those of this process, whose memory is measured: the state is there by then
 
 
 @dataclass
@@ -146,7 +142,7 @@ class Expectation:
 
 
 class TrainingLoop:
-    """The updates of a job as one rank makes them; what is needed was prepared before."""
+    """The updates of a job as one rank makes them, each a step; what is needed was prepared before."""
 
     def __init__(
         self,
@@ -164,11 +160,11 @@ class TrainingLoop:
         self.loggers, self.say, self.progress = loggers, say, progress
         self.device = here.device
         self.order = Order(len(examples), job.batch, job.seed)
-        self.engine = self._make_engine(source)
+        self.engine = self._make_engine(self._make_model(source))
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=job.precision == "fp16")
         identity = {**job.identity, "data": examples.key}
         self.checkpoints = Checkpoints(job.out / "checkpoints", self.engine, identity, job.keep)
-        self.reached = _Reached(job.out / "reached") if here.rank == 0 else None
+        self.update_log = _UpdateLog(job.out / "reached") if here.rank == 0 else None
         self.flops, self.peak = 0, None
 
     def run(self) -> Result:
@@ -193,9 +189,9 @@ class TrainingLoop:
 
     @contextmanager
     def begun(self) -> Iterator[int]:
-        """Inside, updates can be made; the update to go on after."""
+        """Yields how many updates have been made; inside, `next` makes more."""
         self.first = self._resume()
-        self.meter = _Meter(self)
+        self.meter = _Meter()
         from tqdm.auto import tqdm
 
         is_seen = self.progress and not self.here.rank
@@ -206,29 +202,34 @@ class TrainingLoop:
     def next(self, step: int) -> int:
         """The update after update `step`, with all that goes with it; returns its number."""
         if self.here.rank == 0:
-            self.reached.note(step + 1)
+            self.update_log.note(step + 1)
         can_measure = self.here.rank == 0 and not self.job.quick and not self.engine.opaque
-        measured = can_measure and step == self.first + _MEASURED - 1
+        measured = can_measure and step == self.first + _MEASURED_UPDATE - 1
         loss, norm = self._measure_update(step) if measured else self._update(step)
-        self.meter.add(step, loss, norm, self.bar)
-        if self.job.save_every and (step + 1) % self.job.save_every == 0 and step + 1 < self.job.steps:
-            self._save(step + 1)
-        return step + 1
+        self.meter.pending[step] = loss
+        self.bar.update()
+        made, is_last = step + 1, step + 1 >= self.job.steps
+        if made % self.job.log_every == 0 or is_last:
+            self._log_row(step, norm)
+        if self.job.save_every and made % self.job.save_every == 0 and not is_last:
+            self._save(made)
+        return made
 
-    def _make_engine(self, source: Source) -> Engine:
+    def _make_model(self, source: Source) -> nn.Module:
         job = self.job
         torch.manual_seed(job.seed)  # for adapters; the weights have the settings' seed
         if job.weights:
             source = replace(source, make=partial(pretrained, source.config, job.weights))
         elif job.lora:
             self.say("The adapters are on random weights, which shows only their cost; to fine-tune, give --weights.")
-        plain = Workload(source, self.split.recipe).make_model().to(self.device)
-        if job.precision == "fp64":
-            plain.double()
+        model = Workload(source, self.split.recipe).make_model().to(self.device)
+        return model.double() if job.precision == "fp64" else model
 
-        def make(model: nn.Module) -> torch.optim.Optimizer:
-            return make_optimizer(job.optimizer, model, job.lr, job.options)
+    def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return make_optimizer(self.job.optimizer, model, self.job.lr, self.job.options)
 
+    def _make_engine(self, plain: nn.Module) -> Engine:
+        job, make = self.job, self._make_optimizer
         if job.strategy.startswith("deepspeed"):
             from course_utils.script.deepspeed import DeepSpeed
 
@@ -239,7 +240,7 @@ class TrainingLoop:
                 precision=job.precision,
                 micro_batch=self.split.micro_batch,
                 accumulation=self.split.accumulation,
-                clip_to=_NORM if job.clipping else None,
+                clip_to=_CLIP_TO if job.clipping else None,
             )
         elif job.strategy in SHARDED:
             engine = Fsdp2(plain, make, device=self.device, halves=job.precision == "autocast", replicas=job.replicas)
@@ -257,9 +258,9 @@ class TrainingLoop:
         for name, before in more["flags"].items():
             if self._flags()[name] != before:
                 self.say(f"From here on {name.replace('_', ' ')} is {self._flags()[name]} instead of {before}.")
-        if self.reached is not None and self.reached.last and step < self.job.steps:
-            again = range(step + 1, self.reached.last + 1)
-            several = f"updates {step + 1} to {self.reached.last} are" if again else "none is"
+        if self.update_log is not None and self.update_log.last and step < self.job.steps:
+            again = range(step + 1, self.update_log.last + 1)
+            several = f"updates {step + 1} to {self.update_log.last} are" if again else "none is"
             self.say(
                 f"Goes on after update {step}; {f'update {step + 1} is' if len(again) == 1 else several} computed again."
             )
@@ -275,12 +276,11 @@ class TrainingLoop:
     def _update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
         """One update: this rank's part of the loss, and the norm of the gradients where they are clipped."""
         job, split, engine, examples = self.job, self.split, self.engine, self.examples
-        rows, size = self.order[step], job.batch // split.world_size
-        own, total = rows[self.here.rank * size :][:size], examples.weights[rows].sum().item()
+        rows = self.order[step]
+        total = examples.weights[rows].sum().item()
         engine.model.train()
         loss = torch.zeros((), device=self.device)
-        for i in range(split.accumulation):
-            mine = own[i * split.micro_batch : (i + 1) * split.micro_batch]
+        for i, mine in enumerate(split.micro_batches(rows, self.here.rank)):
             self._seed(step, self.here.rank * split.accumulation + i)
             weight = examples.weights[mine].sum().item() / total
             with engine.around(is_last=i + 1 == split.accumulation), self._watch() as watch:
@@ -293,10 +293,10 @@ class TrainingLoop:
                 engine.backward(self.scaler.scale(micro_loss * gain))
             if watch is not None:
                 self.flops = sum(operator.work.flops for operator in watch.operators)
-        self._seed(step, _UPDATE)
+        self._seed(step, _SEED_OF_UPDATE)
         if job.clipping:
             self.scaler.unscale_(engine.optimizer)
-            engine.clip(_NORM)
+            engine.clip(_CLIP_TO)
         factor = _factor(job, step)
         for group in engine.optimizer.param_groups:
             group["lr"] = job.lr * factor
@@ -316,7 +316,7 @@ class TrainingLoop:
             torch.cuda.manual_seed(seed)
 
     def _measure_update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
-        """The same, and the allocator's peak of it."""
+        """One update, and the allocator's peak of it."""
         engine, allocator = self.engine, allocator_of(self.device)
         states = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
         whole = [*engine.plain.parameters(), *engine.plain.buffers(), *states]
@@ -340,6 +340,33 @@ class TrainingLoop:
             return nullcontext()
         return torch.autocast(self.device.type, halves)
 
+    def _log_row(self, step: int, norm: torch.Tensor | float) -> None:
+        """Tell the loggers and the bar about the updates since the last row; `step` is the newest, `norm` its gradients'."""
+        job, meter = self.job, self.meter
+        losses = {number + 1: float(loss) for number, loss in meter.pending.items()}  # waits for the device
+        now = time.perf_counter()
+        seconds = now - meter.row_begun
+        mean = rank.sum_over_ranks(sum(losses.values()) / len(losses), self.device)
+        tokens = sum(self.examples.tokens[self.order[number]].sum().item() for number in meter.pending)
+        flops = self.flops * self.split.accumulation * len(losses) / seconds  # of this rank
+        values = {
+            "attempt": self.update_log.attempts if self.update_log else 0,
+            "loss": mean,
+            "lr": job.lr * _factor(job, step),
+            "gradient_norm": float(norm) if job.clipping else None,
+            "tokens": tokens,
+            "tokens_per_second": tokens / seconds,
+            "flops_per_second": flops or None,
+            "utilization": flops / self.expected.flops if self.expected.flops and flops else None,
+            "seconds": now - meter.begun,
+        }
+        for logger in self.loggers:
+            logger.log(step + 1, values)
+        self.bar.set_postfix_str(f"loss {mean:.3f}, {tokens / seconds:,.0f} tokens/s")
+        meter.losses |= losses
+        meter.rows.append((tokens, seconds))
+        meter.pending, meter.row_begun = {}, time.perf_counter()
+
     def _say_end(self, result: Result) -> None:
         if result.resumed_from == result.step:
             self.say(f"All {result.step} updates are already done; increase --steps to continue.")
@@ -351,7 +378,7 @@ class TrainingLoop:
         self.say("; ".join(words) + ".")
 
 
-def reached(folder: Path) -> int:
+def last_update_begun(folder: Path) -> int:
     """Which update of the run in this folder was at work last, 0 before the first."""
     try:
         return int((folder / "reached").read_text(encoding="ascii").split()[0])
@@ -359,7 +386,7 @@ def reached(folder: Path) -> int:
         return 0
 
 
-class _Reached:
+class _UpdateLog:
     """A file that tells the process that takes a run up which update was at work last, and how often it was taken up."""
 
     def __init__(self, path: Path):
@@ -376,50 +403,19 @@ class _Reached:
 
 
 class _Meter:
-    """Figures of the updates since the last row."""
+    """Losses of the updates so far, and tokens and seconds of the rows about them."""
 
-    def __init__(self, loop: TrainingLoop):
-        self.loop, self.begun = loop, time.perf_counter()
-        self.since, self.pending = self.begun, []
-        self.rows: list[tuple[int, float]] = []  # tokens and seconds
+    def __init__(self):
+        self.begun = self.row_begun = time.perf_counter()
+        self.pending: dict[int, torch.Tensor] = {}  # losses of updates about which there is no row yet
         self.losses: dict[int, float] = {}
+        self.rows: list[tuple[int, float]] = []  # tokens and seconds
 
     @property
     def rate(self) -> float:
         """Tokens a second, without the first row, which warms up, where there are others; nan before any."""
         tokens, seconds = map(sum, zip(*(self.rows[1:] or self.rows or [(0, float("nan"))]), strict=True))
         return tokens / seconds
-
-    def add(self, step: int, loss: torch.Tensor, norm: torch.Tensor | float, bar: "tqdm") -> None:
-        """Update `step` is made; a row where it is time for one."""
-        loop = self.loop
-        self.pending.append((step, loss, norm))
-        bar.update()
-        if (step + 1) % loop.job.log_every and step + 1 < loop.job.steps:
-            return
-        losses = [float(loss) for _, loss, _ in self.pending]  # waits for the device
-        self.losses |= {number + 1: loss for (number, _, _), loss in zip(self.pending, losses, strict=True)}
-        now = time.perf_counter()
-        seconds, (step, _, norm) = now - self.since, self.pending[-1]
-        mean = rank.sum_over_ranks(sum(losses) / len(losses), loop.device)
-        tokens = sum(loop.examples.tokens[loop.order[number]].sum().item() for number, _, _ in self.pending)
-        self.rows.append((tokens, seconds))
-        flops = loop.flops * loop.split.accumulation * len(self.pending) / seconds  # of this rank
-        values = {
-            "attempt": loop.reached.attempts if loop.reached else 0,
-            "loss": mean,
-            "lr": loop.job.lr * _factor(loop.job, step),
-            "gradient_norm": float(norm) if loop.job.clipping else None,
-            "tokens": tokens,
-            "tokens_per_second": tokens / seconds,
-            "flops_per_second": flops or None,
-            "utilization": flops / loop.expected.flops if loop.expected.flops and flops else None,
-            "seconds": now - self.begun,
-        }
-        for logger in loop.loggers:
-            logger.log(step + 1, values)
-        bar.set_postfix_str(f"loss {mean:.3f}, {tokens / seconds:,.0f} tokens/s")
-        self.since, self.pending = time.perf_counter(), []
 
 
 def _factor(job: Job, step: int) -> float:

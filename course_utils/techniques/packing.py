@@ -24,10 +24,18 @@ def first_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
 
 
 def pack(documents: Sequence[Int[Tensor, " _"]], rows: Sequence[Sequence[int]], room: int) -> dict[str, Tensor]:
-    """A batch for a language model: in each row these documents, one behind the other, and padding up to `room`.
+    """A batch for a language model: rows as of `lay_out`, and the mask of `may_see`."""
+    columns, owner = lay_out(documents, rows, room)
+    return {**columns, "attention_mask": may_see(owner)}
+
+
+def lay_out(
+    documents: Sequence[Int[Tensor, " _"]], rows: Sequence[Sequence[int]], room: int
+) -> tuple[dict[str, Tensor], Int[Tensor, "rows room"]]:
+    """In each row these documents, one behind the other, and padding up to `room`; and whose each place is, by number.
 
     A label is the token at its own place, as Transformers shifts them; a document's first token is nobody's next. All are (rows,
-    room) in int64, the mask is that of `may_see`. Raises `RuntimeError` where the documents of a row are longer than `room`.
+    room) in int64. Raises `RuntimeError` where the documents of a row are longer than `room`.
     """
     ids, positions = torch.zeros(2, len(rows), room, dtype=torch.int64)
     labels, owner = torch.full((2, len(rows), room), IGNORED)
@@ -39,7 +47,7 @@ def pack(documents: Sequence[Int[Tensor, " _"]], rows: Sequence[Sequence[int]], 
             positions[row, start:end] = torch.arange(end - start)
             labels[row, start + 1 : end] = documents[number][1:]
             owner[row, start:end] = number
-    return {"input_ids": ids, "position_ids": positions, "labels": labels, "attention_mask": may_see(owner)}
+    return {"input_ids": ids, "position_ids": positions, "labels": labels}, owner
 
 
 def may_see(owner: Int[Tensor, "rows room"]) -> Bool[Tensor, "rows 1 room room"]:

@@ -84,7 +84,7 @@ class Accumulate(Callback):
         self._begin_group()
 
     def _begin_group(self) -> None:
-        self._seen = self._terms = self._first = 0  # micro-batches, ΣT and T₁ of this group
+        self._micro_batches = self._terms = self._first_terms = 0  # of this group
 
     def on_train_begin(self, run: "Run") -> None:
         """Begin with an empty group, unless the run goes on from a checkpoint."""
@@ -94,26 +94,27 @@ class Accumulate(Callback):
     def scale_loss(self, run: "Run", loss: torch.Tensor) -> torch.Tensor:
         """The loss times Tᵢ/T₁; T₁ is that of the first micro-batch in which anything counts."""
         terms = num_loss_tokens(run.model, run.batch)
-        self._first = self._first or terms
-        self._seen, self._terms = self._seen + 1, self._terms + terms
-        return loss * (terms / max(1, self._first))
+        self._first_terms = self._first_terms or terms
+        self._micro_batches += 1
+        self._terms += terms
+        return loss * (terms / max(1, self._first_terms))
 
-    def should_step(self, run: "Run") -> bool:
+    def should_update(self, run: "Run") -> bool:
         """After the k-th micro-batch, and after the last one there is."""
-        return self._seen >= self.k or run.is_last_of_epoch
+        return self._micro_batches >= self.k or run.is_last_of_epoch
 
     def before_update(self, run: "Run") -> None:
-        weights = self._terms / max(1, self._first)
+        weights = self._terms / max(1, self._first_terms)
         for parameter in run.model.parameters():
             if parameter.grad is not None and weights not in (0, 1):
                 parameter.grad.div_(weights)
         self._begin_group()
 
     def state_dict(self) -> dict:
-        return {"seen": self._seen, "terms": self._terms, "first": self._first}
+        return {"seen": self._micro_batches, "terms": self._terms, "first": self._first_terms}
 
     def load_state_dict(self, state: dict) -> None:
-        self._seen, self._terms, self._first = state["seen"], state["terms"], state["first"]
+        self._micro_batches, self._terms, self._first_terms = state["seen"], state["terms"], state["first"]
 
 
 def accumulated_step(

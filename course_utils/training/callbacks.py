@@ -32,21 +32,21 @@ class Callback:
         """What the backward pass starts from: the loss, or a multiple of it."""
         return loss
 
-    def should_step(self, run: "Run") -> bool:
+    def should_update(self, run: "Run") -> bool:
         """False to keep the gradients and go on to the next batch."""
         return True
 
     def before_update(self, run: "Run") -> None:
         """After the backward pass, before the optimizer's step."""
 
-    def update(self, run: "Run", step: Callable[[], object]) -> object:
-        """Around the optimizer's step: call `step` and return what it gave, or leave it out and return False.
+    def update(self, run: "Run", optimizer_step: Callable[[], object]) -> object:
+        """Around the optimizer's step: call it and return what it gave, or leave it out and return False.
 
         After False the schedule waits as well. The gradients are dropped in any case.
         """
-        return step()
+        return optimizer_step()
 
-    def after_step(self, run: "Run") -> None:
+    def after_batch(self, run: "Run") -> None:
         """After each batch, whether or not it ended in an update."""
 
     def on_train_end(self, run: "Run") -> None:

@@ -26,7 +26,7 @@ class SaveCheckpoints(Callback):
             raise CourseError(f"every={every}: a checkpoint is written every 1 batch or more.")
         self.path, self.every = Path(path), every
 
-    def after_step(self, run: "Run") -> None:
+    def after_batch(self, run: "Run") -> None:
         if run.step % self.every == 0:
             save(run, self.path)
 

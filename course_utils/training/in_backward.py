@@ -37,7 +37,7 @@ class UpdateInBackward(Callback):
 
         self._hooks = [parameter.register_post_accumulate_grad_hook(update) for parameter in trained]
 
-    def update(self, run: "Run", step: Callable[[], object]) -> None:
+    def update(self, run: "Run", optimizer_step: Callable[[], object]) -> None:
         pass  # nothing is left to update
 
     def on_train_end(self, run: "Run") -> None:
@@ -48,5 +48,5 @@ class UpdateInBackward(Callback):
 def _uses_all_gradients(callback: Callback) -> bool:
     return any(
         getattr(type(callback), name) is not getattr(Callback, name)
-        for name in ("before_update", "should_step", "update")
+        for name in ("before_update", "should_update", "update")
     )

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -156,10 +156,10 @@ class Run:
         with phase("update"):
             for callback in self.callbacks:
                 callback.before_update(self)
-            # Each callback wraps what the ones before it left of the optimizer's step.
-            made = reduce(
-                lambda step, callback: partial(callback.update, self, step), self.callbacks, self.optimizer.step
-            )()
+            step = self.optimizer.step
+            for callback in self.callbacks:
+                step = partial(callback.update, self, step)  # around what the callbacks before it made of the step
+            made = step()
             if self.schedule is not None and made is not False:
                 self.schedule.step()
             self.optimizer.zero_grad()
@@ -174,7 +174,9 @@ class Run:
             self.position += 1
             learning_rate = self.optimizer.param_groups[0]["lr"]
             loss, flops = self._compute_and_count(self.on_device(batch))
-            wishes = [callback.should_step(self) for callback in self.callbacks]  # each is called, whatever others say
+            wishes = [
+                callback.should_update(self) for callback in self.callbacks
+            ]  # each is called, whatever others say
             if all(wishes):
                 self.update()
             self.step += 1
@@ -183,7 +185,7 @@ class Run:
             row |= {"tokens": batch["input_ids"].numel(), "seconds": self.seconds, "flops": flops}
             self.history.steps.append(row)
             for callback in self.callbacks:
-                callback.after_step(self)
+                callback.after_batch(self)
         else:
             self.epoch, self.position = self.epoch + 1, 0
         if self.device.type == "cuda" and self.history.steps:  # it may still be at work on the last step

@@ -49,7 +49,7 @@ class Profile(Callback):
         self._profiler = self._open.enter_context(torch.profiler.profile(schedule=plan, on_trace_ready=self._store))
         self._open.enter_context(observed_by(record_function))
 
-    def after_step(self, run: "Run") -> None:
+    def after_batch(self, run: "Run") -> None:
         """The profiler's step is the loop's: it begins with the call for its batch."""
         self._profiler.step()
 

@@ -28,7 +28,7 @@ class Progress(Callback):
             self.place = display(self.bar.container, display_id=True, metadata=_LIVE)
         self.shown = time.perf_counter()
 
-    def after_step(self, run: "Run") -> None:
+    def after_batch(self, run: "Run") -> None:
         if time.perf_counter() - self.shown > _SECONDS_BETWEEN_LOOKS:
             self.shown = time.perf_counter()
             self.bar.set_postfix_str(f"loss {run.history.steps[-1]['loss'].item():.3f}", refresh=False)

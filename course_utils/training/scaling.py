@@ -39,12 +39,12 @@ class ScaleLoss(Callback):
     def before_update(self, run: "Run") -> None:
         self.scaler.unscale_(run.optimizer)
 
-    def update(self, run: "Run", step: Callable[[], object]) -> object:
+    def update(self, run: "Run", optimizer_step: Callable[[], object]) -> object:
         """Step if all gradients are finite, then adapt S; returns False if the step was skipped.
 
         Raises `CourseError` when S has been lowered to 0.
         """
-        made = False if self.scaler.overflowed(run.optimizer) else step()
+        made = False if self.scaler.overflowed(run.optimizer) else optimizer_step()
         self.scaler.update()
         if self.scaler.get_scale() == 0:
             raise CourseError(

@@ -9,10 +9,10 @@ from course_utils.hardware.calibration import seconds_of
 from course_utils.settings import settings
 
 
-def model_with_gradients(kind: Callable) -> tuple:
+def model_with_gradients(make_optimizer: Callable) -> tuple[torch.nn.Module, torch.optim.Optimizer, list[torch.Tensor]]:
     """DistilBERT-base, an optimizer of it, and a gradient for each parameter: what `update` takes."""
     model = models.distilbert_base().to(settings().device)
-    return model, kind(model.parameters()), [torch.full_like(p, 1e-3) for p in model.parameters()]
+    return model, make_optimizer(model.parameters()), [torch.full_like(p, 1e-3) for p in model.parameters()]
 
 
 def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradients: Sequence[torch.Tensor]) -> None:
@@ -22,8 +22,8 @@ def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradients: 
     optimizer.step()
 
 
-def seconds_of_update(kind: Callable) -> float:
-    """Of one `update` with an optimizer of this kind, on a model that has made its state."""
-    parts = model_with_gradients(kind)
+def seconds_of_update(make_optimizer: Callable) -> float:
+    """Of one `update` by this optimizer, on a model for which it has made its state."""
+    parts = model_with_gradients(make_optimizer)
     update(*parts)
     return seconds_of(lambda: update(*parts))

@@ -1,3 +1,5 @@
+"""Batches hold every row once, in an order that seed and epoch decide."""
+
 import pytest
 import torch
 from datasets import Dataset, DatasetDict

@@ -1,3 +1,5 @@
+"""Whether the Hub answers is asked within seconds, and never raises."""
+
 from course_utils.data import hub
 
 

@@ -1,3 +1,5 @@
+"""Accuracy and F1 against counts by hand."""
+
 import numpy as np
 import pytest
 import torch

@@ -1,3 +1,5 @@
+"""The tokenizer trained on the spot: what it learns, and what it refuses."""
+
 import pytest
 from datasets import Dataset, DatasetDict
 

@@ -108,7 +108,7 @@ def sharded(stage, sizes, ranks):
 
 
 def peaks(stages, sizes):
-    """The allocator's peaks on this rank in two runs, by stage of ZeRO."""
+    """The allocator's peaks on this rank in three runs, by stage of ZeRO."""
     ranks = dist.get_world_size()
     return {
         stage: [memory.measure(sharded(stage, sizes, ranks), step, timed=0).peak for _ in range(3)] for stage in stages

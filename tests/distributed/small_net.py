@@ -24,8 +24,8 @@ class Net(nn.Module):
         return self.last(self.seldom(hidden) if seldom else hidden)
 
 
-def data(share, step):
-    return torch.randn(5, 6, generator=torch.Generator().manual_seed(1000 * share + step))
+def data(share, step, width=6):
+    return torch.randn(5, width, generator=torch.Generator().manual_seed(1000 * share + step))
 
 
 def uses_seldom(share, step):

@@ -1,3 +1,5 @@
+"""Bytes and rounds of every method, against a ring that passes messages."""
+
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 

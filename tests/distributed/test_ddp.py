@@ -12,7 +12,7 @@ from course_utils.techniques import checkpoint, checkpoint_by_hooks
 STEPS = 10
 
 
-def optimizer_of(module):
+def make_optimizer(module):
     return torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-2)
 
 
@@ -20,7 +20,7 @@ def on_rank(wrap, micro_batches=1):
     """The state after every step on this rank."""
     rank = dist.get_rank()
     model = wrap(Net(seed=rank))
-    optimizer, states = optimizer_of(model), []
+    optimizer, states = make_optimizer(model), []
     for step in range(STEPS):
         for i in range(micro_batches):
             share = rank * micro_batches + i
@@ -37,7 +37,7 @@ def on_rank(wrap, micro_batches=1):
 def alone(shares):
     """One process that accumulates every rank's micro-batches."""
     model = Net(seed=0)
-    optimizer, states = optimizer_of(model), []
+    optimizer, states = make_optimizer(model), []
     for step in range(STEPS):
         for share in range(shares):
             (model(data(share, step), seldom=uses_seldom(share, step)).square().mean() / shares).backward()

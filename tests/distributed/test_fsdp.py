@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
+from small_net import data
 from torch import nn
 
 from course_utils.distributed import FSDP, counted, launch
@@ -28,10 +29,6 @@ class Net(nn.Module):
     def forward(self, x):
         hidden = torch.tanh(self.middle(torch.tanh(self.first(x)))) + self.shift
         return self.last(hidden) + self.head(hidden)
-
-
-def data(share, step=0):
-    return torch.randn(5, 6, generator=torch.Generator().manual_seed(1000 * share + step))
 
 
 def parts(net):
@@ -174,12 +171,12 @@ def in_halves(dtype):
     nets[1].load_state_dict(nets[0].state_dict())
     model = FSDP(nets[0], [nets[0][0], nets[0][2]], compute_dtype=dtype)
     with counted() as traffic:
-        out = model(data(dist.get_rank()))
+        out = model(data(dist.get_rank(), 0))
         out.float().square().mean().backward()
     for part in (nets[1][0], nets[1][2]):
         fully_shard(part, mp_policy=MixedPrecisionPolicy(param_dtype=dtype))
     fully_shard(nets[1], mp_policy=MixedPrecisionPolicy(param_dtype=dtype))
-    nets[1](data(dist.get_rank())).float().square().mean().backward()
+    nets[1](data(dist.get_rank(), 0)).float().square().mean().backward()
     ours = model.gather_by_name([shard.grad for shard in model.shards])
     theirs = {name: p.grad.full_tensor() for name, p in nets[1].named_parameters()}
     return out.dtype, {p.dtype for p in model.parameters()}, ours, theirs, traffic.sent

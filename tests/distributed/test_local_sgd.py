@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from small_net import data
 from torch import nn
 
 from course_utils.distributed import DDP, LocalSGD, OuterNesterov, communication, counted, launch
@@ -33,11 +34,6 @@ class Net(nn.Module):
         return self.last(torch.tanh(self.frozen(torch.tanh(self.first(x)))) + self.shift)
 
 
-def data(step):
-    draw = torch.Generator().manual_seed(1000 * dist.get_rank() + step)
-    return torch.randn(5, 6, generator=draw, dtype=torch.float64)
-
-
 def trained(net):
     return [p for p in net.parameters() if p.requires_grad]
 
@@ -46,16 +42,16 @@ def flat(tensors):
     return torch.cat([t.detach().reshape(-1) for t in tensors])
 
 
-def run(optimizer_of, steps=STEPS, extra_tensors=lambda net: (), finish=True, **options):
+def run(make_optimizer, steps=STEPS, extra_tensors=lambda net: (), finish=True, **options):
     """On a rank: the parameters and the drift after every step, the bytes sent, the net and the optimizer at the end."""
     net = Net(seed=dist.get_rank()).double()
-    optimizer = optimizer_of(trained(net))
+    optimizer = make_optimizer(trained(net))
     thetas, drifts = [], []
     with counted() as traffic:
         local = LocalSGD(optimizer, extra_tensors=extra_tensors(net), **options)
         at_start = traffic.sent
         for step in range(steps):
-            net(data(step)).square().mean().backward()
+            net(data(dist.get_rank(), step).double()).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             drifts.append(drift(trained(net)))
@@ -66,22 +62,22 @@ def run(optimizer_of, steps=STEPS, extra_tensors=lambda net: (), finish=True, **
     return thetas, drifts, traffic.sent - at_start, net, optimizer.state
 
 
-def run_ddp(optimizer_of):
+def run_ddp(make_optimizer):
     """The same with gradients averaged at every step."""
     with counted() as traffic:
         net = DDP(Net(seed=0).double())
-        optimizer, thetas = optimizer_of(trained(net)), []
+        optimizer, thetas = make_optimizer(trained(net)), []
         at_start = traffic.sent
         for step in range(STEPS):
-            net(data(step)).square().mean().backward()
+            net(data(dist.get_rank(), step).double()).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             thetas.append(flat(trained(net)))
     return thetas, traffic.sent - at_start
 
 
-def both(optimizer_of, **options):
-    return run(optimizer_of, sync_every=1, **options)[0], run_ddp(optimizer_of)[0]
+def both(make_optimizer, **options):
+    return run(make_optimizer, sync_every=1, **options)[0], run_ddp(make_optimizer)[0]
 
 
 @pytest.mark.parametrize(("ranks", "state"), [(1, "keep"), (2, "average"), (4, "keep")])
@@ -140,7 +136,7 @@ def outer_run(outer):
     anchors = [p.detach().clone().requires_grad_() for p in trained(net)]
     sgd = torch.optim.SGD(anchors, lr=outer.lr, momentum=outer.momentum, nesterov=outer.momentum > 0)
     for step in range(STEPS):
-        net(data(step)).square().mean().backward()
+        net(data(dist.get_rank(), step).double()).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
         if step % 2:

@@ -1,3 +1,5 @@
+"""Models by name: sizes as published, and what makes no model is refused."""
+
 import pytest
 import torch
 from hypothesis import given, settings

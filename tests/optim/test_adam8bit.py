@@ -218,11 +218,7 @@ def test_the_books_are_kept_once_for_all_also_after_a_reload():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_reload_continues_identically(dtype):
     straight, *_ = trained(AdamW8bit, 20, dtype=dtype)
-
-    def restarted(parameters, **options):
-        return Restarting(parameters, **options)
-
-    again, *_ = trained(restarted, 20, dtype=dtype)
+    again, *_ = trained(Restarting, 20, dtype=dtype)
     assert torch.equal(straight, again)
 
 

@@ -10,19 +10,25 @@ from course_utils.optim.galore import APOLLO, GaLore
 OPTIONS = {"lr": 0.1, "weight_decay": 0.05, "rank": 3, "interval": 4, "scale": 0.5}
 
 
+def adam_step(gradient, m, v, t):
+    """The step at a rate of 1, and both averages."""
+    m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+    return (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8), m, v
+
+
+def bytes_of(state):
+    return sum(value.nbytes for value in state.values() if isinstance(value, torch.Tensor))
+
+
 def by_equations(theta, gradients):
     """The parameter after each step; the algorithm of Zhao et al. (2024), with AdamW inside."""
-    m = v = projection = None
+    m = v = 0.0
     for t, g in enumerate(gradients, 1):
         if (t - 1) % OPTIONS["interval"] == 0:
             projection = np.linalg.svd(g, full_matrices=False)[0][:, : OPTIONS["rank"]]
-        r = projection.T @ g
-        m, v = ((0.0 if one is None else one) for one in (m, v))
-        m, v = 0.9 * m + 0.1 * r, 0.999 * v + 0.001 * r**2
-        n = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
-        theta = (
-            theta * (1 - OPTIONS["lr"] * OPTIONS["weight_decay"]) - OPTIONS["lr"] * OPTIONS["scale"] * projection @ n
-        )
+        n, m, v = adam_step(projection.T @ g, m, v, t)
+        theta = theta * (1 - OPTIONS["lr"] * OPTIONS["weight_decay"])
+        theta = theta - OPTIONS["lr"] * OPTIONS["scale"] * projection @ n
         yield theta
 
 
@@ -56,7 +62,7 @@ def test_state_bytes_are_those_of_the_state(shape):
     parameter.grad = torch.ones(shape)
     optimizer = GaLore([parameter], **OPTIONS)
     optimizer.step()
-    assert sum(t.nbytes for t in optimizer.state[parameter].values()) == GaLore.state_bytes(shape, rank=3)
+    assert bytes_of(optimizer.state[parameter]) == GaLore.state_bytes(shape, rank=3)
 
 
 APOLLO_OPTIONS = {**OPTIONS, "growth": 1.01}
@@ -64,12 +70,11 @@ APOLLO_OPTIONS = {**OPTIONS, "growth": 1.01}
 
 def apollo_by_equations(theta, gradients, rank, draw):
     """Zhu et al. (2024), algorithm 1, with their limit on how fast a step may grow; `draw(t)` is P of step t."""
-    m = v = before = None
+    m = v = 0.0
+    before = None
     for t, g in enumerate(gradients, 1):
         r = draw(t).T @ g
-        m, v = ((0.0 if one is None else one) for one in (m, v))
-        m, v = 0.9 * m + 0.1 * r, 0.999 * v + 0.001 * r**2
-        n = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        n, m, v = adam_step(r, m, v, t)
         if rank > 1:
             scaled = g * (np.linalg.norm(n, axis=0) / np.linalg.norm(r, axis=0))
         else:
@@ -102,8 +107,7 @@ def test_apollo_scales_the_gradient_itself(turned, rank):
 
     for one, right in zip(updates, apollo_by_equations(theta, gradients, rank, draw), strict=True):
         torch.testing.assert_close(one, lay(right), rtol=1e-5, atol=1e-5)
-    state_bytes = sum(t.nbytes for t in state.values() if isinstance(t, torch.Tensor))
-    assert state_bytes == APOLLO.state_bytes((5, 8), 8, rank)
+    assert bytes_of(state) == APOLLO.state_bytes((5, 8), 8, rank)
 
 
 def test_apollo_moves_after_a_step_at_rate_zero_and_after_a_gradient_of_zeros():
@@ -126,13 +130,14 @@ def test_apollo_draws_for_each_matrix_of_its_own():
 
 
 @pytest.mark.parametrize("options", [{"rank": 0}, {"interval": 0}])
-def test_what_is_out_of_range_is_refused_and_an_infinite_rank_projects_nothing(options):
-    parameter = torch.nn.Parameter(torch.ones(5, 8))
+def test_what_is_out_of_range_is_refused(options):
     with pytest.raises(ValueError, match="is out of range: it must be at least 1"):
-        GaLore([{"params": [parameter], **options}])
+        GaLore([{"params": [torch.nn.Parameter(torch.ones(5, 8))], **options}])
+
+
+def test_an_infinite_rank_projects_nothing():
+    parameter = torch.nn.Parameter(torch.ones(5, 8))
     parameter.grad = torch.ones(5, 8)
     optimizer = GaLore([parameter], rank=float("inf"))
     optimizer.step()
-    assert sum(
-        t.nbytes for t in optimizer.state[parameter].values() if isinstance(t, torch.Tensor)
-    ) == AdamW.state_bytes((5, 8))
+    assert bytes_of(optimizer.state[parameter]) == AdamW.state_bytes((5, 8))

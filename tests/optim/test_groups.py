@@ -1,3 +1,5 @@
+"""Which parameters decay, beside Trainer's choice."""
+
 import pytest
 import torch
 from torch import nn

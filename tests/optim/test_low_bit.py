@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_utils.optim import AdamW
-from course_utils.optim.low_bit import AdamW4bit, AdamW16bit, pack, round_to_bf16, unpack
+from course_utils.optim.low_bit import AdamW4bit, AdamW16bit, pack_nibbles, round_to_bf16, unpack_nibbles
 
 DYNAMIC = torch.tensor([0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625, 0.8875], dtype=torch.float64)
 BOOKS = {1: torch.cat([-DYNAMIC, torch.zeros(1), DYNAMIC, torch.ones(1)]), 2: torch.arange(1.0, 17).double() / 16}
@@ -85,9 +85,9 @@ def test_a_4_bit_state_goes_on_after_it_was_saved():
 
 @given(st.lists(st.integers(0, 15), max_size=9))
 def test_codes_come_back_as_they_were_packed(codes):
-    packed = pack(torch.tensor(codes, dtype=torch.uint8))
+    packed = pack_nibbles(torch.tensor(codes, dtype=torch.uint8))
     assert len(packed) == -(-len(codes) // 2)
-    assert unpack(packed, len(codes)).tolist() == codes
+    assert unpack_nibbles(packed, len(codes)).tolist() == codes
 
 
 def test_a_rounded_number_is_one_of_its_two_neighbors_and_the_mean_is_right():

@@ -32,30 +32,30 @@ def narrow_names():
 
 @pytest.mark.parametrize("name", narrow_names())
 def test_every_pattern_means_what_torch_says(name):
-    number = FORMATS[name]
-    patterns = range(2**number.bits)
-    theirs = torch.tensor(patterns, dtype=INTEGERS[number.bits]).view(DTYPES[name]).double()
-    ours = torch.tensor([number.value(pattern) for pattern in patterns], dtype=torch.float64)
+    fmt = FORMATS[name]
+    patterns = range(2**fmt.bits)
+    theirs = torch.tensor(patterns, dtype=INTEGERS[fmt.bits]).view(DTYPES[name]).double()
+    ours = torch.tensor([fmt.value(pattern) for pattern in patterns], dtype=torch.float64)
     assert same(ours, theirs)
     assert torch.equal(torch.signbit(ours[~ours.isnan()]), torch.signbit(theirs[~theirs.isnan()]))
 
 
 @pytest.mark.parametrize("name", narrow_names())
 def test_a_pattern_is_found_again_from_its_value(name):
-    number = FORMATS[name]
-    for pattern in range(0, 2**number.bits, 1 if number.bits == 8 else 31):
-        value = number.value(pattern)
-        assert math.isnan(value) or number.pattern(value) == pattern
-    assert math.isnan(number.value(number.pattern(math.nan)))
+    fmt = FORMATS[name]
+    for pattern in range(0, 2**fmt.bits, 1 if fmt.bits == 8 else 31):
+        value = fmt.value(pattern)
+        assert math.isnan(value) or fmt.pattern(value) == pattern
+    assert math.isnan(fmt.value(fmt.pattern(math.nan)))
 
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_limits_are_torch_s(name):
-    number, theirs = FORMATS[name], torch.finfo(DTYPES[name])
-    assert number.largest == theirs.max
-    assert number.smallest_normal == theirs.smallest_normal
-    assert number.smallest_subnormal == number.value(1)
-    assert number.spacing(1.0) == theirs.eps
+    fmt, theirs = FORMATS[name], torch.finfo(DTYPES[name])
+    assert fmt.largest == theirs.max
+    assert fmt.smallest_normal == theirs.smallest_normal
+    assert fmt.smallest_subnormal == fmt.value(1)
+    assert fmt.spacing(1.0) == theirs.eps
 
 
 def test_tf32_has_the_range_of_fp32_and_the_mantissa_of_fp16():
@@ -77,12 +77,12 @@ def test_rounding_is_torch_s_cast(name, values):
 
 @pytest.mark.parametrize("name", [name for name in DTYPES if name != "fp32"])
 def test_rounding_is_torch_s_cast_at_every_midpoint_and_beside_it(name):
-    number = FORMATS[name]
-    top = number.pattern(number.largest)
-    values = torch.tensor([number.value(p) for p in range(0, top, max(1, top // 3000))], dtype=torch.float64)
-    middle = (values + number.spacings(values) / 2).float()
+    fmt = FORMATS[name]
+    top = fmt.pattern(fmt.largest)
+    values = torch.tensor([fmt.value(p) for p in range(0, top, max(1, top // 3000))], dtype=torch.float64)
+    middle = (values + fmt.spacings(values) / 2).float()
     for tensor in (middle, middle.nextafter(torch.tensor(math.inf)), middle.nextafter(torch.tensor(-math.inf))):
-        assert same(number.nearest(tensor), tensor.to(DTYPES[name]).float())
+        assert same(fmt.nearest(tensor), tensor.to(DTYPES[name]).float())
 
 
 @given(value=st.floats(-(2.0**100), 2.0**100, width=32))
@@ -98,45 +98,45 @@ def test_tf32_keeps_ten_bits_of_the_mantissa(value):
 @given(value=st.floats(width=32, allow_nan=False, allow_infinity=False))
 @settings(max_examples=100, deadline=None)
 def test_every_format_rounds_to_one_of_two_neighbors_within_half_a_spacing(value):
-    for number in FORMATS.values():
-        value = max(-number.largest, min(value, number.largest))
-        rounded = number.nearest(torch.tensor(value, dtype=torch.float64)).item()
-        assert number.value(number.pattern(rounded)) == rounded
-        assert abs(rounded - value) <= number.spacing(value) / 2
+    for fmt in FORMATS.values():
+        value = max(-fmt.largest, min(value, fmt.largest))
+        rounded = fmt.nearest(torch.tensor(value, dtype=torch.float64)).item()
+        assert fmt.value(fmt.pattern(rounded)) == rounded
+        assert abs(rounded - value) <= fmt.spacing(value) / 2
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_stochastic_rounding_takes_a_neighbor_and_is_right_on_average(name):
-    number, generator = FORMATS[name], torch.Generator().manual_seed(0)
-    for value in (1.3, -0.0371, 3.3 * number.smallest_subnormal):
-        spacing = number.spacing(value)
-        drawn = number.stochastic(torch.full((20_000,), value, dtype=torch.float64), generator)
+    fmt, generator = FORMATS[name], torch.Generator().manual_seed(0)
+    for value in (1.3, -0.0371, 3.3 * fmt.smallest_subnormal):
+        spacing = fmt.spacing(value)
+        drawn = fmt.stochastic(torch.full((20_000,), value, dtype=torch.float64), generator)
         assert set(drawn.tolist()) == {math.floor(value / spacing) * spacing, math.ceil(value / spacing) * spacing}
         assert abs(drawn.mean().item() - value) < 0.02 * spacing
 
 
 def test_stochastic_rounding_leaves_a_number_of_the_format():
-    number = FORMATS["bf16"]
-    values = torch.tensor([number.value(p) for p in range(0, 0x7F80, 97)], dtype=torch.float64)
-    assert torch.equal(number.stochastic(values), values)
-    assert torch.equal(number.stochastic(-values), -values)
+    fmt = FORMATS["bf16"]
+    values = torch.tensor([fmt.value(p) for p in range(0, 0x7F80, 97)], dtype=torch.float64)
+    assert torch.equal(fmt.stochastic(values), values)
+    assert torch.equal(fmt.stochastic(-values), -values)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_too_large_is_infinite_or_nan_or_the_largest(name):
-    number = FORMATS[name]
-    beyond = number.nearest(torch.tensor([2.1 * number.largest, -math.inf], dtype=torch.float64))
-    if number.nan:
-        assert beyond.isinf().all() if number.infinities else beyond.isnan().all()
+    fmt = FORMATS[name]
+    beyond = fmt.nearest(torch.tensor([2.1 * fmt.largest, -math.inf], dtype=torch.float64))
+    if fmt.nan:
+        assert beyond.isinf().all() if fmt.infinities else beyond.isnan().all()
     else:
-        assert beyond.tolist() == [number.largest, -number.largest]
-    assert number.nearest(torch.tensor(math.nan)).isnan()
+        assert beyond.tolist() == [fmt.largest, -fmt.largest]
+    assert fmt.nearest(torch.tensor(math.nan)).isnan()
 
 
 def test_four_bits_are_the_numbers_of_the_open_standard():
-    number = FORMATS["fp4 e2m1"]
-    assert [number.value(pattern) for pattern in range(8)] == [0, 0.5, 1, 1.5, 2, 3, 4, 6]
-    assert all(number.pattern(number.value(pattern)) == pattern for pattern in range(16))
+    fmt = FORMATS["fp4 e2m1"]
+    assert [fmt.value(pattern) for pattern in range(8)] == [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    assert all(fmt.pattern(fmt.value(pattern)) == pattern for pattern in range(16))
 
 
 def test_a_format_may_be_made_up():

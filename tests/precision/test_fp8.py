@@ -1,3 +1,5 @@
+"""Products in 8 and in 4 bits, beside torch's float8 types, and block scales by hand."""
+
 from functools import partial
 
 import pytest
@@ -32,7 +34,7 @@ def test_with_a_fitting_scale_the_error_does_not_depend_on_the_size(power, seed)
 
 def test_the_product_is_torch_s_types_multiplied_in_float32():
     a, b = normal(8, 16), normal(16, 4, seed=1)
-    ways = (partial(fp8.fake_quantize, number=number, scale=scale) for number, scale in ((E4M3, 64.0), (E5M2, 8.0)))
+    ways = (partial(fp8.fake_quantize, fmt=fmt, scale=scale) for fmt, scale in ((E4M3, 64.0), (E5M2, 8.0)))
     left = (a * 64).to(torch.float8_e4m3fn).float() / 64
     right = (b * 8).to(torch.float8_e5m2).float() / 8
     assert torch.equal(fp8.matmul(a, b, *ways), left @ right)

@@ -1,3 +1,5 @@
+"""The first tensor with an infinity or a NaN is named, in both directions."""
+
 import torch
 from torch import nn
 

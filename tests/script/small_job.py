@@ -46,7 +46,7 @@ def each_trained(jobs: dict[str, dict]) -> dict[str, tuple]:
     return {name: trained(fields) for name, fields in jobs.items()}
 
 
-def farthest(state: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
+def largest_difference(state: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
     """The largest difference between parameters of one name."""
     assert state.keys() == wanted.keys()
     return max(float((state[name] - wanted[name]).abs().max()) for name in wanted)

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from small_job import each_trained, farthest, trained, written
+from small_job import each_trained, largest_difference, trained, written
 
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
@@ -34,7 +34,7 @@ def folder(whole, tmp_path):
 
 def test_a_run_goes_on_as_if_it_had_never_stopped(job, whole, folder):
     state, losses, lines = trained({**job, "out": folder})
-    assert farthest(state, whole[0]) == 0
+    assert largest_difference(state, whole[0]) == 0
     assert sorted(losses) == [5, 6]
     assert lines[0] == "Goes on after update 4; updates 5 to 6 are computed again."
 
@@ -46,7 +46,7 @@ def test_every_strategy_goes_on(job, tmp_path):
         shutil.rmtree(tmp_path / name / "checkpoints" / "step-00000006")
     again, _ = launch(each_trained, 2, jobs)
     for name in jobs:
-        assert farthest(again[name][0], first[name][0]) == 0
+        assert largest_difference(again[name][0], first[name][0]) == 0
         assert sorted(again[name][1]) == [5, 6]
 
 
@@ -57,9 +57,9 @@ def test_every_strategy_goes_on(job, tmp_path):
 def test_it_goes_on_with_other_ranks_and_another_strategy(job, whole, folder, strategy, ranks):
     shutil.rmtree(folder / "checkpoints" / "step-00000004")
     state = launch(trained, ranks, {**job, "strategy": strategy, "out": folder})
-    assert farthest(state[0][0], whole[0]) < 1e-10
+    assert largest_difference(state[0][0], whole[0]) < 1e-10
     shutil.rmtree(folder / "checkpoints" / "step-00000006")  # and back, from update 4 of these ranks
-    assert farthest(trained({**job, "out": folder})[0], whole[0]) < 1e-10
+    assert largest_difference(trained({**job, "out": folder})[0], whole[0]) < 1e-10
 
 
 # A name in the checkpoint's folder, what is done to it, and what is said of it.
@@ -87,7 +87,7 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_it_taken(job, whole, fold
     assert "step-00000004 is left out: " in lines[0]
     assert words in lines[0]
     assert sorted(losses) == [3, 4, 5, 6]
-    assert farthest(state, whole[0]) == 0
+    assert largest_difference(state, whole[0]) == 0
 
 
 @pytest.mark.parametrize("name", TORN)
@@ -154,7 +154,7 @@ def test_the_state_of_any_optimizer_is_kept(job, name, tmp_path):
     shutil.rmtree(tmp_path / "checkpoints" / "step-00000006")
     again, losses, _ = trained(own)
     assert sorted(losses) == [5, 6]
-    assert farthest(again, first) == 0
+    assert largest_difference(again, first) == 0
 
 
 def test_the_scale_of_the_loss_is_kept(job, tmp_path):

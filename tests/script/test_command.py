@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from processes import COURSE, PATIENCE, TORCHRUN, awaited, flags, parameters_in, started
-from small_job import farthest, trained, written
+from small_job import largest_difference, trained, written
 
 from course_utils.cli import main
 from course_utils.script import Job, examples
@@ -55,7 +55,7 @@ def test_two_processes_train_as_one_does(job, alone, way, tmp_path):
     assert code == 0, output
     assert "4 updates, " in output
     assert ("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in output) is False  # nothing restarts here, or it is set
-    assert farthest(parameters_in(tmp_path / "run", 4), alone) < 1e-10
+    assert largest_difference(parameters_in(tmp_path / "run", 4), alone) < 1e-10
 
 
 def test_alone_it_says_what_it_took_beside_what_was_predicted(job, tmp_path, capsys):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_job import parameters, written
+from small_job import largest_difference, parameters, written
 
 from course_utils.cli import main
 from course_utils.distributed import RankError, launch
@@ -48,10 +48,6 @@ def trained(fields):
         return {name: p.detach().clone() for name, p in plain.named_parameters()}, result.losses, lines, kinds, held
 
 
-def farthest(state, wanted):
-    return max(float((tensor - wanted[name]).abs().max()) for name, tensor in state.items())
-
-
 @needs_deepspeed
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
@@ -61,7 +57,7 @@ def test_two_ranks_train_as_one_process_does_and_go_on_from_what_is_whole(job, a
     one, losses, _, _, elements = alone["fp32"]
     undisturbed = launch(trained, 2, fields)
     for state, _, _, kinds, held in undisturbed:
-        assert farthest(state, one) < 1e-5
+        assert largest_difference(state, one) < 1e-5
         assert kinds == {torch.float32}
         assert held == pytest.approx(elements / 2 if stage == 3 else elements, rel=0.01)
     assert {step: sum(mine[step] for _, mine, *_ in undisturbed) for step in losses} == pytest.approx(losses, rel=1e-6)
@@ -71,7 +67,7 @@ def test_two_ranks_train_as_one_process_does_and_go_on_from_what_is_whole(job, a
     os.truncate(cut, cut.stat().st_size // 2)
     (next_one / "deepspeed" / cut.name).unlink()
     (again, some, lines, _, _), _ = launch(trained, 2, fields)
-    assert farthest(again, undisturbed[0][0]) == 0
+    assert largest_difference(again, undisturbed[0][0]) == 0
     assert some == {step: undisturbed[0][1][step] for step in (3, 4, 5)}
     assert f"deepspeed/{cut.name} is shorter than it was" in lines[0]
     assert "cannot be read (FileNotFoundError)" in lines[1]
@@ -97,7 +93,7 @@ def test_halves_are_those_that_were_asked_for(job, alone, tmp_path):
         assert losses[1] != alone["fp32"][1][1]
         if precision == "autocast":
             assert losses[1] == pytest.approx(alone["autocast"][1][1], rel=1e-6)
-            assert 0 < farthest(ranks[0][0], alone["autocast"][0]) < 2e-3
+            assert 0 < largest_difference(ranks[0][0], alone["autocast"][0]) < 2e-3
 
 
 @needs_deepspeed

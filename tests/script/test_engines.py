@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from small_job import each_trained, farthest, trained, written
+from small_job import each_trained, largest_difference, trained, written
 from torch import nn
 
 from course_utils import models
@@ -41,7 +41,7 @@ def on_two_ranks(job, tmp_path_factory):
 
 def check(ranks, alone):
     for state, _, _ in ranks:
-        assert farthest(state, alone[0]) < 1e-10
+        assert largest_difference(state, alone[0]) < 1e-10
     together = {step: sum(losses[step] for _, losses, _ in ranks) for step in alone[1]}
     assert together == pytest.approx(alone[1], rel=1e-6)  # Transformers computes the loss in float32
 
@@ -85,7 +85,7 @@ def test_one_process_trains_as_a_plain_loop_does(job, tmp_path):
         optimizer.step()
         optimizer.zero_grad()
         assert losses[step + 1] == pytest.approx(loss.item(), rel=1e-12)
-    assert farthest(state, model.state_dict()) < 1e-12
+    assert largest_difference(state, model.state_dict()) < 1e-12
 
 
 def without_dropout(job, folder):
@@ -100,7 +100,7 @@ def test_zero1_has_the_options_of_the_optimizer(job, tmp_path):
     adam = {**job, "optimizer": "torch.Adam", "options": {"weight_decay": 0.1, "decoupled_weight_decay": True}}
     one, _, _ = trained({**adam, "out": tmp_path / "one"})
     [(state, _, _), _] = launch(trained, 2, {**adam, "strategy": "zero1", "out": tmp_path / "two"})
-    assert farthest(state, one) < 1e-10
+    assert largest_difference(state, one) < 1e-10
 
 
 def test_the_command_line_of_a_job_asks_for_that_job(job, tmp_path):
@@ -122,4 +122,4 @@ def test_the_command_line_of_a_job_asks_for_that_job(job, tmp_path):
 def test_the_model_is_the_one_that_the_settings_seed_makes(job, tmp_path):
     made = models.from_configuration(models.from_json(job["data"].parent / "config.json"))
     state, _, _ = trained({**job, "precision": "fp32", "steps": 1, "lr": 1e-30, "warmup": 0, "out": tmp_path})
-    assert farthest(state, made.state_dict()) < 1e-20
+    assert largest_difference(state, made.state_dict()) < 1e-20

@@ -9,13 +9,13 @@ from unittest.mock import patch
 import psutil
 import pytest
 from processes import COURSE, TORCHRUN, alive, awaited, flags, parameters_in, started, store, workers
-from small_job import farthest, trained, written
+from small_job import largest_difference, trained, written
 from torch.distributed.checkpoint import FileSystemWriter
 
 from course_utils.distributed import RankError, launch
 from course_utils.memory.planning.command import FRESH_ADDRESSES
 from course_utils.script import checkpoints
-from course_utils.script.run import reached
+from course_utils.script.run import last_update_begun
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ MOMENTS = {
     "between the shards": (FileSystemWriter, "write_data", 1),
     "between shards and metadata": (FileSystemWriter, "finish", 0),
     "between metadata and name": (checkpoints.os, "replace", 0),
-    "before the old ones are dropped": (checkpoints.Checkpoints, "found", 0),
+    "before the old ones are dropped": (checkpoints.Checkpoints, "paths", 0),
 }
 
 
@@ -58,7 +58,7 @@ def dies(fields, moment):
 
     def killed(*arguments, **options):
         calls.append(1)
-        if dist.get_rank() == rank and len(calls) == 2 + (name == "found"):  # it is looked at once when the run begins
+        if dist.get_rank() == rank and len(calls) == 2 + (name == "paths"):  # it is looked at once when the run begins
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(*arguments, **options)
 
@@ -77,14 +77,14 @@ def test_there_is_always_one_good_checkpoint(job, whole, moment, tmp_path):
         launch(dies, 2, own, moment)
     again, _ = launch(trained, 2, own)
     assert min(again[1]) in (3, 5)
-    assert farthest(again[0], whole) < 1e-10
+    assert largest_difference(again[0], whole) < 1e-10
 
 
 def killed(out, agent, chance):
     """A worker killed, a while after it and the other have made an update; with it the processes that were there."""
     team = awaited(lambda: len(workers(agent)) == 2 and workers(agent))
-    before = reached(out)
-    awaited(lambda: reached(out) != before)
+    before = last_update_begun(out)
+    awaited(lambda: last_update_begun(out) != before)
     awaited(lambda: chance.random() < 0.1)
     there = {worker.pid for worker in team}
     with suppress(psutil.NoSuchProcess):
@@ -107,7 +107,7 @@ def test_thirty_workers_killed_in_a_row(long_job, undisturbed, tmp_path):
     output = (tmp_path / "said.txt").read_text(encoding="utf-8", errors="replace")
     assert "Connection refused" not in output
     assert output.count("computed again") == kills
-    assert farthest(parameters_in(tmp_path / "run", 200), undisturbed) < 1e-10
+    assert largest_difference(parameters_in(tmp_path / "run", 200), undisturbed) < 1e-10
 
 
 @pytest.mark.slow
@@ -127,12 +127,12 @@ def test_five_agents_killed_and_started_again(long_job, undisturbed, tmp_path):
 
         agents = [start(0), start(1)]
         for _ in range(5):
-            before = reached(tmp_path / "run")
-            awaited(lambda before=before: reached(tmp_path / "run") != before, 120)
+            before = last_update_begun(tmp_path / "run")
+            awaited(lambda before=before: last_update_begun(tmp_path / "run") != before, 120)
             number = chance.randrange(2)
             [worker] = workers(agents[number].pid)
             os.kill(agents[number].pid, signal.SIGKILL)
             awaited(lambda worker=worker: not alive(worker.pid), 3)
             agents[number] = start(number)
         assert [agent.wait(240) for agent in agents] == [0, 0]
-    assert farthest(parameters_in(tmp_path / "run", 200), undisturbed) < 1e-10
+    assert largest_difference(parameters_in(tmp_path / "run", 200), undisturbed) < 1e-10

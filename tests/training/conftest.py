@@ -30,9 +30,9 @@ def batches(split):
 def fresh():
     """A function that gives model and optimizer, the same at every call."""
 
-    def build(kind=optim.AdamW):
+    def build(make_optimizer=optim.AdamW):
         model = models.build("distilbert", labels=LABELS)
-        return model, kind(optim.decay_groups(model, 0.01), lr=1e-3)
+        return model, make_optimizer(optim.decay_groups(model, 0.01), lr=1e-3)
 
     return build
 
@@ -41,8 +41,8 @@ def fresh():
 def scheduled(fresh):
     """As `fresh`, with a schedule that warms up and decays."""
 
-    def build(kind=optim.AdamW):
-        model, optimizer = fresh(kind)
+    def build(make_optimizer=optim.AdamW):
+        model, optimizer = fresh(make_optimizer)
         return model, optimizer, training.linear_decay(optimizer, 12, warmup=3)
 
     return build

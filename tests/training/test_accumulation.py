@@ -123,7 +123,7 @@ class Interrupt(training.Callback):
     def __init__(self, after):
         self.after = after
 
-    def after_step(self, run):
+    def after_batch(self, run):
         if run.step == self.after:
             raise KeyboardInterrupt
 

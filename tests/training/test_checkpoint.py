@@ -14,7 +14,7 @@ def path(tmp_path):
 
 
 class EverySecond(training.Callback):
-    def should_step(self, run):
+    def should_update(self, run):
         return run.step % 2 == 1
 
 
@@ -24,7 +24,7 @@ class Counts(training.Callback):
     def __init__(self, seen=0):
         self.seen = seen
 
-    def after_step(self, run):
+    def after_batch(self, run):
         self.seen = self.seen + 1 if isinstance(self.seen, int) else self.seen
 
     def state_dict(self):

@@ -1,3 +1,5 @@
+"""Who takes which step: in a plain loop, in the course's, and after the watch has ended."""
+
 import pytest
 import torch
 from torch import nn

@@ -19,11 +19,11 @@ def model_and_batch(labels=3):
     return model.eval(), {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.arange(4) % labels}
 
 
-@pytest.mark.parametrize("kind", [optim.AdamW, lambda p, lr: torch.optim.AdamW(p, lr=lr, foreach=False)])
-def test_the_same_steps_as_after_the_backward_pass(kind):
+@pytest.mark.parametrize("make_optimizer", [optim.AdamW, lambda p, lr: torch.optim.AdamW(p, lr=lr, foreach=False)])
+def test_the_same_steps_as_after_the_backward_pass(make_optimizer):
     model, batch = model_and_batch()
     other = copy.deepcopy(model)
-    plain, early = kind(model.parameters(), lr=1e-2), kind(other.parameters(), lr=1e-2)
+    plain, early = make_optimizer(model.parameters(), lr=1e-2), make_optimizer(other.parameters(), lr=1e-2)
     for _ in range(3):
         loss = training.train_step(model, plain, batch)
         assert torch.equal(loss, training.train_step(other, early, batch, [UpdateInBackward()]))

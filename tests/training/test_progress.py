@@ -17,7 +17,7 @@ class Squares(torch.nn.Linear):
 
 
 class Looks(training.Callback):
-    def after_step(self, run):
+    def after_batch(self, run):
         if fails:
             raise ValueError("in the midst of it")
 

@@ -16,7 +16,7 @@ FP16 = training.Autocast(torch.float16)
 class InTwos(training.Callback):
     """The least that accumulation is: an update after every second batch."""
 
-    def should_step(self, run):
+    def should_update(self, run):
         return run.step % 2 == 1
 
 
