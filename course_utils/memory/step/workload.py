@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.losses import chunk_loss, fuse_head, is_causal, kernels_of_cuda, learn_from, own_state
-from course_utils.memory.step.model import Model, source_of
+from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.optimizers import make_galore, maker
 from course_utils.memory.step.quantized import quantize_linears
 from course_utils.memory.step.recipe import Recipe
@@ -32,7 +32,9 @@ class Workload:
     its teacher's.
     """
 
-    def __init__(self, what: Model, recipe: Recipe, batch: Callable | None = None, idle: frozenset[str] = frozenset()):
+    def __init__(
+        self, what: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset[str] = frozenset()
+    ):
         self.source = source_of(what, batch)
         self.recipe = recipe
         self.idle = idle

@@ -22,6 +22,15 @@ from torch.utils._pytree import tree_map
 _aten = torch.ops.aten
 GPU, HOST = torch.device("cpu", 0), torch.device("cpu")
 _HALVES = (torch.float16, torch.bfloat16)
+# CUDA's autocast computes these in float32 and the CPU's does not (autocast_mode.h).
+_FLOAT_INPUTS = (
+    "layer_norm", "group_norm", "norm.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
+    "exp", "log", "log2", "log10", "log1p", "expm1", "rsqrt", "reciprocal", "softplus",
+    "l1_loss", "mse_loss", "nll_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "cdist", "dist",
+)  # fmt: skip
+_FLOAT_OUTPUT = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
+"""Likewise, but the kernel reads halves and writes floats: no copy of what goes in."""
+_FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
 @contextmanager
@@ -74,9 +83,6 @@ class _OnGpu(TorchFunctionMode):
         return answer
 
 
-_FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
-
-
 def _backward(
     tensor: torch.Tensor,
     gradient: torch.Tensor | None = None,
@@ -101,16 +107,6 @@ def _autocast_for_cuda(on: Callable) -> Callable:
         on(self, device_type, dtype, *args, **kwargs)
 
     return switch_on
-
-
-# CUDA's autocast computes these in float32 and the CPU's does not (autocast_mode.h).
-_FLOAT_INPUTS = (
-    *("layer_norm", "group_norm", "norm.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
-    *("exp", "log", "log2", "log10", "log1p", "expm1", "rsqrt", "reciprocal", "softplus"),
-    *("l1_loss", "mse_loss", "nll_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "cdist", "dist"),
-)
-_FLOAT_OUTPUT = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
-"""Likewise, but the kernel reads halves and writes floats: no copy of what goes in."""
 
 
 def _register_kernels(library: Library) -> None:
@@ -181,15 +177,16 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ):
-    """One fused operator: FlashAttention (Dao et al. 2022) in half precision without a mask and with values as wide as queries,
-    else the memory-efficient one; the plain products where several heads share a key and FlashAttention cannot be had
-    (`sdp_utils.cpp`)."""
+    """The kernel that CUDA chooses (`sdp_utils.cpp`)."""
     width = query.shape[-1]
+    # FlashAttention (Dao et al. 2022).
     if attn_mask is None and query.dtype in _HALVES and value.shape[-1] == width <= 256:
         return _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
-    if enable_gqa:  # the memory-efficient operator refuses them
+    # Plain products, since the memory-efficient operator refuses heads that share a key.
+    if enable_gqa:
         plain = partial(_aten._scaled_dot_product_attention_math, scale=scale, enable_gqa=True)
         return plain(query, key, value, attn_mask, dropout_p, is_causal)[0]
+    # The memory-efficient operator.
     mask = None if attn_mask is None else _as_bias(attn_mask, query, key)
     return _aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
