@@ -1,3 +1,5 @@
+"""Work counted from shapes, beside closed forms, PyTorch's counters and the operators of a real step."""
+
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial

@@ -1,3 +1,5 @@
+"""A dry run beside the allocator's count of the real step, CUDA's rules beside the papers, and what it refuses by line."""
+
 import re
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""A measured step beside bytes that are known, and beside the meter's; errors come through and leave nothing behind."""
+
 import gc
 import os
 

@@ -244,7 +244,7 @@ def with_head(what: str, kind: str, labels: int | None = None) -> Source:
     return _from_config(config, made.__name__, random_batch)
 
 
-def _config_of(what: str | Path):
+def _config_of(what: str | Path) -> "PretrainedConfig | ConvNetConfig":
     """A configuration by name, or from a `config.json` or the folder that has one."""
     path = Path(what)
     if path.is_dir():

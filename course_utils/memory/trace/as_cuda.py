@@ -89,11 +89,11 @@ def _backward(
     retain_graph: bool | None = None,
     create_graph: bool = False,
     inputs: torch.Tensor | Sequence[torch.Tensor] | None = None,
-):
+) -> None:
     return torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
-def _translate_device(value: object):
+def _translate_device(value: object) -> object:
     kind = value.type if isinstance(value, torch.device) else value if isinstance(value, str) else ""
     return GPU if kind.split(":")[0] == "cuda" else value
 
@@ -101,7 +101,7 @@ def _translate_device(value: object):
 def _autocast_for_cuda(on: Callable) -> Callable:
     """Switches autocast on for the device where the tensors lie; for CUDA without a GPU it would stay off."""
 
-    def switch_on(self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args, **kwargs):
+    def switch_on(self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args, **kwargs) -> None:
         if device_type == "cuda":
             device_type, dtype = "cpu", dtype or torch.float16
         on(self, device_type, dtype, *args, **kwargs)
@@ -126,7 +126,7 @@ def _register_kernels(library: Library) -> None:
             library.impl(name, kernel, "AutocastCPU", allow_override=True)
 
 
-def _run_without_autocast(operator: OpOverload, prepare: Callable, *args, **kwargs):
+def _run_without_autocast(operator: OpOverload, prepare: Callable, *args, **kwargs) -> torch.Tensor:
     args, kwargs = prepare(args, kwargs)
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         return operator(*args, **kwargs)
@@ -145,23 +145,23 @@ class _SoftmaxInFloat(torch.autograd.Function):
     """CUDA's kernel reads halves and writes floats, and backward the other way; only the answer is kept."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, x: torch.Tensor):
+    def forward(ctx: FunctionCtx, x: torch.Tensor) -> torch.Tensor:
         ctx.dtype, answer = x.dtype, torch.empty_like(x, dtype=torch.float32)
         ctx.save_for_backward(answer)
         return answer
 
     @staticmethod
-    def backward(ctx: FunctionCtx, gradient: torch.Tensor):
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(ctx.saved_tensors[0], dtype=ctx.dtype)
 
 
-def _softmax(operator: OpOverloadPacket, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None):
+def _softmax(operator: OpOverloadPacket, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     if dtype is torch.float32 and x.dtype in _HALVES:
         return _SoftmaxInFloat.apply(x)
     return operator(x if dtype is None else x.to(dtype), dim, False)
 
 
-def _dropout(x: torch.Tensor, p: float, train: bool):
+def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """One byte an element is kept, here a mask in the activation's dtype."""
     return torch.native_dropout(x, p, True)[0] if train and p else x
 
@@ -176,7 +176,7 @@ def _attention(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-):
+) -> torch.Tensor:
     """The kernel that CUDA chooses (`sdp_utils.cpp`)."""
     width = query.shape[-1]
     # FlashAttention (Dao et al. 2022).

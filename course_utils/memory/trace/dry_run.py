@@ -179,7 +179,7 @@ def _collect_rarely() -> Iterator[None]:
 def _refuse_to_compile(compile_really: Callable) -> Callable:
     """`torch.compile` that refuses a caller's own call; the libraries decorate functions with it that may never run."""
 
-    def compile_or_refuse(*args, **kwargs):
+    def compile_or_refuse(*args, **kwargs) -> object:
         if not is_of_a_library(sys._getframe(1)):
             raise CourseError(COMPILED_INSIDE)
         return compile_really(*args, **kwargs)

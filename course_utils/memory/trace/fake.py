@@ -6,8 +6,9 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from traceback import walk_stack
 from types import FrameType
@@ -24,7 +25,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_iter, tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -258,7 +259,7 @@ class Answers(TorchDispatchMode):
             lists += [self._mode.from_tensor(place).to(index.device) for place in places]
         return lists
 
-    def _with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple):
+    def _with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple) -> object:
         try:
             answer = func(*args, **kwargs)
             tensors = (one for one in tree_leaves(answer) if isinstance(one, torch.Tensor))
@@ -306,7 +307,7 @@ def _find_ways(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[
     return log_probabilities.new_empty(examples), log_probabilities.new_empty(examples, frames, 2 * longest + 1)
 
 
-def _as_large_as_real(func: OpOverload, args: tuple, kwargs: dict, answer: object):
+def _as_large_as_real(func: OpOverload, args: tuple, kwargs: dict, answer: object) -> object:
     """On the CPU some operators return more memory than their fakes say, which is found out by trying.
 
     A loss is one number in memory as large as what was compared; a recurrent layer's workspace is empty as a fake; a layer
@@ -346,3 +347,24 @@ def is_of_a_library(frame: FrameType) -> bool:
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether `tensor`, or what a wrapper has of it here, has no memory."""
     return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)
+
+
+class SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
+    """`SavedOnDisk` for fake tensors: what is saved takes no memory, nor does what is mapped from the file again."""
+
+    def __init__(self, model: nn.Module):
+        resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+
+        def save(tensor: torch.Tensor) -> torch.Tensor | Callable[[], torch.Tensor]:
+            if tensor.untyped_storage()._cdata in resident:
+                return tensor.detach()
+            return partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+        def read(saved: torch.Tensor | Callable[[], torch.Tensor]) -> torch.Tensor:
+            if isinstance(saved, torch.Tensor):
+                return saved
+            # Fake, and such that the meter does not see it.
+            with _disable_current_modes() as modes, next(mode for mode in modes if isinstance(mode, FakeTensorMode)):
+                return saved()
+
+        super().__init__(save, read)

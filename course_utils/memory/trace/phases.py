@@ -55,7 +55,7 @@ def announce_phases(
             begin(name)
 
     def announced(function: Callable) -> Callable:
-        def both(*args, **kwargs):
+        def both(*args, **kwargs) -> object:
             unless_marked("backward")
             return function(*args, **kwargs)
 

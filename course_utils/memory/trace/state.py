@@ -72,7 +72,7 @@ def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
     )
 
 
-def unwrap(optimizer: torch.optim.Optimizer | None):
+def unwrap(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer | None:
     """Torch's own optimizer, which Accelerate's wrapper keeps under this name; None stays None."""
     return getattr(optimizer, "optimizer", optimizer)
 
