@@ -28,9 +28,7 @@ SMALL = SCALES["smoke"]
         ("distilbert", Recipe("adafactor", batch=2, sequence=32, accumulation=2, clipping=True)),
         ("gpt2", Recipe("adamw-foreach", batch=4, sequence=32, checkpointing=True)),
         pytest.param(
-            "llama",
-            Recipe("adafactor-transformers", batch=4, sequence=32, attention="eager"),
-            marks=pytest.mark.slow,
+            "llama", Recipe("adafactor-transformers", batch=4, sequence=32, attention="eager"), marks=pytest.mark.slow
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else value.optimizer,

@@ -165,23 +165,27 @@ class Finder:
         source = self.source if depth is None else self.source.with_blocks(3)
         return run_two_batches(source, replace(self.recipe, batch=b, sequence=s)).log
 
-    def _find(self, regime: int, first: tuple[int, int], length: int | None) -> Formulas | None:
-        """Formulas for all lengths, or for the `length` alone; `exact` where they give what is known of the `first` sizes too."""
-        trial = self.trials[first]
+    def _choose_sizes(self, regime: int, length: int | None) -> tuple[list[tuple[int, int]], Iterable[int]]:
+        """Batches and lengths to run, and the monomials that they tell apart."""
+        if length:
+            return [(b, length) for b in (2, 3, 4, 5)], (0, 1, 6)
         parts = (self.source.config, getattr(self.source.config, "text_config", None))
         positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
         # A length that suits the model even four times over.
         unit = max(2, min(64, min(filter(None, positions), default=256) // 4))
         if regime == 1:
-            sizes, used = [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], (0, 2, 4)
-        else:
-            sizes = [(2, unit), (2, 2 * unit), (3, unit), (4, 2 * unit), (2, 4 * unit), (3, 4 * unit), (5, 3 * unit)]
-            used = range(6)
+            return [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], (0, 2, 4)
+        several = [(2, unit), (2, 2 * unit), (3, unit), (4, 2 * unit), (2, 4 * unit), (3, 4 * unit), (5, 3 * unit)]
+        return several, range(6)
+
+    def _find(self, regime: int, first: tuple[int, int], length: int | None) -> Formulas | None:
+        """Formulas for all lengths, or for the `length` alone; `exact` where they give what is known of the `first` sizes too."""
+        trial, (sizes, used) = self.trials[first], self._choose_sizes(regime, length)
         depth = Depth.between(*(log.plain for log in trial.smaller)) if trial.smaller else None
-        logs = {} if length else {at: self._run_small(*at, depth) for at in sizes[:2]}
+        logs = {at: self._run_small(*at, depth) for at in sizes[:2]}
         # Where the length does not matter, the batch alone is left.
-        if length or (regime == 2 and np.array_equal(*(log.plain.changes for log in logs.values()))):
-            sizes, used = [(b, length or unit) for b in (2, 3, 4, 5)], (0, 1, 6)
+        if regime == 2 and not length and np.array_equal(*(log.plain.changes for log in logs.values())):
+            sizes, used = self._choose_sizes(regime, sizes[0][1])
             logs = {at: log for at, log in logs.items() if at in sizes}
         logs |= {at: self._run_small(*at, depth) for at in sizes if at not in logs}
         coefficients = fit({at: log.plain for at, log in logs.items()}, used)

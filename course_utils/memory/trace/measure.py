@@ -105,8 +105,8 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
         step_again = bind_step(step, built)
         with record_optimizers() as made:
             step_again()
-        every = distinct_optimizers([*optimizers, *made])
-        every = [one for one in every if any(trains(one, model) for model in models)]
+        distinct = distinct_optimizers([*optimizers, *made])
+        every = [one for one in distinct if any(trains(one, model) for model in models)]
         with allocator.measured(), announce_phases(allocator.begin_phase, models, every):
             step_again()
     # The meter apart from the allocator: the one tries operators out by the other's way of recording.
@@ -117,13 +117,13 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
         raise CourseError("The step did nothing with tensors; pass a function that runs forward, backward and update.")
     resident = account.at_start if callable(build) else usage.resident
     return Measurement(
-        resident,
-        {name: resident + above for name, above in account.by_phase.items()},
-        resident + account.above_start,
-        account.witness,
-        account.operator,
-        usage,
-        median(_time(step_again, device) for _ in range(timed)) if timed else nan,
+        resident=resident,
+        by_phase={name: resident + above for name, above in account.by_phase.items()},
+        peak=resident + account.above_start,
+        witness=account.witness,
+        operator=account.operator,
+        usage=usage,
+        seconds=median(_time(step_again, device) for _ in range(timed)) if timed else nan,
     )
 
 
