@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 import transformers
+from llamas import dry
 from torch import nn
 
 from course_utils import memory, models
@@ -109,8 +110,7 @@ def test_on_cuda_a_layer_keeps_what_the_paper_says(attention, factor):
 
     def saved_bytes(blocks):
         config = models.configuration("gpt2", n_layer=blocks, use_cache=False, **sizes)
-        work = Workload(config, Recipe("sgd", "bf16", b, s, attention=attention, device="cuda"))
-        usage = dry_run(work.build, work.step, "cuda")
+        usage = dry(config, Recipe("sgd", "bf16", b, s, attention=attention, device="cuda"))
         return usage.timeline.query("phase == 'forward'")["activations"].iloc[-1]
 
     assert saved_bytes(3) - saved_bytes(2) == pytest.approx(s * b * (34 * h + factor * a * s), rel=0.07)

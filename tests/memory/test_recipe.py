@@ -9,6 +9,7 @@ import cloudpickle
 import peft
 import pytest
 import torch
+from llamas import dry
 from small_models import GPT2, LLAMA
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from transformers import TrainingArguments as Arguments
@@ -187,11 +188,10 @@ def test_rungs_undo_what_a_recipe_keeps():
 @pytest.mark.slow
 def test_trls_loss_of_many_tokens_is_that_of_few_whose_labels_have_values(monkeypatch):
     recipe = Recipe(**LOOPS["trl"] | {"sequence": 64}, batch=2, device="cuda")
-    work = Workload(LLAMA, recipe)
-    peak = dry_run(work.build, work.step, "cuda").peak
+    peak = dry(LLAMA, recipe).peak
     assert estimate(LLAMA, replace(recipe, batch=200)).peak > peak
     monkeypatch.setattr(losses, "EveryLabel", nullcontext)
-    assert dry_run(work.build, work.step, "cuda").peak == pytest.approx(peak, abs=4096)
+    assert dry(LLAMA, recipe).peak == pytest.approx(peak, abs=4096)
 
 
 @pytest.mark.slow
