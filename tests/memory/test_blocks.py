@@ -15,14 +15,9 @@ from course_utils.memory.step.quantized import quantize_linears
 
 RECIPE = Recipe(batch=2, sequence=16)
 SIZES = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "vocab_size": 200,
-    "max_position_embeddings": 64,
-    "num_hidden_layers": 7,
-    "pad_token_id": 0,
-}
+    "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 200,
+    "max_position_embeddings": 64, "num_hidden_layers": 7, "pad_token_id": 0,
+}  # fmt: skip
 OWN = {  # what a family calls otherwise, or asks for besides
     "Albert": {"embedding_size": 32},
     "Bart": {

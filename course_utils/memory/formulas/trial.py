@@ -94,17 +94,10 @@ def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffi
             return None
     period = source.repeated.period
     what = "blocks" if period == 1 else f"groups of {period} blocks"
+    how = f"a dry run of 3 of its {blocks} {what}"
+    log, host = depth.deepen(three.log, blocks), below.deepen(three.host, blocks)
     clock, sent = extrapolate_counts(two, three, blocks - 3)
-    return Trial(
-        recipe,
-        depth.deepen(three.log, blocks),
-        below.deepen(three.host, blocks),
-        clock,
-        sent,
-        how=f"a dry run of 3 of its {blocks} {what}",
-        smaller=(two.log, three.log),
-        block_count=blocks,
-    )
+    return Trial(recipe, log, host, clock, sent, how, smaller=(two.log, three.log), block_count=blocks)
 
 
 def extrapolate_counts(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:

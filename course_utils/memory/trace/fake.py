@@ -43,14 +43,8 @@ SAME_QUESTION = 5000
 """How often one line may ask for a value that nobody knows, before it is taken for a loop that waits for another answer."""
 _WHOLE, _FLOATING = 2**20, 2**10
 """Elements up to which values are kept: of whole numbers and truths, and of floating numbers."""
-_COURSE = Path(__file__).parents[2]
-_LIBRARIES = (
-    Path(torch.__file__).parents[1],
-    Path(sys.prefix),
-    Path(sys.base_prefix),
-    _COURSE / "memory",
-    _COURSE / "cli",
-)
+_ROOMS = [Path(__file__).parents[2] / room for room in ("memory", "cli")]
+_LIBRARIES = (Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix), *_ROOMS)
 
 
 @contextmanager

@@ -18,17 +18,9 @@ if TYPE_CHECKING:
     import torch
 
 KINDS = (
-    "parameters",
-    "buffers",
-    "optimizer state",
-    "gradients",
-    "inputs",
-    "activations",
-    "recomputed",
-    "communication",
-    "backward temporaries",
-    "optimizer temporaries",
-)
+    "parameters", "buffers", "optimizer state", "gradients", "inputs", "activations", "recomputed", "communication",
+    "backward temporaries", "optimizer temporaries",
+)  # fmt: skip
 Label = tuple[str, str, str, str]
 """Phase, kind, module and operator of an event; the phase of what was there before the step is empty."""
 _NUMBERS = re.compile(r"\d+")
