@@ -134,7 +134,7 @@ def seconds_table(cases: Sequence[Case]) -> str:
     for case in map(on_gpu, cases):
         work = Workload(case.config, case.recipe, case.batch)
         predicted, measured = (
-            predict_seconds(work.build, work.step, machine, like="cuda").seconds,
+            predict_seconds(work.build, work.step, machine, device="cuda").seconds,
             measured_seconds(work),
         )
         times = f"{format_seconds(predicted)} | {format_seconds(measured)}"

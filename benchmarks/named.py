@@ -41,7 +41,7 @@ def member(name: str) -> dict:
         "versions": f"torch {version('torch')}, transformers {version('transformers')}",
         "positions": source.positions,
         "remarks": source.remarks,
-        "blocks": source.blocks.count,
+        "blocks": source.repeated.count,
         "labels": list(labels),
         "formulas": formulas,
     }

@@ -6,6 +6,11 @@ BYTE_UNITS = (("GiB", GiB), ("MiB", MiB), ("KiB", KiB))
 SECOND_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
+def round_up(size: int, grain: int) -> int:
+    """The smallest multiple of `grain` that is no less than `size`."""
+    return -(-size // grain) * grain
+
+
 def format_bytes(count: float) -> str:
     """`count` bytes in the largest binary unit that keeps the figure at or above 1: `'502 MiB'`, `'1.25 GiB'`.
 

@@ -22,9 +22,14 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """All that was imported stays: no search for garbage, with which each measurement begins, need look through it."""
+    """All that was imported stays: no search for garbage, with which each measurement begins, need look through it.
+
+    And a process of tests runs each dry run once, however many come between.
+    """
     gc.collect()
     gc.freeze()
+    if trial := sys.modules.get("course_utils.memory.formulas.trial"):
+        trial.MOST_RECALLED = 10_000
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -11,8 +11,7 @@ from course_utils import models
 from course_utils.capstone.kept import BudgetLine, Choice, keep
 from course_utils.capstone.layout import Layout, Sent, sent_by
 from course_utils.errors import CourseError
-from course_utils.hardware import Machine, machine
-from course_utils.hardware.links import A100, LINKS, Cluster
+from course_utils.hardware import A100, LINKS, Cluster, Machine, machine
 from course_utils.memory.formulas.estimate import Estimate, family
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, attempt

@@ -6,6 +6,7 @@ from course_utils.hardware.named import MACHINES, OFFERED, known_as, machine
 
 _LATER = {  # these need torch, which takes a second to import
     "calibration": ("calibrate", "process_bandwidth"),
+    "links": ("A100", "LINKS", "Cluster", "Link", "all_reduce_seconds"),
     "operators": ("Operator", "OperatorWatch", "Prediction", "Watch", "count_flops", "flop_formula"),
 }
 __getattr__, __dir__, _names = import_when_used(__name__, _LATER)

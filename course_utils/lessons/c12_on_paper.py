@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
-from course_utils.hardware.links import A100, LINKS, Cluster, all_reduce_seconds
+from course_utils.hardware import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
 from course_utils.viz.plots import bars, legend, lines, panels, together
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing

@@ -28,7 +28,7 @@ def flag_of(name: str) -> str:
     return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-def _asks(default: Any, what: str, same: bool = False) -> Any:
+def _field(default: Any, what: str, same: bool = False) -> Any:
     """A field with its default, and what the help of its flag says; `same`: it decides parameters and batches."""
     return field(default=default, metadata={"help": what, "same": same})
 
@@ -36,7 +36,7 @@ def _asks(default: Any, what: str, same: bool = False) -> Any:
 def _as_planned(name: str, same: bool = False) -> Any:
     """A field that is the recipe's: the same words, the same default."""
     one = Recipe.__dataclass_fields__[name]
-    return _asks(one.default, one.metadata["help"], same)
+    return _field(one.default, one.metadata["help"], same)
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Job:
     Without `data` the course's own task is trained; with it a causal language model, `model`, on the text of that file: from
     random weights, or from the trained ones that a folder or the Hub has under the name `weights`.
     `batch` is the examples of one update on all ranks together, `micro_batch` those of one forward pass (0: a rank's whole
-    share). `optimizer` is a name as in `memory.OPTIMIZERS`, a class as `torch.AdamW` or `course.Adafactor`, or `muon`;
-    `options` are arguments of it. The learning rate rises over `warmup` updates to `lr`, and falls as a cosine to `floor` of it
-    at `steps`. The other fields are those of `memory.Recipe`.
+    share). `optimizer` is a name in `memory.step.recipe.OPTIMIZERS`, a class as `torch.AdamW` or `course.Adafactor`, or
+    `muon`; `options` are arguments of it. The learning rate rises over `warmup` updates to `lr`, and falls as a cosine to
+    `floor` of it at `steps`. The other fields are those of `memory.Recipe`.
 
     `out` is the folder of the run: logs, and the last `keep` checkpoints, one every `save_every` updates (0: only the last).
 
@@ -56,42 +56,42 @@ class Job:
     """
 
     out: Path = field(metadata={"help": "folder for logs and checkpoints; resumes a run there"})
-    model: str = _asks("", "a causal language model: a name, a config.json or its folder", same=True)
-    data: Path | None = _asks(
+    model: str = _field("", "a causal language model: a name, a config.json or its folder", same=True)
+    data: Path | None = _field(
         None, "its text: .txt with blank lines between documents, or .jsonl with a field text", same=True
     )
-    tokenizer: str = _asks(
+    tokenizer: str = _field(
         "",
         "a folder or a name on the Hub, or bytes (default: that of --weights, or the model's own, else bytes)",
         same=True,
     )
-    weights: str = _asks("", "start from pretrained weights, in a folder or on the Hub (default: random)", same=True)
-    strategy: str = _asks("none", ", ".join(STRATEGIES))
-    optimizer: str = _asks("adamw", "adamw and others of course plan, torch.CLASS, course.CLASS, muon", same=True)
+    weights: str = _field("", "start from pretrained weights, in a folder or on the Hub (default: random)", same=True)
+    strategy: str = _field("none", ", ".join(STRATEGIES))
+    optimizer: str = _field("adamw", "adamw and others of course plan, torch.CLASS, course.CLASS, muon", same=True)
     options: dict = field(
         default_factory=dict, metadata={"help": "an argument of the optimizer: weight_decay=0.1", "same": True}
     )
-    precision: str = _asks("fp32", ", ".join(PRECISIONS), same=True)
-    batch: int = _asks(32, "examples per update, over all ranks", same=True)
-    micro_batch: int = _asks(0, "micro-batch size of a rank; 0: its whole share")
+    precision: str = _field("fp32", ", ".join(PRECISIONS), same=True)
+    batch: int = _field(32, "examples per update, over all ranks", same=True)
+    micro_batch: int = _field(0, "micro-batch size of a rank; 0: its whole share")
     sequence: int = _as_planned("sequence", same=True)
-    steps: int = _asks(100, "updates")
-    lr: float = _asks(1e-3, "the highest learning rate")
-    warmup: int = _asks(0, "updates over which the learning rate rises")
-    floor: float = _asks(0.0, "the final share of it")
+    steps: int = _field(100, "updates")
+    lr: float = _field(1e-3, "the highest learning rate")
+    warmup: int = _field(0, "updates over which the learning rate rises")
+    floor: float = _field(0.0, "the final share of it")
     clipping: bool = _as_planned("clipping")
     checkpointing: bool = _as_planned("checkpointing")
     chunked_loss: int = _as_planned("chunked_loss")
     packed: bool = _as_planned("packed", same=True)
     lora: int = _as_planned("lora", same=True)
-    compiled: bool = _asks(False, "use torch.compile")
-    replicas: int = _asks(1, "HSDP groups, each with a full copy")
-    seed: int = _asks(0, "seed of the data order and of dropout", same=True)
-    save_every: int = _asks(0, "updates between two checkpoints; 0: only the last")
-    keep: int = _asks(2, "how many checkpoints to keep")
-    logs: tuple[str, ...] = _asks(("csv",), ", ".join(LOGS))
-    log_every: int = _asks(10, "updates per row of the log")
-    quick: bool = _asks(False, "skip the predicted peak and the calibration: starts sooner")
+    compiled: bool = _field(False, "use torch.compile")
+    replicas: int = _field(1, "HSDP groups, each with a full copy")
+    seed: int = _field(0, "seed of the data order and of dropout", same=True)
+    save_every: int = _field(0, "updates between two checkpoints; 0: only the last")
+    keep: int = _field(2, "how many checkpoints to keep")
+    logs: tuple[str, ...] = _field(("csv",), ", ".join(LOGS))
+    log_every: int = _field(10, "updates per row of the log")
+    quick: bool = _field(False, "skip the predicted peak and the calibration: starts sooner")
 
     def __post_init__(self):
         for name, choices in (("strategy", STRATEGIES), ("precision", PRECISIONS)):

@@ -14,7 +14,7 @@ from torch.profiler import record_function
 
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
-from course_utils.memory.trace.phases import observed_by
+from course_utils.memory.trace.phases import observe_phases
 from course_utils.settings import set_variable, settings, variables
 from course_utils.training.callbacks import Callback
 from course_utils.training.history import History
@@ -47,7 +47,7 @@ class Profile(Callback):
         self._trace, self._open = None, ExitStack()
         plan = torch.profiler.schedule(wait=self.skip - 1, warmup=1, active=self.steps, repeat=1)
         self._profiler = self._open.enter_context(torch.profiler.profile(schedule=plan, on_trace_ready=self._store))
-        self._open.enter_context(observed_by(record_function))
+        self._open.enter_context(observe_phases(record_function))
 
     def after_batch(self, run: "Run") -> None:
         """The profiler's step is the loop's: it begins with the call for its batch."""

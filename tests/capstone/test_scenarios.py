@@ -11,7 +11,7 @@ from course_utils.capstone.layout import Layout, Sent, sent_by
 from course_utils.capstone.scenarios import SCENARIOS, Weighed, levels_of, weigh
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
-from course_utils.hardware.links import LINKS, Cluster, all_reduce_seconds
+from course_utils.hardware import LINKS, Cluster, all_reduce_seconds
 from course_utils.lessons import c12_scaling_out as chapter_12
 from course_utils.lessons.c12_on_paper import llama as chapter_12_llama
 from course_utils.lessons.c12_on_paper import step_on_mesh

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from math import isclose
 
 import pytest
-from dry_runs import _dry_runs_are_shared  # noqa: F401  (a fixture of every test here)
 
 from course_utils.capstone.layout import Layout
 from course_utils.capstone.scenarios import SCENARIOS

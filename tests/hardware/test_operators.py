@@ -1,3 +1,5 @@
+"""Work counted from shapes, beside closed forms, PyTorch's counters and the operators of a real step."""
+
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -248,10 +250,10 @@ def test_a_cards_own_operators_are_counted_unless_others_are_asked_for():
         return model, torch.optim.SGD(model.parameters(), lr=0.1), *batch
 
     card, computer = hardware.machine("H100"), replace(hardware.machine("H100"), name="a computer")
-    names = {like: [one.name for one in count_operators(build, train, like)] for like in ("cpu", "cuda")}
+    names = {device: [one.name for one in count_operators(build, train, device)] for device in ("cpu", "cuda")}
     assert names["cpu"] != names["cuda"], "foreach"
-    for machine, like, expected in ((card, "", "cuda"), (card, "cpu", "cpu"), (computer, "", "cpu")):
-        assert [one.name for one in predict_seconds(build, train, machine, like=like).operators] == names[expected]
+    for machine, device, expected in ((card, "", "cuda"), (card, "cpu", "cpu"), (computer, "", "cpu")):
+        assert [one.name for one in predict_seconds(build, train, machine, device=device).operators] == names[expected]
     measured = predict_seconds(build, train, replace(computer, asynchronous=True))
     assert [one.name for one in measured.operators] == names["cuda"], "calibrated on a GPU"
 
@@ -334,7 +336,7 @@ def test_what_goes_to_the_host_goes_at_the_pace_of_its_link():
             model.away = away
             return model, torch.randn(1024, 1024)
 
-        return predict_seconds(build, step, card, like="cuda").seconds
+        return predict_seconds(build, step, card, device="cuda").seconds
 
     saved = 2 * 1024 * 1024 * 4  # the layer's input, and the output of Tanh; there and back
     assert seconds(True) - seconds(False) == pytest.approx(2 * saved / card.host_link, rel=0.2)

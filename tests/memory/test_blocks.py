@@ -15,19 +15,14 @@ from course_utils.memory.step.quantized import quantize_linears
 
 RECIPE = Recipe(batch=2, sequence=16)
 SIZES = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "vocab_size": 200,
-    "max_position_embeddings": 64,
-    "num_hidden_layers": 7,
-    "pad_token_id": 0,
-}
+    "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 200,
+    "max_position_embeddings": 64, "num_hidden_layers": 7, "pad_token_id": 0,
+}  # fmt: skip
 OWN = {  # what a family calls otherwise, or asks for besides
     "Albert": {"embedding_size": 32},
     "Bart": {
-        **{"d_model": 64, "encoder_layers": 7, "decoder_layers": 7, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128},
-        **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "forced_eos_token_id": 2},
+        "d_model": 64, "encoder_layers": 7, "decoder_layers": 7, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
+        "encoder_attention_heads": 4, "decoder_attention_heads": 4, "forced_eos_token_id": 2,
     },
     "DistilBert": {"dim": 64, "hidden_dim": 128, "n_layers": 7, "n_heads": 4},
     "Gemma": {"head_dim": 16, "num_key_value_heads": 2},
@@ -39,28 +34,15 @@ OWN = {  # what a family calls otherwise, or asks for besides
     "Qwen3": {"head_dim": 16, "num_key_value_heads": 2},
     "StableLm": {"num_key_value_heads": 2},
     "T5": {"d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 7, "num_decoder_layers": 7},
-}
+}  # fmt: skip
 FAMILIES = (
-    *(
-        "Albert",
-        "Bart",
-        "Bert",
-        "DistilBert",
-        "Electra",
-        "Gemma",
-        "GPT2",
-        "GPTNeoX",
-        "Llama",
-        "Mistral",
-        "MPNet",
-        "OPT",
-    ),
-    *("Phi", "Qwen2", "Qwen3", "Roberta", "StableLm", "T5", "XLMRoberta"),
-)
+    "Albert", "Bart", "Bert", "DistilBert", "Electra", "Gemma", "GPT2", "GPTNeoX", "Llama", "Mistral", "MPNet", "OPT",
+    "Phi", "Qwen2", "Qwen3", "Roberta", "StableLm", "T5", "XLMRoberta",
+)  # fmt: skip
 HEADS = (
-    *("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"),
-    *("ForQuestionAnswering", "ForConditionalGeneration"),
-)
+    "ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
+    "ForQuestionAnswering", "ForConditionalGeneration",
+)  # fmt: skip
 
 
 def configuration(family, **changes):
@@ -166,7 +148,7 @@ def test_half_of_the_blocks_frozen_is_run_whole():
 def test_a_pattern_is_repeated_whole():
     gemma = transformers.Gemma3TextConfig(**SIZES, head_dim=16, num_key_value_heads=2)
     gemma.num_hidden_layers, gemma.layer_types = 36, gemma.layer_types[:6] * 6
-    stretch = source_of(gemma).blocks.lists["model.layers"]
+    stretch = source_of(gemma).repeated.lists["model.layers"]
     assert (stretch.period, stretch.count) == (6, 6)
     assert source_of(gemma).with_blocks(3).make().config.num_hidden_layers == 18
 
@@ -181,7 +163,7 @@ def test_of_ones_own_forward_nothing_is_left_out():
 
     Own.__module__ = "somebody"
     assert Blocks.of(Own(configuration("Llama", num_hidden_layers=7))) is None
-    assert source_of(models.ConvNetConfig()).blocks is None
+    assert source_of(models.ConvNetConfig()).repeated is None
 
 
 @pytest.mark.slow
@@ -230,5 +212,5 @@ def test_attention_is_as_wide_as_its_values_on_cuda():
         widths.append(y.shape[-1])
         y.float().square().mean().backward()
 
-    dry_run(build, step, like="cuda")
+    dry_run(build, step, device="cuda")
     assert set(widths) == {16}

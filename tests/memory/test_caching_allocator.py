@@ -11,16 +11,16 @@ from course_utils.units import MiB
 
 def test_segments_are_those_of_the_allocators_rules():
     cache = Cache()
-    assert cache.take(100)[0] == 512
+    assert cache.take(100).size == 512
     assert cache.reserved == 2 * MiB
     for _ in range(2):
         cache.take(3 * MiB)
         assert cache.reserved == 22 * MiB, "1 to 10 MiB come from segments of 20 MiB"
     large = cache.take(15 * MiB)
     assert cache.reserved == 38 * MiB, "larger ones from their own, in whole 2 MiB"
-    cache.give(large, False)
+    cache.give(large)
     again = cache.take(16 * MiB)
-    assert (again[1], cache.reserved) == (large[1], 38 * MiB)
+    assert (again.segment, cache.reserved) == (large.segment, 38 * MiB)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40 * MiB)), max_size=60))
@@ -30,16 +30,15 @@ def test_no_two_blocks_overlap_and_all_that_is_given_back_joins_again(steps):
     for take, size in steps:
         if take or not taken:
             before = cache.reserved
-            taken.append((cache.take(size), size))
+            taken.append(cache.take(size))
             if grown := cache.reserved - before:
-                segments[taken[-1][0][1]] = grown
+                segments[taken[-1].segment] = grown
         else:
-            block, requested = taken.pop(size % len(taken))
-            cache.give(block, -(-requested // 512) * 512 <= MiB)
-        places = sorted((segment, start, start + length) for (length, segment, start), _ in taken)
+            cache.give(taken.pop(size % len(taken)))
+        places = sorted((block.segment, block.start, block.start + block.size) for block in taken)
         assert all(a[0] != b[0] or a[2] <= b[1] for a, b in zip(places, places[1:], strict=False))
-    for block, requested in taken:
-        cache.give(block, -(-requested // 512) * 512 <= MiB)
+    for block in taken:
+        cache.give(block)
     reserved = cache.reserved
     for size in sorted(segments.values(), reverse=True):
         for part in (size // 2, size // 2) if size == 2 * MiB else (size,):

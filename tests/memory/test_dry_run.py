@@ -1,3 +1,5 @@
+"""A dry run beside the allocator's count of the real step, CUDA's rules beside the papers, and what it refuses by line."""
+
 import re
 import subprocess
 import sys
@@ -5,6 +7,7 @@ import sys
 import pytest
 import torch
 import transformers
+from llamas import dry
 from torch import nn
 
 from course_utils import memory, models
@@ -26,9 +29,7 @@ SMALL = SCALES["smoke"]
         ("distilbert", Recipe("adafactor", batch=2, sequence=32, accumulation=2, clipping=True)),
         ("gpt2", Recipe("adamw-foreach", batch=4, sequence=32, checkpointing=True)),
         pytest.param(
-            "llama",
-            Recipe("adafactor-transformers", batch=4, sequence=32, attention="eager"),
-            marks=pytest.mark.slow,
+            "llama", Recipe("adafactor-transformers", batch=4, sequence=32, attention="eager"), marks=pytest.mark.slow
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else value.optimizer,
@@ -76,7 +77,7 @@ def test_on_cuda_dropout_keeps_one_byte_an_element():
     def step(model, x):
         model(x).sum().backward()
 
-    masks = {like: _largest_bool(dry_run(build, step, like)) for like in ("cpu", "cuda")}
+    masks = {device: _largest_bool(dry_run(build, step, device)) for device in ("cpu", "cuda")}
     assert masks == {"cpu": 0, "cuda": 128 * 64}
 
 
@@ -109,8 +110,7 @@ def test_on_cuda_a_layer_keeps_what_the_paper_says(attention, factor):
 
     def saved_bytes(blocks):
         config = models.configuration("gpt2", n_layer=blocks, use_cache=False, **sizes)
-        work = Workload(config, Recipe("sgd", "bf16", b, s, attention=attention, device="cuda"))
-        usage = dry_run(work.build, work.step, "cuda")
+        usage = dry(config, Recipe("sgd", "bf16", b, s, attention=attention, device="cuda"))
         return usage.timeline.query("phase == 'forward'")["activations"].iloc[-1]
 
     assert saved_bytes(3) - saved_bytes(2) == pytest.approx(s * b * (34 * h + factor * a * s), rel=0.07)
@@ -153,17 +153,17 @@ def test_what_is_offloaded_lies_on_the_host():
     assert before.host is None
 
 
-@pytest.mark.parametrize("like", ["cpu", "cuda"])
-def test_what_is_saved_on_disk_takes_no_memory(like):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_saved_on_disk_takes_no_memory(device):
     config = models.configuration("gpt2", scale=SMALL)
 
     def peak(saved_on_disk):
-        work = Workload(config, Recipe("sgd", batch=8, sequence=64, saved_on_disk=saved_on_disk, device=like))
-        return work, dry_run(work.build, work.step, like).peak
+        work = Workload(config, Recipe("sgd", batch=8, sequence=64, saved_on_disk=saved_on_disk, device=device))
+        return work, dry_run(work.build, work.step, device).peak
 
     (_, plain), (work, on_disk) = peak(False), peak(True)
     assert on_disk < 0.8 * plain
-    if like == "cpu":
+    if device == "cpu":
         assert on_disk == pytest.approx(measure(work.build, work.step, timed=0).peak, rel=0.005)
 
 
@@ -218,12 +218,12 @@ def layers(**kind):
 
 
 @pytest.mark.parametrize("converted", [lambda: layers().to(torch.bfloat16), lambda: layers().bfloat16()])
-@pytest.mark.parametrize("like", ["cpu", "cuda"])
-def test_a_model_may_be_converted_after_it_was_built(converted, like):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_model_may_be_converted_after_it_was_built(converted, device):
     ways = converted, lambda: in_halves(layers), lambda: layers(dtype=torch.bfloat16)
-    first, *others = (dry_run(*trained(way), like) for way in ways)
+    first, *others = (dry_run(*trained(way), device) for way in ways)
     assert all(first.peak == other.peak and first.split == other.split for other in others)
-    assert like == "cuda" or first.split["parameters"] == 8 * 20 * 2
+    assert device == "cuda" or first.split["parameters"] == 8 * 20 * 2
 
 
 def test_a_model_built_before_is_refused_and_stays_as_it_was():
@@ -294,12 +294,12 @@ def failing(model):
 
 
 @pytest.mark.parametrize(
-    ("build", "step", "like", "message"),
+    ("build", "step", "device", "message"),
     [
         (lambda: (nn.Linear(2, 2),), failing, "cpu", r"\(RuntimeError: expected 3 arguments\)\.$"),
         (lambda: (torch.ones(2),), lambda x: None, "cpu", "no model; let it return a tuple with one"),
         (lambda: nn.Linear(2, 2), lambda *parts: None, "cpu", "let it return a tuple"),
-        (lambda: None, lambda: None, "tpu", "like='tpu'"),
+        (lambda: None, lambda: None, "tpu", "device='tpu'"),
         (on_the_host, lambda model, x: model(x).sum().backward(), "cuda", "The model lies on the host"),
         (
             lambda: (nn.Linear(4, 4),),
@@ -313,9 +313,9 @@ def failing(model):
         (lambda: (m := nn.Linear(4, 4), torch.optim.LBFGS(m.parameters())), lambda *parts: None, "cpu", "LBFGS"),
     ],
 )
-def test_what_a_dry_run_cannot_follow_is_a_sentence(build, step, like, message):
+def test_what_a_dry_run_cannot_follow_is_a_sentence(build, step, device, message):
     with pytest.raises(CourseError, match=message):
-        dry_run(build, step, like)
+        dry_run(build, step, device)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_a_dry_run_as_on_cuda_says_what_the_allocator_reserves():
     recipe = Recipe("adamw-foreach", batch=2, sequence=32, device="cuda")
     config = models.configuration("gpt2", scale=SCALES["smoke"])
     work = Workload(config, recipe)
-    usage = dry_run(work.build, work.step, like="cuda")
+    usage = dry_run(work.build, work.step, device="cuda")
     assert usage.peak <= usage.reserved == attempt(source_of(config), recipe).log.reserved, "as course plan has it"
     assert usage.reserved % (2 * MiB) == 0, "in whole segments"
     with pytest.raises(CourseError, match="Only CUDA's allocator reserves bytes"):

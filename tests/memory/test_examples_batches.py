@@ -108,8 +108,7 @@ FURTHER = (llava, qwen, gemma, internvl, segformer, wav2vec, mistral, liquid, ml
 
 
 @pytest.mark.parametrize(
-    "config",
-    [bert_of_several_labels, *(pytest.param(config, marks=pytest.mark.slow) for config in FURTHER)],
+    "config", [bert_of_several_labels, *(pytest.param(config, marks=pytest.mark.slow) for config in FURTHER)]
 )
 def test_the_estimate_is_what_the_allocator_counts(config):
     predicted = estimate(config(), Recipe(batch=2, sequence=96))

@@ -193,8 +193,8 @@ def test_a_run_that_takes_too_long_is_stopped_with_its_line():
         for _ in range(10**9):
             x = model(x)
 
-    with pytest.raises(CourseError, match=r"after 1 seconds at line .*more time \(seconds=…\)"):
-        dry_run(lambda: (nn.Linear(4, 4), torch.ones(1, 4)), step, seconds=1)
+    with pytest.raises(CourseError, match=r"after 1 seconds at line .*more time \(timeout=…\)"):
+        dry_run(lambda: (nn.Linear(4, 4), torch.ones(1, 4)), step, timeout=1)
 
 
 def test_libraries_are_as_they_were_afterwards():

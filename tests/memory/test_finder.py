@@ -7,11 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llamas import dry
 from torch import nn
 from torch.nn import functional as F
 from transformers import BertConfig
 
-from course_utils.memory import Recipe, dry_run, estimate, measure
+from course_utils.memory import Recipe, estimate, measure
 from course_utils.memory.formulas.finder import finder_of, fit, powers
 from course_utils.memory.formulas.trial import attempt
 from course_utils.memory.step.model import source_of
@@ -74,11 +75,6 @@ def ids(b, s):
     return torch.randint(50, (b, s))
 
 
-def dry_peak(predicted):
-    work = predicted.workload
-    return dry_run(work.build, work.step).peak
-
-
 @pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="without oneDNN a convolution has no such scratch space"
 )
@@ -108,10 +104,10 @@ def test_a_length_that_kernels_round_up_has_formulas_of_its_own():
 def test_of_a_function_that_makes_a_model_formulas_are_found_too():
     predicted = estimate(Plain, Recipe("sgd", batch=4, sequence=64), batch=ids).at(batch=3, sequence=100)
     assert predicted.how.startswith("formulas found from")
-    assert predicted.peak == dry_peak(predicted)
+    assert predicted.peak == dry(predicted.finder.source, predicted.recipe).peak
 
 
 def test_a_model_is_not_refused_for_lengths_that_nobody_asked_for():
     predicted = estimate(Positioned, Recipe("sgd", batch=4, sequence=16), batch=ids).at(sequence=POSITIONS)
     assert predicted.how == "a dry run of just this step"
-    assert predicted.peak == dry_peak(predicted)
+    assert predicted.peak == dry(predicted.finder.source, predicted.recipe).peak

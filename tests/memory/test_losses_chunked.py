@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from llamas import dry
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
+from course_utils.memory import Recipe, Workload, estimate, measure
 
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 SIZES = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 3000, "max_position_embeddings": 128, **HEADS}
@@ -63,8 +64,7 @@ def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():
     assert first.how == "a dry run of 3 of its 5 blocks"
     for batch, sequence in ((2, 64), (4, 40), (3, 25)):
         predicted = first.at(batch=batch, sequence=sequence)
-        work = predicted.workload
-        assert predicted.peak == dry_run(work.build, work.step).peak
+        assert predicted.peak == dry(deep, predicted.recipe).peak
 
 
 def made(kind, **changes):

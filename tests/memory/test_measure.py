@@ -1,3 +1,5 @@
+"""A measured step beside bytes that are known, and beside the meter's; errors come through and leave nothing behind."""
+
 import gc
 import os
 
@@ -175,11 +177,8 @@ def test_what_is_built_inside_is_counted_whole():
 
     parts = measure(build, step), measure(build(), step)
     saved = 4 * (8 * 8 + 8 + 1000 + 500 * 8 + 100 * 8)
-    # The first step's gradients are there too.
-    assert [part.resident for part in parts] == [
-        saved + 4 * 72,
-        saved + 4 * 72,
-    ]
+    with_gradients = saved + 4 * 72  # of the first step
+    assert [part.resident for part in parts] == [with_gradients] * 2
     assert parts[0].peak == parts[1].peak
 
 
@@ -189,8 +188,8 @@ def test_a_measurement_inside_another_is_refused():
         measure((model,), lambda: measure((model,), lambda: model(x)))
 
 
-def test_an_error_in_the_step_comes_through_and_the_next_measurement_works(capfd):
-    model, x = one_layer(8, 2)
+def failing_step(model, x):
+    """A step that raises `ZeroDivisionError` in its second run."""
     calls = []
 
     def step():
@@ -200,10 +199,21 @@ def test_an_error_in_the_step_comes_through_and_the_next_measurement_works(capfd
         if len(calls) == 2:
             raise ZeroDivisionError
 
+    return step
+
+
+def test_what_a_step_writes_before_it_fails_is_passed_on(capfd):
+    model, x = one_layer(8, 2)
     with pytest.raises(ZeroDivisionError):
-        measure((model,), step)
+        measure((model,), failing_step(model, x))
     os.write(2, b"said afterwards")
     assert capfd.readouterr().err == "said by the step;said by the step;said afterwards"
+
+
+def test_an_error_in_the_step_comes_through_and_the_next_measurement_works():
+    model, x = one_layer(8, 2)
+    with pytest.raises(ZeroDivisionError):
+        measure((model,), failing_step(model, x))
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
     optimizer = torch.optim.SGD(model.parameters(), lr=1)

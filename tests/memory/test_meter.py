@@ -1,3 +1,5 @@
+"""The meter's kinds, modules and phases beside a model's known bytes, and its peak beside PyTorch's own tracker."""
+
 import pytest
 import torch
 from torch import nn

@@ -10,7 +10,8 @@ import pytest
 
 from course_utils import models
 from course_utils.memory.formulas.estimate import estimate
-from course_utils.memory.formulas.named import STEP, look_up
+from course_utils.memory.formulas.letters import LENGTH_STEP
+from course_utils.memory.formulas.named import look_up
 from course_utils.memory.formulas.named import models as named_models
 from course_utils.memory.formulas.trial import attempt
 from course_utils.memory.planning.at_once import known_recipes, plan_at_once
@@ -59,8 +60,8 @@ def draw(seed, count):
         rounds = 1 if recipe.accumulation == 1 else drawn.choice((2, 3, 8))
         config = source_of(name).config
         most = 2048 if getattr(config, "sliding_window", None) else 8192
-        longest = min(config.max_position_embeddings, most) // STEP
-        sizes = {"batch": drawn.choice(batches), "sequence": STEP * drawn.randint(2, longest)}
+        longest = min(config.max_position_embeddings, most) // LENGTH_STEP
+        sizes = {"batch": drawn.choice(batches), "sequence": LENGTH_STEP * drawn.randint(2, longest)}
         yield name, replace(recipe, **sizes, accumulation=rounds)
 
 
@@ -139,7 +140,7 @@ def test_the_largest_sizes_at_once_are_the_last_that_fit():
     batch, length = answer.largest.values()
     assert answer.open_ended == ()
     assert verdict(batch=batch) == verdict(sequence=length) == FITS
-    assert FITS not in (verdict(batch=batch + 1), verdict(sequence=length + STEP))
+    assert FITS not in (verdict(batch=batch + 1), verdict(sequence=length + LENGTH_STEP))
 
 
 def test_where_the_largest_that_formulas_know_fits_it_may_be_more():

@@ -4,9 +4,10 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+from llamas import dry
 
 from course_utils import models
-from course_utils.memory import Recipe, Workload, dry_run, estimate, measure, optimizer_state_size
+from course_utils.memory import Recipe, Workload, estimate, measure, optimizer_state_size
 from course_utils.optim import GaLore, hidden_matrices
 
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
@@ -50,7 +51,5 @@ def test_hidden_matrices_keep_few_directions_and_the_rest_both_averages(config):
 
 
 def test_its_state_waits_on_the_host_too():
-    work = Workload(LLAMA, replace(RECIPE, device="cuda", offload=True))
-    on_host = dry_run(work.build, work.step, "cuda").host
-    plain = replace(work.recipe, galore=0)
-    assert on_host.peak < dry_run(Workload(LLAMA, plain).build, work.step, "cuda").host.peak
+    recipe = replace(RECIPE, device="cuda", offload=True)
+    assert dry(LLAMA, recipe).host.peak < dry(LLAMA, replace(recipe, galore=0)).host.peak

@@ -65,7 +65,7 @@ def test_a_trial_of_a_few_blocks_is_the_dry_run_of_all(recipe):
     assert "3 of its 5 blocks" in tried.how
     if recipe.ranks == 1:
         work = memory.Workload(deep, recipe)
-        seconds = memory.predict_seconds(work.build, work.step, machine, like="cuda").seconds
+        seconds = memory.predict_seconds(work.build, work.step, machine, device="cuda").seconds
         assert tried.seconds == pytest.approx(seconds, rel=0.01)
 
 
@@ -282,7 +282,7 @@ def test_a_row_that_fits_without_a_lower_peak_says_what_falls(only):
 def seconds_by_dtype(recipe, card):
     """Of the operators of a step, by what they are called too."""
     work, counts = memory.Workload(LLAMA, recipe), Counter()
-    for one in memory.predict_seconds(work.build, work.step, card, like="cuda").operators:
+    for one in memory.predict_seconds(work.build, work.step, card, device="cuda").operators:
         for name in (one.work.dtype, (one.name, one.work.dtype)):
             counts[name] += card.seconds(one.work)
     return counts

@@ -1,18 +1,17 @@
 """The words of a recipe for what people do, each held against the library that does it."""
 
-import gc
 import pickle
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
-from itertools import accumulate
 
 import cloudpickle
 import peft
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GPT2Config, LlamaConfig, Trainer, TrainerCallback
+from llamas import dry
+from small_models import GPT2, LLAMA
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from transformers import TrainingArguments as Arguments
 
 from course_utils import memory
@@ -23,29 +22,41 @@ from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step import losses
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import LOOPS
-from course_utils.memory.trace.allocator import quiet
 
-LLAMA = LlamaConfig(
-    vocab_size=5000,
-    hidden_size=128,
-    intermediate_size=344,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    max_position_embeddings=512,
-    architectures=["LlamaForCausalLM"],
-)
-GPT2 = GPT2Config(
-    vocab_size=5000, n_embd=128, n_layer=4, n_head=4, n_positions=256, bos_token_id=0, eos_token_id=0,
-    architectures=["GPT2LMHeadModel"],
-)  # fmt: skip
 SMALL = Recipe(batch=4, sequence=64)
-TRAINERS = Recipe(**LOOPS["trainer"], batch=4)
 QLORA = Recipe(batch=2, sequence=32, precision="bf16", lora=4, quantized="nf4")
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"optimizer": "adam"}, "No optimizer is called 'adam'"),
+        ({"precision": "fp8"}, "No precision is called 'fp8'"),
+        ({"batch": 0}, "batch must be a whole number from 1 on"),
+        ({"checkpointing": 1}, "checkpointing must be True or False"),
+        ({"lora": -1}, "lora=-1 is no rank"),
+        ({"chunked_loss": True}, "chunked_loss=True is no number of tokens"),
+        ({"chunked_loss": 64, "precision": "fp16"}, "float16 loses the small ones"),
+        ({"context_parallel": 2}, "is of all ranks; give ranks=2"),
+        ({"context_parallel": 2, "ranks": 2, "packed": True}, "attention is the ring's"),
+        ({"segments": 2}, "add checkpointing=True"),
+        ({"zero_stage": 1}, "nothing to shard over"),
+        ({"offload": True}, "take device='cuda'"),
+        ({"checkpointing": True, "saved_on_disk": True}, "choose one of them"),
+        ({"in_backward": True, "clipping": True}, "An update within backward"),
+        ({"quantized": "nf4"}, "cannot be trained themselves"),
+        ({"galore": True}, "galore=True is no rank"),
+        ({"galore": 8, "optimizer": "adafactor"}, "take optimizer='adamw', or leave galore out"),
+        ({"galore": 8, "optimizer": torch.optim.AdamW}, "take optimizer='adamw'"),
+        ({"galore": 8, "zero_stage": 1, "ranks": 2}, "leave galore or zero_stage out"),
+        ({"galore": 8, "precision": "bf16-masters"}, "GaLore has no masters"),
+        ({"galore": 8, "lora": 4}, "leave galore or lora out"),
+        ({"teacher": None}, "teacher=None is no text"),
+        ({"teacher": "gpt2-small", "chunked_loss": 8}, "A teacher's logits are compared with whole ones"),
+        ({"teacher": "gpt2-small", "zero_stage": 2, "ranks": 2}, "take zero_stage=0 or 1"),
+        ({"teacher": "gpt2-small", "context_parallel": 2, "ranks": 2}, "no context_parallel, or leave teacher out"),
+        ({"replicas": 2}, "groups of equally many ranks"),
+        ({"zero_stage": 3, "ranks": 2, "precision": "fp16"}, "With a zero_stage"),
         ({"lora_targets": ("q_proj",)}, "add lora=16"),
         ({"lora_targets": "q_proj", "lora": 4}, "are no names"),
         ({"modules_to_save": ("lm_head",)}, "add lora=16"),
@@ -68,10 +79,13 @@ def test_a_recipe_that_contradicts_itself_says_what_to_change(fields, message):
 def test_a_layer_that_is_not_there_is_refused_with_one_that_is():
     with pytest.raises(CourseError, match="'q_prj'; did you mean q_proj"):
         estimate(LLAMA, replace(SMALL, lora=4, lora_targets=("q_prj",)))
+
+
+def test_label_smoothing_needs_labels():
+    recipe = replace(SMALL, label_smoothing=0.1)
+    work = Workload(lambda: torch.nn.Linear(4, 1), recipe, lambda b, s: torch.randn(b, 4))
     with pytest.raises(CourseError, match="label_smoothing needs labels"):
-        Workload(
-            lambda: torch.nn.Linear(4, 1), replace(SMALL, label_smoothing=0.1), lambda b, s: torch.randn(b, 4)
-        )._apply(torch.nn.Linear(4, 1), torch.randn(2, 4))
+        work.step(*work.build())
 
 
 @pytest.mark.parametrize(
@@ -174,11 +188,10 @@ def test_rungs_undo_what_a_recipe_keeps():
 @pytest.mark.slow
 def test_trls_loss_of_many_tokens_is_that_of_few_whose_labels_have_values(monkeypatch):
     recipe = Recipe(**LOOPS["trl"] | {"sequence": 64}, batch=2, device="cuda")
-    work = Workload(LLAMA, recipe)
-    peak = dry_run(work.build, work.step, "cuda").peak
+    peak = dry(LLAMA, recipe).peak
     assert estimate(LLAMA, replace(recipe, batch=200)).peak > peak
     monkeypatch.setattr(losses, "EveryLabel", nullcontext)
-    assert dry_run(work.build, work.step, "cuda").peak == pytest.approx(peak, abs=4096)
+    assert dry(LLAMA, recipe).peak == pytest.approx(peak, abs=4096)
 
 
 @pytest.mark.slow
@@ -203,106 +216,6 @@ def test_paged_states_wait_on_the_host(bits, bytes_each):
     assert usage.split["optimizer state"] == pytest.approx(2 * small * bytes_each, rel=0.1)
 
 
-class _Marks(TrainerCallback):
-    """Each update is a range in the profiler's record."""
-
-    def on_step_begin(self, args, state, control, **others):
-        self.range = record_function(f"step {state.global_step}")
-        self.range.__enter__()
-
-    def on_step_end(self, args, state, control, **others):
-        self.range.__exit__(None, None, None)
-
-
-def _examples(recipe: Recipe, count: int) -> list[dict]:
-    return [dict.fromkeys(("input_ids", "labels"), torch.randint(1, 5000, (recipe.sequence,))) for _ in range(count)]
-
-
-def _arguments(recipe: Recipe, folder, kind: type = Arguments, **others):
-    return kind(
-        str(folder),
-        use_cpu=True,
-        max_steps=3,
-        report_to=[],
-        save_strategy="no",
-        disable_tqdm=True,
-        logging_strategy="no",
-        dataloader_pin_memory=False,
-        per_device_train_batch_size=recipe.batch,
-        gradient_accumulation_steps=recipe.accumulation,
-        label_smoothing_factor=recipe.label_smoothing,
-        eval_strategy="steps" if recipe.eval_batch else "no",
-        eval_steps=1,
-        per_device_eval_batch_size=recipe.eval_batch or 8,
-        **others,
-    )
-
-
-def _peaks(make) -> tuple[int, int]:
-    """The allocator's, in the second update of `make()`, a trainer, and between it and the third."""
-    gc.collect()
-    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with quiet():
-        profiler.start()
-    make().train()
-    with quiet():
-        profiler.stop()
-    events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
-    changes = [event for event in events if event.name() == "[memory]"]
-    times, totals = [one.start_ns() for one in changes], list(accumulate(one.nbytes() for one in changes))
-    second, third = (next(event for event in events if event.name() == f"step {n}") for n in (1, 2))
-    end = second.start_ns() + second.duration_ns()
-    update = max(total for t, total in zip(times, totals, strict=True) if second.start_ns() <= t <= end)
-    return update, max(total for t, total in zip(times, totals, strict=True) if end <= t <= third.start_ns())
-
-
-def _compare(config, recipe: Recipe, make) -> None:
-    """Evaluation has a few batches more waiting in its loader than a step."""
-    update, evaluation = _peaks(make)
-    peaks = {name: sum(by_kind.values()) for name, by_kind in estimate(config, recipe).by_instant().items()}
-    if recipe.eval_batch:
-        assert peaks.pop("evaluation") == pytest.approx(evaluation, rel=1e-3)
-    assert max(peaks.values()) == pytest.approx(update, rel=2.5e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=lambda config: config.model_type)
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"checkpointing": True},
-        {"accumulation": 2},
-        {"precision": "autocast"},
-        {"label_smoothing": 0.1},
-        {"label_smoothing": 0.1, "precision": "autocast"},
-        {"eval_batch": 16},
-        {"eval_batch": 4, "eval_logits": 32},
-        {"eval_batch": 4, "eval_logits": 32, "precision": "autocast"},
-        {"lora": 8},
-    ],
-    ids=str,
-)
-def test_the_loop_is_trainers(tmp_path, config, fields):
-    recipe = replace(TRAINERS, **fields)
-    rows, held_out = _examples(recipe, 12 * recipe.accumulation), _examples(recipe, recipe.eval_logits or 32)
-
-    def make():
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config)
-        if recipe.lora:
-            model = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules="all-linear"))
-        others = {"compute_metrics": lambda prediction: {}} if recipe.eval_logits else {}
-        arguments = _arguments(
-            recipe, tmp_path, bf16=recipe.precision == "autocast", gradient_checkpointing=recipe.checkpointing
-        )
-        return Trainer(model, arguments, train_dataset=rows, eval_dataset=held_out, callbacks=[_Marks()], **others)
-
-    _compare(config, recipe, make)
-
-
 def test_trls_defaults_are_those_of_its_configuration():
     sft = pytest.importorskip("trl").SFTConfig
     usual, model = sft.__dataclass_fields__, pytest.importorskip("trl").ModelConfig.__dataclass_fields__
@@ -317,39 +230,6 @@ def test_trls_defaults_are_those_of_its_configuration():
         assert loop["use_cache"] is usual["use_cache"].default
         assert loop["optimizer"] == "adamw-fused"
         assert Arguments("x").optim == "adamw_torch_fused"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("fields", [{}, {"lora": 8}, {"label_smoothing": 0.1}], ids=str)
-def test_the_loop_is_trls(tmp_path, fields):
-    trl = pytest.importorskip("trl")
-    from datasets import Dataset
-
-    recipe = replace(Recipe(**LOOPS["trl"], batch=2), sequence=64, **fields)
-
-    def make():
-        torch.manual_seed(0)
-        adapters = {"peft_config": peft.LoraConfig(r=8, target_modules="all-linear")} if recipe.lora else {}
-        arguments = _arguments(
-            recipe, tmp_path, trl.SFTConfig, max_length=64, dataset_kwargs={"skip_prepare_dataset": True}
-        )
-        rows = Dataset.from_list([{name: ids.tolist() for name, ids in row.items()} for row in _examples(recipe, 8)])
-        model = AutoModelForCausalLM.from_config(LLAMA)
-        return trl.SFTTrainer(
-            model, arguments, train_dataset=rows, processing_class=_tokenizer(), callbacks=[_Marks()], **adapters
-        )
-
-    _compare(LLAMA, recipe, make)
-
-
-def _tokenizer():
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
 
 
 def test_the_package_goes_to_other_ranks_with_a_function_that_names_it():

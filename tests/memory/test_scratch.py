@@ -59,7 +59,7 @@ def test_as_on_cuda_nothing_of_this_processor_counts():
     def build():
         return (nn.Conv2d(3, 4, 3),)
 
-    usage = dry_run(build, lambda layer: layer(torch.ones(1, 3, 8, 8)), like="cuda")
+    usage = dry_run(build, lambda layer: layer(torch.ones(1, 3, 8, 8)), device="cuda")
     assert not any(name.startswith("inside") for name in usage.top(20)["operator"])
 
 

@@ -1,3 +1,5 @@
+"""The size of an optimizer's state, entry by entry, beside shapes and dtypes that its library keeps."""
+
 import bitsandbytes
 import torch
 from transformers import Adafactor

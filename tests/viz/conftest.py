@@ -1,5 +1,4 @@
 import pytest
-from dry_runs import _dry_runs_are_shared  # noqa: F401  (a fixture of every test here)
 from figures import _close_figures, _letters_are_readable  # noqa: F401  (fixtures of every test here)
 
 from course_utils.viz import display as display_module

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from course_utils.memory.formulas.finder import Finder
-    from course_utils.memory.step.model import Model
+    from course_utils.memory.step.model import ModelLike
     from course_utils.memory.step.workload import Workload
 
 _SHOWN = 5
@@ -189,7 +189,7 @@ class Estimate:
         return [*lines, f"not counted: the libraries' own workspaces{away}"]
 
     def _terms_at(self, place: int, formulas: Callable[[int], Polynomial]) -> Iterator[Term]:
-        blocks = self.finder.blocks(self.log)
+        blocks = self.finder.count_blocks(self.log)
         groups: dict[tuple[str, str], Counter] = {}
         for event in range(place + 1):
             _, kind, module, _ = self.log.labels[event]
@@ -215,7 +215,7 @@ class Estimate:
                 yield Term(kind, name, text, size, total.letters, repeated)
 
 
-def estimate(what: "Model", recipe: Recipe = Recipe(), *, batch: Callable | None = None) -> Estimate:  # noqa: B008 frozen
+def estimate(what: "ModelLike", recipe: Recipe = Recipe(), *, batch: Callable | None = None) -> Estimate:  # noqa: B008 frozen
     """The memory of one training step in its steady state, for any model: nothing is computed, no weights are made.
 
     `what` is a Transformers configuration or the path of a `config.json`, the name of a model (`models.PUBLISHED`,

@@ -36,7 +36,7 @@ class Formulas:
     labels: tuple[Label, ...]
     grain: int
     depth: Depth | None
-    blocks: int
+    block_count: int
     confirmed: list[tuple[int, int]] = field(default_factory=list)
     runs: int = 0
     scratch: bool = False
@@ -55,7 +55,7 @@ class Formulas:
     def log(self, b: int, s: int) -> Log:
         """The log of the whole model."""
         small = self.small_log(b, s)
-        return small if self.depth is None else self.depth.deepen(small, self.blocks)
+        return small if self.depth is None else self.depth.deepen(small, self.block_count)
 
     @property
     def how(self) -> str:
@@ -123,7 +123,7 @@ class Finder:
         return self.trials[b, s].log, self.trials[b, s].how
 
     def guess(self, b: int, s: int) -> Log:
-        """As `log`, by formulas wherever some are known, confirmed at these sizes or not."""
+        """The log at these sizes by formulas, unconfirmed ones too; a dry run where there are none."""
         formulas = self.by_regime.get((min(b, 2), s)) or self.by_regime.get((min(b, 2), None))
         return formulas.log(b, s) if formulas else self.log(b, s)[0]
 
@@ -165,23 +165,27 @@ class Finder:
         source = self.source if depth is None else self.source.with_blocks(3)
         return run_two_batches(source, replace(self.recipe, batch=b, sequence=s)).log
 
-    def _find(self, regime: int, first: tuple[int, int], length: int | None) -> Formulas | None:
-        """Formulas for all lengths, or for the `length` alone; `exact` where they give what is known of the `first` sizes too."""
-        trial = self.trials[first]
+    def _choose_sizes(self, regime: int, length: int | None) -> tuple[list[tuple[int, int]], Iterable[int]]:
+        """Batches and lengths to run, and the monomials that they tell apart."""
+        if length:
+            return [(b, length) for b in (2, 3, 4, 5)], (0, 1, 6)
         parts = (self.source.config, getattr(self.source.config, "text_config", None))
         positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
         # A length that suits the model even four times over.
         unit = max(2, min(64, min(filter(None, positions), default=256) // 4))
         if regime == 1:
-            sizes, used = [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], (0, 2, 4)
-        else:
-            sizes = [(2, unit), (2, 2 * unit), (3, unit), (4, 2 * unit), (2, 4 * unit), (3, 4 * unit), (5, 3 * unit)]
-            used = range(6)
+            return [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], (0, 2, 4)
+        several = [(2, unit), (2, 2 * unit), (3, unit), (4, 2 * unit), (2, 4 * unit), (3, 4 * unit), (5, 3 * unit)]
+        return several, range(6)
+
+    def _find(self, regime: int, first: tuple[int, int], length: int | None) -> Formulas | None:
+        """Formulas for all lengths, or for the `length` alone; `exact` where they give what is known of the `first` sizes too."""
+        trial, (sizes, used) = self.trials[first], self._choose_sizes(regime, length)
         depth = Depth.between(*(log.plain for log in trial.smaller)) if trial.smaller else None
-        logs = {} if length else {at: self._run_small(*at, depth) for at in sizes[:2]}
+        logs = {at: self._run_small(*at, depth) for at in sizes[:2]}
         # Where the length does not matter, the batch alone is left.
-        if length or (regime == 2 and np.array_equal(*(log.plain.changes for log in logs.values()))):
-            sizes, used = [(b, length or unit) for b in (2, 3, 4, 5)], (0, 1, 6)
+        if regime == 2 and not length and np.array_equal(*(log.plain.changes for log in logs.values())):
+            sizes, used = self._choose_sizes(regime, sizes[0][1])
             logs = {at: log for at, log in logs.items() if at in sizes}
         logs |= {at: self._run_small(*at, depth) for at in sizes if at not in logs}
         coefficients = fit({at: log.plain for at, log in logs.items()}, used)
@@ -190,19 +194,19 @@ class Finder:
         a_log, plain, runs = logs[sizes[0]].plain, trial.log.plain, len(logs) + 2 * (depth is not None)
         if depth is not None and len(depth.growth) != len(a_log.labels):
             return None  # the first sizes have other events: they are beyond a window of attention, say
-        formulas = Formulas(coefficients, a_log.labels, a_log.grain, depth, trial.blocks)
+        formulas = Formulas(coefficients, a_log.labels, a_log.grain, depth, trial.block_count)
         formulas.confirmed = [at for at, log in {**logs, first: trial.log}.items() if log.peak == log.plain.peak]
         formulas.runs, formulas.scratch = runs, plain is not trial.log
         formulas.exact = np.array_equal(formulas.log(*first).totals, plain.totals)
         return formulas
 
-    def blocks(self, log: Log) -> dict[str, int]:
+    def count_blocks(self, log: Log) -> dict[str, int]:
         """How many blocks each list of them has, by the list's name with `.*`; a log that was deepened names only some."""
         seen: dict[str, set[str]] = {}
         for name, number in (block_of(label[2]) for label in log.labels):
             if number:
                 seen.setdefault(name, set()).add(number)
-        lengths = {} if self.source.blocks is None else self.source.blocks.lengths(3)
+        lengths = {} if self.source.repeated is None else self.source.repeated.lengths(3)
         return {
             name: len(numbers) if "teacher" in name.split(".") else lengths.get(len(numbers), len(numbers))
             for name, numbers in seen.items()
@@ -224,7 +228,7 @@ class Finder:
         if formulas.in_letters is None:
             formulas.in_letters = self.read(formulas, b)
         read = formulas.in_letters
-        order = np.arange(len(read)) if formulas.depth is None else formulas.depth.order(formulas.blocks)
+        order = np.arange(len(read)) if formulas.depth is None else formulas.depth.order(formulas.block_count)
         for place, event in zip(log.plain_places, order.tolist(), strict=True):
             if read[event].value(sizes) == abs(log.changes[place]):
                 numbers[place] = read[event]

@@ -19,13 +19,12 @@ NAMES = {
     "f": ("intermediate_size", "n_inner", "hidden_dim", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"),
     "V": ("vocab_size",),
     "a": (
-        *("num_attention_heads", "n_head", "n_heads", "num_heads"),
-        *("encoder_attention_heads", "decoder_attention_heads"),
+        "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads",
     ),
     "k": ("num_key_value_heads",),
     "d": ("head_dim", "d_kv"),
     "n": ("max_position_embeddings", "n_positions"),
-}
+}  # fmt: skip
 MEANINGS = {
     "b": "examples of a micro-batch",
     "s": "tokens of an example",
@@ -41,6 +40,8 @@ _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 Monomial = tuple[tuple[str, int], ...]
 MONOMIALS = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0))
 """Powers of b and s that occur in the sizes of a step."""
+LENGTH_STEP = 64
+"""Kernels round lengths up to its multiples, each in its own way: between these no formula of a length need hold."""
 
 
 @dataclass(frozen=True)

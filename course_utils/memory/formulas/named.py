@@ -15,13 +15,11 @@ import numpy as np
 
 from course_utils.memory.formulas.depth import Depth
 from course_utils.memory.formulas.estimate import Estimate, family
-from course_utils.memory.formulas.letters import MONOMIALS
+from course_utils.memory.formulas.letters import LENGTH_STEP, MONOMIALS
 from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.memory.trace.log import Log
 
 FILE = Path(__file__).with_name("named.zip")
-STEP = 64
-"""Lengths between its multiples are not answered: kernels round them up, each in its own way."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +33,10 @@ class Named:
 
     @property
     def source(self) -> "Named":
-        """Itself: it is known by no more than its name."""
+        """The model again: an `Estimate` asks its finder for a source."""
         return self
 
-    def blocks(self, log: Log) -> dict[str, int]:
+    def count_blocks(self, log: Log) -> dict[str, int]:
         """How many blocks stand behind each list of them."""
         return {family(label[2]): self.count for label in log.labels if family(label[2]).endswith(".*")}
 
@@ -84,7 +82,7 @@ def bounds_of(name: str, recipe: Recipe) -> tuple[int, int]:
 
 def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
     """The step of a named model by `recipe`; None where the archive has no formulas that were confirmed on both sides of it."""
-    if callable(recipe.optimizer) or recipe.sequence % STEP:
+    if callable(recipe.optimizer) or recipe.sequence % LENGTH_STEP:
         return None
     member = _member(name)
     packed = member.get("formulas", {}).get(key_of(recipe))

@@ -19,7 +19,7 @@ from course_utils.memory.step.workload import Workload
 from course_utils.memory.trace.as_cuda import HOST
 from course_utils.memory.trace.dry_run import dry_run
 from course_utils.memory.trace.log import Log
-from course_utils.memory.trace.phases import observed_by
+from course_utils.memory.trace.phases import observe_phases
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Trial:
 
     `clock` are the seconds of each phase and operator, empty without a machine; `traffic` are the bytes that a rank sends, and
     the messages, by collective. `smaller` are the logs of two and of three blocks where they gave that of the whole, and
-    `blocks` how many that has.
+    `block_count` how many that has.
     """
 
     recipe: Recipe
@@ -38,7 +38,7 @@ class Trial:
     traffic: Mapping[str, tuple[int, int]]
     how: str = "a dry run of just this step"
     smaller: tuple[Log, Log] | None = None
-    blocks: int = 0
+    block_count: int = 0
 
     @property
     def peak(self) -> int:
@@ -78,9 +78,9 @@ def attempt(source: Source, recipe: Recipe, machine: Machine | None = None, *, t
 
 
 def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffic: bool) -> Trial | None:
-    if recipe.segments is not None or source.blocks is None:  # how long a segment is depends on all blocks
+    if recipe.segments is not None or source.repeated is None:  # how long a segment is depends on all blocks
         return None
-    blocks = source.blocks.count
+    blocks = source.repeated.count
     try:
         two, three = (run_two_batches(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
     except CourseError:  # it may name blocks by their places; what is wrong with the whole, that says itself
@@ -92,20 +92,15 @@ def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffi
         four = run_two_batches(source.with_blocks(4), recipe, traffic=False).log
         if not np.array_equal(depth.deepen(three.log, 4).totals, four.totals):
             return None
-    period = source.blocks.period
+    period = source.repeated.period
     what = "blocks" if period == 1 else f"groups of {period} blocks"
-    return Trial(
-        recipe,
-        depth.deepen(three.log, blocks),
-        below.deepen(three.host, blocks),
-        *grown(two, three, blocks - 3),
-        f"a dry run of 3 of its {blocks} {what}",
-        (two.log, three.log),
-        blocks,
-    )
+    how = f"a dry run of 3 of its {blocks} {what}"
+    log, host = depth.deepen(three.log, blocks), below.deepen(three.host, blocks)
+    clock, sent = extrapolate_counts(two, three, blocks - 3)
+    return Trial(recipe, log, host, clock, sent, how, smaller=(two.log, three.log), block_count=blocks)
 
 
-def grown(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:
+def extrapolate_counts(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:
     """Clock and traffic with what `many` has more than `few` added `times` more."""
     clock = {call: seconds + (seconds - few.clock.get(call, 0.0)) * times for call, seconds in many.clock.items()}
     traffic = {
@@ -128,11 +123,12 @@ def run_two_batches(source: Source, recipe: Recipe, machine: Machine | None = No
     log = second.log.with_micro_batches(more)
     if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
         return replace(second, recipe=recipe, log=log)
-    clock, sent = grown(_run_or_recall(source, replace(recipe, accumulation=1), machine), second, more)
+    clock, sent = extrapolate_counts(_run_or_recall(source, replace(recipe, accumulation=1), machine), second, more)
     return replace(second, recipe=recipe, log=log, clock=clock, traffic=sent)
 
 
-_MOST_RECALLED = 128
+MOST_RECALLED = 128
+"""Dry runs that a process keeps."""
 _recalled: dict[tuple, Trial] = {}
 
 
@@ -142,7 +138,7 @@ def _run_or_recall(source: Source, recipe: Recipe, machine: Machine | None) -> T
         return run_whole(source, recipe, machine)
     key = *keys_of(source, recipe), recipe, repr(machine)
     if key not in _recalled:
-        if len(_recalled) == _MOST_RECALLED:
+        if len(_recalled) == MOST_RECALLED:
             del _recalled[next(iter(_recalled))]
         _recalled[key] = run_whole(source, recipe, machine)
     return _recalled[key]
@@ -169,7 +165,7 @@ def run_whole(
                 counts.append(entered.enter_context(counted()))
             if machine is not None:
                 entered.enter_context(watch)
-                entered.enter_context(observed_by(timed))
+                entered.enter_context(observe_phases(timed))
             yield
 
     usage = dry_run(work.build, work.step, recipe.device, ranks=recipe.ranks, warm=work.prime, watch=watched)

@@ -6,7 +6,8 @@ from itertools import product
 from math import inf, nan
 
 from course_utils.errors import CourseError
-from course_utils.memory.formulas.named import STEP, bounds_of, look_up
+from course_utils.memory.formulas.letters import LENGTH_STEP
+from course_utils.memory.formulas.named import bounds_of, look_up
 from course_utils.memory.planning.changes import CHANGES, disturbance, fields_set, least_disturbing
 from course_utils.memory.planning.largest import most
 from course_utils.memory.planning.verdict import DOES_NOT, FITS, Option, Plan, needs, needs_for, verdict_of
@@ -134,9 +135,9 @@ def _largest(plan: Plan) -> tuple[dict[str, int | None], tuple[str, ...]]:
 
     rows, length = bounds_of(name, recipe)
     batch = most(lambda b: fits(batch=b), recipe.batch, rows) or 0
-    steps = most(lambda n: fits(sequence=n * STEP), recipe.sequence // STEP, length // STEP) or 0
-    largest = {"largest batch": batch, "longest sequence": steps * STEP}
-    if steps * STEP == plan.estimate.finder.positions:  # the model takes no more
+    steps = most(lambda n: fits(sequence=n * LENGTH_STEP), recipe.sequence // LENGTH_STEP, length // LENGTH_STEP) or 0
+    largest = {"largest batch": batch, "longest sequence": steps * LENGTH_STEP}
+    if steps * LENGTH_STEP == plan.estimate.finder.positions:  # the model takes no more
         largest["longest sequence"] = None
-    ends = zip(largest, (rows, length // STEP * STEP), strict=True)
+    ends = zip(largest, (rows, length // LENGTH_STEP * LENGTH_STEP), strict=True)
     return largest, tuple(size for size, end in ends if largest[size] == end)

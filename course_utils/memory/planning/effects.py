@@ -9,7 +9,7 @@ from course_utils.hardware import Machine
 from course_utils.memory.formulas.trial import Trial, attempt
 from course_utils.memory.planning.changes import CHANGES, Change
 from course_utils.memory.planning.plan import try_each
-from course_utils.memory.step.model import Model, source_of
+from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.recipe import Recipe
 
 LESS = 0.2
@@ -36,7 +36,7 @@ class Effect:
     sent: float
 
 
-def effects(what: Model, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effect]:
+def effects(what: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effect]:
     """By name, in the order of `CHANGES`: each change of the ladder on the first of `recipes` to which it makes a difference.
 
     `what` as for `estimate`. Raises `CourseError` where a change goes with none of the recipes.

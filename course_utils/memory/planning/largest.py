@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
-from course_utils.memory.formulas.named import STEP
+from course_utils.memory.formulas.letters import LENGTH_STEP
 from course_utils.memory.planning.verdict import FITS, needs, verdict_of
 from course_utils.memory.step.recipe import Recipe
 
@@ -64,7 +64,7 @@ def most_that_fits(finder: "Finder", at: Callable, start: int, limit: int, fits:
         while low + step <= limit and confirm(low + step):
             low, step = low + step, 2 * step
         return _between(confirm, low, min(low + step, limit + 1))
-    rounded = guessed // STEP * STEP  # to which kernels round lengths up
+    rounded = guessed // LENGTH_STEP * LENGTH_STEP  # to which kernels round lengths up
     return _between(confirm, rounded, guessed) if rounded and confirm(rounded) else most(confirm, start, limit)
 
 

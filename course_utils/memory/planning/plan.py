@@ -18,7 +18,7 @@ from course_utils.memory.formulas.trial import Trial, attempt
 from course_utils.memory.planning.changes import CHANGES, Change, disturbance, fields_set, least_disturbing
 from course_utils.memory.planning.largest import largest_sizes
 from course_utils.memory.planning.verdict import CARDS, FITS, TIGHT, Option, Plan, needs, verdict_of
-from course_utils.memory.step.model import Model, Source, source_of
+from course_utils.memory.step.model import ModelLike, Source, source_of
 from course_utils.memory.step.recipe import Recipe
 
 _LEVELS = {change.level for change in CHANGES}
@@ -39,7 +39,7 @@ _TOO_HIGH = 1.1
 
 
 def plan(
-    what: Model,
+    what: ModelLike,
     memory: int,
     recipe: Recipe = Recipe("adamw-foreach", device="cuda"),  # noqa: B008 frozen
     *,

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 FEWEST = 5
 """Of fewer repetitions all are run."""
 _COUNTS = (
-    *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers"),
-    *("encoder_layers", "decoder_layers", "n_blocks"),
-)
+    "num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers",
+    "encoder_layers", "decoder_layers", "n_blocks",
+)  # fmt: skip
 _INDEX = re.compile(r"(layer|block)_?(idx|id|index|number|num)$")
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 

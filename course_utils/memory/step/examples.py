@@ -30,18 +30,19 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     config = getattr(model, "config", None)
     plain = model.get_base_model() if hasattr(model, "get_base_model") else model
     wanted, name = set(inspect.signature(plain.forward).parameters), type(plain).__name__
-    why_not = {
-        "takes neither token ids nor pictures by Transformers' names": not wanted & _MAIN_INPUTS,
-        "has no .config, which says how large its vocabulary is": config is None,
-        "has inputs of three dimensions": "ForMultipleChoice" in name,
-        "is trained on sound within texts, of which there are no examples here": (
-            "input_ids" in wanted and hasattr(config, "audio_config")
-        ),
-    }
-    for why in (why for why, applies in why_not.items() if applies):
+    why_not = ""
+    if not wanted & _MAIN_INPUTS:
+        why_not = "takes neither token ids nor pictures by Transformers' names"
+    elif config is None:
+        why_not = "has no .config, which says how large its vocabulary is"
+    elif "ForMultipleChoice" in name:
+        why_not = "has inputs of three dimensions"
+    elif "input_ids" in wanted and hasattr(config, "audio_config"):
+        why_not = "is trained on sound within texts, of which there are no examples here"
+    if why_not:
         raise CourseError(
-            f"{name} {why}; give batch=lambda b, s: …, what the model is called with (for course plan a function batch(b, s) "
-            "beside it)."
+            f"{name} {why_not}; give batch=lambda b, s: …, what the model is called with (for course plan a function "
+            "batch(b, s) beside it)."
         )
     if "ForObjectDetection" in name or "ForUniversalSegmentation" in name:
         raise CourseError(

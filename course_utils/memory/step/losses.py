@@ -32,7 +32,7 @@ def chunk_loss(model: nn.Module, tokens: int) -> None:
     kind = type(plain)
 
     @wraps(kind.forward)  # it has the same inputs
-    def forward(self: nn.Module, **inputs):
+    def forward(self: nn.Module, **inputs) -> dict:
         return _forward_by_pieces(self, tokens, **inputs)
 
     # Of a class of its own, so that hooks, adapters and FSDP2 find a forward like any other.
@@ -89,7 +89,9 @@ def own_state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if "teacher" not in name.split(".")}
 
 
-def _forward_beside_teacher(self: nn.Module, kind: type, *others, labels: torch.Tensor | None = None, **inputs):
+def _forward_beside_teacher(
+    self: nn.Module, kind: type, *others, labels: torch.Tensor | None = None, **inputs
+) -> object:
     if not self.training:
         return kind.forward(self, *others, labels=labels, **inputs)
     if others or labels is None:

@@ -33,9 +33,9 @@ _TOYS = {
     "distilbert": "the Hub's is distilbert-base-cased",
 }
 _COUNT_FROM_PADDING = {
-    *("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet"),
-    *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
-}
+    "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
+    "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+}  # fmt: skip
 """Families whose first token has the position after the padding token's number, so that 514 positions are 512 tokens."""
 
 
@@ -120,15 +120,15 @@ class Source:
         return _from_config(config, self.name, self.batch)
 
     @cached_property
-    def blocks(self) -> Blocks | None:
+    def repeated(self) -> Blocks | None:
         """The model's equal blocks; None if it has too few of them."""
-        return self._structure.blocks
+        return self._structure.repeated
 
     @property
     def whole(self) -> str:
         """What to say first where all of many blocks are run, for each recipe that is tried; else empty."""
         depth = self._structure.depth
-        if self.blocks is not None or depth < FEWEST:
+        if self.repeated is not None or depth < FEWEST:
             return ""
         seconds = f"{0.2 * depth:.0f} s a recipe"
         return f"None of its {depth} blocks can be left out: all are run, which takes about {seconds}"
@@ -136,9 +136,9 @@ class Source:
     def with_blocks(self, count: int) -> "Source":
         """The same model with this many repetitions of its blocks."""
         if not self._structure.by_config:
-            return replace(self, make=lambda: self.blocks.shorten(self.make(), count), configured=False)
+            return replace(self, make=lambda: self.repeated.shorten(self.make(), count), configured=False)
         config = deepcopy(self.config)
-        self.blocks.shorten_config(config, count)
+        self.repeated.shorten_config(config, count)
         return self.with_config(config)
 
     @cached_property
@@ -150,10 +150,10 @@ class Source:
                 model = self.make()
                 recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
                 structure = _Structure(Blocks.of(model), depth=blocks_in(model), recurrent=recurrent)
-                if structure.blocks is not None and self.configured:
+                if structure.repeated is not None and self.configured:
                     config = deepcopy(self.config)
-                    structure.blocks.shorten_config(config, 3)
-                    shorter = make_up(structure.blocks.shorten(model, 3))
+                    structure.repeated.shorten_config(config, 3)
+                    shorter = make_up(structure.repeated.shorten(model, 3))
                     by_config = make_up(self.with_config(config).make()) == shorter
                     structure = replace(structure, by_config=by_config)
         except Exception:  # whatever is wrong with it, its dry run says
@@ -163,16 +163,16 @@ class Source:
         return structure
 
 
-Model = Union[Source, "PretrainedConfig", ConvNetConfig, nn.Module, str, Path, Callable[[], nn.Module]]
+ModelLike = Union[Source, "PretrainedConfig", ConvNetConfig, nn.Module, str, Path, Callable[[], nn.Module]]
 """What `source_of` makes a `Source` of."""
 
 
 @dataclass(frozen=True)
 class _Structure:
-    """A model's repeated `blocks`, whether a shorter configuration makes the very model without the rest of them
+    """A model's `repeated` blocks, whether a shorter configuration makes the very model without the rest of them
     (`by_config`), how many blocks there are (`depth`), and whether layers are `recurrent`."""
 
-    blocks: Blocks | None = None
+    repeated: Blocks | None = None
     by_config: bool = False
     depth: int = 0
     recurrent: bool = False
@@ -182,7 +182,7 @@ _structures: dict[str, _Structure] = {}
 """By `Source.key`, what was found out in this process."""
 
 
-def source_of(what: Model, batch: Callable | None = None) -> Source:
+def source_of(what: ModelLike, batch: Callable | None = None) -> Source:
     """What `memory.estimate` predicts, as a `Source`; raises `CourseError` for what makes no model."""
     if isinstance(what, Source):
         return what
@@ -244,7 +244,7 @@ def with_head(what: str, kind: str, labels: int | None = None) -> Source:
     return _from_config(config, made.__name__, random_batch)
 
 
-def _config_of(what: str | Path):
+def _config_of(what: str | Path) -> "PretrainedConfig | ConvNetConfig":
     """A configuration by name, or from a `config.json` or the folder that has one."""
     path = Path(what)
     if path.is_dir():

@@ -10,8 +10,7 @@ import torch
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.recipe import OPTIMIZERS
 from course_utils.memory.trace.as_cuda import GPU, HOST
-from course_utils.memory.trace.fake import fake_tensors, is_fake
-from course_utils.memory.trace.state import StateSize, optimizer_state_size
+from course_utils.memory.trace.fake import is_fake
 from course_utils.optim import GaLore, hidden_matrices
 
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -29,7 +28,7 @@ class MemoryOfAdamW4bit(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], torch.Tensor] | None = None):
+    def step(self, closure: Callable[[], torch.Tensor] | None = None) -> None:
         """Creates the state of every parameter that has a gradient."""
         for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
             if parameter not in self.state:
@@ -87,26 +86,13 @@ def make_galore(model: torch.nn.Module, rank: int) -> Make:
     hidden = set(hidden_matrices(model)[0])
     inside = [parameter in hidden for parameter in model.parameters() if parameter.requires_grad]
 
-    def make_groups(parameters: Iterable[torch.nn.Parameter]):
+    def make_groups(parameters: Iterable[torch.nn.Parameter]) -> GaLore:
         groups = [{"params": [], "rank": inf}, {"params": [], "rank": rank}]
         for parameter, is_hidden in zip(parameters, inside, strict=True):
             groups[is_hidden]["params"].append(parameter)
         return GaLore(groups, lr=1e-4, interval=1)
 
     return make_groups
-
-
-def state_size(
-    optimizer: str | Make, shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32
-) -> StateSize:
-    """What `optimizer` keeps for parameters of `shapes`, found by one update of fake ones."""
-    with fake_tensors():
-        parameters = [torch.nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
-        for parameter in parameters:
-            parameter.grad = torch.empty_like(parameter)
-        made = maker(optimizer)(parameters)
-        made.step()
-        return optimizer_state_size(made)
 
 
 def maker(optimizer: str | Make) -> Make:

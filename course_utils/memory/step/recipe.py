@@ -1,8 +1,9 @@
 """How a model is trained, as far as bytes and seconds depend on it."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from course_utils.errors import CourseError, require_count, suggest
@@ -12,7 +13,7 @@ class Spec(NamedTuple):
     """An optimizer: the library's class, its options, and what `TrainingArguments` calls it, if it has it."""
 
     path: str
-    options: dict = {}  # noqa: RUF012 nobody writes to it
+    options: Mapping[str, Any] = MappingProxyType({})
     trainer: str = ""
 
 
@@ -58,7 +59,7 @@ LOOPS = {
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 
-def _asks(default: Any, what: str, choices: tuple = (), least: int = 0, unit: str = "number", **keys: str) -> Any:
+def _field(default: Any, what: str, choices: tuple = (), least: int = 0, unit: str = "number", **keys: str) -> Any:
     """A field: its default, what its flag's help says, its choices, the least of a number and its unit, by tool its key there.
 
     The tools are `trainer` (TrainingArguments), `trl` (SFTConfig and ModelConfig beside these) and `accelerate`.
@@ -104,59 +105,59 @@ class Recipe:
     Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
 
-    optimizer: str | Callable = _asks("adamw", "by name", tuple(OPTIMIZERS))
-    precision: str = _asks("fp32", "autocast is Trainer's bf16=True, bf16 all of it", PRECISIONS)
-    batch: int = _asks(8, "examples of a micro-batch", least=1, trainer="per_device_train_batch_size")
-    sequence: int = _asks(128, "tokens of an example", least=1, trl="max_length")
-    accumulation: int = _asks(1, "micro-batches of an update", least=1, trainer="gradient_accumulation_steps")
-    packed: bool = _asks(False, "several documents in a row of tokens", trl="packing")
-    keeps_outputs: bool = _asks(True, "the loop keeps all that the model returns, not only the loss")
-    attention: str = _asks("sdpa", "how attention is computed", ATTENTIONS, trl="attn_implementation")
-    clipping: bool = _asks(False, "scale gradients to norm 1")
-    zero_grad: str = _asks("after-update", "when gradients are dropped; never: set to zero in place", DROPS)
-    use_cache: bool = _asks(True, "the model returns keys and values too", trainer="use_cache")
-    label_smoothing: float = _asks(0.0, "Trainer's label_smoothing_factor", trainer="label_smoothing_factor")
-    in_backward: bool = _asks(False, "update each parameter as soon as its gradient is there")
-    chunked_loss: int = _asks(
+    optimizer: str | Callable = _field("adamw", "by name", tuple(OPTIMIZERS))
+    precision: str = _field("fp32", "autocast is Trainer's bf16=True, bf16 all of it", PRECISIONS)
+    batch: int = _field(8, "examples of a micro-batch", least=1, trainer="per_device_train_batch_size")
+    sequence: int = _field(128, "tokens of an example", least=1, trl="max_length")
+    accumulation: int = _field(1, "micro-batches of an update", least=1, trainer="gradient_accumulation_steps")
+    packed: bool = _field(False, "several documents in a row of tokens", trl="packing")
+    keeps_outputs: bool = _field(True, "the loop keeps all that the model returns, not only the loss")
+    attention: str = _field("sdpa", "how attention is computed", ATTENTIONS, trl="attn_implementation")
+    clipping: bool = _field(False, "scale gradients to norm 1")
+    zero_grad: str = _field("after-update", "when gradients are dropped; never: set to zero in place", DROPS)
+    use_cache: bool = _field(True, "the model returns keys and values too", trainer="use_cache")
+    label_smoothing: float = _field(0.0, "Trainer's label_smoothing_factor", trainer="label_smoothing_factor")
+    in_backward: bool = _field(False, "update each parameter as soon as its gradient is there")
+    chunked_loss: int = _field(
         0, "compute the loss this many tokens at a time, never all logits", unit="number of tokens"
     )
-    trl_loss: bool = _asks(False, "TRL's loss, which never holds whole logits")
-    eval_batch: int = _asks(
+    trl_loss: bool = _field(False, "TRL's loss, which never holds whole logits")
+    eval_batch: int = _field(
         0, "batch size for evaluation", unit="number of examples", trainer="per_device_eval_batch_size"
     )
-    eval_logits: int = _asks(0, "examples whose logits an evaluation keeps on the device", unit="number of examples")
-    compiled: bool = _asks(False, "torch.compile's step, whose bytes nothing here predicts", trainer="torch_compile")
-    checkpointing: bool = _asks(
+    eval_logits: int = _field(0, "examples whose logits an evaluation keeps on the device", unit="number of examples")
+    compiled: bool = _field(False, "torch.compile's step, whose bytes nothing here predicts", trainer="torch_compile")
+    checkpointing: bool = _field(
         False,
         "recompute blocks in backward",
         trainer="gradient_checkpointing",
         accelerate="fsdp_activation_checkpointing",
     )
-    segments: int | None = _asks(None, "with --checkpointing: number of segments to recompute", least=1)
-    offload_activations: bool = _asks(False, "what backward needs waits on the host", trl="activation_offloading")
-    saved_on_disk: bool = _asks(False, "what backward needs waits in a file")
-    lora: int = _asks(0, "train adapters of this rank only", unit="rank", trl="lora_r")
-    lora_targets: tuple[str, ...] = _asks((), "layers that get adapters: q_proj,v_proj", trl="lora_target_modules")
-    modules_to_save: tuple[str, ...] = _asks(
+    segments: int | None = _field(None, "with --checkpointing: number of segments to recompute", least=1)
+    offload_activations: bool = _field(False, "what backward needs waits on the host", trl="activation_offloading")
+    saved_on_disk: bool = _field(False, "what backward needs waits in a file")
+    lora: int = _field(0, "train adapters of this rank only", unit="rank", trl="lora_r")
+    lora_targets: tuple[str, ...] = _field((), "layers that get adapters: q_proj,v_proj", trl="lora_target_modules")
+    modules_to_save: tuple[str, ...] = _field(
         (), "modules trained in full beside the adapters", trl="lora_modules_to_save"
     )
-    lora_dropout: float = _asks(0.0, "dropout before each adapter", trl="lora_dropout")
-    frozen: tuple[str, ...] = _asks((), "beginnings of the names of parameters that are not trained")
-    quantized: str = _asks("", "nf4: frozen weights in 4 bits", ("", "nf4"), trl="bnb_4bit_quant_type")
-    double_quantization: bool = _asks(True, "with nf4: its scales in 8 bits", trl="use_bnb_nested_quant")
-    upcast: bool = _asks(True, "with nf4: all else in float32, as PEFT prepares it; else in bfloat16")
-    galore: int = _asks(0, "AdamW keeps its averages in this many directions", unit="rank")
-    teacher: str = _asks("", "a larger model to learn from, as MODEL")
-    zero_stage: int = _asks(
+    lora_dropout: float = _field(0.0, "dropout before each adapter", trl="lora_dropout")
+    frozen: tuple[str, ...] = _field((), "beginnings of the names of parameters that are not trained")
+    quantized: str = _field("", "nf4: frozen weights in 4 bits", ("", "nf4"), trl="bnb_4bit_quant_type")
+    double_quantization: bool = _field(True, "with nf4: its scales in 8 bits", trl="use_bnb_nested_quant")
+    upcast: bool = _field(True, "with nf4: all else in float32, as PEFT prepares it; else in bfloat16")
+    galore: int = _field(0, "AdamW keeps its averages in this many directions", unit="rank")
+    teacher: str = _field("", "a larger model to learn from, as MODEL")
+    zero_stage: int = _field(
         0, "ZeRO's stage: 1 shards the optimizer's state, 2 also gradients, 3 also parameters", STAGES
     )
-    ranks: int = _asks(1, "devices that train together", least=1, accelerate="num_processes")
-    replicas: int = _asks(1, "groups of ranks that each hold a whole copy, with ZeRO stage 2 or 3", least=1)
-    context_parallel: int = _asks(1, "ranks that each hold a part of every sequence", least=1)
-    offload: bool = _asks(
+    ranks: int = _field(1, "devices that train together", least=1, accelerate="num_processes")
+    replicas: int = _field(1, "groups of ranks that each hold a whole copy, with ZeRO stage 2 or 3", least=1)
+    context_parallel: int = _field(1, "ranks that each hold a part of every sequence", least=1)
+    offload: bool = _field(
         False, "keep the optimizer's state on the host and update there", accelerate="fsdp_offload_params"
     )
-    device: str = _asks("cpu", "the device to train on", DEVICES)
+    device: str = _field("cpu", "the device to train on", DEVICES)
 
     def __post_init__(self):
         if not (isinstance(self.optimizer, str) or callable(self.optimizer)):
@@ -164,29 +165,13 @@ class Recipe:
         if self.lora_targets == ("all-linear",):
             object.__setattr__(self, "lora_targets", ())
         for one in fields(self):
-            name, value, least = one.name, getattr(self, one.name), one.metadata["least"]
-            is_of_names = isinstance(value, tuple) and all(isinstance(word, str) and word for word in value)
-            if one.type == tuple[str, ...] and not is_of_names:
-                raise CourseError(f"{name}={value!r} are no names; give a tuple of {one.metadata['help']}.")
-            if one.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
-                raise CourseError(f"{name}={value!r} is no share; give a number from 0 to below 1.")
-            choices = one.metadata["choices"] if not callable(value) else ()
-            # True is no stage, though it equals 1
-            if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
-                names = (choice or repr(choice) for choice in choices)
-                raise CourseError(f"No {name} is called {value!r}; {suggest(value, names)}")
-            if one.type is bool and not isinstance(value, bool):
-                raise CourseError(f"{name} must be True or False, not {value!r}.")
-            if least and value is not None:
-                require_count(name, value)
-            elif one.type is int and not choices and (type(value) is not int or value < 0):
-                raise CourseError(f"{name}={value!r} is no {one.metadata['unit']}; give a whole number, or 0 for none.")
+            _check_field(one, getattr(self, one.name))
         if not isinstance(self.teacher, str):
             raise CourseError(f"teacher={self.teacher!r} is no text; give a model's name or path, or '' for none.")
         for sentence in self._contradictions():
             raise CourseError(sentence)
 
-    def _contradictions(self):
+    def _contradictions(self) -> Iterator[str]:
         if self.checkpointing and (self.saved_on_disk or self.offload_activations):
             yield "Checkpointing drops what saved_on_disk and offload_activations would keep elsewhere; choose one of them."
         if self.saved_on_disk and self.offload_activations:
@@ -250,7 +235,6 @@ class Recipe:
             )
         if self.precision in ("bf16-masters", "fp16") and self.zero_stage:
             yield f"With a zero_stage take precision 'fp32', 'bf16' or 'autocast', not {self.precision!r}."
-
         if self.galore and self.optimizer not in ADAMW:
             yield f"galore={self.galore} narrows what AdamW keeps; take optimizer='adamw', or leave galore out."
         if self.galore and self.zero_stage:
@@ -276,6 +260,27 @@ class Recipe:
     def itemsize(self) -> int:
         """Bytes of one element of the parameters."""
         return 2 if self.precision.startswith("bf16") else 4
+
+
+def _check_field(one: Field, value: object) -> None:
+    """Raise `CourseError` for a value that this field cannot have."""
+    name, least = one.name, one.metadata["least"]
+    choices = () if callable(value) else one.metadata["choices"]
+    # True is no stage, though it equals 1
+    if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
+        names = (choice or repr(choice) for choice in choices)
+        raise CourseError(f"No {name} is called {value!r}; {suggest(value, names)}")
+    is_of_names = isinstance(value, tuple) and all(isinstance(word, str) and word for word in value)
+    if one.type == tuple[str, ...] and not is_of_names:
+        raise CourseError(f"{name}={value!r} are no names; give a tuple of {one.metadata['help']}.")
+    if one.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
+        raise CourseError(f"{name}={value!r} is no share; give a number from 0 to below 1.")
+    if one.type is bool and not isinstance(value, bool):
+        raise CourseError(f"{name} must be True or False, not {value!r}.")
+    if least and value is not None:
+        require_count(name, value)
+    elif one.type is int and not choices and (type(value) is not int or value < 0):
+        raise CourseError(f"{name}={value!r} is no {one.metadata['unit']}; give a whole number, or 0 for none.")
 
 
 def plain_recipe(recipe: Recipe) -> dict:

@@ -119,7 +119,7 @@ class HostUpdate(torch.optim.Optimizer):
         super().__init__(parameters, {})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], torch.Tensor] | None = None):
+    def step(self, closure: Callable[[], torch.Tensor] | None = None) -> None:
         """Gradients to the host, the update, parameters back."""
         parameters = self.param_groups[0]["params"]
         for parameter, copy in zip(parameters, self.host, strict=True):
@@ -160,7 +160,7 @@ def _attend(
     mask: torch.Tensor | None = None,
     scaling: float | None = None,
     **given,
-):
+) -> tuple[torch.Tensor, None]:
     """What Transformers calls in place of its own attention, shapes (b, heads, s/ranks, width)."""
     usual = scaling is None or abs(scaling * query.shape[-1] ** 0.5 - 1) < 1e-6
     unknown = [name for name in ("sliding_window", "softcap", "s_aux") if given.get(name) is not None]

@@ -2,24 +2,22 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.losses import chunk_loss, fuse_head, is_causal, kernels_of_cuda, learn_from, own_state
-from course_utils.memory.step.model import Model, source_of
+from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.optimizers import make_galore, maker
 from course_utils.memory.step.quantized import quantize_linears
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.sharded import Buckets, HostUpdate, attend_on_ring, part_of, shard, share_state
-from course_utils.memory.trace.fake import is_fake
+from course_utils.memory.trace.fake import SavedNowhere, is_fake
 from course_utils.memory.trace.phases import phase
 from course_utils.precision import MasterWeights
 from course_utils.techniques import SavedOnDisk, checkpoint_blocks
@@ -28,11 +26,13 @@ from course_utils.techniques import SavedOnDisk, checkpoint_blocks
 class Workload:
     """Training of the model that `what` describes, by `recipe`, on random examples: `build`, then `step` again and again.
 
-    `what` and `batch` as for `estimate`. Raises `CourseError` for sequences longer than the model's positions, or
-    its teacher's.
+    `what` and `batch` as for `estimate`. `idle` names trained parameters that get no gradient; each step renews it. Raises
+    `CourseError` for sequences longer than the model's positions, or its teacher's.
     """
 
-    def __init__(self, what: Model, recipe: Recipe, batch: Callable | None = None, idle: frozenset[str] = frozenset()):
+    def __init__(
+        self, what: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset[str] = frozenset()
+    ):
         self.source = source_of(what, batch)
         self.recipe = recipe
         self.idle = idle
@@ -47,7 +47,7 @@ class Workload:
         if recipe.context_parallel > 1:
             attend_on_ring(model)
         with _default_dtype(self._dtype):
-            batches = [self._batch(model, recipe.batch) for _ in range(recipe.accumulation)]
+            batches = [self._make_batch(model, recipe.batch) for _ in range(recipe.accumulation)]
             teacher = None if self.teacher is None else self.teacher.make()
         if teacher is not None:
             self._choose_attention(teacher)
@@ -79,17 +79,17 @@ class Workload:
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """Forward and backward over the micro-batches, one update, and an evaluation where the recipe has one."""
-        with self._kernels(model):
+        with self._patch_kernels(model):
             self._train(model, optimizer, batches)
-            if self.recipe.eval_batch:
-                self.evaluate(model, optimizer, batches)
+        if self.recipe.eval_batch:
+            self.evaluate(model, optimizer, batches)
 
     def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         recipe, scaler = self.recipe, torch.amp.GradScaler("cpu", enabled=self.recipe.precision == "fp16")
         versions: dict[str, int] | None = None
         for batch in batches:
             with phase("forward"), self._autocast(), self._hook_saved_tensors(model):
-                outputs, loss = self._apply(model, batch)
+                outputs, loss = self._forward_and_loss(model, batch)
                 loss = loss / len(batches)
             if not recipe.keeps_outputs:
                 del outputs
@@ -138,11 +138,11 @@ class Workload:
         """
         recipe, gathered = self.recipe, []
         model.eval()
-        with self._kernels(model), phase("evaluation"), torch.no_grad():
-            batch = self._batch(model, recipe.eval_batch) if recipe.eval_batch else batches[0]
+        with self._patch_kernels(model), phase("evaluation"), torch.no_grad():
+            batch = self._make_batch(model, recipe.eval_batch) if recipe.eval_batch else batches[0]
             for _ in range(2 if recipe.eval_logits else 1):
                 with self._autocast():
-                    outputs, loss = self._apply(model, batch, recipe.eval_logits > 0)
+                    outputs, loss = self._forward_and_loss(model, batch, recipe.eval_logits > 0)
                 if recipe.eval_logits:
                     if not (isinstance(batch, dict) and "labels" in batch and "logits" in outputs):
                         raise CourseError(
@@ -174,7 +174,9 @@ class Workload:
             checkpoint = {name: tensor.clone() for name, tensor in own_state(model).items()}
             model.load_state_dict(checkpoint, strict=self.teacher is None)
 
-    def _apply(self, model: nn.Module, batch: torch.Tensor | tuple | list | dict, wants_logits: bool = False) -> tuple:
+    def _forward_and_loss(
+        self, model: nn.Module, batch: torch.Tensor | tuple | list | dict, wants_logits: bool = False
+    ) -> tuple:
         """What the model returns, and the loss."""
         recipe = self.recipe
         if not (recipe.label_smoothing or recipe.trl_loss):
@@ -183,32 +185,36 @@ class Workload:
         if not isinstance(batch, dict) or "labels" not in batch:
             name = "label_smoothing" if recipe.label_smoothing else "trl_loss"
             raise CourseError(f"{name} needs labels by Transformers' names; leave it out for this model.")
-        without = {name: value for name, value in batch.items() if name != "labels"}
-        if not recipe.label_smoothing:
-            outputs = model(**batch, fused_lm_head=True)
-            loss = -outputs.log_probs.sum() / outputs.label_mask.sum().clamp(min=1)
-            return (self._widen(model(**without)) if wants_logits else outputs), loss
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        if recipe.label_smoothing:
+            return self._forward_with_smoothing(model, batch, inputs, wants_logits)
+        outputs = model(**batch, fused_lm_head=True)
+        loss = -outputs.log_probs.sum() / outputs.label_mask.sum().clamp(min=1)
+        return (self._widen(model(**inputs)) if wants_logits else outputs), loss
+
+    def _forward_with_smoothing(self, model: nn.Module, batch: dict, inputs: dict, wants_logits: bool) -> tuple:
         from transformers.trainer_pt_utils import LabelSmoother
 
         plain = model.get_base_model() if hasattr(model, "get_base_model") else model
         if hasattr(plain, "prepare_decoder_input_ids_from_labels"):  # as DataCollatorForSeq2Seq
-            without["decoder_input_ids"] = plain.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
-        outputs = self._widen(model(**without))
-        loss = LabelSmoother(recipe.label_smoothing)(outputs, batch["labels"], shift_labels=is_causal(type(plain)))
-        if recipe.trl_loss:
+            inputs["decoder_input_ids"] = plain.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+        outputs = self._widen(model(**inputs))
+        smoother = LabelSmoother(self.recipe.label_smoothing)
+        loss = smoother(outputs, batch["labels"], shift_labels=is_causal(type(plain)))
+        if self.recipe.trl_loss:
             del outputs
             with torch.no_grad():  # once more for its metrics
                 outputs = model(**batch, fused_lm_head=True)
-            outputs = self._widen(model(**without)) if wants_logits else outputs
+            outputs = self._widen(model(**inputs)) if wants_logits else outputs
         return outputs, loss
 
-    def _widen(self, outputs: dict):
+    def _widen(self, outputs: dict) -> dict:
         """Logits in float32, as Accelerate returns what a model has made under autocast."""
         if self.recipe.precision in ("autocast", "fp16") and "logits" in outputs:
             outputs["logits"] = outputs["logits"].float()
         return outputs
 
-    def _batch(self, model: nn.Module, examples: int):
+    def _make_batch(self, model: nn.Module, examples: int) -> object:
         """A batch of this many examples, of which a rank has its part."""
         batch = self.source.batch(model, replace(self.recipe, batch=examples))
         parts = self.recipe.context_parallel
@@ -282,18 +288,18 @@ class Workload:
                 parameter.register_post_accumulate_grad_hook(update)
         return optimizer
 
-    def _hook_saved_tensors(self, model: nn.Module):
+    def _hook_saved_tensors(self, model: nn.Module) -> AbstractContextManager:
         if self.recipe.offload_activations:
             return torch.autograd.graph.save_on_cpu(pin_memory=True)
         if self.recipe.saved_on_disk:
-            return _SavedNowhere(model) if is_fake(next(model.parameters())) else SavedOnDisk(model, smallest=1)
+            return SavedNowhere(model) if is_fake(next(model.parameters())) else SavedOnDisk(model, smallest=1)
         return nullcontext()
 
-    def _kernels(self, model: nn.Module):
+    def _patch_kernels(self, model: nn.Module) -> AbstractContextManager:
         as_on_cuda = self.recipe.trl_loss and self.recipe.device == "cuda" and is_fake(next(model.parameters()))
         return kernels_of_cuda() if as_on_cuda else nullcontext()
 
-    def _autocast(self):
+    def _autocast(self) -> AbstractContextManager:
         halves = {"autocast": torch.bfloat16, "fp16": torch.float16}.get(self.recipe.precision)
         if halves is None or self.recipe.zero_stage > 1:  # FSDP2 casts by a policy of its own
             return nullcontext()
@@ -304,32 +310,11 @@ def _list_trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
-def call(model: nn.Module, batch: torch.Tensor | tuple | list | dict):
+def call(model: nn.Module, batch: torch.Tensor | tuple | list | dict) -> object:
     """The model on a batch: named inputs, several, or one."""
     if isinstance(batch, dict):
         return model(**batch)
     return model(*batch) if isinstance(batch, tuple | list) else model(batch)
-
-
-class _SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
-    """`SavedOnDisk` for fake tensors: what is saved takes no memory, nor does what is mapped from the file again."""
-
-    def __init__(self, model: nn.Module):
-        resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
-
-        def save(tensor: torch.Tensor):
-            if tensor.untyped_storage()._cdata in resident:
-                return tensor.detach()
-            return partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-
-        def read(saved: torch.Tensor | Callable[[], torch.Tensor]):
-            if isinstance(saved, torch.Tensor):
-                return saved
-            # Fake, and such that the meter does not see it.
-            with _disable_current_modes() as modes, next(mode for mode in modes if isinstance(mode, FakeTensorMode)):
-                return saved()
-
-        super().__init__(save, read)
 
 
 def _checkpoint(model: nn.Module, segments: int | None) -> None:

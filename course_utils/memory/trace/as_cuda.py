@@ -22,6 +22,15 @@ from torch.utils._pytree import tree_map
 _aten = torch.ops.aten
 GPU, HOST = torch.device("cpu", 0), torch.device("cpu")
 _HALVES = (torch.float16, torch.bfloat16)
+# CUDA's autocast computes these in float32 and the CPU's does not (autocast_mode.h).
+_FLOAT_INPUTS = (
+    "layer_norm", "group_norm", "norm.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
+    "exp", "log", "log2", "log10", "log1p", "expm1", "rsqrt", "reciprocal", "softplus",
+    "l1_loss", "mse_loss", "nll_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "cdist", "dist",
+)  # fmt: skip
+_FLOAT_OUTPUT = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
+"""Likewise, but the kernel reads halves and writes floats: no copy of what goes in."""
+_FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
 @contextmanager
@@ -74,20 +83,17 @@ class _OnGpu(TorchFunctionMode):
         return answer
 
 
-_FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
-
-
 def _backward(
     tensor: torch.Tensor,
     gradient: torch.Tensor | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     inputs: torch.Tensor | Sequence[torch.Tensor] | None = None,
-):
+) -> None:
     return torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
-def _translate_device(value: object):
+def _translate_device(value: object) -> object:
     kind = value.type if isinstance(value, torch.device) else value if isinstance(value, str) else ""
     return GPU if kind.split(":")[0] == "cuda" else value
 
@@ -95,22 +101,12 @@ def _translate_device(value: object):
 def _autocast_for_cuda(on: Callable) -> Callable:
     """Switches autocast on for the device where the tensors lie; for CUDA without a GPU it would stay off."""
 
-    def switch_on(self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args, **kwargs):
+    def switch_on(self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args, **kwargs) -> None:
         if device_type == "cuda":
             device_type, dtype = "cpu", dtype or torch.float16
         on(self, device_type, dtype, *args, **kwargs)
 
     return switch_on
-
-
-# CUDA's autocast computes these in float32 and the CPU's does not (autocast_mode.h).
-_FLOAT_INPUTS = (
-    *("layer_norm", "group_norm", "norm.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
-    *("exp", "log", "log2", "log10", "log1p", "expm1", "rsqrt", "reciprocal", "softplus"),
-    *("l1_loss", "mse_loss", "nll_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "cdist", "dist"),
-)
-_FLOAT_OUTPUT = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
-"""Likewise, but the kernel reads halves and writes floats: no copy of what goes in."""
 
 
 def _register_kernels(library: Library) -> None:
@@ -130,7 +126,7 @@ def _register_kernels(library: Library) -> None:
             library.impl(name, kernel, "AutocastCPU", allow_override=True)
 
 
-def _run_without_autocast(operator: OpOverload, prepare: Callable, *args, **kwargs):
+def _run_without_autocast(operator: OpOverload, prepare: Callable, *args, **kwargs) -> torch.Tensor:
     args, kwargs = prepare(args, kwargs)
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         return operator(*args, **kwargs)
@@ -149,23 +145,23 @@ class _SoftmaxInFloat(torch.autograd.Function):
     """CUDA's kernel reads halves and writes floats, and backward the other way; only the answer is kept."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, x: torch.Tensor):
+    def forward(ctx: FunctionCtx, x: torch.Tensor) -> torch.Tensor:
         ctx.dtype, answer = x.dtype, torch.empty_like(x, dtype=torch.float32)
         ctx.save_for_backward(answer)
         return answer
 
     @staticmethod
-    def backward(ctx: FunctionCtx, gradient: torch.Tensor):
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(ctx.saved_tensors[0], dtype=ctx.dtype)
 
 
-def _softmax(operator: OpOverloadPacket, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None):
+def _softmax(operator: OpOverloadPacket, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     if dtype is torch.float32 and x.dtype in _HALVES:
         return _SoftmaxInFloat.apply(x)
     return operator(x if dtype is None else x.to(dtype), dim, False)
 
 
-def _dropout(x: torch.Tensor, p: float, train: bool):
+def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """One byte an element is kept, here a mask in the activation's dtype."""
     return torch.native_dropout(x, p, True)[0] if train and p else x
 
@@ -180,16 +176,17 @@ def _attention(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-):
-    """One fused operator: FlashAttention (Dao et al. 2022) in half precision without a mask and with values as wide as queries,
-    else the memory-efficient one; the plain products where several heads share a key and FlashAttention cannot be had
-    (`sdp_utils.cpp`)."""
+) -> torch.Tensor:
+    """The kernel that CUDA chooses (`sdp_utils.cpp`)."""
     width = query.shape[-1]
+    # FlashAttention (Dao et al. 2022).
     if attn_mask is None and query.dtype in _HALVES and value.shape[-1] == width <= 256:
         return _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
-    if enable_gqa:  # the memory-efficient operator refuses them
+    # Plain products, since the memory-efficient operator refuses heads that share a key.
+    if enable_gqa:
         plain = partial(_aten._scaled_dot_product_attention_math, scale=scale, enable_gqa=True)
         return plain(query, key, value, attn_mask, dropout_p, is_causal)[0]
+    # The memory-efficient operator.
     mask = None if attn_mask is None else _as_bias(attn_mask, query, key)
     return _aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale

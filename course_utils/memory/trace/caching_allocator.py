@@ -7,12 +7,22 @@ they come from segments of 2 MiB, from 1 to 10 MiB from segments of 20 MiB, larg
 
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
-from course_utils.units import MiB
+from course_utils.units import MiB, round_up
 
 _GRAIN, _SMALL, _MIDDLE = 512, MiB, 10 * MiB
 _STEPS = 3
 """Steps replayed: after the first the segments of the step before are there."""
+
+
+class Block(NamedTuple):
+    """A stretch of a segment; `small` blocks have segments of their own."""
+
+    size: int
+    segment: int
+    start: int
+    small: bool
 
 
 class Cache:
@@ -20,49 +30,49 @@ class Cache:
 
     def __init__(self):
         self.reserved = 0
-        self._free: dict[bool, list[tuple[int, int, int]]] = {True: [], False: []}  # (size, segment, start), sorted
-        self._ends: dict[tuple[int, int], tuple[int, int, int]] = {}  # free blocks by (segment, end)
-        self._starts: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self._free: dict[bool, list[Block]] = {True: [], False: []}  # sorted
+        self._ends: dict[tuple[int, int], Block] = {}  # free blocks by (segment, end)
+        self._starts: dict[tuple[int, int], Block] = {}
         self._segments = 0
 
-    def take(self, size: int) -> tuple[int, int, int]:
-        """A block of at least `size` bytes, as (size, segment, start)."""
-        wanted = max(_GRAIN, -(-size // _GRAIN) * _GRAIN)
+    def take(self, size: int) -> Block:
+        """A block of at least `size` bytes."""
+        wanted = max(_GRAIN, round_up(size, _GRAIN))
         small = wanted <= _SMALL
         free = self._free[small]
         place = bisect_left(free, (wanted,))
-        length, segment, start = self._drop(free[place], small) if place < len(free) else self._segment(wanted, small)
-        if length - wanted >= _GRAIN if small else length - wanted > _SMALL:
-            self._keep((length - wanted, segment, start + wanted), small)
-            length = wanted
-        return length, segment, start
+        block = self._drop(free[place]) if place < len(free) else self._reserve_segment(wanted, small)
+        rest = block.size - wanted
+        if rest >= _GRAIN if small else rest > _SMALL:
+            self._keep(Block(rest, block.segment, block.start + wanted, small))
+            block = block._replace(size=wanted)
+        return block
 
-    def give(self, block: tuple[int, int, int], small: bool) -> None:
+    def give(self, block: Block) -> None:
         """Back to the free ones, joined to its free neighbors."""
-        size, segment, start = block
+        size, segment, start, small = block
         if before := self._ends.get((segment, start)):
-            self._drop(before, small)
-            size, start = size + before[0], before[2]
+            self._drop(before)
+            size, start = size + before.size, before.start
         if after := self._starts.get((segment, start + size)):
-            self._drop(after, small)
-            size += after[0]
-        self._keep((size, segment, start), small)
+            self._drop(after)
+            size += after.size
+        self._keep(Block(size, segment, start, small))
 
-    def _segment(self, wanted: int, small: bool) -> tuple[int, int, int]:
-        size = 2 * MiB if small else 20 * MiB if wanted < _MIDDLE else -(-wanted // (2 * MiB)) * 2 * MiB
+    def _reserve_segment(self, wanted: int, small: bool) -> Block:
+        size = 2 * MiB if small else 20 * MiB if wanted < _MIDDLE else round_up(wanted, 2 * MiB)
         self.reserved += size
         self._segments += 1
-        return size, self._segments, 0
+        return Block(size, self._segments, 0, small)
 
-    def _keep(self, block: tuple[int, int, int], small: bool) -> None:
-        insort(self._free[small], block)
-        size, segment, start = block
-        self._starts[segment, start] = self._ends[segment, start + size] = block
+    def _keep(self, block: Block) -> None:
+        insort(self._free[block.small], block)
+        self._starts[block.segment, block.start] = self._ends[block.segment, block.start + block.size] = block
 
-    def _drop(self, block: tuple[int, int, int], small: bool) -> tuple[int, int, int]:
-        size, segment, start = block
-        del self._free[small][bisect_left(self._free[small], block)]
-        del self._starts[segment, start], self._ends[segment, start + size]
+    def _drop(self, block: Block) -> Block:
+        free = self._free[block.small]
+        del free[bisect_left(free, block)]
+        del self._starts[block.segment, block.start], self._ends[block.segment, block.start + block.size]
         return block
 
 
@@ -75,10 +85,9 @@ def reserved(events: Sequence[tuple[int, Hashable]], before_step: int) -> int:
     cache, alive = Cache(), {}
     for step in range(_STEPS):
         for change, piece in events[before_step if step else 0 :]:
-            small = max(_GRAIN, -(-abs(change) // _GRAIN) * _GRAIN) <= _SMALL
             blocks = alive.setdefault((abs(change), piece), [])
             if change > 0:
                 blocks.append(cache.take(change))
             elif blocks:
-                cache.give(blocks.pop(), small)
+                cache.give(blocks.pop())
     return cache.reserved

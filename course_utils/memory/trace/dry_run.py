@@ -30,8 +30,8 @@ from course_utils.memory.trace.fake import (
 )
 from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter
-from course_utils.memory.trace.phases import bound, updates
-from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrapped
+from course_utils.memory.trace.phases import bind_step, record_optimizers
+from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrap
 
 COMPILED_INSIDE = "A dry run follows PyTorch's own operators, not torch.compile's; leave it out of build and step."
 _READ_AS_ONE = (
@@ -45,7 +45,7 @@ _ADVICE = {  # by what PyTorch's refusal says
     ),
     "(?i)cuda.*(device|enabled|available|driver)|NVIDIA": (
         "there is no GPU that PyTorch could use here, and a dry run needs none: leave the device out of build and step, "
-        'and ask dry_run(…, like="cuda") for what a GPU would do'
+        'and ask dry_run(…, device="cuda") for what a GPU would do'
     ),
     "multi-target|[Tt]arget size|Expected input batch_size": (
         "where the model wants other examples, give batch=lambda b, s: …, what it is called with (for course plan a function "
@@ -58,69 +58,73 @@ _ADVICE = {  # by what PyTorch's refusal says
 def dry_run(
     build: Callable[[], tuple],
     step: Callable[..., object],
-    like: str = "cpu",
+    device: str = "cpu",
     *,
     ranks: int = 1,
     rank: int = 0,
-    seconds: float = 600.0,
+    timeout: float = 600.0,
     warm: Callable[..., object] | None = None,
     watch: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Usage:
     """Memory of the second `step(*build())`, without taking the step: in seconds and megabytes, whatever the model's size.
 
     `build` returns a tuple with the model or models, the optimizers, and what else the step takes; all that it makes is fake.
-    With `like="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
+    With `device="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
     are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
     `ranks` the step is that of one `rank` among them, in a process group whose other ranks are pretended. Where a step reads a
     number that depends on values of floating tensors (`loss.item()`) it gets 1. `warm` creates the optimizer's state in place of
     a first step, and `watch()` is entered around the second. Raises `CourseError`, naming the line, if a step needs more of
-    its values than that, never updates, is not done after `seconds`, or if the model was not built inside.
+    its values than that, never updates, is not done after `timeout` seconds, or if the model was not built inside.
     """
-    if like not in ("cpu", "cuda"):
-        raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
+    if device not in ("cpu", "cuda"):
+        raise CourseError(f"device={device!r} is no device; use 'cpu' or 'cuda'.")
     with ExitStack() as entered:
         entered.enter_context(_collect_rarely())
-        entered.enter_context(_pretend_ranks(ranks, like, rank))
-        entered.enter_context(fake_tensors(seconds))
+        entered.enter_context(_pretend_ranks(ranks, device, rank))
+        entered.enter_context(fake_tensors(timeout))
         entered.enter_context(patch("torch.compile", _refuse_to_compile(torch.compile)))
-        if like == "cuda":
+        if device == "cuda":
             entered.enter_context(as_on_cuda())
         entered.enter_context(_explain_refusals())
         built = build()
         models, optimizers = parts_of(built)
-        _check_parts(models, optimizers, on_gpu=like == "cuda" and warm is None)
+        _check_parts(models, optimizers, on_gpu=device == "cuda" and warm is None)
         entered.enter_context(let_masks_have_values())  # build may have been the first to import Transformers
-        if like == "cuda":
+        if device == "cuda":
             for optimizer in optimizers:
                 prefer_foreach(optimizer)
-        with updates() as made:
-            bound(warm or step, built)()
+        with record_optimizers() as made:
+            bind_step(warm or step, built)()
         every = distinct_optimizers([*optimizers, *made])
         tensors = [leaf for leaf in tree_leaves(built) if isinstance(leaf, torch.Tensor)]
-        device = {"device": GPU, "round_to": 512, "look_inside": False} if like == "cuda" else {}
-        with Meter(models, every, tensors=tensors, **device) as meter, updates() as made_again, watch():
-            bound(step, built)()
+        on_gpu = {"device": GPU, "round_to": 512, "look_inside": False} if device == "cuda" else {}
+        with Meter(models, every, tensors=tensors, **on_gpu) as meter, record_optimizers() as made_again, watch():
+            bind_step(step, built)()
     if optimizers and not made and not made_again:
         raise CourseError(f"The step never called its optimizer: {_READ_AS_ONE}")
     usage = meter.usage()
-    if like == "cuda" and usage.events and usage.peak == 0:
-        raise CourseError("Everything lay on the host: leave device='cpu' out of build, or ask with like='cpu'.")
+    if device == "cuda" and usage.events and usage.peak == 0:
+        raise CourseError(
+            "Everything lay on the host: leave device='cpu' out of build, or ask dry_run(…, device='cpu')."
+        )
     return usage
 
 
-def count_operators(build: Callable[[], tuple], step: Callable[..., object], like: str = "cpu") -> tuple[Operator, ...]:
+def count_operators(
+    build: Callable[[], tuple], step: Callable[..., object], device: str = "cpu"
+) -> tuple[Operator, ...]:
     """Every operator call of the second `step(*build())`, in order, as `dry_run` makes them."""
-    watch = OperatorWatch(HOST if like == "cuda" else None)
-    dry_run(build, step, like, watch=lambda: watch)
+    watch = OperatorWatch(HOST if device == "cuda" else None)
+    dry_run(build, step, device, watch=lambda: watch)
     return tuple(watch.operators)
 
 
 def predict_seconds(
-    build: Callable[[], tuple], step: Callable[..., object], machine: Machine, *, like: str = ""
+    build: Callable[[], tuple], step: Callable[..., object], machine: Machine, *, device: str = ""
 ) -> Prediction:
     """The steady-state step `step(*build())` on `machine`: the sum over its operators of `machine.seconds`.
 
-    Nothing is computed and no memory is taken. `like` as for `dry_run`: whose operators these are, by default the machine's
+    Nothing is computed and no memory is taken. `device` as for `dry_run`: whose operators these are, by default the machine's
     own: CUDA's on a card in `hardware.MACHINES` and where `calibrate()` found a GPU. On a machine known by its data sheet only,
     the sum is a lower bound for these operators: full rates and no cost of calling. Raises `CourseError` where the machine has
     no rate for a dtype.
@@ -128,11 +132,11 @@ def predict_seconds(
     if not isinstance(machine, Machine):
         raise CourseError(f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate().")
     is_gpu = machine.asynchronous or machine.name in MACHINES
-    return Prediction(machine, count_operators(build, step, like or ("cuda" if is_gpu else "cpu")))
+    return Prediction(machine, count_operators(build, step, device or ("cuda" if is_gpu else "cpu")))
 
 
 @contextmanager
-def _pretend_ranks(ranks: int, like: str, rank: int) -> Iterator[None]:
+def _pretend_ranks(ranks: int, device: str, rank: int) -> Iterator[None]:
     """Inside, this process is one rank of `ranks`; collectives return at once, with tensors of the right shape.
 
     Raises `CourseError` inside a real group.
@@ -147,8 +151,8 @@ def _pretend_ranks(ranks: int, like: str, rank: int) -> Iterator[None]:
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     # FSDP2 asks the mesh for a device, which knows no second CPU.
-    device = GPU if like == "cuda" else HOST
-    here = patch.object(_fully_shard, "_get_device_from_mesh", lambda mesh: device)
+    of_mesh = GPU if device == "cuda" else HOST
+    here = patch.object(_fully_shard, "_get_device_from_mesh", lambda mesh: of_mesh)
     gathers = patch.object(dist, "all_gather_object", _gather_same)
     try:
         with here, gathers:
@@ -175,7 +179,7 @@ def _collect_rarely() -> Iterator[None]:
 def _refuse_to_compile(compile_really: Callable) -> Callable:
     """`torch.compile` that refuses a caller's own call; the libraries decorate functions with it that may never run."""
 
-    def compile_or_refuse(*args, **kwargs):
+    def compile_or_refuse(*args, **kwargs) -> object:
         if not is_of_a_library(sys._getframe(1)):
             raise CourseError(COMPILED_INSIDE)
         return compile_really(*args, **kwargs)
@@ -193,14 +197,14 @@ def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer
                 "build() returned a model with real weights; make it and its optimizer inside build, with fresh weights "
                 "(of Transformers: AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(…)), not from_pretrained)."
             )
-    if any(isinstance(unwrapped(one), torch.optim.LBFGS) for one in optimizers):
+    if any(isinstance(unwrap(one), torch.optim.LBFGS) for one in optimizers):
         raise CourseError("How often LBFGS calls its closure depends on the loss, whose value a dry run has not.")
     parameters = [parameter for model in models for parameter in model.parameters()]
     # FSDP2 leaves shards on the host.
     if on_gpu and parameters and all(device_of(p) == HOST and not hasattr(p, "_local_tensor") for p in parameters):
         raise CourseError(
             "The model lies on the host, since build says device 'cpu' (torch.cuda.is_available() is False here): "
-            "write device='cuda' in build, or leave the device out, or ask with like='cpu'."
+            "write device='cuda' in build, or leave the device out, or ask dry_run(…, device='cpu')."
         )
 
 

@@ -6,8 +6,9 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from traceback import walk_stack
 from types import FrameType
@@ -24,8 +25,8 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
-from torch.utils._pytree import tree_iter, tree_leaves, tree_map
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass_type
+from torch.utils._pytree import tree_iter, tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.errors import CourseError
@@ -35,23 +36,27 @@ from course_utils.optim.codebook import dynamic_codebook
 from course_utils.optim.quantization import lookup_table
 
 _aten = torch.ops.aten
-_DEVICE = torch.ops.prim.device.default
+ASKS_DEVICE = torch.ops.prim.device.default
+_FAULTS = (_aten.isnan.default, _aten.isinf.default)
+_LOSSES = (_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default)
 SAME_QUESTION = 5000
 """How often one line may ask for a value that nobody knows, before it is taken for a loop that waits for another answer."""
 _WHOLE, _FLOATING = 2**20, 2**10
 """Elements up to which values are kept: of whole numbers and truths, and of floating numbers."""
+_ROOMS = [Path(__file__).parents[2] / room for room in ("memory", "cli")]
+_LIBRARIES = (Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix), *_ROOMS)
 
 
 @contextmanager
-def fake_tensors(seconds: float = 600.0) -> Iterator[FakeTensorMode]:
-    """Tensors made inside are fake, for at most `seconds`; raises `CourseError` after that, naming the line."""
+def fake_tensors(timeout: float = 600.0) -> Iterator[FakeTensorMode]:
+    """Tensors made inside are fake, for at most `timeout` seconds; raises `CourseError` after that, naming the line."""
     for signed in (True, False):  # their functions keep them for good, and must not keep fake ones
         lookup_table(dynamic_codebook(signed, device=torch.device("cpu")))
     with ExitStack() as entered:
         entered.enter_context(torch.random.fork_rng([]))
         entered.enter_context(_silence_libraries())
         mode = entered.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        answers = Answers(mode, seconds)
+        answers = Answers(mode, timeout)
         entered.enter_context(_let_convert(mode, answers))
         entered.enter_context(patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
         entered.enter_context(patch.object(torch.Tensor, "__deepcopy__", _deep_copy))
@@ -122,12 +127,12 @@ class Answers(TorchDispatchMode):
 
     Masks, ids, lengths and what follows from them are such. A question for any other number (`loss.item()`) is answered
     with 1 of its dtype; only a `GradScaler`, which asks how many gradients were infinite, gets 0. Raises `CourseError`
-    where a line goes on asking, and after `seconds`.
+    where a line goes on asking, and after `timeout` seconds.
     """
 
-    def __init__(self, mode: FakeTensorMode, seconds: float):
+    def __init__(self, mode: FakeTensorMode, timeout: float):
         super().__init__()
-        self._mode, self._seconds, self._end = mode, seconds, time.perf_counter() + seconds
+        self._mode, self._timeout, self._end = mode, timeout, time.perf_counter() + timeout
         self._values = WeakTensorKeyDictionary()
         self._overwritten: set[StorageWeakRef] = set()  # by weak reference, so that no other storage has its address
         self._counts_of_infinite = WeakTensorKeyDictionary()
@@ -145,7 +150,7 @@ class Answers(TorchDispatchMode):
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
         if func.namespace == "prim":  # a question from C++, which could not stand an exception
-            return args[0].fake_device if func is _DEVICE and type(args[0]) is FakeTensor else func(*args, **kwargs)
+            return args[0].fake_device if func is ASKS_DEVICE and type(args[0]) is FakeTensor else func(*args, **kwargs)
         self._count()
         if func is _aten._local_scalar_dense.default:
             return self._number(args[0])
@@ -156,17 +161,9 @@ class Answers(TorchDispatchMode):
         real = self._find_real_arguments(func, args, kwargs)
         if real is not None:
             return self._with_values(func, args, kwargs, real)
-        if func in _FAULTS:  # a loop that guards itself against them is predicted without
-            answer = func(*args, **kwargs)
-            if _is_small(answer):
-                with unset_fake_temporarily():
-                    self._values[answer] = torch.zeros(answer.shape, dtype=torch.bool)
-            return answer
-        for index in written_places(func):
-            for tensor in tree_leaves(args[index : index + 1]):
-                is_small = isinstance(tensor, torch.Tensor) and _is_small(tensor)
-                if is_small and (value := self._value(tensor)) is not None:
-                    self._overwritten.add(StorageWeakRef(value.untyped_storage()))
+        if func in _FAULTS:
+            return self._deny_faults(func(*args, **kwargs))
+        self._note_overwritten(func, args)
         if func is _aten.index.Tensor:
             args = args[0], self._without_masks(args[1])
         if func is _aten._ctc_loss.Tensor and (lengths := self._value(args[3])) is not None:
@@ -177,12 +174,26 @@ class Answers(TorchDispatchMode):
             return _multiply_groups(func, args, kwargs)
         return _as_large_as_real(func, args, kwargs, func(*args, **kwargs))
 
+    def _deny_faults(self, answer: torch.Tensor) -> torch.Tensor:
+        """A loop that guards itself against NaN and infinity is predicted without them."""
+        if _is_small(answer):
+            with unset_fake_temporarily():
+                self._values[answer] = torch.zeros(answer.shape, dtype=torch.bool)
+        return answer
+
+    def _note_overwritten(self, func: OpOverload, args: tuple) -> None:
+        for index in written_places(func):
+            for tensor in tree_leaves(args[index : index + 1]):
+                is_small = isinstance(tensor, torch.Tensor) and _is_small(tensor)
+                if is_small and (value := self._value(tensor)) is not None:
+                    self._overwritten.add(StorageWeakRef(value.untyped_storage()))
+
     def _count(self) -> None:
         self._operators += 1
         if self._operators % 256 == 0 and time.perf_counter() > self._end:
             raise CourseError(
-                f"The dry run was stopped after {self._seconds:.0f} seconds {describe_place(walk_stack(sys._getframe()))}; "
-                "give it fewer tokens or examples, or more time (seconds=…)."
+                f"The dry run was stopped after {self._timeout:.0f} seconds {describe_place(walk_stack(sys._getframe()))}; "
+                "give it fewer tokens or examples, or more time (timeout=…)."
             )
 
     def _number(self, tensor: torch.Tensor) -> bool | int | float:
@@ -224,7 +235,7 @@ class Answers(TorchDispatchMode):
             return None  # what chance decides is not known, or small models would know more than large ones
         if any(map(self._is_unknown, tree_iter((args, kwargs)))):
             return None
-        return tree_map(lambda leaf: self._value(leaf) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs))
+        return tree_map_only(torch.Tensor, self._value, (args, kwargs))
 
     def _is_unknown(self, leaf: object) -> bool:
         return isinstance(leaf, torch.Tensor) and (not _is_small(leaf) or self._value(leaf) is None)
@@ -242,7 +253,7 @@ class Answers(TorchDispatchMode):
             lists += [self._mode.from_tensor(place).to(index.device) for place in places]
         return lists
 
-    def _with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple):
+    def _with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple) -> object:
         try:
             answer = func(*args, **kwargs)
             tensors = (one for one in tree_leaves(answer) if isinstance(one, torch.Tensor))
@@ -256,8 +267,7 @@ class Answers(TorchDispatchMode):
         if answer is None:
             # A real tensor knows the host alone.
             place = next(device_of(one) for one in tree_leaves((args, kwargs)) if isinstance(one, FakeTensor))
-            make = lambda one: self._mode.from_tensor(one).to(place) if isinstance(one, torch.Tensor) else one  # noqa: E731
-            answer = tree_map(make, real)
+            answer = tree_map_only(torch.Tensor, lambda one: self._mode.from_tensor(one).to(place), real)
         for fake, value in zip(tree_leaves(answer), tree_leaves(real), strict=True):
             if isinstance(fake, FakeTensor) and _is_small(value):
                 self._values[fake] = value
@@ -291,11 +301,7 @@ def _find_ways(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[
     return log_probabilities.new_empty(examples), log_probabilities.new_empty(examples, frames, 2 * longest + 1)
 
 
-_FAULTS = (_aten.isnan.default, _aten.isinf.default)
-_LOSSES = (_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default)
-
-
-def _as_large_as_real(func: OpOverload, args: tuple, kwargs: dict, answer: object):
+def _as_large_as_real(func: OpOverload, args: tuple, kwargs: dict, answer: object) -> object:
     """On the CPU some operators return more memory than their fakes say, which is found out by trying.
 
     A loss is one number in memory as large as what was compared; a recurrent layer's workspace is empty as a fake; a layer
@@ -332,12 +338,27 @@ def is_of_a_library(frame: FrameType) -> bool:
     return file.startswith("<frozen") or any(Path(file).is_relative_to(place) for place in _LIBRARIES)
 
 
-_LIBRARIES = (
-    *(Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix)),
-    *(Path(__file__).parents[1], Path(__file__).parents[2] / "cli"),
-)
-
-
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether `tensor`, or what a wrapper has of it here, has no memory."""
     return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)
+
+
+class SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
+    """`SavedOnDisk` for fake tensors: what is saved takes no memory, nor does what is mapped from the file again."""
+
+    def __init__(self, model: nn.Module):
+        resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+
+        def save(tensor: torch.Tensor) -> torch.Tensor | Callable[[], torch.Tensor]:
+            if tensor.untyped_storage()._cdata in resident:
+                return tensor.detach()
+            return partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+        def read(saved: torch.Tensor | Callable[[], torch.Tensor]) -> torch.Tensor:
+            if isinstance(saved, torch.Tensor):
+                return saved
+            # Fake, and such that the meter does not see it.
+            with _disable_current_modes() as modes, next(mode for mode in modes if isinstance(mode, FakeTensorMode)):
+                return saved()
+
+        super().__init__(save, read)

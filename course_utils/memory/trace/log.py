@@ -11,24 +11,16 @@ import numpy as np
 
 from course_utils.errors import CourseError
 from course_utils.memory.trace.caching_allocator import reserved
-from course_utils.units import format_bytes
+from course_utils.units import format_bytes, round_up
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
 KINDS = (
-    "parameters",
-    "buffers",
-    "optimizer state",
-    "gradients",
-    "inputs",
-    "activations",
-    "recomputed",
-    "communication",
-    "backward temporaries",
-    "optimizer temporaries",
-)
+    "parameters", "buffers", "optimizer state", "gradients", "inputs", "activations", "recomputed", "communication",
+    "backward temporaries", "optimizer temporaries",
+)  # fmt: skip
 Label = tuple[str, str, str, str]
 """Phase, kind, module and operator of an event; the phase of what was there before the step is empty."""
 _NUMBERS = re.compile(r"\d+")
@@ -91,7 +83,7 @@ class Usage:
         Raises `CourseError` for a step on the CPU, which has no such allocator.
         """
         if self.grain == 1:
-            raise CourseError('Only CUDA\'s allocator reserves bytes; ask dry_run(…, like="cuda").')
+            raise CourseError('Only CUDA\'s allocator reserves bytes; ask dry_run(…, device="cuda").')
         return Log.of(self).reserved
 
     @cached_property
@@ -134,8 +126,8 @@ class Usage:
         ]
         return pd.DataFrame(rows, columns=["bytes", "kind", "module", "operator", "shape", "dtype"])
 
-    def _round(self, size: int):
-        return -(-size // self.grain) * self.grain
+    def _round(self, size: int) -> int:
+        return round_up(size, self.grain)
 
     @cached_property
     def _in_use(self) -> np.ndarray:
@@ -220,7 +212,7 @@ class Log:
     @cached_property
     def rounded(self) -> np.ndarray:
         """The changes in whole grains."""
-        return np.sign(self.changes) * (-(-np.abs(self.changes) // self.grain) * self.grain)
+        return np.sign(self.changes) * round_up(np.abs(self.changes), self.grain)
 
     @cached_property
     def totals(self) -> np.ndarray:

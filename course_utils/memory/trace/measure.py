@@ -17,8 +17,8 @@ from course_utils.errors import CourseError
 from course_utils.memory.trace.allocator import allocator_of
 from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter, device_of_models
-from course_utils.memory.trace.phases import announced_to, bound, updates
-from course_utils.memory.trace.state import distinct_optimizers, parts_of, trains, unwrapped
+from course_utils.memory.trace.phases import announce_phases, bind_step, record_optimizers
+from course_utils.memory.trace.state import distinct_optimizers, parts_of, trains, unwrap
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
 
@@ -94,7 +94,7 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
         models, optimizers = parts_of(built)
         if not any(True for model in models for _ in model.parameters()):
             raise CourseError("measure(build, step) needs a model with parameters among what build() returns.")
-        if not all(any(trains(unwrapped(one), model) for model in models) for one in optimizers):
+        if not all(any(trains(unwrap(one), model) for model in models) for one in optimizers):
             raise CourseError("The optimizer trains no parameter of this model; build it from this model's parameters.")
         device = device_of_models(models)
         for model in models:  # before anything is recorded: what was allocated earlier is no part of the record
@@ -102,12 +102,12 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
         if allocator is None:
             allocator = allocator_of(device)
             recording.enter_context(allocator.recording())
-        step_again = bound(step, built)
-        with updates() as made:
+        step_again = bind_step(step, built)
+        with record_optimizers() as made:
             step_again()
-        every = distinct_optimizers([*optimizers, *made])
-        every = [one for one in every if any(trains(one, model) for model in models)]
-        with allocator.measured(), announced_to(allocator.begin_phase, models, every):
+        distinct = distinct_optimizers([*optimizers, *made])
+        every = [one for one in distinct if any(trains(one, model) for model in models)]
+        with allocator.measured(), announce_phases(allocator.begin_phase, models, every):
             step_again()
     # The meter apart from the allocator: the one tries operators out by the other's way of recording.
     with Meter(models, every, tensors=[t for t in tree_leaves(built) if isinstance(t, torch.Tensor)]) as meter:
@@ -117,13 +117,13 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
         raise CourseError("The step did nothing with tensors; pass a function that runs forward, backward and update.")
     resident = account.at_start if callable(build) else usage.resident
     return Measurement(
-        resident,
-        {name: resident + above for name, above in account.by_phase.items()},
-        resident + account.above_start,
-        account.witness,
-        account.operator,
-        usage,
-        median(_time(step_again, device) for _ in range(timed)) if timed else nan,
+        resident=resident,
+        by_phase={name: resident + above for name, above in account.by_phase.items()},
+        peak=resident + account.above_start,
+        witness=account.witness,
+        operator=account.operator,
+        usage=usage,
+        seconds=median(_time(step_again, device) for _ in range(timed)) if timed else nan,
     )
 
 

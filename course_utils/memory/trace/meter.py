@@ -23,16 +23,23 @@ from torch.utils._python_dispatch import (
 from torch.utils._pytree import tree_iter, tree_leaves
 
 from course_utils.errors import CourseError
-from course_utils.memory.trace.fake import device_of
+from course_utils.memory.trace.as_cuda import HOST
+from course_utils.memory.trace.fake import ASKS_DEVICE, device_of
 from course_utils.memory.trace.log import Piece, Usage
-from course_utils.memory.trace.phases import observed_by
+from course_utils.memory.trace.phases import observe_phases
 from course_utils.memory.trace.scratch import may_hide, peak_inside
-from course_utils.memory.trace.state import unwrapped
+from course_utils.memory.trace.state import unwrap
 
 _BORN_FOR = {"forward": "activations", "backward": "backward temporaries", "update": "optimizer temporaries"}
-_HOST = torch.device("cpu")
 _aten = torch.ops.aten
-_DEVICE = torch.ops.prim.device.default
+_STRIDED = torch.strided
+_RESIZE = _aten.resize_.default
+_ADDS = (_aten.add.Tensor, _aten.index_put.default, _aten.scatter.src, _aten.scatter_add.default)
+_IN_PLACE_UNWATCHED = set(map(id, _ADDS))  # hashing an operator takes longer than all else here
+_TRAITS: dict[int, tuple[bool, bool, bool]] = {}  # by `id` too: operators are never given back
+_LASTING = ("gradients", "parameters", "optimizer state")
+_NOT_LOOSE = dict.fromkeys(("_parameters", "_buffers", "_modules"))
+_COLLECTIVE = ("c10d", "_c10d_functional", "fsdp")
 
 
 class Meter(TorchDispatchMode):
@@ -62,12 +69,12 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.models = [model] if isinstance(model, nn.Module) else list(model)
         several = [] if optimizer is None else optimizer if isinstance(optimizer, list | tuple) else [optimizer]
-        self.optimizers = [unwrapped(one) for one in several]
+        self.optimizers = [unwrap(one) for one in several]
         self._tensors = list(tensors)
         self.device = device or device_of_models(self.models)
-        self._look_inside = look_inside and self.device == _HOST
+        self._look_inside = look_inside and self.device == HOST
         self._grain = round_to or (512 if self.device.type == "cuda" else 1)
-        self._pieces: list[_Piece] = []
+        self._pieces: list[_LivePiece] = []
         self._events: list[tuple[int, int, str]] = []  # (change in bytes, place of the piece, phase)
         self._alive: dict[int, tuple[int, weakref.ref]] = {}  # by the address of the storage: the place of its piece
         self._added_in_place: tuple[int, int, int] | None = None
@@ -78,7 +85,7 @@ class Meter(TorchDispatchMode):
 
     def usage(self) -> Usage:
         """What has been logged so far, on the models' device; `usage().host` where the host is another."""
-        away = [piece.device == _HOST != self.device for piece in self._pieces]
+        away = [piece.device == HOST != self.device for piece in self._pieces]
         host = self._usage_of([place for place, is_away in enumerate(away) if is_away], 1) if any(away) else None
         return self._usage_of([place for place, is_away in enumerate(away) if not is_away], self._grain, host)
 
@@ -88,9 +95,9 @@ class Meter(TorchDispatchMode):
         pieces = []
         for piece in (self._pieces[place] for place in places):
             module = piece.module if piece.node is None else self._module_of(piece.node)
-            size = piece.size if piece.there is None else piece.there
-            about = module, str(piece.maker), tuple(piece.shape), piece.dtype
-            pieces.append(Piece(size, piece.kind, *about, piece.there is not None))
+            size = piece.bytes if piece.bytes_before is None else piece.bytes_before
+            about = module, str(piece.operator), tuple(piece.shape), piece.dtype
+            pieces.append(Piece(size, piece.kind, *about, piece.bytes_before is not None))
         return Usage(tuple(pieces), events, grain, host)
 
     def __enter__(self):
@@ -103,7 +110,7 @@ class Meter(TorchDispatchMode):
         for optimizer in self.optimizers:
             self._hooks.callback(optimizer.register_step_pre_hook(self._begin_update).remove)
             self._hooks.callback(optimizer.register_step_post_hook(self._end_update).remove)
-        self._hooks.enter_context(observed_by(self._mark))
+        self._hooks.enter_context(observe_phases(self._mark))
         # No operator makes the states of the random generator that checkpointing keeps for each block.
         self._hooks.enter_context(patch.object(torch, "get_rng_state", self._see_random_state(torch.get_rng_state)))
         # Nor does one give memory back while the tensor stays, as sharding does with gathered parameters.
@@ -125,12 +132,12 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
     ):
-        if func is _DEVICE and type(args[0]) is FakeTensor:
+        if func is ASKS_DEVICE and type(args[0]) is FakeTensor:
             return args[0].fake_device
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # it comes again with the tensors inside
         result = func(*args, **kwargs) if kwargs else func(*args)
-        makes, hides, sends = _KNOWN.get(id(func)) or _what_it_does(func)
+        makes, hides, sends = _TRAITS.get(id(func)) or _find_traits(func)
         if makes:
             self._update_phase()
             if hides and self._look_inside and (size := peak_inside(func, args, kwargs or {}, result)):
@@ -148,7 +155,7 @@ class Meter(TorchDispatchMode):
     def _come_and_go(self, size: int, kind: str, func: OpOverload) -> None:
         """Memory that is allocated and freed inside one operator."""
         about = *self._place_now(), f"inside {func}", (size,), torch.uint8, self.device
-        place = self._log_birth(_Piece(size, kind, *about))
+        place = self._log_birth(_LivePiece(size, kind, *about))
         self._events.append((-size, place, self._phase))
 
     def _note_communication(self, func: OpOverload, args: tuple, kwargs: dict) -> None:
@@ -159,7 +166,7 @@ class Meter(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor) and not is_traceable_wrapper_subclass(tensor):
                 entry = self._alive.get(tensor.untyped_storage()._cdata)
                 piece = entry and self._pieces[entry[0]]
-                if piece and piece.there is None and piece.kind not in _LASTING:
+                if piece and piece.bytes_before is None and piece.kind not in _LASTING:
                     piece.kind = "communication"
 
     def _update_phase(self) -> None:
@@ -199,10 +206,10 @@ class Meter(TorchDispatchMode):
 
         return seen
 
-    def _log_tensor(self, tensor: torch.Tensor, maker: OpOverload | str, args: tuple = ()) -> None:
+    def _log_tensor(self, tensor: torch.Tensor, operator: OpOverload | str, args: tuple = ()) -> None:
         if type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor):
             for inner in _inner_tensors(tensor):
-                self._log_tensor(inner, maker)
+                self._log_tensor(inner, operator)
             return
         if tensor.layout is not _STRIDED:
             if type(tensor) is FakeTensor:
@@ -214,22 +221,22 @@ class Meter(TorchDispatchMode):
         storage = tensor.untyped_storage()
         entry = self._alive.get(storage._cdata)
         if entry is not None:
-            if maker is _RESIZE:
+            if operator is _RESIZE:
                 self._resize(entry[0], storage)
             return
         device = device_of(tensor)
-        if device == self.device or device == _HOST:
-            about = *self._place_now(), maker, tensor.shape, tensor.dtype, device
-            place = self._log_birth(_Piece(storage.nbytes(), self._kind_of_birth(), *about), storage)
-            if id(maker) in _IN_PLACE_UNWATCHED:
-                self._note_in_place(place, maker, args)
+        if device == self.device or device == HOST:
+            about = *self._place_now(), operator, tensor.shape, tensor.dtype, device
+            place = self._log_birth(_LivePiece(storage.nbytes(), self._kind_of_birth(), *about), storage)
+            if id(operator) in _IN_PLACE_UNWATCHED:
+                self._note_in_place(place, operator, args)
 
-    def _log_birth(self, piece: "_Piece", storage: torch.UntypedStorage | None = None) -> int:
+    def _log_birth(self, piece: "_LivePiece", storage: torch.UntypedStorage | None = None) -> int:
         """Log a birth; gives the piece's place, and waits for the end of its storage."""
         place = len(self._pieces)
         self._pieces.append(piece)
-        if piece.there is None:
-            self._events.append((piece.size, place, self._phase))
+        if piece.bytes_before is None:
+            self._events.append((piece.bytes, place, self._phase))
         if storage is not None:
             self._alive[storage._cdata] = place, weakref.ref(storage, partial(self._log_death, storage._cdata))
         return place
@@ -246,9 +253,9 @@ class Meter(TorchDispatchMode):
             self._alive[address] = place, reference
             self._added_in_place = None
         else:
-            self._events.append((-self._pieces[place].size, place, self._phase))
+            self._events.append((-self._pieces[place].bytes, place, self._phase))
 
-    def _note_in_place(self, new: int, maker: OpOverload, args: tuple) -> None:
+    def _note_in_place(self, new: int, operator: OpOverload, args: tuple) -> None:
         """Unwatched, autograd works in place here, in a gradient that nobody else refers to; watched, it makes a new one.
 
         `InputBuffer::accumulate` adds the gradients of several uses so, and the gradient of an index fills its zeros so. If
@@ -263,14 +270,14 @@ class Meter(TorchDispatchMode):
             return
         before, after = self._pieces[old], self._pieces[new]
         by_engine = (before.module, before.node) != (after.module, after.node)
-        as_large = before.size == after.size == args[0].nbytes
-        if as_large and (maker is not _aten.add.Tensor or by_engine):
+        as_large = before.bytes == after.bytes == args[0].nbytes
+        if as_large and (operator is not _aten.add.Tensor or by_engine):
             self._added_in_place = old, new, len(self._events)
 
     def _resize(self, place: int, storage: torch.UntypedStorage) -> None:
         piece, size = self._pieces[place], storage.nbytes()
-        self._events.append((size - piece.size, place, self._phase))
-        piece.size = size
+        self._events.append((size - piece.bytes, place, self._phase))
+        piece.bytes = size
 
     def _kind_of_birth(self) -> str:
         # Autograd runs without recording, so recording inside it is a forward pass run again.
@@ -292,20 +299,20 @@ class Meter(TorchDispatchMode):
     def _register_what_is_there(self) -> None:
         for name, parameter in self._iterate_named("named_parameters"):
             module, _, leaf = name.rpartition(".")
-            self._mark_as("parameters", [parameter], leaf, module)
+            self._set_kind("parameters", [parameter], leaf, module)
             if parameter.grad is not None:
-                self._mark_as("gradients", [parameter.grad], leaf, module)
+                self._set_kind("gradients", [parameter.grad], leaf, module)
             if parameter.requires_grad:
-                hook = parameter.register_post_accumulate_grad_hook(partial(self._mark_gradient, module))
+                hook = parameter.register_post_accumulate_grad_hook(partial(self._set_kind_of_gradient, module))
                 self._hooks.callback(hook.remove)
         for name, buffer in self._iterate_named("named_buffers"):
-            self._mark_as("buffers", [buffer], "", name.rpartition(".")[0])
+            self._set_kind("buffers", [buffer], "", name.rpartition(".")[0])
         for name, module in self._iterate_named("named_modules"):
-            self._mark_as("buffers", _tensors_in({**vars(module), **_NOT_LOOSE}), "", name)
+            self._set_kind("buffers", _tensors_in({**vars(module), **_NOT_LOOSE}), "", name)
             for parameter in module.parameters(recurse=False):  # as statistics of quantized weights
-                self._mark_as("buffers", _tensors_in(vars(parameter)), "", name)
-        self._mark_state()
-        self._mark_as("inputs", self._tensors)
+                self._set_kind("buffers", _tensors_in(vars(parameter)), "", name)
+        self._set_kind_of_state()
+        self._set_kind("inputs", self._tensors)
 
     def _iterate_named(self, what: str) -> Iterator[tuple[str, object]]:
         """Parameters, buffers or modules of all models by name; with several models a name begins with the model's number."""
@@ -313,39 +320,39 @@ class Meter(TorchDispatchMode):
             prefix = f"{number}" if len(self.models) > 1 else ""
             yield from getattr(model, what)(prefix=prefix)
 
-    def _mark_as(self, kind: str, tensors: Iterable, maker: str = "", module: str = "") -> None:
+    def _set_kind(self, kind: str, tensors: Iterable, operator: str = "", module: str = "") -> None:
         """Give the pieces of `tensors` this kind; those unseen so far were there before the log began."""
         for tensor in (inner for whole in tensors for inner in _inner_tensors(whole)):
             device = device_of(tensor)
             # torch.func's, whose memory is seen within.
             wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-            if wrapped or device not in (self.device, _HOST) or tensor.layout is not torch.strided:
+            if wrapped or device not in (self.device, HOST) or tensor.layout is not torch.strided:
                 continue
             storage = tensor.untyped_storage()
             entry = self._alive.get(storage._cdata)
             if entry is None:
-                about = module, None, maker, tensor.shape, tensor.dtype, device
-                self._log_birth(_Piece(storage.nbytes(), kind, *about, there=storage.nbytes()), storage)
-            elif kind not in ("inputs", "buffers") or self._pieces[entry[0]].there is None:
+                about = module, None, operator, tensor.shape, tensor.dtype, device
+                self._log_birth(_LivePiece(storage.nbytes(), kind, *about, bytes_before=storage.nbytes()), storage)
+            elif kind not in ("inputs", "buffers") or self._pieces[entry[0]].bytes_before is None:
                 self._pieces[entry[0]].kind = kind
 
-    def _mark_gradient(self, module: str, parameter: torch.Tensor) -> None:
+    def _set_kind_of_gradient(self, module: str, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:  # of a shard it comes later, when the ranks have summed it
-            self._mark_as("gradients", [parameter.grad], module=module)
+            self._set_kind("gradients", [parameter.grad], module=module)
 
-    def _mark_state(self) -> None:
+    def _set_kind_of_state(self) -> None:
         modules = {id(p): name.rpartition(".")[0] for name, p in self._iterate_named("named_parameters")}
         for optimizer in self.optimizers:
             inner = getattr(optimizer, "optim", None)  # ZeroRedundancyOptimizer keeps its part in one of its own
             for one in (optimizer, inner):
                 for parameter, state in one.state.items() if isinstance(one, torch.optim.Optimizer) else ():
                     tensors = (value for value in tree_iter(state) if isinstance(value, torch.Tensor))
-                    self._mark_as("optimizer state", tensors, module=modules.get(id(parameter), ""))
+                    self._set_kind("optimizer state", tensors, module=modules.get(id(parameter), ""))
 
     def _begin_module(self, name: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if any(module is model for model in self.models):
             self._modules.clear()  # a forward that failed may have left its modules here
-            self._mark_as("inputs", (x for x in tree_iter((args, kwargs)) if isinstance(x, torch.Tensor)))
+            self._set_kind("inputs", (x for x in tree_iter((args, kwargs)) if isinstance(x, torch.Tensor)))
         self._modules.append(name)
         self._nodes_made.append((torch.autograd._get_sequence_nr(), name))
 
@@ -357,11 +364,11 @@ class Meter(TorchDispatchMode):
     def _begin_update(self, *_) -> None:
         self._updating = True
         for name, parameter in self._iterate_named("named_parameters"):
-            self._mark_gradient(name.rpartition(".")[0], parameter)
+            self._set_kind_of_gradient(name.rpartition(".")[0], parameter)
 
     def _end_update(self, *_) -> None:
         self._updating = False
-        self._mark_state()
+        self._set_kind_of_state()
 
     @contextmanager
     def _mark(self, name: str) -> Iterator[None]:
@@ -374,34 +381,24 @@ class Meter(TorchDispatchMode):
 
 
 @dataclass(slots=True)
-class _Piece:
+class _LivePiece:
     """One storage: the `module` at work when it was allocated, or the number of the `node` that was differentiated.
 
-    `there` are its bytes from before the log, if it was allocated then.
+    `bytes_before` are those from before the log, if it was allocated then.
     """
 
-    size: int
+    bytes: int
     kind: str
     module: str
     node: int | None
-    maker: object
+    operator: object
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    there: int | None = None
+    bytes_before: int | None = None
 
 
-_STRIDED = torch.strided
-_RESIZE = _aten.resize_.default
-_ADDS = (_aten.add.Tensor, _aten.index_put.default, _aten.scatter.src, _aten.scatter_add.default)
-_IN_PLACE_UNWATCHED = set(map(id, _ADDS))  # hashing an operator takes longer than all else here
-_KNOWN: dict[int, tuple[bool, bool, bool]] = {}  # by `id` too: operators are never given back
-_LASTING = ("gradients", "parameters", "optimizer state")
-_NOT_LOOSE = dict.fromkeys(("_parameters", "_buffers", "_modules"))
-_COLLECTIVE = ("c10d", "_c10d_functional", "fsdp")
-
-
-def _what_it_does(func: OpOverload) -> tuple[bool, bool, bool]:
+def _find_traits(func: OpOverload) -> tuple[bool, bool, bool]:
     """Whether an operator can make new memory, may hide some, and serves communication: asked once of each.
 
     A view, an operator in place and a number that is read (`loss.item()`) make none; a profiler's mark is no part of a step.
@@ -409,7 +406,7 @@ def _what_it_does(func: OpOverload) -> tuple[bool, bool, bool]:
     returns = func._schema.returns
     fresh = any(r.alias_info is None and "Tensor" in str(r.type) for r in returns)
     makes = (fresh or func is _RESIZE) and func.namespace != "profiler"
-    _KNOWN[id(func)] = does = makes or may_hide(func), may_hide(func), func.namespace in _COLLECTIVE
+    _TRAITS[id(func)] = does = makes or may_hide(func), may_hide(func), func.namespace in _COLLECTIVE
     return does
 
 
@@ -434,4 +431,4 @@ def _tensors_in(things: object, depth: int = 3) -> Iterator[torch.Tensor]:
 def device_of_models(models: list[nn.Module]) -> torch.device:
     """Where the models are: another device than the host's, where any of their tensors is on one."""
     devices = {tensor.device for model in models for tensor in (*model.parameters(), *model.buffers())}
-    return next((device for device in devices if device != _HOST), _HOST)
+    return next((device for device in devices if device != HOST), HOST)

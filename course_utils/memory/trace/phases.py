@@ -30,7 +30,7 @@ def phase(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def observed_by(observer: Observer) -> Iterator[None]:
+def observe_phases(observer: Observer) -> Iterator[None]:
     """Have `observer(name)` entered around every phase within."""
     _observers.append(observer)
     try:
@@ -40,7 +40,7 @@ def observed_by(observer: Observer) -> Iterator[None]:
 
 
 @contextmanager
-def announced_to(
+def announce_phases(
     begin: Callable[[str | None], None], models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterator[None]:
     """Have `begin(name)` called as each phase of a step begins: forward, backward, update, or the names that `phase` gives.
@@ -55,7 +55,7 @@ def announced_to(
             begin(name)
 
     def announced(function: Callable) -> Callable:
-        def both(*args, **kwargs):
+        def both(*args, **kwargs) -> object:
             unless_marked("backward")
             return function(*args, **kwargs)
 
@@ -78,11 +78,11 @@ def announced_to(
             hooks.callback(optimizer.register_step_pre_hook(lambda *_: unless_marked("update")).remove)
         for name in ("backward", "grad"):
             hooks.enter_context(patch.object(torch.autograd, name, announced(getattr(torch.autograd, name))))
-        hooks.enter_context(observed_by(mark))
+        hooks.enter_context(observe_phases(mark))
         yield
 
 
-def bound(step: Callable[..., object], built: tuple) -> Callable[[], object]:
+def bind_step(step: Callable[..., object], built: tuple) -> Callable[[], object]:
     """`step` on the things in `built`; one that takes no arguments knows them already.
 
     Raises `CourseError` for one that takes another number of them.
@@ -105,7 +105,7 @@ def bound(step: Callable[..., object], built: tuple) -> Callable[[], object]:
 
 
 @contextmanager
-def updates() -> Iterator[list[torch.optim.Optimizer]]:
+def record_optimizers() -> Iterator[list[torch.optim.Optimizer]]:
     """The optimizers that make a step within, each as often as it does."""
     made: list[torch.optim.Optimizer] = []
     hook = register_optimizer_step_pre_hook(lambda optimizer, *_: made.append(optimizer))

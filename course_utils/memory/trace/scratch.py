@@ -95,7 +95,7 @@ def _is_expanded(tensor: torch.Tensor) -> bool:
     return 0 in steps and any(step == 0 and side > 1 for step, side in zip(steps, tensor.shape, strict=True))
 
 
-def _describe_argument(leaf: object):
+def _describe_argument(leaf: object) -> object:
     if isinstance(leaf, list):
         return tuple(leaf)
     return _Shape(tuple(leaf.shape), leaf.stride(), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf

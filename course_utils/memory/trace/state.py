@@ -64,7 +64,7 @@ def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
     keeps some) counts as one element and the bytes of the Python object, in host memory. Nested containers are walked.
     Anything else has size 0 and keeps its row.
     """
-    plain = unwrapped(optimizer)
+    plain = unwrap(optimizer)
     parameters = [p for group in plain.param_groups for p in group["params"]]
     states = ((index, plain.state.get(parameter, {})) for index, parameter in enumerate(parameters))
     return StateSize(
@@ -72,7 +72,7 @@ def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
     )
 
 
-def unwrapped(optimizer: torch.optim.Optimizer | None):
+def unwrap(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer | None:
     """Torch's own optimizer, which Accelerate's wrapper keeps under this name; None stays None."""
     return getattr(optimizer, "optimizer", optimizer)
 
@@ -94,7 +94,7 @@ def parts_of(built: object) -> tuple[list[nn.Module], list[torch.optim.Optimizer
 
 def distinct_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
     """Each once, without Accelerate's wrapper."""
-    return list({id(one): one for one in map(unwrapped, optimizers)}.values())
+    return list({id(one): one for one in map(unwrap, optimizers)}.values())
 
 
 def trains(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:

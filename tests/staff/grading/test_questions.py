@@ -22,7 +22,7 @@ from course_utils.grading.released import run_question
 from course_utils.grading.run import run_cases
 from course_utils.memory import Meter
 from course_utils.memory.trace.log import KINDS
-from course_utils.memory.trace.phases import announced_to
+from course_utils.memory.trace.phases import announce_phases
 
 SOLUTIONS = Path(__file__).parents[3] / "solutions"
 MIB = 2**20
@@ -244,7 +244,7 @@ def measure_by_line(source: str, names: dict) -> list[Row]:
         phase[0] = name or phase[0]
 
     code, before = compile(source, "<the step>", "exec"), sys.gettrace()
-    with announced_to(begin, models, optimizers), meter:
+    with announce_phases(begin, models, optimizers), meter:
         sys.settrace(trace)
         try:
             exec(code, {**names, "__name__": "step"})
