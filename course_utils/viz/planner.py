@@ -13,7 +13,7 @@ from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.estimate import Estimate, Term, estimate
-from course_utils.memory.planning.verdict import FITS, needs, verdict_of
+from course_utils.memory.planning.verdict import FITS, needs
 from course_utils.memory.step.recipe import DEVICES, OPTIMIZERS, PRECISIONS, STAGES, Recipe
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_count, three_digits
@@ -147,9 +147,9 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
     if card != NO_CARD and answer.recipe.device == _DEVICE_OF_CARDS:
         memory = MACHINES[card].memory
         need = needs(answer.log, answer.recipe.device)
-        verdict = verdict_of(need, memory)
+        verdict = need.verdict(memory)
         if verdict != FITS:  # the peak alone may be below the card's line
-            in_all = f"\nIn all {' to '.join(map(format_bytes, need))}"
+            in_all = f"\nIn all {need}"
     figure, alt = instants_figure(
         {f"fullest in {phase}": parts for phase, parts in answer.by_instant().items()},
         f"{title}{in_all}, {verdict} on {card}" if verdict else title,

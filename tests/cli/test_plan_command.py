@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,8 @@ import course_utils
 from course_utils.cli import main
 from course_utils.cli import plan as command
 from course_utils.memory import Recipe
+from course_utils.memory.planning import plan as planning
+from course_utils.memory.planning import search
 
 CONFIG = {
     "model_type": "qwen2",
@@ -32,8 +33,7 @@ FITTING, TOO_LARGE = [*ASKED, "--memory", "4GB"], [*ASKED, "--memory", "2GB"]
 @pytest.fixture(autouse=True)
 def _few_changes(monkeypatch):
     """What all changes do is tested beside `memory.plan`."""
-    module = import_module("course_utils.memory.planning.plan")
-    monkeypatch.setattr(module, "CHANGES", module.CHANGES[:5])
+    monkeypatch.setattr(search, "CHANGES", search.CHANGES[:5])
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,7 @@ def config(tmp_path_factory):
 @pytest.fixture
 def worked_out(config, monkeypatch):
     """An entry for each plan that is worked out; it is always that of the small model."""
-    planning, made = import_module("course_utils.memory.planning.plan"), []
-    small = planning.plan(config, 4 * 2**30, Recipe(batch=4, sequence=64, device="cpu"))
+    made, small = [], planning.plan(config, 4 * 2**30, Recipe(batch=4, sequence=64, device="cpu"))
     monkeypatch.setattr(planning, "plan", lambda *_, **__: made.append(1) or small)
     return made
 
@@ -259,7 +258,6 @@ def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys):
 
 def test_the_settings_of_a_row_come_from_the_plan_as_it_is_kept(config, capsys, monkeypatch):
     """And whoever sees no counter is told once that it takes a while."""
-    planning = import_module("course_utils.memory.planning.plan")
     made, plan = [], planning.plan
     monkeypatch.setattr(planning, "plan", lambda *words, **options: made.append(1) or plan(*words, **options))
     monkeypatch.setattr(command, "LONG", 0.0)
@@ -342,9 +340,7 @@ def test_what_does_not_fit_is_not_written_down(config, capsys):
 
 
 def test_a_mistyped_kind_is_told_before_a_plan_is_worked_out(config, capsys, monkeypatch):
-    monkeypatch.setattr(
-        import_module("course_utils.memory.planning.plan"), "plan", lambda *_, **__: pytest.fail("it was planned")
-    )
+    monkeypatch.setattr(planning, "plan", lambda *_, **__: pytest.fail("it was planned"))
     assert main(["plan", config, *TOO_LARGE, "--sequence", "1000", "--row", "1", "--emit", "trian"]) == 2
     assert "did you mean train?" in capsys.readouterr().err
 

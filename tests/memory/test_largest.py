@@ -8,14 +8,14 @@ from transformers import MistralConfig
 from course_utils.memory import Recipe
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import attempt
-from course_utils.memory.planning.largest import most, most_that_fits
+from course_utils.memory.planning.largest import largest_confirmed, largest_that_fits
 from course_utils.memory.step.model import source_of
 
 
 @pytest.mark.parametrize("largest", [0, 1, 7, 100, 999, 1000])
 @pytest.mark.parametrize("start", [1, 8, 700])
 def test_the_most_that_fits_is_found_from_anywhere(largest, start):
-    assert most(lambda n: n <= largest, start, 1000) == (largest or None)
+    assert largest_that_fits(lambda n: n <= largest, start, 1000) == (largest or None)
 
 
 @pytest.mark.parametrize("start", [700, 900, 1024, 1040, 2048, 5000])
@@ -23,8 +23,8 @@ def test_the_most_that_fits_is_one_number_where_not_all_that_is_smaller_fits(sta
     def fits(number):
         return number <= 1100 and not 850 < number < 1000
 
-    assert most(fits, start, 10_000) == 1100
-    assert most(lambda number: number == 900, 900, 10_000) == 900, "what was asked for is known to fit"
+    assert largest_that_fits(fits, start, 10_000) == 1100
+    assert largest_that_fits(lambda number: number == 900, 900, 10_000) == 900, "what was asked for is known to fit"
 
 
 @pytest.mark.slow
@@ -44,4 +44,4 @@ def test_beyond_a_window_of_attention_sizes_are_answered_by_dry_runs():
     assert two < three
     finder = finder_of(source_of(config), recipe)
     finder.attempt(1, 512)
-    assert most_that_fits(finder, lambda b: (b, 512), 1, 8, lambda log: log.reserved <= two) == 2
+    assert largest_confirmed(finder, lambda b: (b, 512), 1, 8, lambda log: log.reserved <= two) == 2

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import MISSING, fields, replace
-from importlib import import_module
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
@@ -16,12 +15,10 @@ from course_utils.errors import CourseError
 from course_utils.memory import Recipe
 from course_utils.memory.formulas.trial import run_whole
 from course_utils.memory.planning.emit import NO_SETTING, emit
-from course_utils.memory.planning.reading import read
+from course_utils.memory.planning.reading import hub, read
 from course_utils.memory.planning.reading.tools import tables
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import LOOPS, OPTIMIZERS
-
-hub = import_module("course_utils.memory.planning.reading.hub")
 
 
 @pytest.fixture(autouse=True)
