@@ -336,14 +336,6 @@ def test_the_batch_of_a_row_is_cut_and_the_update_stays_the_same(tight):
     assert all(recipe.batch * recipe.accumulation == RECIPE.batch for recipe in cut)
 
 
-def test_the_fewest_cards_are_enough_and_fewer_are_not(tight):
-    def is_enough(cards):
-        tried = attempt(source_of(LLAMA), replace(RECIPE, zero_stage=3, ranks=cards))
-        return fits(tried.log, RECIPE.device, tight.memory)
-
-    assert tight.largest["fewest cards by ZeRO-3"] == next(filter(is_enough, (2, 16)))
-
-
 def test_where_no_number_of_cards_is_enough_it_is_said(only):
     only(())
     card = needed(replace(RECIPE, zero_stage=3, ranks=4)).most - 1
