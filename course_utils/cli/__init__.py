@@ -37,7 +37,13 @@ STAFF = {
     "demo": "03",
     "site": "--output build/site",
 }
-"""The staff's."""
+"""The staff's commands, likewise."""
+FORMS = {
+    int: {"type": int, "metavar": "N"},
+    float: {"type": float, "metavar": "X"},
+    str: {"metavar": "NAME"},
+}
+"""By the type of a field what argparse asks for."""
 EXIT_CODES = "exit codes: 0 done; 1 done, but something needs fixing; 2 not done, with the reason"
 
 _ALIASES = dict.fromkeys(("--gpu", "--card", "--device-memory", "--vram"), "--memory")
@@ -90,7 +96,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (by default the process's own); returns the exit code.
 
-    0: done. 1: done, and something is to be put right. 2: not done; one sentence on stderr says why.
+    It is one of `EXIT_CODES`; at 2 a sentence on stderr says why.
     """
     parser, words = make_parser(), list(sys.argv[1:] if argv is None else argv)
     if not words:

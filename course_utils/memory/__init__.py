@@ -5,7 +5,8 @@ from course_utils import import_when_used
 _NAMES = {
     "trace.dry_run": ("dry_run", "predict_seconds"),
     "formulas.estimate": ("Estimate", "estimate"),
-    "planning.guard": ("check", "guard"),
+    "planning.check": ("check",),
+    "planning.guard": ("guard",),
     "step.instants": ("instants", "predicted_peak"),
     "trace.measure": ("Measurement", "measure"),
     "trace.meter": ("Meter",),

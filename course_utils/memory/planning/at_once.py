@@ -9,47 +9,22 @@ from course_utils.errors import CourseError
 from course_utils.memory.formulas.named import STEP, bounds_of, look_up
 from course_utils.memory.planning.changes import CHANGES, MOST_ROWS, Change, apply_all, disturbance, least_disturbing
 from course_utils.memory.planning.largest import largest_that_fits
-from course_utils.memory.planning.verdict import (
-    FITS,
-    LARGEST_BATCH,
-    LONGEST_SEQUENCE,
-    Plan,
-    Row,
-    fits,
-    needs,
-    needs_at_best,
-)
+from course_utils.memory.planning.verdict import FITS, LARGEST_BATCH, LONGEST_SEQUENCE, Plan, Row, fits, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe
 
-_TRAINING = (
-    (),
-    ("8-bit AdamW",),
-    ("Adafactor",),
-    ("optimizer on the host",),
-    ("LoRA of rank 16",),
-    ("QLoRA of rank 16",),
-    ("autocast",),
-    ("autocast", "8-bit AdamW"),
-    ("autocast", "Adafactor"),
-    ("autocast", "QLoRA of rank 16"),
-    ("all in bfloat16",),
-    ("all in bfloat16", "8-bit AdamW"),
-    ("all in bfloat16", "paged 8-bit AdamW"),
-    ("all in bfloat16", "4-bit AdamW"),
-    ("all in bfloat16", "Adafactor"),
-    ("all in bfloat16", "optimizer on the host"),
-    ("all in bfloat16", "update within backward", "paged 8-bit AdamW"),
-    ("all in bfloat16", "update within backward", "Adafactor"),
-    ("all in bfloat16", "update within backward", "SGD"),
-    ("all in bfloat16", "LoRA of rank 16 on q_proj and v_proj"),
-    ("all in bfloat16", "LoRA of rank 16"),
-    ("all in bfloat16", "QLoRA of rank 16"),
-)
-_ACTIVATIONS = ((), ("gradient checkpointing",))
-_BATCHES = ((), ("micro-batch of 1",))
-_COMBINATIONS = sorted(
-    filter(None, (sum(parts, ()) for parts in product(_TRAINING, _ACTIVATIONS, _BATCHES))), key=disturbance
-)
+_TRAINING = {
+    "": ("", "8-bit AdamW", "Adafactor", "optimizer on the host", "LoRA of rank 16", "QLoRA of rank 16"),
+    "autocast": ("", "8-bit AdamW", "Adafactor", "QLoRA of rank 16"),
+    "all in bfloat16": ("", "8-bit AdamW", "paged 8-bit AdamW", "4-bit AdamW", "Adafactor", "optimizer on the host",
+                        "LoRA of rank 16 on q_proj and v_proj", "LoRA of rank 16", "QLoRA of rank 16"),
+    "all in bfloat16 + update within backward": ("paged 8-bit AdamW", "Adafactor", "SGD"),
+}  # fmt: skip
+"""Changes of what is updated and how, by those that they go with."""
+_MILDER = tuple(product(("", "gradient checkpointing"), ("", "micro-batch of 1")))
+_ALL = [
+    {*first.split(" + "), then, *mild} - {""} for first in _TRAINING for then in _TRAINING[first] for mild in _MILDER
+]
+_COMBINATIONS = sorted(filter(None, _ALL), key=disturbance)
 """The names of the changes that are asked about most, together, what disturbs least first."""
 
 
@@ -80,7 +55,7 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
         if sum(row.level == level for row in rows) == MOST_ROWS or any(set(row.names) <= set(names) for row in rows):
             continue
         trial, _ = look_up(name, changed) or (None, None)
-        if trial is None or needs_at_best(trial.log, recipe.device).least > memory:
+        if trial is None or needs(trial.log, recipe.device, replay=False).least > memory:
             continue
         if fits(trial.log, recipe.device, memory):
             rows.append(Row.of(plan, changes, trial, estimate.how))

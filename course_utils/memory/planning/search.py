@@ -222,11 +222,7 @@ class Search:
 
 
 def try_each(
-    changes: Sequence[Change],
-    source: Source,
-    recipe: Recipe,
-    machine: Machine | None,
-    say: Callable = lambda _: None,
+    changes: Sequence[Change], source: Source, recipe: Recipe, machine: Machine | None, say: Callable = lambda _: None
 ) -> Iterator[tuple[Change, Trial | None]]:
     """Each of `changes` that makes a difference to `recipe`, alone, with its trial; those that do not go with it are left out.
 

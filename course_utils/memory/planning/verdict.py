@@ -68,6 +68,11 @@ class Row:
     how: str
     recipe: Recipe = field(repr=False)
 
+    @property
+    def headline(self) -> str:
+        """The changes, once they are known to fit."""
+        return f"Fits: {' + '.join(self.names)}."
+
     @classmethod
     def of(
         cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial", how: str, remarks: Iterable[str] = ()
@@ -259,26 +264,18 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         yield from (" " * len(heads) + more for more in words[1:])
 
 
-def needs(log: "Log", device: str) -> Need:
-    """What a card needs for a step."""
-    return _add_what_is_not_in_the_log(log.peak, log.peak if device == "cpu" else log.reserved, device)
-
-
-def needs_at_best(log: "Log", device: str) -> Need:
-    """As `needs`, if the allocator reserved no more than the peak, which is known without its replay."""
-    return _add_what_is_not_in_the_log(log.peak, log.peak, device)
-
-
-def _add_what_is_not_in_the_log(peak: int, reserved: int, device: str) -> Need:
+def needs(log: "Log", device: str, *, replay: bool = True) -> Need:
+    """What a card needs for a step; without `replay` of the allocator, as if it reserved no more than the peak."""
     if device == "cpu":
-        return Need(int(peak * (1 - ERROR)), int(peak * (1 + ERROR)))
-    least = int(peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
+        return Need(int(log.peak * (1 - ERROR)), int(log.peak * (1 + ERROR)))
+    least = int(log.peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
+    reserved = log.reserved if replay else log.peak
     return Need(least, int(reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1]))
 
 
 def fits(log: "Log", device: str, memory: float) -> bool:
     """Whether a step fits; where not even its peak does, the allocator is not replayed."""
-    return needs_at_best(log, device).most <= memory and needs(log, device).most <= memory
+    return all(needs(log, device, replay=replay).most <= memory for replay in (False, True))
 
 
 def name_cards(names: Sequence[str], recipe: Recipe) -> str:
