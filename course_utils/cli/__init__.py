@@ -72,16 +72,15 @@ class Parser(argparse.ArgumentParser):
             setattr(arguments, several, [*getattr(arguments, several), *unknown])
             return arguments, []
         if unknown:
-            options = re.findall(r"(?<![\w-])--[\w-]+", super().format_help())
-            word = unknown[0].partition("=")[0]
-            ours = [one for one in [_ALIASES.get(word)] if one in options]
-            meant = (
-                f"did you mean {ours[0]}?"
-                if ours
-                else suggest(word, options, f"`{self.prog} --help` lists all options.")
-            )
-            self.error(f"unknown {'option' if word.startswith('-') else 'argument'} {word}; {meant}")
+            self._refuse(unknown[0].partition("=")[0])
         return arguments, unknown
+
+    def _refuse(self, word: str) -> NoReturn:
+        options = re.findall(r"(?<![\w-])--[\w-]+", super().format_help())
+        meant = suggest(word, options, f"`{self.prog} --help` lists all options.")
+        if _ALIASES.get(word) in options:
+            meant = f"did you mean {_ALIASES[word]}?"
+        self.error(f"unknown {'option' if word.startswith('-') else 'argument'} {word}; {meant}")
 
     def error(self, message: str) -> NoReturn:
         choice = re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message)

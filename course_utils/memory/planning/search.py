@@ -147,7 +147,7 @@ class Search:
     def _choose_alternatives(self, candidates: list[Candidate]) -> Iterator[tuple[Change, ...]]:
         """The least disturbing and the smallest."""
         chosen = candidates[:_MOST_ALTERNATIVES]
-        smallest = min(candidates, key=lambda candidate: self._guess(candidate.changes))
+        smallest = min(candidates, key=lambda candidate: (self._guess(candidate.changes), candidate.disturbance[1:]))
         yield from (candidate.changes for candidate in chosen)
         if smallest not in chosen:
             yield smallest.changes

@@ -20,7 +20,7 @@ _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0
 
 
 @dataclass(frozen=True)
-class Model:
+class PublishedFacts:
     """What settings need to know of a model, of which `dtype` is that of its published weights."""
 
     family: str | None = None
@@ -42,7 +42,7 @@ class Reading:
     model: str
     settings: Settings = field(default_factory=dict, repr=False)
     tool: Tool | None = None
-    about: Model = Model()
+    about: PublishedFacts = PublishedFacts()
     provenance: dict[str, str] = field(default_factory=dict)
     fields: dict[str, object] = field(default_factory=dict)
     unmodelled: dict[str, str] = field(default_factory=dict)
