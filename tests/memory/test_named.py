@@ -23,14 +23,10 @@ from course_utils.units import GiB
 
 DEFAULT = Recipe(**LOOPS["trainer"], device="cuda")
 RECIPES = tuple(known_recipes())
+IN_BACKWARD = {"in_backward": True, "clipping": False}
 NOT_CONFIRMED = {
     "llama-2-70b": [{"batch": 2, "lora": 16, "checkpointing": True}],
-    "llama-3-8b": [
-        {
-            **{"batch": 2, "precision": "bf16", "optimizer": "sgd", "checkpointing": True},
-            **{"in_backward": True, "clipping": False},
-        }
-    ],
+    "llama-3-8b": [{"batch": 2, "precision": "bf16", "optimizer": "sgd", "checkpointing": True, **IN_BACKWARD}],
     "llama-3.2-1b": [{"batch": 1, "accumulation": 2, "checkpointing": True}],
 }
 """What formulas did not give at the largest sizes, so that dry runs answer."""

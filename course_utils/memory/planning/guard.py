@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError, first_line
 
@@ -25,7 +26,5 @@ def guard(step: Callable[[object], object], batches: Iterable) -> object:
 
 
 def _elements(batch: object) -> int:
-    from torch.utils._pytree import tree_leaves
-
     leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
     return sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))

@@ -10,6 +10,7 @@ from urllib.request import Request, urlopen
 
 from course_utils.errors import CourseError
 from course_utils.memory.planning.reading.fields import PublishedFacts
+from course_utils.models import NAMES, PUBLIC, known_as
 from course_utils.settings import settings, variables
 
 SECONDS = 3.0
@@ -28,8 +29,6 @@ def find_model(name: str) -> str:
     """
     if not _ID.fullmatch(name) or name.endswith(".json") or Path(name).exists():
         return name
-    from course_utils.models import NAMES, PUBLIC, known_as
-
     if known_as(name) in NAMES:
         return name
     if (cached := _find_in_cache(name)) is not None:
@@ -97,8 +96,6 @@ def _ask(name: str, otherwise: str) -> str:
 
 def describe(name: str) -> PublishedFacts:
     """What settings need to know of a model that `find_model` found; nothing where it is no configuration."""
-    from course_utils.models import PUBLIC, known_as
-
     path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     if path.suffix == ".json" and path.is_file():
         try:
