@@ -6,9 +6,8 @@ They come from the formulas of named models that are shipped with the package.
 from typing import NamedTuple
 
 from course_utils.memory.formulas.named import look_up
-from course_utils.memory.planning.verdict import FITS, TIGHT, cards_of, name_cards, needs
+from course_utils.memory.planning.verdict import FITS, TIGHT, Need, name_cards, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe
-from course_utils.units import format_bytes
 
 MODELS = ("llama-3.1-8b", "llama-3.2-1b", "gpt2-small")
 """Those that have a page, the one that README asks about first."""
@@ -58,8 +57,8 @@ def lengths_of(model: str) -> list[int]:
     return [length for length in LENGTHS if all(look_up(model, METHODS[0].recipe(batch, length)) for batch in BATCHES)]
 
 
-def need_of(model: str, method: Method, batch: int, sequence: int) -> tuple[int, int]:
-    """Bytes that a card must have at least and at most, as `course plan` says them."""
+def need_of(model: str, method: Method, batch: int, sequence: int) -> Need:
+    """What a card must have, as `course plan` says it."""
     step, _ = look_up(model, method.recipe(batch, sequence))
     return needs(step.log, "cuda")
 
@@ -74,11 +73,11 @@ def rows_of(model: str, batch: int, sequence: int) -> list[dict]:
                 "method": method.name,
                 "level": method.level,
                 "costs": LEVELS[method.level],
-                "least": need[0],
-                "most": need[1],
-                "need": f"{format_bytes(need[0])} to {format_bytes(need[1])}",
-                "fits": name_cards(cards_of(need, FITS), method.recipe()) or "none",
-                "tight": name_cards(cards_of(need, TIGHT), method.recipe()) or "none",
+                "least": need.least,
+                "most": need.most,
+                "need": str(need),
+                "fits": name_cards(need.cards(FITS), method.recipe()) or "none",
+                "tight": name_cards(need.cards(TIGHT), method.recipe()) or "none",
                 "command": command(model, method, batch, sequence),
             }
         )

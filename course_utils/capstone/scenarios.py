@@ -16,7 +16,7 @@ from course_utils.memory.formulas.estimate import Estimate, family
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, attempt
 from course_utils.memory.planning.changes import CHANGES
-from course_utils.memory.planning.verdict import FITS, needs, verdict_of
+from course_utils.memory.planning.verdict import FITS, Need, needs
 from course_utils.memory.step.blocks import depth_of
 from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import ADAMW, Recipe, plain_recipe
@@ -86,7 +86,7 @@ class Weighed:
     recipe: Recipe
     layout: Layout
     estimate: Estimate = field(repr=False)
-    need: tuple[int, int]
+    need: Need
     trial: Trial = field(repr=False)
     sent: tuple[Sent, ...]
 
@@ -108,14 +108,14 @@ class Weighed:
     @property
     def fits(self) -> bool:
         """Whether the most that a card must have is there."""
-        return verdict_of(self.need, self.scenario.memory) == FITS
+        return self.need.verdict(self.scenario.memory) == FITS
 
     @property
     def figures(self) -> tuple[BudgetLine, ...]:
         """What is predicted beside its budget."""
         scenario = self.scenario
         rows = [
-            BudgetLine("memory", scenario.memory, self.need[1], None, "bytes"),
+            BudgetLine("memory", scenario.memory, self.need.most, None, "bytes"),
             BudgetLine("an update", scenario.seconds, self.seconds, None, "seconds"),
         ]
         if scenario.between is not None:
@@ -143,7 +143,7 @@ class Weighed:
         by_kind = ", ".join(f"{name} {format_bytes(size)}" for name, size in kinds)
         terms = ", ".join(f"{term.name} ({format_bytes(term.bytes)})" for term in peak.parts[:3])
         where = f"{peak.name}, in `{peak.module}`" if peak.module else peak.name
-        needs = f"needs {format_bytes(self.need[1])}, and {there} are there"
+        needs = f"needs {format_bytes(self.need.most)}, and {there} are there"
         return f"{needs}. The peak is in {where}: {by_kind}. The largest terms: {terms}"
 
     def on_seconds(self, limit: float) -> str | None:

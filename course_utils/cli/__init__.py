@@ -37,7 +37,13 @@ STAFF = {
     "demo": "03",
     "site": "--output build/site",
 }
-"""The staff's."""
+"""The staff's commands, likewise."""
+FORMS = {
+    int: {"type": int, "metavar": "N"},
+    float: {"type": float, "metavar": "X"},
+    str: {"metavar": "NAME"},
+}
+"""By the type of a field what argparse asks for."""
 EXIT_CODES = "exit codes: 0 done; 1 done, but something needs fixing; 2 not done, with the reason"
 
 _ALIASES = dict.fromkeys(("--gpu", "--card", "--device-memory", "--vram"), "--memory")
@@ -66,16 +72,15 @@ class Parser(argparse.ArgumentParser):
             setattr(arguments, several, [*getattr(arguments, several), *unknown])
             return arguments, []
         if unknown:
-            options = re.findall(r"(?<![\w-])--[\w-]+", super().format_help())
-            word = unknown[0].partition("=")[0]
-            ours = [one for one in [_ALIASES.get(word)] if one in options]
-            meant = (
-                f"did you mean {ours[0]}?"
-                if ours
-                else suggest(word, options, f"`{self.prog} --help` lists all options.")
-            )
-            self.error(f"unknown {'option' if word.startswith('-') else 'argument'} {word}; {meant}")
+            self._refuse(unknown[0].partition("=")[0])
         return arguments, unknown
+
+    def _refuse(self, word: str) -> NoReturn:
+        options = re.findall(r"(?<![\w-])--[\w-]+", super().format_help())
+        meant = suggest(word, options, f"`{self.prog} --help` lists all options.")
+        if _ALIASES.get(word) in options:
+            meant = f"did you mean {_ALIASES[word]}?"
+        self.error(f"unknown {'option' if word.startswith('-') else 'argument'} {word}; {meant}")
 
     def error(self, message: str) -> NoReturn:
         choice = re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message)
@@ -90,7 +95,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (by default the process's own); returns the exit code.
 
-    0: done. 1: done, and something is to be put right. 2: not done; one sentence on stderr says why.
+    It is one of `EXIT_CODES`; at 2 a sentence on stderr says why.
     """
     parser, words = make_parser(), list(sys.argv[1:] if argv is None else argv)
     if not words:

@@ -1,4 +1,4 @@
-"""`course check`."""
+"""`course check`: progress, or the public checks on a notebook."""
 
 import argparse
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""`course doctor`."""
+"""`course doctor`: what this machine has and lacks."""
 
 import argparse
 
@@ -6,7 +6,7 @@ HELP = "report what this machine has, what runs on it, and how to fix what does 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None."""
+    """It takes no arguments."""
 
 
 def run(arguments: argparse.Namespace) -> int:

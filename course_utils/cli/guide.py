@@ -1,4 +1,4 @@
-"""`course guide`."""
+"""`course guide`: the one-page decision guide."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`course ledger`."""
+"""`course ledger`: predictions and measurements so far."""
 
 import argparse
 
@@ -6,7 +6,7 @@ HELP = "print all predictions and measurements so far"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None."""
+    """It takes no arguments."""
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,51 +1,39 @@
-"""`course plan`."""
+"""`course plan`: whether training a model fits on a card, and what to change if it does not."""
 
 import argparse
-import hashlib
 import json
-import re
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import Field, fields, replace
-from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from course_utils.cli import FORMS
+from course_utils.cli.answers import Answer, recall
+from course_utils.cli.card import read_card
+from course_utils.cli.progress import Progress, note
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of, read_fields
-from course_utils.store import Section
-from course_utils.units import format_bytes
+from course_utils.units import GiB, format_bytes
 
 if TYPE_CHECKING:
     from course_utils.memory.planning.reading.fields import Reading
-    from course_utils.memory.planning.verdict import Option
+    from course_utils.memory.planning.verdict import Plan
     from course_utils.memory.step.model import Source
 
 HELP = "say whether training a model fits on a card, and what to change if it does not"
-_EXIT = {"fits": 0, "tight": 0, "does not fit": 1}
 _DEFAULT_LOOP = "trainer"
-_FORMS = {  # by the type of a field what argparse asks for
-    int: {"type": int, "metavar": "N"},
-    int | None: {"type": int, "metavar": "N"},
-    float: {"type": float, "metavar": "X"},
+_FORMS = FORMS | {
+    int | None: FORMS[int],
     bool: {"action": argparse.BooleanOptionalAction},
-    str: {"metavar": "NAME"},
-    str | Callable: {"metavar": "NAME"},
+    str | Callable: FORMS[str],
     tuple[str, ...]: {"type": lambda text: tuple(text.split(",")), "metavar": "NAME,NAME"},
 }
 _CODE = ".py:"
-_ANSWERS = Section("plans")
 _BY_FORMULAS = """
 Answered from shipped formulas, for the most common changes and for lengths in steps of 64. --search adds all other changes, exact
 lengths, ZeRO-3 on several cards and, if you name the card, seconds; it takes about half a minute."""
-LONG = 5.0
-"""Seconds after which somebody who sees no counter wants to know."""
-_OFTEN = 30.0  # seconds after which they wonder whether it still goes on
-_MOST_GB = 1000  # more digits than these are a card's number
-_UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TIB": 2**40}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,9 +110,9 @@ def _usual(loop: str) -> dict:
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
     model, reading = _read(arguments)
-    text, values, code = _find_answer(argparse.Namespace(**{**vars(arguments), "model": model, "reading": reading}))
-    print(json.dumps(values, indent=1) if arguments.json else text)
-    return code
+    answer = _find_answer(argparse.Namespace(**{**vars(arguments), "model": model, "reading": reading}))
+    print(json.dumps(answer.values, indent=1) if arguments.json else answer.text)
+    return answer.code
 
 
 def _read(arguments: argparse.Namespace) -> "tuple[str, Reading | None]":
@@ -134,7 +122,7 @@ def _read(arguments: argparse.Namespace) -> "tuple[str, Reading | None]":
     word = arguments.model[0] if len(arguments.model) == 1 and arguments.launch is None else ""
     if word and is_model(word) and ("/" not in word or _CODE in word or Path(word).exists()):
         return word, None
-    from course_utils.memory.planning.reading import read
+    from course_utils.memory.planning.reading.read import read
 
     reading = read(arguments.model, arguments.launch, arguments.ranks).over(_flags(arguments))
     if arguments.data:
@@ -143,91 +131,47 @@ def _read(arguments: argparse.Namespace) -> "tuple[str, Reading | None]":
     return reading.model, reading if reading.fields else None
 
 
-def _find_answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
-    """The answer as it is stored, or else worked out and stored: the text, the plain values, the exit code."""
+def _find_answer(arguments: argparse.Namespace) -> Answer:
     if _CODE in arguments.model:  # code may call other files, of which nothing is known
-        return _answer(arguments)
-    key = _key_of(arguments)
-    answer = None if arguments.again or arguments.measure else _ANSWERS.get(key)
-    if answer is None:
-        answer = _answer(arguments)
-        _ANSWERS.put(key, answer)
-    return answer
+        return _work_out(arguments)
+    return recall(arguments, _work_out)
 
 
-def _key_of(arguments: argparse.Namespace) -> str:
-    """The key of the answer to just this question.
-
-    By its words, with models and cards by the names that they have here, what its files and the course's code hold, and the
-    versions of the libraries.
-    """
-    import course_utils
-    from course_utils import hardware, models
-
-    words = {n: str(value) for n, value in sorted(vars(arguments).items()) if n not in ("run", "json", "again")}
-    for name, room in {"model": models, "teacher": models, "memory": hardware, "machine": hardware}.items():
-        if getattr(arguments, name) and not Path(words[name]).exists():
-            words[name] = room.known_as(words[name])
-    files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
-    if arguments.data:  # of a folder what tells one content from another without reading it
-        inside = ((path.name, path.stat()) for path in sorted(Path(arguments.data).glob("*")))
-        words["files of data"] = str([(name, one.st_size, one.st_mtime_ns) for name, one in inside])
-    files = [(path / "config.json" if path.is_dir() else path) for path in files]
-    code = Path(course_utils.__file__).parent
-    # A later version of the course may answer otherwise, also by its tables of tools, models and formulas.
-    files += sorted(path for kind in ("py", "yaml", "txt", "j2", "zip") for path in code.rglob(f"*.{kind}"))
-    texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()]
-    versions = []
-    for package in ("torch", "transformers", "peft", "trl", "bitsandbytes"):
-        with suppress(PackageNotFoundError):
-            versions.append(version(package))
-    question = json.dumps([words, texts, versions])
-    return hashlib.sha256(question.encode()).hexdigest()[:24]
-
-
-def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
-    """The text, the plain values, the exit code: of the one question that is asked, by default whether it fits."""
+def _work_out(arguments: argparse.Namespace) -> Answer:
+    """The answer to the one question that is asked, by default whether it fits."""
     from course_utils.memory.formulas.estimate import estimate
     from course_utils.memory.planning.explain import explain, why
 
     _require_flags_that_belong_together(arguments)
-    what, recipe, text = _model(arguments), _recipe(arguments), []
+    what, recipe, spread = _model(arguments), _recipe(arguments), []
     if arguments.data:
-        recipe, spread = _take_longest(arguments.data, recipe)
-        text.append(spread)
+        from course_utils.memory.planning.reading.lengths import describe_lengths, lengths_of
+
+        lengths = lengths_of(arguments.data)
+        recipe, spread = replace(recipe, sequence=max(lengths)), [describe_lengths(lengths)]
     if arguments.why:
         before, after = (estimate(what, _recipe(arguments, words)) for words in arguments.why)
-        return why(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0
+        return Answer(why(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0)
     if arguments.explain:
-        answer = explain(arguments.explain, estimate(what, recipe))
-        return answer, answer.splitlines(), 0
+        text = explain(arguments.explain, estimate(what, recipe))
+        return Answer(text, text.splitlines(), 0)
     if arguments.measure:
         return _measure_here(what, recipe)
     if recipe.compiled and (arguments.row is not None or not arguments.emit):
         return _say_unknown(arguments.model)
     if arguments.emit:
-        answer = _emit(arguments, what, recipe)
-        return answer, answer.splitlines(), 0
-    plan, remark = _plan(arguments, what, recipe)
-    values, code = plan.json(), _EXIT[plan.verdict]
-    text.append(str(plan))
-    if arguments.reading:
-        code = _say_sources(arguments.reading, text, values, code)
-    text += remark
-    if arguments.beside:
-        values["beside"] = plan.estimate.aside()
-        beside = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in values["beside"].items())
-        text.append(f"Beside training: {beside}.")
-    return "\n".join(text), values, code
+        text = _emit(arguments, what, recipe)
+        return Answer(text, text.splitlines(), 0)
+    answer = _plan(arguments, what, recipe)
+    return answer._replace(text="\n".join([*spread, answer.text]))
 
 
 def _require_flags_that_belong_together(arguments: argparse.Namespace) -> None:
     from course_utils.memory.planning.emit import require_kind
 
-    if arguments.nodes is not None and not arguments.emit:
-        raise CourseError("--nodes works only with --emit; add --emit slurm, for example.")
-    if arguments.row is not None and not arguments.emit:
-        raise CourseError("--row works only with --emit; add --emit train, for example.")
+    for name, kind in (("nodes", "slurm"), ("row", "train")):
+        if getattr(arguments, name) is not None and not arguments.emit:
+            raise CourseError(f"--{name} works only with --emit; add --emit {kind}, for example.")
     if arguments.emit:
         require_kind(arguments.emit)  # before a plan is worked out for it
         if _CODE in arguments.model and arguments.emit != "accelerate":
@@ -239,26 +183,15 @@ def _require_flags_that_belong_together(arguments: argparse.Namespace) -> None:
         raise CourseError("How large is the card? Give --memory 24GB, or the card's name.")
 
 
-def _take_longest(data: Path, recipe: Recipe) -> tuple[Recipe, str]:
-    """The recipe for a batch of a data set's longest examples, and how long its examples are."""
-    from course_utils.memory.planning.guard import lengths_of
-
-    lengths = sorted(lengths_of(data))
-    half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
-    spread = f"{half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most"
-    text = f"{len(lengths):,} examples of {spread}: planned for a batch of the longest."
-    return replace(recipe, sequence=lengths[-1]), text
-
-
-def _measure_here(what: "str | Source", recipe: Recipe) -> tuple[str, list[dict], int]:
+def _measure_here(what: "str | Source", recipe: Recipe) -> Answer:
     """Each kind of bytes as it is predicted and as a few steps on this machine's CPU have it."""
     from course_utils.memory.formulas.estimate import estimate
-    from course_utils.memory.planning.guard import check
+    from course_utils.memory.planning.check import check
 
     frame = check(estimate(what, replace(recipe, device="cpu")))
     table = frame.to_string(formatters={"predicted": format_bytes, "measured": format_bytes})
     text = f"Measured on this machine's CPU, with {recipe.optimizer}; a kind differs if it is off by more than 1 % of the peak."
-    return f"{text}\n{table}", frame.reset_index().to_dict("records"), 0
+    return Answer(f"{text}\n{table}", frame.reset_index().to_dict("records"), 0)
 
 
 def _emit(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> str:
@@ -269,146 +202,119 @@ def _emit(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -
         recipe = _recipe_of_row(arguments)
     elif arguments.memory and not recipe.compiled:
         _refuse_what_does_not_fit(arguments, what, recipe)
-    answer = emit(arguments.emit, arguments.model, recipe, 1 if arguments.nodes is None else arguments.nodes)
-    if arguments.memory and arguments.emit == "trl" and answer.startswith(NO_SETTING):
-        left_out = answer.splitlines()[0].removeprefix(NO_SETTING)
+    text = emit(arguments.emit, arguments.model, recipe, 1 if arguments.nodes is None else arguments.nodes)
+    if arguments.memory and arguments.emit == "trl" and text.startswith(NO_SETTING):
+        left_out = text.splitlines()[0].removeprefix(NO_SETTING)
         raise CourseError(
             f"TRL has no setting for this:{left_out} Without it the training may not fit; leave out --memory to write the "
             "file anyway."
         )
-    return answer
+    return text
 
 
-def _say_sources(reading: "Reading", text: list[str], values: dict, code: int) -> int:
-    """Put before an answer what is not counted, and after it where each value stands; returns the exit code."""
-    from course_utils.memory.planning.reading import AT_LEAST
+def _add_sources(reading: "Reading", answer: Answer) -> Answer:
+    """The answer with what is not counted before it, and where each value stands after it."""
+    from course_utils.memory.planning.reading.fields import AT_LEAST
 
+    text, values, code = answer
     reasons = sorted(reading.unmodelled.values(), reverse=True)  # what makes it unknown before what it takes at least
     values |= {"provenance": reading.provenance, "unmodelled": reading.unmodelled, "remarks": reading.remarks}
     if reasons:
-        first, _, rest = text[-1].partition("\n")
+        first, _, rest = text.partition("\n")
         others = [f"Not counted either: {reason}." for reason in reasons[1:]]
-        text[-1] = "\n".join([f"{reasons[0]}. Without that, {first}", *others, rest])
+        text = "\n".join([f"{reasons[0]}. Without that, {first}", *others, rest])
         if reading.effect != AT_LEAST or not code:
             values |= {"verdict": reading.effect, "without_it": values["verdict"]}
             code = 2
-    text += ["", "Where each value comes from:", *reading.table(), *(f"  {remark}" for remark in reading.remarks)]
-    return code
+    sources = ["", "Where each value comes from:", *reading.table(), *(f"  {remark}" for remark in reading.remarks)]
+    return Answer("\n".join([text, *sources]), values, code)
 
 
-def _recipe_of_row(arguments: argparse.Namespace):
-    """The recipe of a row of the plan, which is kept as if it had been asked for without `--emit`."""
-    from course_utils.memory.planning.verdict import DOES_NOT
+def _recipe_of_row(arguments: argparse.Namespace) -> Recipe:
+    """The recipe of a row of the plan, which is stored as if it had been asked for without `--emit`."""
+    from course_utils.memory.planning.verdict import DOES_NOT, Need
 
     without_emit = argparse.Namespace(**{**vars(arguments), "emit": None, "row": None, "nodes": None})
-    rows = _find_answer(without_emit)[1]["rows"]
+    rows = _find_answer(without_emit).values["rows"]
     if not 1 <= arguments.row <= len(rows):
         raise CourseError(f"The plan has {len(rows)} rows, and no row {arguments.row}.")
     row = rows[arguments.row - 1]
     if row["verdict"] == DOES_NOT:
-        raise CourseError(
-            f"Row {arguments.row} alone does not fit: it needs {' to '.join(map(format_bytes, row['need']))}."
-        )
+        raise CourseError(f"Row {arguments.row} alone does not fit: it needs {Need(*row['need'])}.")
     return Recipe.of_plain(row["recipe"])
 
 
 def _refuse_what_does_not_fit(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> None:
     from course_utils.memory.formulas.trial import attempt
-    from course_utils.memory.planning.verdict import DOES_NOT, needs, verdict_of
+    from course_utils.memory.planning.verdict import DOES_NOT, needs
     from course_utils.memory.step.model import source_of
 
-    memory, _ = _card(arguments)
+    memory, _ = read_card(arguments.memory, arguments.machine)
     need = needs(attempt(source_of(what), recipe, traffic=False).log, recipe.device)
-    if verdict_of(need, memory) == DOES_NOT:
+    if need.verdict(memory) == DOES_NOT:
         raise CourseError(
-            f"This recipe does not fit in {format_bytes(memory)}: it needs {' to '.join(map(format_bytes, need))}. Add --row N "
-            "to write row N of the plan, which you see without --emit, or leave out --memory."
+            f"This recipe does not fit in {format_bytes(memory)}: it needs {need}. Add --row N to write row N of the plan, which "
+            "you see without --emit, or leave out --memory."
         )
 
 
-def _say_unknown(model: str) -> tuple[str, dict, int]:
+def _say_unknown(model: str) -> Answer:
     """The answer for a compiled step, which has no numbers."""
+    from course_utils.memory.planning.verdict import LARGEST_BATCH, LONGEST_SEQUENCE
     from course_utils.memory.step.model import COMPILED
 
-    rows = ("peak", "need", "largest batch", "longest sequence")
+    rows = ("peak", "need", LARGEST_BATCH, LONGEST_SEQUENCE)
     text = [f"{model}, compiled: unknown. {COMPILED}", *(f"  {row}: unknown" for row in rows)]
-    return "\n".join(text), {"model": model, "verdict": "unknown", "why": COMPILED, **dict.fromkeys(rows)}, 2
+    values = {"model": model, "verdict": "unknown", "why": COMPILED, **dict.fromkeys(rows)}
+    return Answer("\n".join(text), values, 2)
 
 
-def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
-    """The bytes of the card, and the machine whose seconds are asked for."""
-    from course_utils.hardware import MACHINES, known_as
+def _plan(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> Answer:
+    """Whether it fits, and what to do where it does not, with all that is said above and below."""
+    from course_utils.memory.planning.verdict import DOES_NOT
 
-    card, given = known_as(arguments.memory), arguments.memory.strip()
-    named = known_as(arguments.machine) if arguments.machine else card if card in MACHINES else None
-    if named is not None and named not in MACHINES:
-        raise CourseError(
-            f"No card is called {named!r}; {suggest(named, MACHINES)} To predict seconds for another card, name "
-            "one with similar memory bandwidth and compute."
-        )
-    if card in MACHINES:
-        return MACHINES[card].memory, named
-    if given.isdigit() and int(given) < _MOST_GB:
-        raise CourseError(f"--memory {given} has no unit; did you mean {given}GB?")
-    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]+)", given)
-    if not match or match[2].upper() not in _UNITS:
-        within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", given))
-        raise CourseError(
-            f"{arguments.memory!r} is neither a memory size, such as 24GB or 16000MiB, nor a known card; "
-            f"{suggest(next(within, given), MACHINES)} "
-            "For any other card give its memory and, for seconds, a similar card with --machine."
-        )
-    return int(float(match[1]) * _UNITS[match[2].upper()]), named
+    remarks = _remark_on_dtype(arguments, recipe)
+    plan = _plan_by_formulas(arguments, what, recipe)
+    if plan is not None:
+        remarks = [_BY_FORMULAS, *remarks]
+    else:
+        plan = _plan_by_dry_runs(arguments, what, recipe)
+    answer = Answer(str(plan), plan.json(), int(plan.verdict == DOES_NOT))
+    if arguments.reading:
+        answer = _add_sources(arguments.reading, answer)
+    if arguments.beside:
+        answer.values["beside"] = plan.estimate.aside()
+        sizes = ", ".join(f"{name} {size / GiB:.2f} GiB" for name, size in answer.values["beside"].items())
+        remarks = [*remarks, f"Beside training: {sizes}."]
+    return answer._replace(text="\n".join([answer.text, *remarks]))
 
 
-def _plan(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> tuple:
-    """The plan, and what is to be said below it."""
-    memory, named = _card(arguments)
-    is_named = isinstance(what, str) and not Path(what).exists()
-    if is_named and not (arguments.search or arguments.machine or arguments.beside):
-        from course_utils.memory.planning.at_once import plan_at_once
-        from course_utils.models import known_as
+def _plan_by_formulas(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> "Plan | None":
+    """The plan for a model by its name, if shipped formulas have it and no more is asked for."""
+    from course_utils.memory.planning.at_once import plan_at_once
+    from course_utils.models import known_as
 
-        answer = plan_at_once(known_as(what), memory, recipe)
-        if answer is not None:
-            return answer, [_BY_FORMULAS, *_remark_on_dtype(arguments, recipe)]
+    memory, _ = read_card(arguments.memory, arguments.machine)
+    asks_for_more = arguments.search or arguments.machine or arguments.beside
+    if asks_for_more or not isinstance(what, str) or Path(what).exists():
+        return None
+    return plan_at_once(known_as(what), memory, recipe)
+
+
+def _plan_by_dry_runs(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> "Plan":
     from course_utils.hardware import MACHINES
     from course_utils.memory.planning.plan import plan
-    from course_utils.memory.planning.verdict import Plan
     from course_utils.memory.step.model import source_of
 
-    begun, is_terminal, last_line = time.monotonic(), sys.stderr.isatty(), 0.0
-
-    def say(what_now: str) -> None:
-        nonlocal last_line
-        passed = time.monotonic() - begun
-        if is_terminal and passed > 1:
-            _note(f"\r\033[K{passed:.0f} s: {what_now}", end="")
-        elif passed > LONG and not last_line:
-            last_line = passed
-            _note("Planning takes half a minute for most models, minutes for some. The answer is then cached.")
-        elif last_line and passed > last_line + _OFTEN:
-            last_line = passed
-            _note(f"{passed:.0f} s: {what_now}")
-
-    def show(part: "Plan | Option") -> None:
-        """To somebody who watches: the verdict, and each row that fits, as soon as they are known."""
-        line = part.headline if isinstance(part, Plan) else f"Fits: {' + '.join(part.names)}."
-        if is_terminal:
-            _note(f"\r\033[K{line}")
-
-    source = source_of(what)
+    memory, machine = read_card(arguments.memory, arguments.machine)
+    progress, source = Progress(), source_of(what)
     if arguments.sequence is None and not arguments.data and recipe.sequence == Recipe.sequence and source.positions:
         recipe = replace(recipe, sequence=min(recipe.sequence, source.positions))
     if source.whole:
-        _note(f"{source.whole}.")
-    answer = plan(source, memory, recipe, machine=MACHINES.get(named), say=say, show=show)
-    _note("\r\033[K" * is_terminal, end="")
-    return answer, _remark_on_dtype(arguments, recipe)
-
-
-def _note(text: str, end: str = "\n") -> None:
-    print(text, end=end, file=sys.stderr, flush=True)
+        note(f"{source.whole}.")
+    answer = plan(source, memory, recipe, machine=MACHINES.get(machine), say=progress.say, show=progress.show)
+    progress.close()
+    return answer
 
 
 def _remark_on_dtype(arguments: argparse.Namespace, recipe: Recipe) -> list[str]:
@@ -424,7 +330,7 @@ def _remark_on_dtype(arguments: argparse.Namespace, recipe: Recipe) -> list[str]
     ]
 
 
-def _model(arguments: argparse.Namespace):
+def _model(arguments: argparse.Namespace) -> "str | Source":
     """A name or a path as it is, or with the head that a script takes; of FILE.py:FUNCTION the function, with the examples of a
     function `batch` in the same file."""
     if arguments.reading and arguments.reading.head:
@@ -461,7 +367,7 @@ def _flags(arguments: argparse.Namespace) -> dict[str, object]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _recipe(arguments: argparse.Namespace, words: str = ""):
+def _recipe(arguments: argparse.Namespace, words: str = "") -> Recipe:
     """From the options, and on top of them from words such as `checkpointing,batch=4`."""
     given = (arguments.reading.fields if arguments.reading else _flags(arguments)) | read_fields(words)
     loop = arguments.loop or (arguments.reading and arguments.reading.tool.loop) or _DEFAULT_LOOP

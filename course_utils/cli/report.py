@@ -1,4 +1,4 @@
-"""`course report`."""
+"""`course report`: a page of what you did."""
 
 import argparse
 from pathlib import Path

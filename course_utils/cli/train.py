@@ -1,4 +1,4 @@
-"""`course train`."""
+"""`course train`: a job, here or on several ranks."""
 
 import argparse
 import ast
@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from course_utils.cli import FORMS
 from course_utils.errors import CourseError
 from course_utils.script.job import Job, flag_of
 from course_utils.settings import environment_for_child
@@ -18,11 +19,8 @@ if TYPE_CHECKING:
     from course_utils.script.rank import ThisRank
 
 HELP = "train as a script, in one process or on several ranks under torchrun; resumes after an interruption"
-_FORMS = {  # by the type of a field what argparse asks for
-    int: {"type": int, "metavar": "N"},
-    float: {"type": float, "metavar": "X"},
+_FORMS = FORMS | {
     bool: {"action": "store_true", "default": None},
-    str: {"metavar": "NAME"},
     tuple[str, ...]: {"nargs": "*", "metavar": "NAME"},
     dict: {"action": "append", "metavar": "NAME=VALUE"},
     Path | None: {"type": Path, "metavar": "FILE"},

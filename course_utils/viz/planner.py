@@ -13,7 +13,7 @@ from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.estimate import Estimate, Term, estimate
-from course_utils.memory.planning.verdict import FITS, needs, verdict_of
+from course_utils.memory.planning.verdict import FITS, needs
 from course_utils.memory.step.recipe import DEVICES, OPTIMIZERS, PRECISIONS, STAGES, Recipe
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_count, three_digits
@@ -82,7 +82,7 @@ LLAMA_SIZES = {
 }
 """What the planner calls the fields of `LlamaSizes`, and the largest number that can be typed there."""
 
-Model = Union[str, LlamaSizes, models.ConvNetConfig, "PretrainedConfig"]
+PlannerModel = Union[str, LlamaSizes, models.ConvNetConfig, "PretrainedConfig"]
 
 
 def planner() -> None:
@@ -124,7 +124,7 @@ def planner() -> None:
     )
 
 
-def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, **recipe) -> tuple[Figure, str]:
+def planner_figure(model: PlannerModel = "distilbert-base-cased", card: str = NO_CARD, **recipe) -> tuple[Figure, str]:
     """Bytes by kind at each instant of a step, the peak and whether it fits in the title, the largest terms in the text.
 
     `model` is one of `PLANNER_MODELS` (the DistilBERTs classify into two classes as in the chapters, the ConvNet is the
@@ -147,9 +147,9 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
     if card != NO_CARD and answer.recipe.device == _DEVICE_OF_CARDS:
         memory = MACHINES[card].memory
         need = needs(answer.log, answer.recipe.device)
-        verdict = verdict_of(need, memory)
+        verdict = need.verdict(memory)
         if verdict != FITS:  # the peak alone may be below the card's line
-            in_all = f"\nIn all {' to '.join(map(format_bytes, need))}"
+            in_all = f"\nIn all {need}"
     figure, alt = instants_figure(
         {f"fullest in {phase}": parts for phase, parts in answer.by_instant().items()},
         f"{title}{in_all}, {verdict} on {card}" if verdict else title,
@@ -163,7 +163,7 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
     return figure, alt + (f" On {card}: {verdict}." if verdict else "")
 
 
-def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD, **recipe) -> Markdown:
+def planner_working(model: PlannerModel = "distilbert-base-cased", card: str = NO_CARD, **recipe) -> Markdown:
     """The sum at the fullest instant as a table, a row per term with its formula; above it what the letters stand for.
 
     Arguments as of `planner_figure`; empty where there is no answer, as the picture then says why.
@@ -186,7 +186,7 @@ def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD,
     return Markdown("\n".join([f"{head}\n", "| what | formula, in bytes | size |", "|:--|:--|--:|", *rows]))
 
 
-def _answer(model: Model, card: str, recipe: dict) -> Estimate:
+def _answer(model: PlannerModel, card: str, recipe: dict) -> Estimate:
     """Raises `CourseError` where there is none."""
     alone = {} if recipe.get("zero_stage") else {"ranks": 1}
     recipe = recipe if card == NO_CARD else {"device": _DEVICE_OF_CARDS, **recipe}
@@ -207,7 +207,7 @@ def _formula(term: Term) -> str:
     return f"{term.times} × {format_bytes(each)}" if term.times > 1 else ""
 
 
-def _name_of(model: Model) -> str:
+def _name_of(model: PlannerModel) -> str:
     """The model's name; of a toy that it is one, since somebody may look for the real one."""
     if isinstance(model, LlamaSizes):
         return OWN

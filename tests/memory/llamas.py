@@ -2,6 +2,8 @@
 
 from course_utils import models
 from course_utils.memory import Recipe, Workload, dry_run
+from course_utils.memory.planning.verdict import Need, needs
+from course_utils.memory.trace.log import Log
 
 
 def llama(width, blocks, vocabulary=8000):
@@ -18,3 +20,7 @@ RECIPE = Recipe("adamw-foreach", batch=4, sequence=2048, device="cuda")
 def dry(config, recipe):
     work = Workload(config, recipe)
     return dry_run(work.build, work.step, recipe.device, ranks=recipe.ranks)
+
+
+def needed(recipe: Recipe = RECIPE, config: object = LLAMA) -> Need:
+    return needs(Log.of(dry(config, recipe)), recipe.device)

@@ -16,10 +16,9 @@ import yaml
 from datasets import Dataset
 from llamas import RECIPE, llama
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from course_utils import cli, data, models
+from course_utils import cli, data, hardware, models
 from course_utils.cli import train
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
@@ -153,7 +152,7 @@ def test_trl_is_given_the_folder_of_a_configuration_and_told_to_need_weights(tmp
     assert f"model_name_or_path: {tmp_path}\n" in text
     assert text.startswith("# trl sft --config")
     assert "trained weights" in text
-    assert ("adapters in bfloat16" in emit("trl", "gpt2", replace(PLAIN, lora=8, quantized="nf4"))) is True
+    assert "adapters in bfloat16" in emit("trl", "gpt2", replace(PLAIN, lora=8, quantized="nf4"))
     assert "adapters in bfloat16" not in text
 
 
@@ -203,22 +202,18 @@ def test_what_course_train_has_no_flag_for_is_refused():
     odd = {
         "attention": "eager", "in_backward": True, "offload_activations": True, "saved_on_disk": True, "frozen": ("wte",),
         "galore": 64, "teacher": "gpt2-medium", "zero_grad": "never", "label_smoothing": 0.1, "trl_loss": True, "eval_batch": 8,
+        "offload": True,
     }  # fmt: skip
     recipes = {name: replace(PLAIN, **{"accumulation": 1, name: value}) for name, value in odd.items()}
-    recipes["lora_targets"] = replace(PLAIN, lora=8, lora_targets=("q_proj",))
-    recipes["lora_dropout"] = replace(PLAIN, lora=8, lora_dropout=0.1)
-    recipes["modules_to_save"] = replace(PLAIN, lora=8, modules_to_save=("lm_head",))
+    adapters = {"lora_targets": ("q_proj",), "lora_dropout": 0.1, "modules_to_save": ("lm_head",), "quantized": "nf4"}
+    recipes |= {name: replace(PLAIN, **{"lora": 8, name: value}) for name, value in adapters.items()}
     recipes["segments"] = replace(PLAIN, checkpointing=True, segments=3)
-    recipes["quantized"] = replace(PLAIN, lora=8, quantized="nf4")
     recipes["context_parallel"] = replace(PLAIN, ranks=2, context_parallel=2)
-    recipes["offload"] = replace(PLAIN, offload=True)
     assert {*recipes, "eval_logits"} == set(OWN_LOOP)
-    for name, recipe in recipes.items():
-        for kind in ("train", "torchrun", "slurm"):
-            with pytest.raises(
-                CourseError, match=f"no flag for {name}=.*loop of your own with {re.escape(OWN_LOOP[name])}"
-            ):
-                emit(kind, "gpt2", recipe)
+    for (name, recipe), kind in product(recipes.items(), ("train", "torchrun", "slurm")):
+        refusal = f"no flag for {name}=.*loop of your own with {re.escape(OWN_LOOP[name])}"
+        with pytest.raises(CourseError, match=refusal):
+            emit(kind, "gpt2", recipe)
     for optimizer in ("adamw4bit", lambda parameters: None):
         with pytest.raises(CourseError, match="takes an optimizer by its name"):
             emit("train", "gpt2", replace(PLAIN, optimizer=optimizer))
@@ -294,7 +289,7 @@ def test_what_is_emitted_is_taken(optimizer, tmp_path):
         assert train.job_from(parser.parse_args([*words, "--out", str(tmp_path)])).optimizer == optimizer
 
 
-# For TRL and Accelerate.
+# --- TRL and Accelerate ----------------------------------------
 
 
 def test_accelerate_reads_its_settings(tmp_path):
@@ -389,18 +384,14 @@ def test_where_trl_trains_otherwise_than_planned_its_file_says_so_and_it_is_true
     assert "averages of an embedding" not in emit("trl", "gpt2", replace(recipe, lora=8)), "it is not trained"
 
 
-class Largest(TorchDispatchMode):
+class Largest(hardware.Watch):
     """The numbers of the largest tensor that an operator returned."""
 
-    def __init__(self):
-        super().__init__()
-        self.numbers = 0
+    numbers = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        output = func(*args, **(kwargs or {}))
-        sizes = [each.numel() for each in tree_leaves(output) if isinstance(each, torch.Tensor)]
+    def note(self, function, args, kwargs, answer):
+        sizes = [each.numel() for each in tree_leaves(answer) if isinstance(each, torch.Tensor)]
         self.numbers = max([self.numbers, *sizes])
-        return output
 
 
 @pytest.mark.parametrize("kind", ["accelerate", "trl"])

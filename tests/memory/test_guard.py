@@ -3,29 +3,22 @@
 import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 from llamas import llama
 
 from course_utils import memory
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate
-from course_utils.memory.planning.guard import lengths_of
+from course_utils.memory.planning.reading.lengths import lengths_of
 from course_utils.units import MiB
 
 
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "folder"])
-def test_lengths_come_from_what_people_have(kind, tmp_path):
-    if kind == "txt":
-        path = tmp_path / "lengths.txt"
-        path.write_text("3\n17\n5\n")
-    elif kind == "jsonl":
-        path = tmp_path / "data.jsonl"
-        path.write_text('{"input_ids": [1, 2, 3]}\n{"length": 17}\n\n{"length": 5}\n')
-    else:
-        from datasets import Dataset
-
-        path = tmp_path / "saved"
-        Dataset.from_dict({"input_ids": [[1] * n for n in (3, 17, 5)]}).save_to_disk(path)
-    assert sorted(lengths_of(path)) == [3, 5, 17]
+def test_lengths_come_from_what_people_have(tmp_path):
+    (tmp_path / "lengths.txt").write_text("3\n17\n5\n")
+    (tmp_path / "data.jsonl").write_text('{"input_ids": [1, 2, 3]}\n{"length": 17}\n\n{"length": 5}\n')
+    Dataset.from_dict({"input_ids": [[1] * n for n in (3, 17, 5)]}).save_to_disk(tmp_path / "saved")
+    for name in ("lengths.txt", "data.jsonl", "saved"):
+        assert sorted(lengths_of(tmp_path / name)) == [3, 5, 17], name
 
 
 def test_the_guard_runs_the_largest_batch_first():

@@ -15,23 +15,19 @@ from course_utils.memory.formulas.named import look_up
 from course_utils.memory.formulas.named import models as named_models
 from course_utils.memory.formulas.trial import attempt
 from course_utils.memory.planning.at_once import known_recipes, plan_at_once
-from course_utils.memory.planning.changes import CHANGES
+from course_utils.memory.planning.changes import CHANGES, apply_all
 from course_utils.memory.planning.plan import plan
-from course_utils.memory.planning.verdict import FITS, needs, verdict_of
+from course_utils.memory.planning.verdict import fits
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import LOOPS, Recipe
 from course_utils.units import GiB
 
 DEFAULT = Recipe(**LOOPS["trainer"], device="cuda")
 RECIPES = tuple(known_recipes())
+IN_BACKWARD = {"in_backward": True, "clipping": False}
 NOT_CONFIRMED = {
     "llama-2-70b": [{"batch": 2, "lora": 16, "checkpointing": True}],
-    "llama-3-8b": [
-        {
-            **{"batch": 2, "precision": "bf16", "optimizer": "sgd", "checkpointing": True},
-            **{"in_backward": True, "clipping": False},
-        }
-    ],
+    "llama-3-8b": [{"batch": 2, "precision": "bf16", "optimizer": "sgd", "checkpointing": True, **IN_BACKWARD}],
     "llama-3.2-1b": [{"batch": 1, "accumulation": 2, "checkpointing": True}],
 }
 """What formulas did not give at the largest sizes, so that dry runs answer."""
@@ -122,25 +118,25 @@ def test_the_plan_at_once_is_the_plan_and_each_row_does_what_it_says():
     assert (answer.headline, answer.estimate.by_instant()) == (first[0].headline, first[0].estimate.by_instant())
     assert answer.rows
     assert [row.level for row in answer.rows] == sorted(row.level for row in answer.rows)
-    changes = {change.name: change for change in CHANGES}
     for row in answer.rows:
-        fields = {name: value for one in row.names for name, value in changes[one].apply(recipe).items()}
-        assert replace(recipe, **fields) == row.recipe
-        assert row.need[1] <= 2 * GiB
+        assert apply_all(recipe, [change for change in CHANGES if change.name in row.names]) == row.recipe
+        assert row.need.most <= 2 * GiB
         assert row.peak == attempt(source_of("gpt2-small"), row.recipe).peak
         assert not any(set(other.names) < set(row.names) for other in answer.rows)
 
 
 def test_the_largest_sizes_at_once_are_the_last_that_fit():
-    def verdict(**sizes):
+    def fits_with(**sizes):
         recipe = replace(DEFAULT, **{"batch": 4, "sequence": 512, **sizes})
-        return verdict_of(needs(attempt(source_of("gpt2-small"), recipe).log, "cuda"), 6 * GiB)
+        return fits(attempt(source_of("gpt2-small"), recipe).log, "cuda", 6 * GiB)
 
     answer = plan_at_once("gpt2-small", 6 * GiB, replace(DEFAULT, batch=4, sequence=512))
     batch, length = answer.largest.values()
     assert answer.open_ended == ()
-    assert verdict(batch=batch) == verdict(sequence=length) == FITS
-    assert FITS not in (verdict(batch=batch + 1), verdict(sequence=length + LENGTH_STEP))
+    assert fits_with(batch=batch)
+    assert fits_with(sequence=length)
+    assert not fits_with(batch=batch + 1)
+    assert not fits_with(sequence=length + LENGTH_STEP)
 
 
 def test_where_the_largest_that_formulas_know_fits_it_may_be_more():

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import MISSING, fields, replace
-from importlib import import_module
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
@@ -16,12 +15,13 @@ from course_utils.errors import CourseError
 from course_utils.memory import Recipe
 from course_utils.memory.formulas.trial import run_whole
 from course_utils.memory.planning.emit import NO_SETTING, emit
-from course_utils.memory.planning.reading import read
+from course_utils.memory.planning.reading import hub
+from course_utils.memory.planning.reading.read import read
 from course_utils.memory.planning.reading.tools import tables
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import LOOPS, OPTIMIZERS
 
-hub = import_module("course_utils.memory.planning.reading.hub")
+MODEL = "model_name_or_path: gpt2-small\n"
 
 
 @pytest.fixture(autouse=True)
@@ -57,21 +57,16 @@ def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_datacla
         value = own.default if own.default is not MISSING else own.default_factory()
         return getattr(value, "value", value)
 
-    tools, elsewhere = (
-        tables().tools,
-        {"dtype", "use_peft", "lora_r", "lora_dropout", "load_in_4bit", "use_bnb_nested_quant"},
-    )
-    for key, value in tools["trainer"].defaults.items():
+    trainer, sft = (tables().tools[key].defaults for key in ("trainer", "trl"))
+    elsewhere = {"dtype", "use_peft", "lora_r", "lora_dropout", "load_in_4bit", "use_bnb_nested_quant"}
+    for key, value in trainer.items():
         if key not in elsewhere:
             assert (default(TrainingArguments, key) or False) == (value or False), key
-    assert default(LoraConfig, "r") == tools["trainer"].defaults["lora_r"]
-    assert default(LoraConfig, "lora_dropout") == tools["trainer"].defaults["lora_dropout"]
-    assert (
-        BitsAndBytesConfig(load_in_4bit=True).bnb_4bit_use_double_quant
-        == tools["trainer"].defaults["use_bnb_nested_quant"]
-    )
+    assert default(LoraConfig, "r") == trainer["lora_r"]
+    assert default(LoraConfig, "lora_dropout") == trainer["lora_dropout"]
+    assert BitsAndBytesConfig(load_in_4bit=True).bnb_4bit_use_double_quant == trainer["use_bnb_nested_quant"]
     made = SFTConfig(output_dir="out", use_cpu=True)
-    for key, value in tools["trl"].defaults.items():
+    for key, value in sft.items():
         own = default(ModelConfig, key) if key in elsewhere else getattr(made, key)
         assert getattr(own, "value", own) == (True if key == "use_cpu" else value), key
     for family, names in tables().targets.items():
@@ -90,14 +85,11 @@ def test_the_versions_that_are_named_are_those_that_are_installed():
 
 
 def test_a_file_of_trl_is_read_with_its_lines_and_trls_defaults():
-    write(
-        "trl.yaml", "model_name_or_path: gpt2-small\nper_device_train_batch_size: 2\n\nmax_length: 512\npacking: true\n"
-    )
+    write("trl.yaml", f"{MODEL}per_device_train_batch_size: 2\n\nmax_length: 512\npacking: true\n")
     reading = read(["trl.yaml"])
     assert reading.model == "gpt2-small"
-    assert values(reading, "batch", "sequence", "packed", "checkpointing", "precision", "trl_loss", "use_cache") == [
-        *(2, 512, True, True, "autocast", True, False)
-    ]
+    names = ("batch", "sequence", "packed", "checkpointing", "precision", "trl_loss", "use_cache")
+    assert values(reading, *names) == [2, 512, True, True, "autocast", True, False]
     assert reading.provenance["sequence"] == "trl.yaml:4"
     assert reading.provenance["checkpointing"] == "default of TRL 1.16"
     assert reading.effect == ""
@@ -128,10 +120,8 @@ def test_flags_of_the_command_win_and_make_known_what_a_script_computes():
 
 
 def test_the_json_of_training_arguments_says_all_but_model_and_length():
-    write(
-        "args.json",
-        '{\n\t"output_dir": "out",\n\t"per_device_train_batch_size": 4,\n\t"bf16": true,\n\t"optim": "adamw_bnb_8bit"\n}',
-    )
+    arguments = {"output_dir": "out", "per_device_train_batch_size": 4, "bf16": True, "optim": "adamw_bnb_8bit"}
+    write("args.json", json.dumps(arguments, indent="\t"))
     with pytest.raises(CourseError, match="Which model is it"):
         read(["args.json"])
     reading = read(["llama-3.1-8b", "args.json"])
@@ -144,10 +134,7 @@ def test_the_json_of_training_arguments_says_all_but_model_and_length():
 
 
 def test_another_head_than_the_one_that_is_planned_is_said():
-    write(
-        "train.py",
-        "TrainingArguments('o')\nx(max_length=1)\nAutoModel.from_pretrained('bert-base')\n",
-    )
+    write("train.py", "TrainingArguments('o')\nx(max_length=1)\nAutoModel.from_pretrained('bert-base')\n")
     assert "no head, and a BertForMaskedLM is planned" in read(["train.py"]).unmodelled["class"]
     write("train.py", "TrainingArguments('o')\nx(max_length=1)\nAutoModelForMaskedLM.from_pretrained('bert-base')\n")
     reading = read(["train.py"])
@@ -173,10 +160,8 @@ def test_a_script_s_own_head_is_the_one_that_is_planned(made, kind, blocks, caps
     whole = run_whole(source_of(kind(config)), recipe)
     config.architectures = ["BertForMaskedLM"]
     config.save_pretrained("tiny")
-    write(
-        "train.py",
-        f"model = {made}\ntok.tokenizer(max_length=16)\nTrainingArguments('o', per_device_train_batch_size=4)\n",
-    )
+    arguments = "TrainingArguments('o', per_device_train_batch_size=4)"
+    write("train.py", f"model = {made}\ntok.tokenizer(max_length=16)\n{arguments}\n")
     assert main(["plan", "train.py", "--why", "batch=4", "batch=8", "--json"]) == 0
     instants = json.loads(capsys.readouterr().out)["before"].values()
     assert max(sum(kinds.values()) for kinds in instants) == whole.peak
@@ -190,7 +175,7 @@ def test_peft_trains_a_classifier_whole_beside_adapters_which_a_script_that_says
 
 
 def test_null_is_no_length_at_all_and_no_clipping():
-    write("trl.yaml", "model_name_or_path: gpt2-small\nmax_length: null\nmax_grad_norm: null\n")
+    write("trl.yaml", f"{MODEL}max_length: null\nmax_grad_norm: null\n")
     reading = read(["trl.yaml"])
     assert ("sequence" in reading.fields, reading.fields["clipping"]) == (False, False)
     assert "no bound; say it with --sequence" in reading.unmodelled["sequence"]
@@ -222,22 +207,19 @@ def test_a_script_s_misspelled_argument_is_refused_and_its_trainer_s_are_read():
     write("train.py", "SFTConfig(output_dir='x', per_device_train_batchsize=4)\n")
     with pytest.raises(CourseError, match="did you mean per_device_train_batch_size"):
         read(["gpt2-small", "train.py"])
-    write(
-        "train.py",
-        "a = SFTConfig(output_dir='x')\nSFTTrainer(model='gpt2-small', args=a, max_seq_length=64, packing=True)\n",
-    )
+    write("train.py", "a = SFTConfig('x')\nSFTTrainer(model='gpt2-small', args=a, max_seq_length=64, packing=True)\n")
     assert values(read(["train.py"]), "sequence", "packed") == [64, True]
 
 
 def test_four_bits_and_adapters_need_use_peft():
-    reading = read([write("a.yaml", "model_name_or_path: gpt2-small\nload_in_4bit: true\n")])
+    reading = read([write("a.yaml", f"{MODEL}load_in_4bit: true\n")])
     assert (reading.effect, "use_peft" in reading.unmodelled["quantized"]) == ("unknown", True)
-    reading = read([write("a.yaml", "model_name_or_path: gpt2-small\nlora_r: 4\n")])
+    reading = read([write("a.yaml", f"{MODEL}lora_r: 4\n")])
     assert ("lora" in reading.fields, "use_peft: true" in reading.remarks[-1]) == (False, True)
 
 
 def test_dropout_of_adapters_is_trl_s_own_where_its_file_is_silent():
-    reading = read([write("a.yaml", "model_name_or_path: gpt2-small\nuse_peft: true\n")])
+    reading = read([write("a.yaml", f"{MODEL}use_peft: true\n")])
     assert (reading.fields["lora_dropout"], reading.provenance["lora_dropout"]) == (0.05, "default of TRL 1.16")
     write("train.py", "SFTConfig(output_dir='x')\nLoraConfig(r=4, lora_dropout=0.1)\n")
     assert read(["gpt2-small", "train.py"]).fields["lora_dropout"] == 0.1
@@ -257,9 +239,7 @@ def test_what_a_parser_of_its_own_takes_is_read_from_the_line_or_its_default():
         "TrainingArguments('x', per_device_train_batch_size=o.size, bf16=o.half)\n",
     )
     for line, batch, precision in (("", 16, "fp32"), ("--size 64 --half", 64, "autocast")):
-        reading = read(
-            ["gpt2-small", *([] if line else ["train.py"])], f"python train.py {line}".split() if line else None
-        )
+        reading = read(["gpt2-small"], f"python train.py {line}".split()) if line else read(["gpt2-small", "train.py"])
         assert values(reading, "batch", "precision") == [batch, precision]
     assert read(["gpt2-small"], ["uv", "run", "train.py", "--size", "4"]).fields["batch"] == 4
 
@@ -271,7 +251,7 @@ def test_arguments_by_two_stars_are_said_wherever_they_stand():
 
 def test_ranks_by_a_flag_decide_what_depends_on_them():
     write("ds.json", json.dumps({"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}))
-    write("t.yaml", "model_name_or_path: gpt2-small\nbf16: true\n")
+    write("t.yaml", f"{MODEL}bf16: true\n")
     assert values(read(["t.yaml", "ds.json"], ranks=4), "precision", "zero_stage") == ["autocast", 2]
     with pytest.raises(CourseError, match="ds.json:1 shares the work out over ranks; say over how many with --ranks"):
         read(["gpt2-small", "ds.json"]).over({})
@@ -304,12 +284,10 @@ def test_a_script_is_read_by_its_syntax_tree_and_not_run():
     reading = read([write("train.py", SCRIPT)])
     assert reading.model == "mistralai/Mistral-7B-v0.1"
     assert reading.tool.loop == "trainer"
-    assert values(reading, "batch", "accumulation", "sequence", "optimizer", "eval_batch") == [
-        *(8, 3, 256, "paged_adamw_8bit", 8)
-    ]
-    assert values(reading, "lora", "lora_targets", "quantized", "double_quantization", "upcast") == [
-        *(4, ("q_proj", "o_proj"), "nf4", True, True)
-    ]
+    of_loop = values(reading, "batch", "accumulation", "sequence", "optimizer", "eval_batch")
+    assert of_loop == [8, 3, 256, "paged_adamw_8bit", 8]
+    of_adapters = values(reading, "lora", "lora_targets", "quantized", "double_quantization", "upcast")
+    assert of_adapters == [4, ("q_proj", "o_proj"), "nf4", True, True]
     assert reading.provenance["batch"] == "train.py:10"
     assert reading.provenance["upcast"] == "train.py:8"
     assert reading.unmodelled["eval_logits"].startswith("at least")
@@ -345,24 +323,16 @@ def test_what_a_script_does_beside_is_named(line, key, effect):
         ("accelerate launch --num_processes 4 --multi_gpu train.py --per_device_train_batch_size 2", 4, None),
         ("accelerate launch --config_file fsdp.yaml train.py --per_device_train_batch_size=2", 8, 3),
         ("torchrun --nproc-per-node 4 --nnodes=2 train.py --per-device-train-batch-size 2", 8, None),
-        (
-            "A=1 python -m torch.distributed.run --nproc_per_node=2 train.py --per_device_train_batch_size 2",
-            2,
-            None,
-        ),
+        ("A=1 python -m torch.distributed.run --nproc_per_node=2 train.py --per_device_train_batch_size 2", 2, None),
         ("deepspeed --num_gpus 2 train.py --deepspeed ds.json --per_device_train_batch_size 2", 2, 2),
         ("python3 train.py --per_device_train_batch_size 2", 1, None),
     ],
 )
 def test_a_launch_line_says_ranks_and_shards_and_wins_over_the_script(line, ranks, stage):
-    write(
-        "train.py",
-        "args = TrainingArguments('o', per_device_train_batch_size=9)\nm = AutoModelForCausalLM.from_pretrained('gpt2-small')\n",
-    )
-    write(
-        "fsdp.yaml",
-        "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n  fsdp_offload_params: true\n",
-    )
+    model = "AutoModelForCausalLM.from_pretrained('gpt2-small')"
+    write("train.py", f"args = TrainingArguments('o', per_device_train_batch_size=9)\nm = {model}\n")
+    options = "\n  fsdp_version: 2\n  fsdp_offload_params: true\n"
+    write("fsdp.yaml", f"distributed_type: FSDP\nnum_processes: 8\nfsdp_config:{options}")
     write("ds.json", json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}))
     reading = read([], line.split())
     assert values(reading, "batch", "ranks", "zero_stage") == [2, ranks, stage]
@@ -371,20 +341,16 @@ def test_a_launch_line_says_ranks_and_shards_and_wins_over_the_script(line, rank
 
 
 def test_trl_sft_takes_its_file_and_its_flags():
-    write("trl.yaml", "model_name_or_path: gpt2-small\nlora_r: 4\n")
+    write("trl.yaml", f"{MODEL}lora_r: 4\n")
     reading = read([], ["trl sft --config trl.yaml --use_peft --lora_target_modules c_attn c_proj --bf16 false"])
     assert values(reading, "lora", "lora_targets", "precision") == [4, ("c_attn", "c_proj"), "fp32"]
     assert read([], ["trl dpo --config trl.yaml"]).effect == "at least"
 
 
 def test_deepspeed_keeps_masters_in_float32_and_its_buckets_are_not_counted():
-    write(
-        "ds.json",
-        json.dumps(
-            {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
-        ),
-    )
-    write("trl.yaml", "model_name_or_path: gpt2-small\n")
+    sharding = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    write("ds.json", json.dumps({"bf16": {"enabled": True}, "zero_optimization": sharding}))
+    write("trl.yaml", MODEL)
     reading = read(["trl.yaml", "ds.json"]).over({"ranks": 1})
     assert values(reading, "precision", "offload") == ["bf16-masters", True]
     assert "zero_stage" not in reading.fields
@@ -444,13 +410,7 @@ AXOLOTL = {
     ),
     "llama-3/fft-8b": (
         "sequence_len: 8192\nsample_packing: true\noptimizer: paged_adamw_8bit\nbf16: auto\ngradient_checkpointing: true",
-        {
-            "sequence": 8192,
-            "packed": True,
-            "checkpointing": True,
-            "precision": "bf16",
-            "optimizer": "paged_adamw_8bit",
-        },
+        {"sequence": 8192, "packed": True, "checkpointing": True, "precision": "bf16", "optimizer": "paged_adamw_8bit"},
         "",
     ),
     "llama-3/fft-8b-liger-fsdp": (
@@ -519,18 +479,16 @@ def test_what_decides_in_a_file_of_axolotl(published):
 
 # --- What is written is read again ----------------------------------------
 
-SAID_BY_TRL = {"keeps_outputs": False, "use_cache": False, "trl_loss": True, "device": "cuda"}
+SET_BY_TRL = {"keeps_outputs": False, "use_cache": False, "trl_loss": True, "device": "cuda"}
 
 
 @st.composite
 def recipes(draw):
     """Recipes of which TRL's and Accelerate's files say all."""
-    lora = draw(st.sampled_from((0, 0, 4, 16)))
+    optimizers = [name for name, spec in OPTIMIZERS.items() if spec.trainer and name != "adamw"]
     return Recipe(
-        **SAID_BY_TRL,
-        optimizer=draw(
-            st.sampled_from([name for name, spec in OPTIMIZERS.items() if spec.trainer and name != "adamw"])
-        ),
+        **SET_BY_TRL,
+        optimizer=draw(st.sampled_from(optimizers)),
         precision=draw(st.sampled_from(("fp32", "bf16", "autocast", "fp16"))),
         batch=draw(st.integers(1, 64)),
         sequence=draw(st.integers(1, 1024)),
@@ -539,7 +497,7 @@ def recipes(draw):
         clipping=draw(st.booleans()),
         checkpointing=draw(st.booleans()),
         attention=draw(st.sampled_from(("sdpa", "eager"))),
-        lora=lora,
+        lora=draw(st.sampled_from((0, 0, 4, 16))),
         ranks=draw(st.sampled_from((1, 2, 8))),
     )
 
@@ -547,11 +505,8 @@ def recipes(draw):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recipes(), st.sampled_from((0, 2, 3)))
 def test_what_is_written_for_trl_and_accelerate_is_read_as_the_same_recipe(recipe, stage):
-    if (
-        recipe.ranks > 1
-        and not OPTIMIZERS[recipe.optimizer].path.startswith("bitsandbytes")
-        and recipe.precision != "fp16"
-    ):
+    is_of_bitsandbytes = OPTIMIZERS[recipe.optimizer].path.startswith("bitsandbytes")
+    if recipe.ranks > 1 and not is_of_bitsandbytes and recipe.precision != "fp16":
         recipe = replace(recipe, zero_stage=stage)
     text = emit("trl", "gpt2-small", recipe)
     assert not text.startswith(NO_SETTING)
@@ -583,10 +538,8 @@ def test_a_name_on_the_hub_is_found_in_the_cache_or_refused_without_a_far_sugges
     (folder / "refs/main").write_text("abc")
     (folder / "snapshots/abc/config.json").write_text('{"model_type": "llama", "torch_dtype": "bfloat16"}')
     assert read(["HuggingFaceTB/SmolLM2-135M"]).model == str(folder / "snapshots/abc/config.json")
-    write(
-        "train.py",
-        "TrainingArguments('o')\nm = AutoModelForCausalLM.from_pretrained('HuggingFaceTB/SmolLM2-135M')\nLoraConfig()\n",
-    )
+    model = "AutoModelForCausalLM.from_pretrained('HuggingFaceTB/SmolLM2-135M')"
+    write("train.py", f"TrainingArguments('o')\nm = {model}\nLoraConfig()\n")
     reading = read(["train.py"])
     assert values(reading, "precision", "lora", "lora_targets") == ["bf16", 8, ("q_proj", "v_proj")]
 
@@ -620,12 +573,12 @@ def test_what_the_hub_refuses_is_one_sentence(error, message, monkeypatch):
         ("a.yaml", "- 1\n- 2\n", "no keys"),
         ("a.yaml", "", "no keys"),
         ("a.yaml", "colour: blue\n", "no key by which"),
-        ("a.yaml", "max_length: many\nmodel_name_or_path: gpt2-small\n", "a.yaml:1: max_length must be a number"),
-        ("a.yaml", "max_length: 0\nmodel_name_or_path: gpt2-small\n", "whole number from 1 on"),
-        ("a.yaml", "packing: perhaps\nmodel_name_or_path: gpt2-small\n", "true or false"),
+        ("a.yaml", f"max_length: many\n{MODEL}", "a.yaml:1: max_length must be a number"),
+        ("a.yaml", f"max_length: 0\n{MODEL}", "whole number from 1 on"),
+        ("a.yaml", f"packing: perhaps\n{MODEL}", "true or false"),
         ("a.yaml", "per_device_train_batchsize: 2\nmax_length: 8\n", "did you mean per_device_train_batch_size"),
-        ("a.yaml", "stage: sft\nmodel_name_or_path: gpt2-small\n", "does not train"),
-        ("a.yaml", "model_name_or_path: gpt2-small\nbf16: true\nfp16: true\n", "exclude each other"),
+        ("a.yaml", f"stage: sft\n{MODEL}", "does not train"),
+        ("a.yaml", f"{MODEL}bf16: true\nfp16: true\n", "exclude each other"),
         ("a.json", "{", "no JSON that can be read"),
         ("a.json", "[]", "no keys"),
         ("a.py", "def f(:\n", "no Python that can be read .line 1"),
@@ -658,19 +611,10 @@ def test_a_launch_line_that_is_none_is_refused_in_a_sentence(line, message):
 
 @pytest.mark.slow
 def test_the_command_says_first_what_is_not_counted_and_last_where_each_value_stands(capsys):
-    config = {
-        "model_type": "gpt2",
-        "n_embd": 32,
-        "n_head": 2,
-        "n_layer": 1,
-        "vocab_size": 64,
-        "architectures": ["GPT2LMHeadModel"],
-    }
-    write("config.json", json.dumps(config))
-    write(
-        "trl.yaml",
-        "model_name_or_path: config.json\nper_device_train_batch_size: 1\nmax_length: 64\nuse_liger_kernel: true\n",
-    )
+    sizes = {"n_embd": 32, "n_head": 2, "n_layer": 1, "vocab_size": 64}
+    write("config.json", json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **sizes}))
+    model = "model_name_or_path: config.json\n"
+    write("trl.yaml", f"{model}per_device_train_batch_size: 1\nmax_length: 64\nuse_liger_kernel: true\n")
     assert main(["plan", "trl.yaml", "--memory", "24GB"]) == 2
     output = capsys.readouterr().out
     assert output.startswith("unknown: use liger kernel (trl.yaml:4)")

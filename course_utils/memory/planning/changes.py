@@ -1,20 +1,21 @@
 """What may be changed in a recipe, from what nobody notices to what changes the training."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from course_utils.memory.step.recipe import ADAMW, Recipe
 
 if TYPE_CHECKING:
-    from course_utils.memory.planning.verdict import Option
+    from course_utils.memory.planning.verdict import Row
 
-_SHOWN = 10
+MOST_ROWS, _SHOWN = 4, 10
+"""Rows of a level after which no more are looked for, and rows of a plan."""
 
 
 class Change(NamedTuple):
-    """A rung of the ladder: `costs` says what it disturbs, `level` how much (0 nothing but time, 3 what is trained).
-
-    It sets `fields` of a recipe `where` they make a difference.
+    """What may be changed: `costs` says what it disturbs, and `level` how much: 0 only time or traffic, 1 the arithmetic of a
+    step, 2 the optimizer or the precision, 3 what is trained. It sets `fields` of a recipe `where` they make a difference.
     """
 
     name: str
@@ -84,18 +85,23 @@ CHANGES = (
 """From what nobody notices to what changes the training."""
 
 
-def fields_set(recipe: Recipe, changes: "Iterable[Change]") -> dict:
+def fields_set(recipe: Recipe, changes: Iterable[Change]) -> dict:
     """What all of `changes` set in `recipe`."""
     return {name: value for change in changes for name, value in change.apply(recipe).items()}
 
 
+def apply_all(recipe: Recipe, changes: Iterable[Change]) -> Recipe:
+    """`recipe` with all of `changes`; raises `CourseError` where they do not go together."""
+    return replace(recipe, **fields_set(recipe, changes))
+
+
 def disturbance(names: Sequence[str]) -> tuple:
-    """What changes are sorted by, the least disturbing first: the gravest of them, all together, how many."""
+    """What changes are sorted by, the least disturbing first: the gravest level, the sum of levels, how many, and which."""
     levels = {place: change.level for place, change in enumerate(CHANGES) if change.name in names}
     return max(levels.values()), sum(levels.values()), len(levels), list(levels)
 
 
-def least_disturbing(rows: "Iterable[Option]") -> "list[Option]":
+def least_disturbing(rows: "Iterable[Row]") -> "list[Row]":
     """Two rows of each level and as many more as are shown, what disturbs least first."""
     rows = sorted(rows, key=lambda row: disturbance(row.names))
     first = [row for row in rows if row in [other for other in rows if other.level == row.level][:2]]

@@ -15,6 +15,8 @@ FRESH_ADDRESSES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 and a node in place of a lost one waits for an address that is not written again (PyTorch's issue 135712)."""
 ANEW = "=".join(*FRESH_ADDRESSES.items())
 DATA, OUT = "text.txt", "runs"
+_STEPS = 1000
+_MODULE = ["-m", "--", "course_utils.cli", "train"]
 
 # What `course train` has no flag for, and what a loop of one's own would call.
 OWN_LOOP = {
@@ -47,12 +49,13 @@ _SWITCHES, _NUMBERS = ("clipping", "checkpointing", "packed", "compiled"), ("chu
 def train_command(model: str, recipe: Recipe) -> str:
     """The command for one machine. Raises `CourseError` for what `course train` has no flag for."""
     ranks = ["--ranks", str(recipe.ranks)] if recipe.ranks > 1 else []
-    return "\n".join([*remarks(model, recipe), shlex.join(["course", "train", *ranks, *_what(model), *_how(recipe)])])
+    words = ["course", "train", *ranks, *_model_flags(model), *_recipe_flags(recipe)]
+    return "\n".join([*remarks(model, recipe), shlex.join(words)])
 
 
 def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
     """The command for each of `nodes` nodes; where they are several, with the one of their store in a remark above it."""
-    train = shlex.join([*_MODULE, *_what(model), *_how(recipe)])
+    train = shlex.join([*_MODULE, *_model_flags(model), *_recipe_flags(recipe)])
     if nodes == 1:
         return "\n".join([*remarks(model, recipe), f"torchrun --standalone --nproc-per-node {recipe.ranks} {train}"])
     lines = [
@@ -80,17 +83,13 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
         nodes=nodes,
         ranks_per_node=_ranks_per_node(recipe, nodes),
         gpus=recipe.device == "cuda",
-        train=[shlex.join([*_MODULE, *_what(model)]), shlex.join(_how(recipe))],
+        train=[shlex.join([*_MODULE, *_model_flags(model)]), shlex.join(_recipe_flags(recipe))],
         torchrun=_torchrun(recipe, nodes, '"$SLURM_JOB_NUM_NODES"', '"$first"', '"$SLURM_JOB_ID"'),
         files=f"{DATA} and {model}{tokenizer}{copied}" if copied or Path(model).exists() else DATA,
         remarks="\n".join(notes),
         anew=ANEW,
         port=PORT,
     )
-
-
-_STEPS = 1000
-_MODULE = ["-m", "--", "course_utils.cli", "train"]
 
 
 def weights_of(model: str) -> str:
@@ -121,11 +120,11 @@ def remarks(model: str, recipe: Recipe) -> list[str]:
     return lines
 
 
-def _what(model: str) -> list[str]:
+def _model_flags(model: str) -> list[str]:
     return ["--model", model, "--data", DATA, "--out", OUT]
 
 
-def _how(recipe: Recipe) -> list[str]:
+def _recipe_flags(recipe: Recipe) -> list[str]:
     """The flags of a recipe, of which none is about ranks on this machine or that."""
     _refuse_what_has_no_flag(recipe)
     update = recipe.batch * recipe.accumulation * recipe.ranks

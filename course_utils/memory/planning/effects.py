@@ -1,14 +1,14 @@
-"""What each rung of the ladder does to a step: bytes of each kind, seconds and traffic, by dry runs with it and without."""
+"""What each change does to a step: bytes of each kind, seconds and traffic, by dry runs with it and without."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.memory.formulas.trial import Trial, attempt
-from course_utils.memory.planning.changes import CHANGES, Change
-from course_utils.memory.planning.plan import try_each
+from course_utils.memory.planning.changes import CHANGES, Change, apply_all
+from course_utils.memory.planning.search import try_each
 from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.recipe import Recipe
 
@@ -37,7 +37,7 @@ class Effect:
 
 
 def effects(what: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effect]:
-    """By name, in the order of `CHANGES`: each change of the ladder on the first of `recipes` to which it makes a difference.
+    """By name, in the order of `CHANGES`: each change on the first of `recipes` to which it makes a difference.
 
     `what` as for `estimate`. Raises `CourseError` where a change goes with none of the recipes.
     """
@@ -78,19 +78,19 @@ def contradictions(recipes: Sequence[Recipe]) -> dict[str, list[tuple[str, str]]
     """Changes that go with one of `recipes` each, and not together: the recipe's own sentence, and the pairs it is said of."""
     by_sentence: dict[str, list[tuple[str, str]]] = {}
     for recipe in recipes:
-        alone = [change for change in CHANGES if _refusal(recipe, change.apply(recipe)) == ""]
+        alone = [change for change in CHANGES if not _refusal(recipe, [change])]
         for one, other in combinations(alone, 2):
             first, second = one.apply(recipe), other.apply(recipe)
-            if first and second and not first.keys() & second.keys() and (why := _refusal(recipe, first | second)):
+            if first and second and not first.keys() & second.keys() and (why := _refusal(recipe, [one, other])):
                 pairs = by_sentence.setdefault(why, [])
                 if (one.name, other.name) not in pairs:
                     pairs.append((one.name, other.name))
     return by_sentence
 
 
-def _refusal(recipe: Recipe, fields: dict) -> str:
+def _refusal(recipe: Recipe, changes: Sequence[Change]) -> str:
     try:
-        replace(recipe, **fields)
+        apply_all(recipe, changes)
     except CourseError as refused:
         return str(refused)
     return ""

@@ -12,7 +12,7 @@ from course_utils.memory.planning.command import OWN_LOOP, slurm_file, torchrun_
 from course_utils.memory.step.recipe import OPTIMIZERS, Recipe
 
 _ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
-# With others that have no fields.
+# Fields that `_trl` writes by hand, beside settings that are no fields.
 _TOGETHER = {"lora", "lora_targets", "lora_dropout", "quantized", "double_quantization"}
 _ELSEWHERE = ("teacher", "galore", "trl_loss")  # said for all kinds, or in settings of other names
 NO_SETTING = "# No setting:"
@@ -115,7 +115,7 @@ def _accelerate(model: str, recipe: Recipe) -> str:
             "fsdp_version": 2,
             "fsdp_reshard_after_forward": recipe.zero_stage == 3,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            **_keys(recipe, ("accelerate",), ("checkpointing", "offload")),
+            **_pick_keys(recipe, ("accelerate",), ("checkpointing", "offload")),
         }
     return f"{yaml.safe_dump(settings, sort_keys=False)}# {_describe_script(recipe, set(settings))}"
 
@@ -144,7 +144,7 @@ def _trl(model: str, recipe: Recipe) -> str:
     settings = {
         "model_name_or_path": weights_of(model) or (str(file.parent) if file.suffix == ".json" else model),
         "output_dir": "runs",
-        **_keys(recipe, ("trainer", "trl"), _ALWAYS),
+        **_pick_keys(recipe, ("trainer", "trl"), _ALWAYS),
         "optim": names[recipe.optimizer],
         "bf16": recipe.precision == "autocast",
         "fp16": recipe.precision == "fp16",
@@ -152,7 +152,7 @@ def _trl(model: str, recipe: Recipe) -> str:
         "max_grad_norm": 1.0 if recipe.clipping else 0.0,
     }
     chosen = (one.name for one in fields(recipe) if getattr(recipe, one.name) != one.default)
-    settings |= _keys(recipe, ("trainer", "trl"), {*chosen} - _TOGETHER)
+    settings |= _pick_keys(recipe, ("trainer", "trl"), {*chosen} - _TOGETHER)
     if recipe.eval_batch:
         settings["eval_strategy"] = "steps"
     if recipe.galore:  # of layers in blocks, which have numbers: not of the output layer
@@ -163,7 +163,7 @@ def _trl(model: str, recipe: Recipe) -> str:
         settings["lora_target_modules"] = list(recipe.lora_targets) or "all-linear"
         settings["lora_dropout"] = recipe.lora_dropout
     if recipe.quantized:
-        settings |= {"load_in_4bit": True, **_keys(recipe, ("trl",), ("quantized", "double_quantization"))}
+        settings |= {"load_in_4bit": True, **_pick_keys(recipe, ("trl",), ("quantized", "double_quantization"))}
     head = [*_HOW_TO_TRL]
     if not (recipe.trl_loss or recipe.label_smoothing):
         counted = "the plan counts them, so its peak may be too high here"
@@ -180,7 +180,7 @@ def _trl(model: str, recipe: Recipe) -> str:
     return "\n".join([*head, yaml.safe_dump(settings, sort_keys=False).rstrip()])
 
 
-def _keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
+def _pick_keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
     """The fields of these names that one of these tools has a key for, by that key."""
     settings = {}
     for one in fields(recipe):

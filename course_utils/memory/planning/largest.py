@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.letters import LENGTH_STEP
-from course_utils.memory.planning.verdict import FITS, needs, verdict_of
+from course_utils.memory.planning.verdict import LARGEST_BATCH, LONGEST_SEQUENCE, fits
 from course_utils.memory.step.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -19,25 +19,27 @@ _NO_LIMIT = 2**20
 def largest_sizes(finder: "Finder", recipe: Recipe, memory: int, trial: "Trial") -> dict[str, int | None]:
     """The largest batch and the longest sequence that fit: 0 where none does, None where it does not matter."""
 
-    def fits(log: "Log") -> bool:
-        return log.peak < memory and verdict_of(needs(log, recipe.device), memory) == FITS
+    def fits_here(log: "Log") -> bool:
+        return fits(log, recipe.device, memory)
 
     if sum(trial.by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
-        return {"largest batch": 0, "longest sequence": 0}
+        return {LARGEST_BATCH: 0, LONGEST_SEQUENCE: 0}
     positions = finder.source.positions
     # Of more tokens than these a dry run knows no labels, by which a chunked loss and a teacher's choose their tokens.
     by_labels = recipe.chunked_loss or recipe.teacher
     rows, length = (_NO_LIMIT // n if by_labels else _NO_LIMIT for n in (recipe.sequence, recipe.batch))
-    batch = most_that_fits(finder, lambda b: (b, recipe.sequence), recipe.batch, rows, fits)
+    batch = largest_confirmed(finder, lambda b: (b, recipe.sequence), recipe.batch, rows, fits_here)
     unit = 2 * recipe.context_parallel if recipe.context_parallel > 1 else 1  # of what is cut for ranks
     start, limit = recipe.sequence // unit, min(positions or length, length) // unit
-    longest = most_that_fits(finder, lambda n: (recipe.batch, n * unit), start, limit, fits)
-    largest = {"largest batch": (batch, rows), "longest sequence": (longest and longest * unit, length // unit * unit)}
-    # Where the most that can be fits, it does not matter.
+    longest = largest_confirmed(finder, lambda n: (recipe.batch, n * unit), start, limit, fits_here)
+    largest = {LARGEST_BATCH: (batch, rows), LONGEST_SEQUENCE: (longest and longest * unit, length // unit * unit)}
+    # If even the limit fits, the size is no constraint: None.
     return {name: None if count == limit else count or 0 for name, (count, limit) in largest.items()}
 
 
-def most_that_fits(finder: "Finder", at: Callable, start: int, limit: int, fits: "Callable[[Log], bool]") -> int | None:
+def largest_confirmed(
+    finder: "Finder", at: Callable, start: int, limit: int, fits: "Callable[[Log], bool]"
+) -> int | None:
     """By formulas, whose answer is confirmed. Where they do not hold there, dry runs near it find the largest; where they are
     far off, dry runs alone.
     """
@@ -54,7 +56,7 @@ def most_that_fits(finder: "Finder", at: Callable, start: int, limit: int, fits:
         except CourseError:
             return False
 
-    guessed = most(guess, start, limit)
+    guessed = largest_that_fits(guess, start, limit)
     if guessed is None:
         return None
     if confirm(guessed):
@@ -63,12 +65,14 @@ def most_that_fits(finder: "Finder", at: Callable, start: int, limit: int, fits:
             return guessed
         while low + step <= limit and confirm(low + step):
             low, step = low + step, 2 * step
-        return _between(confirm, low, min(low + step, limit + 1))
+        return _bisect(confirm, low, min(low + step, limit + 1))
     rounded = guessed // LENGTH_STEP * LENGTH_STEP  # to which kernels round lengths up
-    return _between(confirm, rounded, guessed) if rounded and confirm(rounded) else most(confirm, start, limit)
+    if rounded and confirm(rounded):
+        return _bisect(confirm, rounded, guessed)
+    return largest_that_fits(confirm, start, limit)
 
 
-def _between(fits: Callable[[int], bool], low: int, high: int) -> int:
+def _bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
     """The largest that fits, by halves, where `low` does and `high` does not."""
     while high - low > 1:
         middle = (low + high) // 2
@@ -76,7 +80,7 @@ def _between(fits: Callable[[int], bool], low: int, high: int) -> int:
     return low
 
 
-def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
+def largest_that_fits(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
     """The largest number up to `limit` that fits, found by doubling or halving near `start` and then between; None for none.
 
     What is reserved does not grow evenly, so not all that is smaller need fit. The search begins at a power of two: else its
@@ -94,5 +98,5 @@ def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
             high = low
         if low == 1 and not fits(1):
             return start if fits(start) else None
-    low = _between(fits, low, high)
+    low = _bisect(fits, low, high)
     return start if start > low and fits(start) else low

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from math import isnan
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from course_utils.hardware import MACHINES, OFFERED
 from course_utils.memory.planning.emit import kind_for
@@ -15,6 +15,7 @@ from course_utils.units import GiB, MiB, format_bytes, format_seconds
 if TYPE_CHECKING:
     from course_utils.memory.formulas.estimate import Estimate
     from course_utils.memory.formulas.trial import Trial
+    from course_utils.memory.planning.changes import Change
     from course_utils.memory.trace.log import Log
 
 CONTEXT = (int(0.3 * GiB), int(0.6 * GiB))
@@ -29,25 +30,72 @@ _WIDE = 68
 """Characters of words beside a row's numbers."""
 _OWN_LOOP = " 'own loop': you write the training loop yourself; neither has a setting for it."
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
-CARDS = "fewest cards by ZeRO-3"
-"""What this is called among the largest sizes."""
+LARGEST_BATCH, LONGEST_SEQUENCE, FEWEST_CARDS = "largest batch", "longest sequence", "fewest cards by ZeRO-3"
+"""The keys of `Plan.largest`."""
+
+
+class Need(NamedTuple):
+    """Bytes of a card: `least` with what is allocated and a small context, `most` with what is reserved and a large one."""
+
+    least: float
+    most: float
+
+    def verdict(self, memory: float) -> str:
+        """`FITS` where the most that is needed is there, `DOES_NOT` where the least is not."""
+        return FITS if self.most <= memory else TIGHT if self.least <= memory else DOES_NOT
+
+    def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
+        """The cards in `hardware.MACHINES` of which this is the verdict where `offered` of their memory is there."""
+        return tuple(name for name, card in MACHINES.items() if self.verdict(offered * card.memory) == verdict)
+
+    def __str__(self):
+        return " to ".join(map(format_bytes, self))
 
 
 @dataclass(frozen=True)
-class Option:
-    """A change, or several, beside what is: differences in bytes, seconds and bytes on the wire. `fits` on this card."""
+class Row:
+    """One change, or several together: its verdict, and by how much bytes, seconds and bytes on the wire then differ."""
 
     names: tuple[str, ...]
     level: int
     costs: str
     peak: int
-    need: tuple[int, int]
+    need: Need
     verdict: str
     saves: int
     seconds: float
     sent: int
     how: str
     recipe: Recipe = field(repr=False)
+
+    @property
+    def headline(self) -> str:
+        """The changes, once they are known to fit."""
+        return f"Fits: {' + '.join(self.names)}."
+
+    @classmethod
+    def of(
+        cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial", how: str, remarks: Iterable[str] = ()
+    ) -> "Row":
+        """The row in `plan` of `changes`, with which a step is `trial`; `remarks` are added to what they cost."""
+        need = needs(trial.log, trial.recipe.device)
+        return cls(
+            names=tuple(change.name for change in changes),
+            level=max(change.level for change in changes),
+            costs="; ".join(dict.fromkeys([*(change.costs for change in changes), *remarks])),
+            peak=trial.log.peak,
+            need=need,
+            verdict=need.verdict(plan.memory),
+            saves=plan.trial.log.peak - trial.log.peak,
+            seconds=trial.seconds - plan.trial.seconds,
+            sent=trial.sent - plan.trial.sent,
+            how=how,
+            recipe=trial.recipe,
+        )
+
+    def json(self) -> dict:
+        """The row as JSON holds it; seconds are None without a machine."""
+        return {**vars(self), "seconds": _spell_for_json(self.seconds), "recipe": plain_recipe(self.recipe)}
 
 
 @dataclass(frozen=True)
@@ -67,22 +115,21 @@ class Plan:
     memory: int
     estimate: "Estimate" = field(repr=False)
     trial: "Trial" = field(repr=False)
-    need: tuple[int, int]
+    need: Need
     verdict: str
-    rows: tuple[Option, ...] = ()
+    rows: tuple[Row, ...] = ()
     helpless: tuple[str, ...] = ()
     largest: dict[str, int | None] = field(default_factory=dict)
     unrated: tuple[str, ...] = ()
     why_no_seconds: str = ""
     most_cards: int = 0
-    nearest: Option | None = None
+    nearest: Row | None = None
     open_ended: tuple[str, ...] = ()
 
     @property
     def headline(self) -> str:
         """The verdict, and the bytes that it stands on."""
-        least, most = map(format_bytes, self.need)
-        return f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {least} to {most}."
+        return f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {self.need}."
 
     def __str__(self):
         peak = self.estimate.peak_instant
@@ -95,12 +142,12 @@ class Plan:
             *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
         ]
         if self.recipe.device == "cuda":
-            reserved, width = format_bytes(self.trial.log.reserved), self.need[1] / self.need[0] - 1
+            reserved, width = format_bytes(self.trial.log.reserved), self.need.most / self.need.least - 1
             how = f"The upper estimate is {width:.0%} above the lower. Known from {self.estimate.how}"
             lines.append(f"The allocator reserves {reserved}. {how}.")
-            on = {verdict: name_cards(self.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
+            on = {verdict: name_cards(self.need.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
             lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
-            lines.append(self._by_the_label())
+            lines.append(self._remark_on_label())
         else:
             lines.append(f"Known from {self.estimate.how}.")
         if self.why_no_seconds:
@@ -118,9 +165,8 @@ class Plan:
                 lines += [f"To train by row N: --row N --emit train, or trl.{by_hand}"]
             lines += ["Not every combination was tried: others may fit too."]
         if self.nearest:
-            names, (least, most) = " + ".join(self.nearest.names), map(format_bytes, self.nearest.need)
             gentler = "Of what disturbs less, nothing was found that is sure to fit. " if any_fits else ""
-            lines += ["", f"{gentler}Nearest: {names}. It needs {least} to {most}."]
+            lines += ["", f"{gentler}Nearest: {' + '.join(self.nearest.names)}. It needs {self.nearest.need}."]
         if self.helpless:
             lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
         if self.unrated:
@@ -130,25 +176,22 @@ class Plan:
         sizes |= {name: f"{sizes[name]} or more" for name in self.open_ended}
         if sizes:
             lines += ["", "; ".join(f"{name}: {value}" for name, value in sizes.items())]
-        if self.largest.get(CARDS, 1) is None:
+        if self.largest.get(FEWEST_CARDS, 1) is None:
             lines += ["", f"ZeRO-3 alone would not make it fit, on up to {self.most_cards} cards."]
         return "\n".join(lines)
 
     __repr__ = __str__
 
-    def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
-        """The cards in `hardware.MACHINES` of which this is the verdict where `offered` of their memory is there."""
-        return cards_of(self.need, verdict, offered)
-
-    def _by_the_label(self) -> str:
+    def _remark_on_label(self) -> str:
         """What to know of a memory that a label says, and which of the cards would not do as well with the least of it."""
-        worse = {v: [card for card in self.cards(v, OFFERED) if card not in self.cards(v)] for v in (TIGHT, DOES_NOT)}
+        cards_of = self.need.cards
+        worse = {v: [card for card in cards_of(v, OFFERED) if card not in cards_of(v)] for v in (TIGHT, DOES_NOT)}
         then = [f"{verdict} on {name_cards(cards, self.recipe)}" for verdict, cards in worse.items() if cards]
         advice = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
         return f"{advice} With 8 % less: {'; '.join(then)}." if then else advice
 
     def json(self) -> dict:
-        """All of it as plain values; seconds are None without a machine."""
+        """The plan as JSON holds it; seconds are None without a machine."""
         instants = {}
         for one in self.estimate.instants:
             terms = [{"name": term.name, "bytes": term.bytes} for term in one.parts]
@@ -158,7 +201,7 @@ class Plan:
             "memory": self.memory,
             "verdict": self.verdict,
             "need": list(self.need),
-            "cards": {verdict: list(self.cards(verdict)) for verdict in (FITS, TIGHT)},
+            "cards": {verdict: list(self.need.cards(verdict)) for verdict in (FITS, TIGHT)},
             "reserved": self.trial.log.reserved,
             "host": self.trial.host.peak,
             "seconds": _spell_for_json(self.trial.seconds),
@@ -166,18 +209,13 @@ class Plan:
             "how": self.estimate.how,
             "recipe": plain_recipe(self.recipe),
             "instants": instants,
-            "rows": [plain_row(row) for row in self.rows],
-            "nearest": self.nearest and plain_row(self.nearest),
+            "rows": [row.json() for row in self.rows],
+            "nearest": self.nearest and self.nearest.json(),
             "no help": list(self.helpless),
             "no rate": list(self.unrated),
             "largest": self.largest,
             "or more": list(self.open_ended),
         }
-
-
-def plain_row(row: Option) -> dict:
-    """All of it as plain values."""
-    return {**vars(row), "seconds": _spell_for_json(row.seconds), "recipe": plain_recipe(row.recipe)}
 
 
 def _spell_for_json(seconds: float) -> float | None:
@@ -192,7 +230,7 @@ def _list_fields(recipe: Recipe) -> Iterator[str]:
             yield name if value is True else f"{name}={getattr(value, '__name__', value)}"
 
 
-def table(rows: Sequence[Option]) -> Iterator[str]:
+def table(rows: Sequence[Row]) -> Iterator[str]:
     """Rows as text: numbers in columns, where they are known of any row, and beside them what is changed and what it costs."""
 
     def signed(size: int) -> str:
@@ -226,27 +264,18 @@ def table(rows: Sequence[Option]) -> Iterator[str]:
         yield from (" " * len(heads) + more for more in words[1:])
 
 
-def needs(log: "Log", device: str) -> tuple[int, int]:
-    """Bytes of a card: at least what is allocated and a small context, at most what is reserved and a large one."""
-    return needs_for(log.peak, log.peak if device == "cpu" else log.reserved, device)
-
-
-def needs_for(peak: int, reserved: int, device: str) -> tuple[int, int]:
-    """As `needs`, of bytes at the peak and bytes reserved, which no CPU has."""
+def needs(log: "Log", device: str, *, replay: bool = True) -> Need:
+    """What a card needs for a step; without `replay` of the allocator, as if it reserved no more than the peak."""
     if device == "cpu":
-        return int(peak * (1 - ERROR)), int(peak * (1 + ERROR))
-    least = int(peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
-    return least, int(reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1])
+        return Need(int(log.peak * (1 - ERROR)), int(log.peak * (1 + ERROR)))
+    least = int(log.peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
+    reserved = log.reserved if replay else log.peak
+    return Need(least, int(reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1]))
 
 
-def verdict_of(need: tuple[int, int], memory: float) -> str:
-    """`FITS` where the most that is needed is there, `DOES_NOT` where the least is not."""
-    return FITS if need[1] <= memory else TIGHT if need[0] <= memory else DOES_NOT
-
-
-def cards_of(need: tuple[int, int], verdict: str, offered: float = 1.0) -> tuple[str, ...]:
-    """The cards in `hardware.MACHINES` of which this is the verdict where `offered` of their memory is there."""
-    return tuple(name for name, card in MACHINES.items() if verdict_of(need, offered * card.memory) == verdict)
+def fits(log: "Log", device: str, memory: float) -> bool:
+    """Whether a step fits; where not even its peak does, the allocator is not replayed."""
+    return all(needs(log, device, replay=replay).most <= memory for replay in (False, True))
 
 
 def name_cards(names: Sequence[str], recipe: Recipe) -> str:

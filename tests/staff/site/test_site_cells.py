@@ -19,7 +19,7 @@ from course_staff.site.cells import (
 from course_utils.cli import plan as command_line
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.trial import attempt
-from course_utils.memory.planning.verdict import FITS, needs, verdict_of
+from course_utils.memory.planning.verdict import FITS, Need, needs
 from course_utils.memory.step.model import source_of
 
 QUESTIONS = 200
@@ -71,7 +71,7 @@ def test_what_disturbs_least_comes_first():
 
 def test_a_row_names_the_cards_of_least_memory_and_what_they_lack():
     for row in rows_of(MODELS[0], 1, 512):
-        fitting = [card for card in MACHINES.values() if verdict_of((row["least"], row["most"]), card.memory) == FITS]
+        fitting = [card for card in MACHINES.values() if Need(row["least"], row["most"]).verdict(card.memory) == FITS]
         assert (row["fits"] == "none") == (not fitting)
         for card in fitting:
             shown = card.name in row["fits"].partition(" and ")[0].replace(" (no bfloat16)", "").split(", ")

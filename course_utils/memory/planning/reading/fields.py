@@ -15,12 +15,12 @@ AT_LEAST, UNKNOWN = "at least", "unknown"
 _NO_FILE = f"{UNKNOWN}: no file says"
 _OF_ADAPTERS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
 _TAKEN_APART = ("attention", "eval_batch", "lora", *_OF_ADAPTERS)
-_HERE = ("zero_stage", "offload", "ranks")  # keys of several files come to these
-_SAID = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
+_HERE = ("zero_stage", "offload", "ranks")  # fields that more than one file can set
+_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
 
 
 @dataclass(frozen=True)
-class Model:
+class PublishedFacts:
     """What settings need to know of a model, of which `dtype` is that of its published weights."""
 
     family: str | None = None
@@ -42,7 +42,7 @@ class Reading:
     model: str
     settings: Settings = field(default_factory=dict, repr=False)
     tool: Tool | None = None
-    about: Model = Model()
+    about: PublishedFacts = PublishedFacts()
     provenance: dict[str, str] = field(default_factory=dict)
     fields: dict[str, object] = field(default_factory=dict)
     unmodelled: dict[str, str] = field(default_factory=dict)
@@ -208,16 +208,20 @@ class Reading:
             if mixed is not None and mixed.value in ("bf16", "fp16"):
                 self._put("precision", "autocast" if mixed.value == "bf16" else "fp16", mixed.where)
             return
-        is_bf16, is_fp16 = (self._is_on(key, "precision") for key in ("bf16", "fp16"))
-        if is_bf16 and is_fp16:
-            if {"bf16", "fp16"} <= self.settings.keys():
+        on = [key for key in ("bf16", "fp16") if self._is_on(key, "precision")]
+        if len(on) == 2:
+            if {*on} <= self.settings.keys():
                 raise CourseError(f"bf16 ({bf16.where}) and fp16 ({fp16.where}) exclude each other; leave one out.")
-            is_bf16, is_fp16 = ("bf16" in self.settings), ("fp16" in self.settings)
-        half = fp16 if is_fp16 or bf16 is None else bf16
-        if "deepspeed_shards" in self.settings and (is_bf16 or is_fp16):  # it keeps its own copies in float32
+            on = [key for key in on if key in self.settings]
+        half = fp16 if "fp16" in on or bf16 is None else bf16
+        if "deepspeed_shards" in self.settings and on:  # it keeps its own copies in float32
             shares = self.fields.get("ranks", 1) != 1 and self.fields.get("zero_stage")
             self._put("precision", "autocast" if shares else "bf16-masters", half.where)
-            return
+        else:
+            self._read_dtype(on, half)
+
+    def _read_dtype(self, on: list[str], half: Value) -> None:
+        """The precision by the dtype of the weights, with autocast in what is `on`."""
         dtype = self._get("dtype", "precision") or Value("float32", half.where)
         width, where = str(dtype.value).removeprefix("torch."), dtype.where
         if width in ("auto", "None"):
@@ -226,14 +230,14 @@ class Reading:
             if self.about.dtype is None:
                 self.unmodelled["precision"] = f"{_NO_FILE} in which dtype weights are loaded; say it with --precision"
         if width == "float32":
-            self._put("precision", "autocast" if is_bf16 else "fp16" if is_fp16 else "fp32", half.where)
+            self._put("precision", "autocast" if "bf16" in on else "fp16" if on else "fp32", half.where)
         elif width in ("bfloat16", "float16"):
             self._put("precision", "bf16", where)
             if width == "float16":
                 self._say_unmodelled("float16_weights", Value(width, where))
             if self.fields.get("quantized") and not self.fields.get("upcast") and self.tool.loop != "trl":
                 self._say_unmodelled("float32_adapters", Value(width, where))
-            if is_bf16 or is_fp16:
+            if on:
                 self.remarks.append(
                     f"Autocast ({half.where}) over weights in {width} ({where}) is planned as all in bfloat16; norms that are "
                     "PyTorch's own are then in float32, and take more."
@@ -258,7 +262,7 @@ class Reading:
             if key in tables().unmodelled and value.value not in (None, False, "", "no", [], {}, alone):
                 self._say_unmodelled(key, value)
         kind = self.settings.get("class")
-        if kind is not None and _head(kind.value) != _head(self.about.architecture or "ForCausalLM"):
+        if kind is not None and _task_of_class(kind.value) != _task_of_class(self.about.architecture or "ForCausalLM"):
             self._read_head(kind)
         if self.about.quantized:
             self._say_unmodelled("other_quantization", Value(True, f"{self.about.quantized} in its config.json"))
@@ -269,7 +273,7 @@ class Reading:
             self.unmodelled["trl_loss"] = f"{UNKNOWN}: {loss.where} chooses another loss than the plan's"
 
     def _read_head(self, kind: Value) -> None:
-        if not _head(kind.value):  # it has no loss of its own, so the script makes one
+        if not _task_of_class(kind.value):  # it has no loss of its own, so the script makes one
             planned = self.about.architecture or "language model"
             self.unmodelled["class"] = (
                 f"{UNKNOWN}: {kind.value} ({kind.where}) has no head, and a {planned} is planned; for a module of your own "
@@ -301,7 +305,7 @@ def _plain_keys() -> dict[str, str]:
     return {name: key for name, key in keys.items() if key} | {name: name for name in _HERE}
 
 
-def _head(kind: str) -> str:
+def _task_of_class(kind: str) -> str:
     """What a class of Transformers ends in: `CausalLM`; empty for a model without a head."""
     for old, new in (("LMHeadModel", "ForCausalLM"), ("ForConditionalGeneration", "ForSeq2SeqLM")):
         kind = kind.replace(old, new)
@@ -335,7 +339,7 @@ def _number(key: str, value: Value) -> float:
 
 
 def _switch(key: str, value: Value) -> bool:
-    switch = _SAID.get(str(value.value).lower())
+    switch = _TRUTHS.get(str(value.value).lower())
     if switch is None:
         raise CourseError(f"{value.where}: {key} must be true or false, not {value.value!r}.")
     return switch

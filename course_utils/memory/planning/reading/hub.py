@@ -9,7 +9,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from course_utils.errors import CourseError
-from course_utils.memory.planning.reading.fields import Model
+from course_utils.memory.planning.reading.fields import PublishedFacts
+from course_utils.models import NAMES, PUBLIC, known_as
 from course_utils.settings import settings, variables
 
 SECONDS = 3.0
@@ -28,8 +29,6 @@ def find_model(name: str) -> str:
     """
     if not _ID.fullmatch(name) or name.endswith(".json") or Path(name).exists():
         return name
-    from course_utils.models import NAMES, PUBLIC, known_as
-
     if known_as(name) in NAMES:
         return name
     if (cached := _find_in_cache(name)) is not None:
@@ -95,10 +94,8 @@ def _ask(name: str, otherwise: str) -> str:
     )
 
 
-def describe(name: str) -> Model:
+def describe(name: str) -> PublishedFacts:
     """What settings need to know of a model that `find_model` found; nothing where it is no configuration."""
-    from course_utils.models import PUBLIC, known_as
-
     path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     if path.suffix == ".json" and path.is_file():
         try:
@@ -108,13 +105,13 @@ def describe(name: str) -> Model:
             method = (config.get("quantization_config") or {}).get("quant_method")
             dtypes = [one.get(key) for one in (config, inner) for key in ("dtype", "torch_dtype")]
             dtype = next((str(one) for one in dtypes if one), "float32")
-            return Model(config.get("model_type"), dtype, method, architecture)
+            return PublishedFacts(config.get("model_type"), dtype, method, architecture)
         except (OSError, ValueError, AttributeError):
-            return Model()  # its own reader says what is wrong
+            return PublishedFacts()  # its own reader says what is wrong
     public = known_as(name)
     if public not in PUBLIC:
-        return Model()
+        return PublishedFacts()
     architecture = PUBLIC[public].architecture
     family = re.sub(r"(For|LM|Model).*", "", architecture).lower()
     dtype = next((dtype for begin, dtype in _OLD_DTYPES.items() if public.startswith(begin)), "bfloat16")
-    return Model(family, dtype, None, architecture)
+    return PublishedFacts(family, dtype, None, architecture)

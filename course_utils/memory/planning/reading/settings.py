@@ -2,8 +2,6 @@
 
 import ast
 import operator
-import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,6 @@ import yaml
 
 from course_utils.errors import CourseError
 
-LAUNCH = "launch line"
 _LARGEST = 2**20  # bytes of a file that somebody wrote
 _TO_JSON = 'python -c "import torch; print(torch.load({!r}, weights_only=False).to_json_string())" > args.json'
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -34,6 +31,12 @@ class Computed:
 
 
 Settings = dict[str, Value]
+
+
+def require_file(path: Path) -> None:
+    """Raises `CourseError` where there is none."""
+    if not path.is_file():
+        raise CourseError(f"There is no file {path} in {Path.cwd().name}/; start course plan where you train.")
 
 
 def text_of(path: Path) -> str:
@@ -103,64 +106,72 @@ def read_script(path: Path, given: Settings | None = None) -> Script:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f" (line {error.lineno})" if getattr(error, "lineno", None) else ""
         raise CourseError(f"{path} is no Python that can be read{line}.") from None
-    nodes = list(ast.walk(tree))
-    stores = [node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
-    stores += [node.arg for node in nodes if isinstance(node, ast.arg)]
-    assigned = [
-        (target.id, node.value)
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    ]
-    constants = {name: value for name, value in assigned if stores.count(name) == 1}
-    options = _options_in(nodes)
-    parsers = {name for name, value in assigned if ast.unparse(getattr(value, "func", value)).endswith(".parse_args")}
-
-    def value_of(node: ast.expr, depth: int = 0) -> object:
-        """What an expression says; raises `ValueError` where it is computed."""
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in parsers:
-            if given and node.attr in given and node.attr in options:
-                return given[node.attr].value
-            if options.get(node.attr) is not None:
-                return value_of(options[node.attr], depth + 1)
-        if isinstance(node, ast.Name) and node.id in constants and depth < 20:
-            return value_of(constants[node.id], depth + 1)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
-            return node.attr
-        if isinstance(node, ast.List | ast.Tuple):
-            return [value_of(one, depth) for one in node.elts]
-        if isinstance(node, ast.Dict) and None not in node.keys:
-            pairs = zip(node.keys, node.values, strict=True)
-            return {str(value_of(key, depth)): value_of(one, depth) for key, one in pairs}
-        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            sides = [value_of(side, depth) for side in (node.left, node.right)]
-            if all(type(side) in (int, float) and abs(side) < 1e12 for side in sides):
-                return _ARITHMETIC[type(node.op)](*sides)
-        raise ValueError
-
-    def read(node: ast.expr) -> Value:
-        where = f"{path.name}:{node.lineno}"
-        try:
-            return Value(value_of(node), where)
-        except (ValueError, ArithmeticError):
-            return Value(Computed(ast.unparse(node)), where)
-
+    reader = _ScriptReader(path.name, list(ast.walk(tree)), given or {})
     calls: dict[str, list[Settings]] = {}
-    for node in sorted((one for one in nodes if isinstance(one, ast.Call)), key=lambda one: one.lineno):
-        arguments = {str(place): read(one) for place, one in enumerate(node.args)}
-        for keyword in node.keywords:
-            value = read(keyword.value)
+    for node in sorted((one for one in reader.nodes if isinstance(one, ast.Call)), key=lambda one: one.lineno):
+        calls.setdefault(ast.unparse(node.func), []).append(reader.read_arguments(node))
+    names = {getattr(node, "id", getattr(node, "attr", "")) for node in reader.nodes}
+    return Script(calls, frozenset(names), frozenset(reader.options))
+
+
+class _ScriptReader:
+    """What is known of a script's values: its constants, and the `options` of its parsers with what is `given` for them."""
+
+    def __init__(self, file: str, nodes: list[ast.AST], given: Settings):
+        self.file, self.nodes, self.given = file, nodes, given
+        assigned = []
+        for node in nodes:
+            if isinstance(node, ast.Assign):
+                assigned += [(one.id, node.value) for one in node.targets if isinstance(one, ast.Name)]
+        stores = [node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
+        stores += [node.arg for node in nodes if isinstance(node, ast.arg)]
+        self.constants = {name: value for name, value in assigned if stores.count(name) == 1}
+        self.options = _options_in(nodes)
+        called = [(name, ast.unparse(getattr(value, "func", value))) for name, value in assigned]
+        self.parsers = {name for name, function in called if function.endswith(".parse_args")}
+
+    def read_arguments(self, call: ast.Call) -> Settings:
+        """By place or name; `**` is what is handed over by it, and `()` says where the call stands."""
+        arguments = {str(place): self.read(one) for place, one in enumerate(call.args)}
+        for keyword in call.keywords:
+            value = self.read(keyword.value)
             if keyword.arg is None and isinstance(value.value, dict):
                 arguments |= {key: Value(one, value.where) for key, one in value.value.items()}
             else:
                 arguments[keyword.arg or "**"] = value
-        arguments["()"] = Value(None, f"{path.name}:{node.lineno}")
-        calls.setdefault(ast.unparse(node.func), []).append(arguments)
-    names = {getattr(node, "id", getattr(node, "attr", "")) for node in nodes}
-    return Script(calls, frozenset(names), frozenset(options))
+        return arguments | {"()": Value(None, f"{self.file}:{call.lineno}")}
+
+    def read(self, node: ast.expr) -> Value:
+        where = f"{self.file}:{node.lineno}"
+        try:
+            return Value(self.evaluate(node), where)
+        except (ValueError, ArithmeticError):
+            return Value(Computed(ast.unparse(node)), where)
+
+    def evaluate(self, node: ast.expr, depth: int = 0) -> object:
+        """What an expression says; raises `ValueError` where it is computed."""
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner in self.parsers and name in self.options:
+                if name in self.given:
+                    return self.given[name].value
+                if self.options[name] is not None:
+                    return self.evaluate(self.options[name], depth + 1)
+            case ast.Name(id=name) if name in self.constants and depth < 20:
+                return self.evaluate(self.constants[name], depth + 1)
+            case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+                return name
+            case ast.List(elts=inner) | ast.Tuple(elts=inner):
+                return [self.evaluate(one, depth) for one in inner]
+            case ast.Dict(keys=keys, values=values) if None not in keys:
+                pairs = zip(keys, values, strict=True)
+                return {str(self.evaluate(key, depth)): self.evaluate(one, depth) for key, one in pairs}
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+                sides = [self.evaluate(side, depth) for side in (left, right)]
+                if all(type(side) in (int, float) and abs(side) < 1e12 for side in sides):
+                    return _ARITHMETIC[type(op)](*sides)
+        raise ValueError
 
 
 def _options_in(nodes: list[ast.AST]) -> dict[str, ast.expr | None]:
@@ -174,78 +185,3 @@ def _options_in(nodes: list[ast.AST]) -> dict[str, ast.expr | None]:
             default = keywords.get("default", ast.Constant(False) if is_switch else None)
             options |= {flag.lstrip("-").replace("-", "_"): default for flag in flags}
     return options
-
-
-_LAUNCHERS = {
-    "accelerate": "launch",
-    "llamafactory-cli": "train",
-    "axolotl": "train",
-    "trl": "",
-    "torchrun": "",
-    "deepspeed": "",
-    "python": "",
-}
-_AS_MODULE = {"torch.distributed.run": ["torchrun"], "accelerate.commands.launch": ["accelerate", "launch"]}
-
-
-def read_launch(words: list[str]) -> tuple[str, Settings, str, Settings, list[str]]:
-    """Of a launch line the launcher, its flags, the target that it runs, and the target's arguments and files.
-
-    Such a line is `accelerate launch --num_processes 2 sft.py --bf16 true`; raises `CourseError` for another.
-    """
-    try:
-        words = shlex.split(words[0]) if len(words) == 1 else [word for word in words if word.strip("\\ \n")]
-    except ValueError as error:
-        raise CourseError(f"The launch line cannot be taken apart: {error}.") from None
-    # What stands before a command.
-    while words and (re.match(r"[A-Za-z_]\w*=", words[0]) or words[0] in ("uv", "run", "srun")):
-        words = words[1:]
-    if words and words[0].endswith(".py"):  # as `uv run` starts a script
-        words = ["python", *words]
-    launcher = re.sub(r"^python[\d.]+$", "python", Path(words[0]).name) if words else ""
-    if launcher == "python" and len(words) > 2 and words[1] == "-m" and words[2] in _AS_MODULE:
-        words = [*_AS_MODULE[words[2]], *words[3:]]
-        launcher = words[0]
-    order = _LAUNCHERS.get(launcher)
-    if order is None or order and words[1:2] != [order]:
-        launchers = ", ".join(" ".join(filter(None, pair)) for pair in _LAUNCHERS.items())
-        raise CourseError(
-            f"{' '.join(words[:2])!r} starts no training that can be read; after -- give one of {launchers}, as you type it."
-        )
-    words = words[2:] if order else words[1:]
-    ends = (".py", ".yaml", ".yml", ".json")
-
-    def is_target(at: int) -> bool:
-        before = words[at - 1] if at else ""
-        is_named = before in ("-m", "--module") or (launcher == "trl" and not at)
-        return is_named or words[at].endswith(ends[0] if before.startswith("-") else ends)
-
-    place = next(filter(is_target, range(len(words))), None)
-    if place is None or words[place].startswith("-"):
-        raise CourseError(f"The launch line of {launcher} names nothing to run; give it whole, as you type it.")
-    return launcher, _flags(words[:place])[0], words[place], *_flags(words[place + 1 :])
-
-
-def _flags(words: list[str]) -> tuple[Settings, list[str]]:
-    """`--name value`, `--name=value`, `--name` alone and `name=value`, with underscores in names; and words that are neither."""
-    by_flag, alone, name = {}, [], None
-    for word in words:
-        if match := re.fullmatch(r"-{0,2}([A-Za-z][\w.-]*)=(.*)", word, re.DOTALL):
-            by_flag[match[1].replace("-", "_")], name = [_read_word(match[2])], None
-        elif re.match(r"-{1,2}[A-Za-z]", word):
-            name = word.lstrip("-").replace("-", "_")
-            by_flag[name] = []
-        elif name is None:
-            alone.append(word)
-        else:
-            by_flag[name].append(_read_word(word))
-    values = {key: many if len(many) > 1 else many[0] if many else True for key, many in by_flag.items()}
-    return {key: Value(value, LAUNCH) for key, value in values.items()}, alone
-
-
-def _read_word(word: str) -> object:
-    """A value of a command as YAML reads it: 2 is a number and true is true; text where it is no YAML."""
-    try:
-        return yaml.safe_load(word)
-    except (yaml.YAMLError, ValueError):
-        return word

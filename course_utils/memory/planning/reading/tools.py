@@ -17,7 +17,7 @@ _NO_BOUND = ("max_length", "max_grad_norm")
 
 @dataclass(frozen=True)
 class Tool:
-    """One that trains: the `key` of it, its `name` with its version, the `loop` that it runs (empty: one of the user's).
+    """A tool whose files are read: its `key`, its `name` with its version, the `loop` that it runs (empty: one of the user's).
 
     `defaults` are by TRL's words, `rename` has those for its own, and `known_by` are keys that a file of no other tool has.
     """
@@ -76,7 +76,7 @@ def kind_of(settings: Settings) -> Tool | None:
     return next((tools[key] for key in order if settings.keys() & set(tools[key].known_by)), None)
 
 
-def _is(settings: Settings, key: str, *values: object) -> bool:
+def _is_on(settings: Settings, key: str, *values: object) -> bool:
     """Whether a key has one of these values, or without any is on."""
     value = settings.get(key, Value(None, "")).value
     return value in values if values else bool(value)
@@ -94,7 +94,7 @@ def _from_trainer(settings: Settings, tool: Tool) -> Settings:
         for key, new in (("offload_params", "offload"), ("activation_checkpointing", "gradient_checkpointing")):
             inner = settings.get(f"fsdp_config.{key}") or settings.get(f"fsdp_config.fsdp_{key}")
             settings |= {new: inner} if inner and inner.value else {}
-        if not any(_is(settings, f"fsdp_config.{key}", 2, "2") for key in ("version", "fsdp_version")):
+        if not any(_is_on(settings, f"fsdp_config.{key}", 2, "2") for key in ("version", "fsdp_version")):
             settings["fsdp1"] = fsdp
     inside = {key.removeprefix("deepspeed."): one for key, one in settings.items() if key.startswith("deepspeed.")}
     return (tables().tools["deepspeed"].translate(inside) if inside else {}) | settings
@@ -129,11 +129,11 @@ def _from_accelerate(settings: Settings, tool: Tool) -> Settings:
     dynamo = settings.get("dynamo_config.dynamo_backend") or settings.get("dynamo_backend")
     if dynamo and str(dynamo.value).lower() not in ("no", "false"):
         settings["torch_compile"] = Value(True, dynamo.where)
-    if _is(settings, "mixed_precision", "fp8"):
+    if _is_on(settings, "mixed_precision", "fp8"):
         settings["fp8"] = settings["mixed_precision"]
     words = {"ranks", "use_cpu", "torch_compile", "mixed_precision", "fp8"}
     words |= {"gradient_accumulation_steps", "parallelism_config"}
-    if kind.value == "FSDP" or _is(settings, "use_fsdp"):
+    if kind.value == "FSDP" or _is_on(settings, "use_fsdp"):
         words |= {"zero_stage", "offload", "gradient_checkpointing", "fsdp1", "hybrid_shard"}
         version = settings.get("fsdp_version") or tool.default("fsdp_version")
         how = settings.get("fsdp_sharding_strategy") or settings.get("fsdp_reshard_after_forward")
@@ -142,7 +142,7 @@ def _from_accelerate(settings: Settings, tool: Tool) -> Settings:
         settings["zero_stage"] = Value(0 if how.value == "NO_SHARD" else stage, how.where)
         settings |= {"fsdp1": version} if str(version.value) != "2" else {}
         settings |= {"hybrid_shard": how} if "HYBRID" in str(how.value) else {}
-    elif kind.value == "DEEPSPEED" or _is(settings, "use_deepspeed"):
+    elif kind.value == "DEEPSPEED" or _is_on(settings, "use_deepspeed"):
         settings |= _from_deepspeed(settings, tool)
         words |= {"zero_stage", "offload", "deepspeed", "max_grad_norm", "deepspeed_shards"}
     return {key: value for key, value in settings.items() if key in words or key.startswith("megatron_lm_config")}
@@ -159,7 +159,7 @@ def _from_llama_factory(settings: Settings, tool: Tool) -> Settings:
         off = settings["disable_gradient_checkpointing"]
         settings["gradient_checkpointing"] = Value(not off.value, off.where)
     if bits := settings.get("quantization_bit"):
-        fits = bits.value == 4 and _is(settings, "quantization_method", None, "bnb", "bitsandbytes", "BNB")
+        fits = bits.value == 4 and _is_on(settings, "quantization_method", None, "bnb", "bitsandbytes", "BNB")
         settings["load_in_4bit" if fits else "other_quantization"] = Value(True, bits.where)
     if flash := settings.get("attn_implementation"):
         named = {"auto": "sdpa", "disabled": "eager"}
@@ -167,11 +167,11 @@ def _from_llama_factory(settings: Settings, tool: Tool) -> Settings:
     settings["dtype"] = Value("float32", f"as {tool.name} trains")
     for key, dtype in (("fp16", "float16"), ("bf16", "bfloat16"), ("pure_bf16", "bfloat16")):
         # Frozen weights lie in the products' dtype.
-        if _is(settings, key) and (kind.value == "lora" or key == "pure_bf16"):
+        if _is_on(settings, key) and (kind.value == "lora" or key == "pure_bf16"):
             settings["dtype"] = Value(dtype, settings[key].where)
     if values["stage"].value not in ("sft", "pt"):
         settings["rl"] = values["stage"]
-    if _is(settings, "use_galore"):
+    if _is_on(settings, "use_galore"):
         rank = values["galore_rank"]
         settings["optim"] = Value("galore_adamw", settings["use_galore"].where)
         settings["optim_args"] = Value(f"rank={rank.value}", rank.where)
@@ -179,23 +179,23 @@ def _from_llama_factory(settings: Settings, tool: Tool) -> Settings:
 
 
 def _from_axolotl(settings: Settings, tool: Tool) -> Settings:
-    if _is(settings, "fsdp_config"):
+    if _is_on(settings, "fsdp_config"):
         settings.setdefault("fsdp", Value("full_shard", settings["fsdp_config"].where))
     settings = _from_trainer(settings, tool)
     if adapter := settings.get("adapter"):
         settings["use_peft"] = Value(adapter.value in ("lora", "qlora"), adapter.where)
         settings |= {"other_method": adapter} if adapter.value not in ("lora", "qlora", "") else {}
-    if _is(settings, "lora_target_linear"):
+    if _is_on(settings, "lora_target_linear"):
         settings["lora_target_modules"] = Value("all-linear", settings["lora_target_linear"].where)
-    if _is(settings, "flex_attention"):
+    if _is_on(settings, "flex_attention"):
         settings["attn_implementation"] = Value("flex_attention", settings["flex_attention"].where)
     settings["dtype"] = Value("float32", f"as {tool.name} trains")
-    if not _is(settings, "fp16"):
+    if not _is_on(settings, "fp16"):
         settings.setdefault("bf16", tool.default("bf16"))
     for key, dtype in (("fp16", "float16"), ("float16", "float16"), ("bf16", "bfloat16"), ("bfloat16", "bfloat16")):
-        if _is(settings, key):  # also where it says auto, on a card that has it
+        if _is_on(settings, key):  # also where it says auto, on a card that has it
             settings |= {key: Value(True, settings[key].where), "dtype": Value(dtype, settings[key].where)}
-    if _is(settings, "val_set_size"):
+    if _is_on(settings, "val_set_size"):
         batch = settings.get("per_device_train_batch_size") or tool.default("per_device_train_batch_size")
         settings.setdefault("per_device_eval_batch_size", batch)
         settings.setdefault("eval_strategy", Value("steps", settings["val_set_size"].where))

@@ -1,0 +1,45 @@
+"""What `course plan` tells somebody who waits."""
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from course_utils.memory.planning.verdict import Plan, Row
+
+LONG = 5.0
+"""Seconds after which somebody who sees no counter wants to know."""
+_OFTEN = 30.0  # seconds after which they wonder whether it still goes on
+
+
+class Progress:
+    """A counter in a terminal, with each result as soon as it is known; elsewhere a line now and then."""
+
+    def __init__(self):
+        self.begun, self.is_terminal, self.last_line = time.monotonic(), sys.stderr.isatty(), 0.0
+
+    def say(self, what_now: str) -> None:
+        """What is being done."""
+        passed = time.monotonic() - self.begun
+        if self.is_terminal and passed > 1:
+            note(f"\r\033[K{passed:.0f} s: {what_now}", end="")
+        elif passed > LONG and not self.last_line:
+            self.last_line = passed
+            note("Planning takes half a minute for most models, minutes for some. The answer is then cached.")
+        elif self.last_line and passed > self.last_line + _OFTEN:
+            self.last_line = passed
+            note(f"{passed:.0f} s: {what_now}")
+
+    def show(self, part: "Plan | Row") -> None:
+        """The verdict, or a row that fits."""
+        if self.is_terminal:
+            note(f"\r\033[K{part.headline}")
+
+    def close(self) -> None:
+        """Take the counter away."""
+        note("\r\033[K" * self.is_terminal, end="")
+
+
+def note(text: str, end: str = "\n") -> None:
+    """To whom a pipe does not reach."""
+    print(text, end=end, file=sys.stderr, flush=True)

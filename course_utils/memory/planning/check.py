@@ -1,0 +1,32 @@
+"""An estimate held against the machine."""
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from course_utils.memory.formulas.estimate import Estimate
+from course_utils.memory.trace.measure import NOT_ATTRIBUTED, measure
+from course_utils.units import format_bytes
+
+
+def check(
+    estimate: Estimate, build: Callable[[], tuple] | None = None, step: Callable[..., object] | None = None
+) -> pd.DataFrame:
+    """Run a few real steps and set each term of the estimate beside what was measured, kind by kind at the measured peak.
+
+    `build` and `step` as for `measure`; by default the estimate's own workload, on this machine. The column `differs` names the
+    kinds that are off by more than 1 % of the peak.
+    """
+    work = estimate.workload
+    measurement = measure(build or work.build, step or work.step, timed=0)
+    predicted = estimate.by_instant().get(measurement.peak_phase, estimate.peak_instant.by_kind)
+    split = measurement.split
+    kinds = [kind for kind in dict.fromkeys([*predicted, *split]) if predicted.get(kind) or split.get(kind)]
+    rows = [{"kind": kind, "predicted": predicted.get(kind, 0), "measured": split.get(kind, 0)} for kind in kinds]
+    rows.append({"kind": "peak", "predicted": estimate.peak, "measured": measurement.peak})
+    frame = pd.DataFrame(rows).set_index("kind")
+    more = frame["measured"] - frame["predicted"]
+    notes = {kind: format_bytes(size) if abs(size) > 0.01 * measurement.peak else "" for kind, size in more.items()}
+    if notes.get(NOT_ATTRIBUTED):
+        notes[NOT_ATTRIBUTED] = "hidden inside operators"
+    return frame.assign(differs=pd.Series(notes))

@@ -1,0 +1,228 @@
+"""What `course plan` is asked about: a model, files, a script, a launch line."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from course_utils.errors import CourseError
+from course_utils.memory.planning.reading.fields import AT_LEAST, UNKNOWN, Reading
+from course_utils.memory.planning.reading.hub import describe, find_model
+from course_utils.memory.planning.reading.launch import read_launch, read_launcher
+from course_utils.memory.planning.reading.settings import (
+    Computed,
+    Script,
+    Settings,
+    Value,
+    read_keys,
+    read_script,
+    require_file,
+    text_of,
+)
+from course_utils.memory.planning.reading.tools import Tool, kind_of, tables
+from course_utils.memory.step.recipe import flag_of
+from course_utils.models import SETTINGS, is_model
+
+_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
+_TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
+_OF_TRAINERS = ("compute_metrics", "optimizers", "max_seq_length", "packing")
+"""What a script hands over to its trainer; the last two by an older TRL's words."""
+_IN_BITS = ("load_in_4bit", "load_in_8bit")
+_NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
+
+
+def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int | None = None) -> Reading:
+    """What `course plan` is asked about: `words` are a model and files in any order, `launch` is the line after `--`.
+
+    A later file counts before an earlier one, and the launch line before all; `ranks` is what a flag says of them, since other
+    values depend on it. No script is run and no pickle opened. Raises `CourseError` for what is none of these, and for a file
+    that says it leaves something out.
+    """
+    words, settings, problems = list(words), {}, {}
+    models = [word for word in words if is_model(word)]
+    files = [word for word in words if word not in models]
+    if len(models) > 1:
+        raise CourseError(f"{models[0]!r} and {models[1]!r} are no files here, so both must be models; give one model.")
+    parts = [_read_file(Path(word), problems) for word in files]
+    if launch is not None:
+        launched, settings = _read_launch(list(launch), problems)
+        parts += launched
+    settings |= _translate(parts)
+    settings |= _read_deepspeed_file(settings, problems)
+    if ranks is not None:
+        settings["ranks"] = Value(ranks, flag_of("ranks"))
+    named = settings.get("model_name_or_path")
+    if models:
+        model = find_model(models[0])
+    elif named is not None and isinstance(named.value, str) and named.value.strip():
+        model = find_model({"gpt2": "gpt2-small"}.get(named.value, named.value))  # not the course's toy of that name
+    else:
+        why = f"{named.where} does not write it down" if named is not None else "Nothing names it"
+        raise CourseError(
+            f"Which model is it? {why}; name it first: course plan llama-3.1-8b {' '.join(words)} --memory 24GB."
+        )
+    tools = [tool for tool, _ in parts]
+    tool = next((one for one in tools if one.loop), tools[0] if tools else None)
+    if tool is None:
+        return Reading(model)
+    result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else named.where})
+    result.unmodelled |= problems
+    return result
+
+
+def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
+    """All keys in TRL's words: those of one tool together, since one decides what another means; a launcher's give way."""
+    merged: dict[str, tuple[Tool, Settings]] = {}
+    for tool, settings in sorted(parts, key=lambda part: bool(part[0].loop)):
+        first, others = merged.get(tool.key, (tool, {}))
+        merged[tool.key] = first, others | settings
+    return {key: value for tool, settings in merged.values() for key, value in tool.translate(settings).items()}
+
+
+def _read_file(path: Path, problems: dict[str, str], given: Settings | None = None) -> tuple[Tool, Settings]:
+    require_file(path)
+    if path.suffix.lower() == ".py":
+        return _read_script(path, problems, given or {})
+    for number, line in enumerate(text_of(path).splitlines(), 1):
+        if line.lower().startswith("# no setting:"):
+            left_out = line.partition(":")[2].strip()
+            raise CourseError(
+                f"{path}:{number} says what this file leaves out: {left_out} Give it as a flag, and delete the line."
+            )
+    settings = read_keys(path)
+    tool = kind_of(settings)
+    if tool is None:
+        raise CourseError(
+            f"{path} has no key by which files of TRL, Trainer, Accelerate, DeepSpeed, LLaMA-Factory or axolotl are known; give "
+            "one of these."
+        )
+    if tool.key == "trainer" and path.suffix.lower() != ".json":  # Trainer itself reads no YAML
+        tool = tables().tools["trl"]
+    if tool.key == "llama-factory" and not settings.get("do_train", Value(False, "")).value:
+        by = ", ".join(key for key in settings if key in tool.known_by)
+        raise CourseError(
+            f"{path} is LLaMA-Factory's, by the key {by}, and does not train, since do_train is not true; give the file "
+            "that does."
+        )
+    _refuse_misspelled(settings, tool)
+    return tool, settings
+
+
+def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
+    """A key that nearly spells one that counts would leave that one at its default, unsaid."""
+    keys = {*tool.defaults, *tool.rename, *tables().unmodelled}
+    keys |= {"model_name_or_path", "lora_target_modules", "attn_implementation"}
+    for key, value in settings.items():
+        near = get_close_matches(key, keys, 1, cutoff=0.9) if key not in keys and len(key) > 5 else []
+        if near and near[0] not in settings:
+            raise CourseError(f"{value.where}: {tool.name} has no key {key!r}; did you mean {near[0]}?")
+
+
+def _read_script(path: Path, problems: dict[str, str], given: Settings) -> tuple[Tool, Settings]:
+    """What a script says; `given` is what its launch line hands over, of which its own parser takes what it knows."""
+    script = read_script(path, given)
+    is_trl = any(name.startswith("SFT") for name in script.names)
+    takes_flags = bool(script.names & {"HfArgumentParser", "TrlParser"})
+    if not (takes_flags or script.names & {*_ARGUMENTS, *_TRAINERS}):
+        raise CourseError(
+            f"{path} makes no TrainingArguments and no SFTConfig; for a module of your own write {path}:FUNCTION."
+        )
+    tool = tables().tools["trl" if is_trl else "trainer"]
+    settings: Settings = {}
+    for function, calls in script.calls.items():
+        owner, _, last = function.rpartition(".")
+        for call in calls:
+            if last in _ARGUMENTS:
+                settings |= {key: value for key, value in call.items() if key.isidentifier()}
+                _refuse_misspelled(settings, tool)
+                _note_computed(call, problems)
+            elif last in _TRAINERS:
+                settings |= {key: call[key] for key in _OF_TRAINERS if key in call}
+                if (model := call.get("model") or call.get("0")) and isinstance(model.value, str):
+                    settings["model_name_or_path"] = model
+            elif "tokenizer" in last.lower() and "max_length" in call:
+                settings["max_length"] = call["max_length"]
+    settings |= _read_model(script, problems)
+    if "optimizers" in settings:
+        where = settings["optimizers"].where
+        problems["optimizer"] = f"{UNKNOWN}: {where} hands over an optimizer; say it with --optimizer"
+    for name in script.names & tables().unmodelled.keys():
+        effect, _, why = tables().unmodelled[name].partition(": ")
+        key = "frozen" if name.startswith("requires_grad") else name
+        problems[key] = f"{effect}: {name} ({path.name}): {why}"
+    if is_trl and any(function.endswith("from_pretrained") for function in _list_loaders(script)):
+        tool = replace(tool, defaults={**tool.defaults, "dtype": "auto"})  # Transformers' own, not TRL's
+    if takes_flags or not script.options:
+        return tool, settings | given
+    return tool, settings
+
+
+def _note_computed(call: Settings, problems: dict[str, str]) -> None:
+    if "**" in call:
+        problems["**"] = f"{UNKNOWN}: {call['**'].where} hands over arguments by ** that are computed"
+
+
+def _list_loaders(script: Script) -> list[str]:
+    """The functions by which a script loads a model."""
+    ends = (".from_pretrained", ".from_config")
+    return [name for name in script.calls if name.endswith(ends) and not any(no in name for no in _NO_MODELS)]
+
+
+def _read_model(script: Script, problems: dict[str, str]) -> Settings:
+    """The model that a script loads, with its dtype, its attention, its adapters and its 4 bits."""
+    settings: Settings = {}
+
+    def take(call: Settings, **names: str) -> None:
+        settings.update({new: call[key] for key, new in names.items() if key in call})
+
+    for function in _list_loaders(script):
+        for call in script.calls[function]:
+            settings["class"] = Value(function.rpartition(".")[0], call["()"].where)
+            take(call, **{"0": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path"})
+            take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype", num_labels="num_labels")
+            take(call, **{key: key for key in ("attn_implementation", *_IN_BITS)})
+    for call in script.calls.get("BitsAndBytesConfig", []):
+        _note_computed(call, problems)
+        take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant", **{key: key for key in _IN_BITS})
+    for call in script.calls.get("LoraConfig", []):
+        _note_computed(call, problems)
+        settings |= {"use_peft": Value(True, call["()"].where), "lora_r": Value(8, "default of peft 0.21")}
+        settings["lora_dropout"] = Value(0.0, "default of peft 0.21")
+        take(call, r="lora_r", **{key: key for key in ("task_type", "lora_dropout", "use_dora")})
+        take(call, **{key: f"lora_{key}" for key in ("target_modules", "target_parameters", "modules_to_save")})
+    for call in script.calls.get("prepare_model_for_kbit_training", []):
+        settings["upcast"] = Value(True, call["()"].where)
+    return settings
+
+
+def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple[Tool, Settings]], Settings]:
+    """The files that a launch line names and its own arguments, each with its tool; and what its launcher says."""
+    launcher, flags, target, arguments, files = read_launch(words)
+    files = [word for word in (target, *files) if word.lower().endswith(SETTINGS)]
+    config = arguments.get("config")
+    parts = []
+    for word in [*files, *([str(config.value)] if config else [])]:
+        parts.append(_read_file(Path(word), problems, arguments))
+    tool = parts[0][0] if parts else None
+    if launcher == "trl":
+        tool = tables().tools["trl"]
+        if target != "sft":
+            problems["rl"] = f"{AT_LEAST}: trl {target}: {tables().unmodelled['rl'].partition(': ')[2]}"
+    if tool is None:
+        raise CourseError(f"{target} is a module that is not read; give its script or file of settings instead.")
+    if not target.endswith(".py"):
+        _refuse_misspelled(arguments, tool)
+        parts.append((tool, arguments))
+    return parts, read_launcher(launcher, flags, problems)
+
+
+def _read_deepspeed_file(settings: Settings, problems: dict[str, str]) -> Settings:
+    """What the file says that `deepspeed: FILE` names; what Trainer says itself counts before it."""
+    named = settings.get("deepspeed")
+    if named is None or not isinstance(named.value, str | Computed) or not named.value:
+        return {}
+    if isinstance(named.value, Computed) or not Path(named.value).is_file():
+        problems["deepspeed"] = f"{UNKNOWN}: {named.where} names a file of DeepSpeed's that is not here"
+        return {}
+    inner = tables().tools["deepspeed"].translate(read_keys(Path(named.value)))
+    return {key: value for key, value in inner.items() if key not in settings}

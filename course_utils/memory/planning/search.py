@@ -1,0 +1,273 @@
+"""The search for changes with which a step fits: each alone, then several together."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import combinations, groupby, product
+from math import inf, isnan, prod
+from typing import NamedTuple
+
+from course_utils.errors import CourseError
+from course_utils.hardware import Machine
+from course_utils.hardware.machine import NoRateError
+from course_utils.memory.formulas.trial import Trial, attempt
+from course_utils.memory.planning.changes import (
+    CHANGES,
+    MOST_ROWS,
+    Change,
+    apply_all,
+    disturbance,
+    fields_set,
+    least_disturbing,
+)
+from course_utils.memory.planning.verdict import FITS, TIGHT, Need, Plan, Row, fits, needs
+from course_utils.memory.step.model import Source
+from course_utils.memory.step.recipe import Recipe
+
+_LEVELS = {change.level for change in CHANGES}
+_EASY = {
+    "keep only the loss",
+    "gradients dropped after the update",
+    "fused optimizer",
+    "fused attention",
+    "micro-batch of 1",
+    "chunked loss",
+}
+"""Changes that cost hardly anything, so that as many as are needed may go with others."""
+_MOST_COSTLY = 3
+"""Changes that cost something in one combination."""
+_MOST_ALTERNATIVES = 4
+"""Combinations that are tried of those with the same gravest changes, beside the smallest of them."""
+_MOST_FAILED = 12
+"""Trials of a level that did not fit in one round, after which no more are tried."""
+_TOO_HIGH = 1.1
+"""A guess of what several changes take together may be as much too high."""
+
+
+class Candidate(NamedTuple):
+    """A combination of changes that should fit. Sorted by its fields, what is to be tried first comes first.
+
+    Those with the same `gravest` changes, how many and which of their level, are alternatives: one that fits makes a row.
+    """
+
+    level: int
+    gravest: tuple[int, tuple[int, ...]]
+    disturbance: tuple[int, tuple[int, ...], bool]
+    changes: tuple[Change, ...]
+
+
+class Search:
+    """Looks for changes of the trial `base` with which it fits: each alone, then up to three that cost something with any that
+    are easy. Those that should fit, by bytes that each left alone, are tried; then those that a row can do without are taken out.
+
+    `plan`, `say` and `show` as in `planning.plan`. `tried` are the trials of each change alone, `rows` what fits, `tight` what
+    nearly does.
+    """
+
+    def __init__(self, source: Source, plan: Plan, machine: Machine | None, say: Callable, show: Callable):
+        self.source, self.plan, self.base, self.machine = source, plan, plan.trial, machine
+        self.say, self.show = say, show
+        self.tried: dict[str, Trial] = {}
+        self.rows: list[Row] = []
+        self.tight: list[tuple[tuple[Change, ...], Need]] = []
+
+    def run(self) -> Plan:
+        """The plan with all rows that are shown, or where nothing fits the five changes that alone lower the peak most."""
+        trials = {}
+        for change, trial in try_each(CHANGES, self.source, self.base.recipe, self.machine, self.say):
+            trials[change.name] = trial
+        self.tried = {name: trial for name, trial in trials.items() if trial is not None}
+        changes = [change for change in CHANGES if change.name in self.tried]
+        alone = [self._make_row((change,), self.tried[change.name]) for change in changes]
+        self.tight = [((change,), row.need) for change, row in zip(changes, alone, strict=True) if row.verdict == TIGHT]
+        for row in alone:
+            if row.verdict == FITS:
+                self._keep(row)
+        useful = [change for change in changes if self._lowers_a_phase(change)]
+        for count in range(_MOST_COSTLY + 1):
+            self._run_round(useful, count)
+        lower = sorted((row for row in alone if row.saves > 0), key=lambda row: row.peak)
+        helpless = [row for row in alone if row.saves <= 0.001 * self.base.peak and row.verdict != FITS]
+        return replace(
+            self.plan,
+            rows=tuple(least_disturbing(self.rows) or lower[:5]),
+            helpless=tuple(row.names[0] for row in helpless),
+            unrated=tuple(name for name, trial in trials.items() if trial is None),
+            nearest=self._find_nearest(),
+        )
+
+    def _run_round(self, useful: list[Change], count: int) -> None:
+        """Try combinations of `useful` changes, of which `count` cost something."""
+        rows, failed = Counter(row.level for row in self.rows), Counter()
+        candidates = sorted(self._make_candidates(useful, count))
+        for (level, _), group in groupby(candidates, key=lambda candidate: candidate[:2]):
+            if rows[level] == MOST_ROWS or failed[level] == _MOST_FAILED:
+                continue
+            for changes in self._choose_alternatives(list(group)):
+                self.say("trying " + " + ".join(change.name for change in changes))
+                if not self._try(changes):
+                    failed[level] += 1
+                    continue
+                fewest = _leave_out_spare(changes, self._should_fit_and_does)
+                if {change.name for change in fewest} not in [set(row.names) for row in self.rows]:
+                    self._keep(self._row_of(fewest))
+                    rows[self.rows[-1].level] += 1
+                    break
+
+    def _make_candidates(self, useful: list[Change], count: int) -> Iterator[Candidate]:
+        """Every combination of `count` changes that cost something gets the easy ones with which it should take the least, once
+        with a smaller micro-batch and once without. Left out are those that should not fit, and those that disturb too much.
+        """
+        recipe, places = self.base.recipe, {change.name: place for place, change in enumerate(useful)}
+        easy, costly = ([c for c in useful if (c.name in _EASY) is is_easy] for is_easy in (True, False))
+        # The largest come first, since `min` takes the first of equal guesses.
+        beside = [some for size in range(len(easy), -1, -1) for some in combinations(easy, size)]
+        limits = {level: self._limit_of_disturbance(level) for level in _LEVELS}
+        for hard, is_cut in product(combinations(costly, count), (False, True)):
+            level, total = max((c.level for c in hard), default=0), sum(c.level for c in hard)
+            if total >= limits[level] or any({*row.names} <= _EASY | {c.name for c in hard} for row in self.rows):
+                continue
+            alike = [some + hard for some in beside if ("batch" in fields_set(recipe, some)) is is_cut]
+            together = [changes for changes in alike if len(changes) > 1 and _go_together(recipe, changes)]
+            changes = min(together, key=self._guess, default=None)
+            if changes and self._guess(changes) <= _TOO_HIGH:
+                gravest = tuple(places[c.name] for c in hard if c.level == level)
+                order = total, tuple(places[c.name] for c in hard), is_cut
+                yield Candidate(level, (len(gravest), gravest), order, changes)
+
+    def _limit_of_disturbance(self, level: int) -> float:
+        """Two rows of a level are enough, and so are three in all, but for what disturbs less than one of them."""
+        totals = sorted(disturbance(row.names)[1] for row in self.rows if row.level == level)
+        if len(totals) > 1:
+            return totals[1]
+        is_gentler = len(self.rows) < 3 or level < max(row.level for row in self.rows)
+        return inf if is_gentler else 0
+
+    def _choose_alternatives(self, candidates: list[Candidate]) -> Iterator[tuple[Change, ...]]:
+        """The least disturbing and the smallest."""
+        chosen = candidates[:_MOST_ALTERNATIVES]
+        smallest = min(candidates, key=lambda candidate: (self._guess(candidate.changes), candidate.disturbance[1:]))
+        yield from (candidate.changes for candidate in chosen)
+        if smallest not in chosen:
+            yield smallest.changes
+
+    @cached_property
+    def _room(self) -> float:
+        """The peak that fits, if what is needed falls as the peak does."""
+        return self.plan.memory * self.base.peak / needs(self.base.log, self.base.recipe.device).most
+
+    def _guess(self, changes: Sequence[Change]) -> float:
+        """How much of the room `changes` should take together."""
+        return _guess_peak(self.base.by_phase, [self.tried[change.name].by_phase for change in changes]) / self._room
+
+    def _need(self, changes: Sequence[Change]) -> Need:
+        try:
+            recipe = apply_all(self.base.recipe, changes)
+            trial = attempt(self.source, recipe, traffic=False)  # seconds take longer to predict
+        except CourseError:  # they do not go together, or not with this model
+            return Need(inf, inf)
+        return needs(trial.log, recipe.device)
+
+    def _try(self, changes: tuple[Change, ...]) -> bool:
+        """Whether the step fits with `changes`; where it is tight, that is noted."""
+        need = self._need(changes)
+        if changes and need.verdict(self.plan.memory) == TIGHT:
+            self.tight.append((changes, need))
+        return need.verdict(self.plan.memory) == FITS
+
+    def _should_fit_and_does(self, changes: tuple[Change, ...]) -> bool:
+        return self._guess(changes) <= _TOO_HIGH and self._try(changes)
+
+    def _keep(self, row: Row) -> None:
+        self.rows.append(row)
+        self.show(row)
+
+    def _row_of(self, changes: tuple[Change, ...]) -> Row:
+        return self._make_row(changes, attempt(self.source, apply_all(self.base.recipe, changes), self.machine))
+
+    def _make_row(self, changes: tuple[Change, ...], trial: Trial) -> Row:
+        return Row.of(self.plan, changes, trial, trial.how, self._explain(changes, trial))
+
+    def _explain(self, changes: tuple[Change, ...], trial: Trial) -> Iterator[str]:
+        """What explains the row's numbers, beside what each change costs."""
+        if trial.peak >= 0.999 * self.base.peak and fits(trial.log, trial.recipe.device, self.plan.memory):
+            yield "only what the allocator reserves beyond the peak falls"
+        if isnan(trial.seconds):
+            return
+        if trial.recipe.quantized and trial.recipe.precision == "bf16":
+            # As PEFT prepares what is not of 4 bits.
+            yield "time: attention and the output layer multiply in float32"
+        elif trial.recipe.quantized and trial.recipe.precision != "fp32":
+            # bitsandbytes' operator is given float32; on CUDA, with many tokens, it calls torch's product, where autocast is on.
+            yield "seconds count products with weights of 4 bits in float32, and autocast may reach them"
+        others = [change.name for change in changes if change.name != "LoRA of rank 16"]
+        if len(others) == len(changes) or len(others) > 1:  # there is no trial of the same without it
+            return
+        if trial.seconds > (self.tried[others[0]] if others else self.base).seconds:
+            yield "time: adapters take each layer's input and output in float32, more here than the weights' gradients save"
+
+    def _find_nearest(self) -> Row | None:
+        """What needs the least of all that is tight and disturbs less than any row."""
+        gentlest = min((row.level for row in self.rows), default=inf)
+        gentler = [one for one in self.tight if max(change.level for change in one[0]) < gentlest]
+        if not gentler:
+            return None
+        changes, need = min(gentler, key=lambda one: one[1].most)
+        return self._row_of(_leave_out_spare(changes, lambda fewer: fewer and self._need(fewer).most <= need.most))
+
+    def _lowers_a_phase(self, change: Change) -> bool:
+        then = {phase: sum(kinds.values()) for phase, kinds in self.tried[change.name].by_phase.items()}
+        return any(then.get(phase, 0) < 0.99 * sum(kinds.values()) for phase, kinds in self.base.by_phase.items())
+
+
+def try_each(
+    changes: Sequence[Change], source: Source, recipe: Recipe, machine: Machine | None, say: Callable = lambda _: None
+) -> Iterator[tuple[Change, Trial | None]]:
+    """Each of `changes` that makes a difference to `recipe`, alone, with its trial; those that do not go with it are left out.
+
+    The trial is None where `machine` has no rate for the matrix products.
+    """
+    for change in changes:
+        if fields := change.apply(recipe):
+            say(f"trying {change.name}")
+            try:
+                trial = attempt(source, replace(recipe, **fields), machine)
+            except NoRateError:
+                trial = None
+            except CourseError:  # the two do not go together, or not with this model
+                continue
+            yield change, trial
+
+
+def _go_together(recipe: Recipe, changes: Sequence[Change]) -> bool:
+    """Whether no two of `changes` set the same, and no two refuse each other."""
+    try:
+        apply_all(recipe, changes)
+    except CourseError:
+        return False
+    return len(fields_set(recipe, changes)) == sum(len(change.apply(recipe)) for change in changes)
+
+
+def _leave_out_spare(changes: tuple[Change, ...], is_enough: Callable) -> tuple[Change, ...]:
+    """`changes` without each that is not needed, the gravest tried first."""
+    for change in reversed(changes):
+        fewer = tuple(other for other in changes if other is not change)
+        changes = fewer if is_enough(fewer) else changes
+    return changes
+
+
+def _guess_peak(base: dict, alone: list[dict]) -> float:
+    """The peak of several changes together, from bytes by phase and kind: where a change alone has most of a kind, the others
+    lower that as they lower the most there ever is of it."""
+
+    def most(one: dict, kind: str) -> int:
+        return max(kinds.get(kind, 0) for kinds in one.values())
+
+    def size(phase: str, kind: str) -> float:
+        largest = max(alone, key=lambda one: one.get(phase, {}).get(kind, 0))
+        others = [one for one in alone if one is not largest and most(base, kind)]
+        return largest.get(phase, {}).get(kind, 0) * prod(min(1, most(one, kind) / most(base, kind)) for one in others)
+
+    kinds = {kind for one in alone for of_phase in one.values() for kind in of_phase}
+    return max(sum(size(phase, kind) for kind in kinds) for phase in base)
