@@ -387,7 +387,7 @@ def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(ti
     assert run_command(tmp_path, tiny, "--jobs", "2") == 130
     monkeypatch.setattr(Results, "save", whole)
     assert set(psutil.Process().children(recursive=True)) <= set(before)
-    assert f"saved in {tmp_path / 'class-results'}; the same command goes on" in capsys.readouterr().err
+    assert f"saved in {tmp_path / 'class-results'}; the same command resumes from there" in capsys.readouterr().err
     assert len(list((tmp_path / "class-results" / "records").glob("*.json"))) == 1
 
 
