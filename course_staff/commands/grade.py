@@ -13,8 +13,9 @@ from course_utils.units import format_counted
 if TYPE_CHECKING:
     from course_staff.grading.by_hand import Given
     from course_staff.grading.earlier import Worklist
-    from course_staff.grading.grade import Papers
+    from course_staff.grading.grade import PreparedSet
     from course_staff.grading.gradebook import Gradebook
+    from course_staff.grading.record import Record
     from course_staff.grading.report import Results
 
 PUBLIC_ONLY = "Without --seed only public cases are run, which learners know; choose a private number."
@@ -68,26 +69,26 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{format_counted(len(paths), 'submission')} to {name}.", file=sys.stderr, flush=True)
     kind = best_kind(arguments.trust)
     solutions = None if arguments.seed is None else arguments.solutions or _find_solutions(name)
-    papers = prepare(name, solutions, arguments.seed, arguments.seconds)
+    exercise_set = prepare(name, solutions, arguments.seed, arguments.seconds)
     remarks = [] if kind in SAFE else [UNSAFE]
-    remarks += [] if papers.seed is not None else [PUBLIC_ONLY]
+    remarks += [] if exercise_set.seed is not None else [PUBLIC_ONLY]
     for remark in remarks:
         print(remark, file=sys.stderr)
 
     results = Results(out, name, _title(name, solutions))
-    submitted = {student: identify(path, papers, kind) for student, path in paths.items()}
+    submitted = {student: identify(path, exercise_set, kind) for student, path in paths.items()}
     earlier = results.earlier()
     check_set(earlier, name, out)
     if folder.is_file() and not (arguments.again or arguments.only):
         check_place(*next(iter(submitted.items())), earlier)
-    worth = {paper.question.id: paper.question.points for paper in papers.papers}
+    worth = {prepared.question.id: prepared.question.points for prepared in exercise_set.questions}
     given = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
-    planned = plan(submitted, earlier, papers.seed, arguments.only, arguments.again)
+    planned = plan(submitted, earlier, exercise_set.seed, arguments.only, arguments.again)
     _describe(planned, submitted, out, name)
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
-        records = [*planned.saved, *_grade(planned, papers, kind, results, arguments.jobs, private)]
+        records = [*planned.saved, *_grade(planned, exercise_set, kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:
         print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _report(
     results: "Results",
-    records: list[dict],
+    records: list["Record"],
     given: Mapping[tuple[str, str], "Given"],
     others: list[str],
     remarks: list[str],
@@ -172,23 +173,25 @@ def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> 
 
 
 def _grade(
-    planned: "Worklist", papers: "Papers", kind: str, results: "Results", jobs: int, private: list[Path]
-) -> list[dict]:
+    planned: "Worklist", exercise_set: "PreparedSet", kind: str, results: "Results", jobs: int, private: list[Path]
+) -> list["Record"]:
     """The records of what is to be graded, each written as soon as it is there."""
     from tqdm import tqdm
 
     from course_staff.grading.grade import grade_all
 
     todo, records = planned.todo, []
-    with tqdm(total=len(todo), unit="notebook", desc=papers.name, file=sys.stderr, disable=not todo) as bar:
+    with tqdm(total=len(todo), unit="notebook", desc=exercise_set.name, file=sys.stderr, disable=not todo) as bar:
 
-        def done(student: str, record: dict) -> None:
+        def done(student: str, record: "Record") -> None:
             one = todo[student]
-            records.append(results.save(student, {**record, "key": one.key, "file": one.digest, "seed": papers.seed}))
+            records.append(
+                results.save(student, {**record, "key": one.key, "file": one.digest, "seed": exercise_set.seed})
+            )
             bar.update()
 
         if todo:
-            grade_all({student: one.path for student, one in todo.items()}, papers, kind, jobs, done, private)
+            grade_all({student: one.path for student, one in todo.items()}, exercise_set, kind, jobs, done, private)
     return records
 
 

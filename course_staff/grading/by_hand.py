@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_staff.grading.cells import no_formula, number_in, read_rows
+from course_staff.grading.record import Record
 from course_utils.errors import CourseError
 
 FILE = "by_hand.csv"
@@ -53,7 +54,7 @@ def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, fl
     return marks
 
 
-def with_points_by_hand(record: Mapping, given: Mapping[tuple[str, str], Given]) -> dict:
+def with_points_by_hand(record: Record, given: Mapping[tuple[str, str], Given]) -> Record:
     """The record with its points and comments by hand; `was` keeps the grader's points where they were replaced."""
     questions = []
     for question in record["questions"]:

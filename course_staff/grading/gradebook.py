@@ -18,11 +18,12 @@ https://github.com/moodle/moodle/blob/main/mod/assign/feedback/offline/importgra
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from course_staff.grading.cells import csv_text
+from course_staff.grading.record import Record
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
@@ -94,7 +95,7 @@ class Gradebook:
             f"them, or name each file or folder by its student's {keys}."
         )
 
-    def fill(self, records: Sequence[Mapping], set_name: str) -> tuple[str | None, list[str]]:
+    def fill(self, records: Sequence[Record], set_name: str) -> tuple[str | None, list[str]]:
         """The CSV that the platform takes, None where nobody has points, and sentences on what was left out. No cell is taken for
         a formula.
 

@@ -1,9 +1,10 @@
 """What became of a class: how each question was answered, which mistakes were made more than once, what was odd."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from course_staff.grading.record import QuestionRecord, Record
 from course_staff.grading.source import LEVELS
 from course_utils.grading.pages import printable
 from course_utils.units import format_counted
@@ -24,7 +25,7 @@ HOW_IT_ENDED = {
 }
 
 
-def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
+def summary(records: list[Record], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
     """The class in plain text: points, each question's fates, the commonest named mistakes, what was odd."""
     fates = fates_by_question(records)
     with_mistakes = [one for one in fates if one.wrong]
@@ -39,7 +40,7 @@ def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequ
     return "\n".join(map(printable, lines)) + "\n"
 
 
-def head(records: list[dict], set_name: str) -> str:
+def head(records: list[Record], set_name: str) -> str:
     """How many submissions there are, the share of all points that they have, and how many could not be graded."""
     graded = [record for record in records if not record.get("failed")]
     reached, of = (sum(record[name] for record in graded) for name in ("points", "of"))
@@ -72,16 +73,16 @@ class Fates:
         return ", ".join([f"{self.passed} of {self.all} passed", *(f"{count} {fate}" for count, fate in self.others)])
 
 
-def fates_by_question(records: Sequence[Mapping]) -> list[Fates]:
+def fates_by_question(records: Sequence[Record]) -> list[Fates]:
     """The fates of every question, in the set's order."""
-    records_of: dict[str, list[Mapping]] = {}
+    records_of: dict[str, list[QuestionRecord]] = {}
     for record in records:
         for question in record["questions"]:
             records_of.setdefault(question["id"], []).append(question)
     return [_fates(name, questions) for name, questions in records_of.items()]
 
 
-def _fates(name: str, questions: Sequence[Mapping]) -> Fates:
+def _fates(name: str, questions: Sequence[QuestionRecord]) -> Fates:
     first, fates = questions[0], Counter(_fate(question) for question in questions)
     passed, level = fates.pop("passed", 0), LEVELS.get(first.get("difficulty"), "")
     mean = sum(question["points"] for question in questions) / len(questions)
@@ -89,7 +90,7 @@ def _fates(name: str, questions: Sequence[Mapping]) -> Fates:
     return Fates(name, f"{name} · {first['title']}", level, first["of"], len(questions), passed, mean, others)
 
 
-def oddities(records: list[dict], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
+def oddities(records: list[Record], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
     """Titles, each with rows of 0 and a text: notes, answers to look at, equal files, and `others`, which are no notebooks.
     What would be empty is left out."""
     more = {
@@ -103,7 +104,7 @@ def oddities(records: list[dict], others: list[str]) -> list[tuple[str, list[tup
     return [(title, rows) for title, rows in more.items() if rows]
 
 
-def _to_look_at(records: list[dict]) -> list[tuple[int, str]]:
+def _to_look_at(records: list[Record]) -> list[tuple[int, str]]:
     """Students, each with the questions whose answer ended as an honest one seldom does."""
     ids_of: dict[str, list[str]] = {}
     for record in records:
@@ -114,7 +115,7 @@ def _to_look_at(records: list[dict]) -> list[tuple[int, str]]:
     return [(0, f"{student}: {', '.join(ids)}") for student, ids in ids_of.items()]
 
 
-def _copies(records: list[dict]) -> list[tuple[int, str]]:
+def _copies(records: list[Record]) -> list[tuple[int, str]]:
     """Students whose files are the same to the byte."""
     students: dict[str, list[str]] = {}
     for record in records:
@@ -122,7 +123,7 @@ def _copies(records: list[dict]) -> list[tuple[int, str]]:
     return [(0, ", ".join(names)) for names in students.values() if len(names) > 1]
 
 
-def _fate(question: Mapping) -> str:
+def _fate(question: QuestionRecord) -> str:
     if question["state"] != "failed":
         return {"untouched": "not written", "missing": "no answer found"}.get(question["state"], question["state"])
     first = next(verdict for verdict in [*question["public"], *question["hidden"]] if not verdict["passed"])
@@ -130,7 +131,7 @@ def _fate(question: Mapping) -> str:
     return (question["diagnosis"] or HOW_IT_ENDED[first["kind"]]) + only
 
 
-def commonest(records: list[dict]) -> list[tuple[str, list[tuple]]]:
+def commonest(records: list[Record]) -> list[tuple[str, list[tuple]]]:
     """The named mistakes of more than one submission, each with how many and whose, the commonest first, then as the questions
     stand; the title says what is left out. No section where no mistake was named."""
     named: dict[tuple[int, str], list[str]] = {}

@@ -98,13 +98,18 @@ def test_it_would_be_right_where_nothing_is_replaced(name, question):
     assert any(passing) or (name, question) == ("05_8bit_adam", "q2")
 
 
+def prepare_one(name, question):
+    """The set called `name`, ready to be graded, with this question alone."""
+    exercise_set = grade.prepare(name)
+    return replace(exercise_set, questions=tuple(one for one in exercise_set.questions if one.question.id == question))
+
+
 def graded(tmp_path, name, question, sources):
     """The record of the question for each of the sources, all in one class."""
-    papers = grade.prepare(name)
-    papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == question))
+    exercise_set = prepare_one(name, question)
     preamble = AUTHORED[name][question].preamble
     texts = {str(i): notebook(preamble, f"# EXERCISE {question}\n{source}") for i, source in enumerate(sources)}
-    records = grade_class(write_class(tmp_path / "class", texts), papers, best_kind(), jobs=1)
+    records = grade_class(write_class(tmp_path / "class", texts), exercise_set, best_kind(), jobs=1)
     return [records[str(i)]["questions"][0] for i in range(len(sources))]
 
 
@@ -152,11 +157,10 @@ def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question,
     for old, new in change.items():
         assert old in solution
         solution = solution.replace(old, new, 1)
-    papers = grade.prepare("03_adamw")
-    papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == question))
+    exercise_set = prepare_one("03_adamw", question)
     cells = [authored.preamble, experiment]
     text = notebook(*cells, f"# EXERCISE {question}\n{solution}")
-    records = grade_class(write_class(tmp_path / "class", {"a": text}), papers, best_kind(), jobs=1)
+    records = grade_class(write_class(tmp_path / "class", {"a": text}), exercise_set, best_kind(), jobs=1)
     [record] = records["a"]["questions"]
     assert record["points"] == record["of"], record
 
@@ -169,9 +173,8 @@ def fullest(by_instant):
 
 def test_the_set_is_not_where_the_answer_is(tmp_path, safe):
     """With what its oracles said."""
-    papers = grade.prepare("00_start_here")
-    papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == "q2"))
+    exercise_set = prepare_one("00_start_here", "q2")
     text = notebook(f"# EXERCISE q2\n{PEEKS}")
-    [question] = grade_class(write_class(tmp_path / "class", {"a": text}), papers, safe, jobs=1)["a"]["questions"]
+    [question] = grade_class(write_class(tmp_path / "class", {"a": text}), exercise_set, safe, jobs=1)["a"]["questions"]
     assert question["public"][0]["sentence"].startswith("`result[0]` is `0 sets`"), question["public"]
     assert question["points"] == 0

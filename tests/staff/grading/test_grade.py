@@ -123,16 +123,16 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
 def test_honest_and_broken_submissions(tiny, tmp_path, monkeypatch):
     """In two sandboxes for all of them, since a start takes three seconds."""
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
-    papers = grade.prepare(SET, tiny, SEED)
+    exercise_set = grade.prepare(SET, tiny, SEED)
     submissions = write_class(tmp_path / "class", {name: text for name, (text, *_) in HONEST.items()})
-    records = grade_class(submissions, papers, best_kind())
+    records = grade_class(submissions, exercise_set, best_kind())
     assert {name: points(record) for name, record in records.items()} == {
         name: right for name, (_, right, _) in HONEST.items()
     }
     for name, (_, _, sentence) in HONEST.items():
         assert sentence in json.dumps(records[name], ensure_ascii=False), name
     last = dict(reversed(list(submissions.items())[:2]))
-    again = grade_class(last, papers, best_kind(), jobs=1)
+    again = grade_class(last, exercise_set, best_kind(), jobs=1)
     assert again == {name: records[name] for name in last}, "the order and the number of processes decide nothing"
 
 
@@ -167,22 +167,22 @@ def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_pa
     submissions = write_class(
         tmp_path / "class", {"slow": answer_with("import time\ntime.sleep(1)\nreturn x * factor")}
     )
-    papers = grade.prepare(SET, tiny, seconds=0.5)
-    (record,) = grade_class(submissions, papers, best_kind()).values()
+    exercise_set = grade.prepare(SET, tiny, seconds=0.5)
+    (record,) = grade_class(submissions, exercise_set, best_kind()).values()
     assert points(record) == [2 * wins, 1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
 def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny, lanes, monkeypatch):
     """Of one that sleeps it is found out; of one that loops it is said here how much it could compute, for machines are busy."""
-    answer, paper = "import time\ndef scale(x, factor):\n    {}", grade.prepare(SET, tiny).papers[0]
+    answer, prepared = "import time\ndef scale(x, factor):\n    {}", grade.prepare(SET, tiny).questions[0]
     seen = []
     for body, computed in (("time.sleep(9)", None), ("while True: pass", 0.0), ("while True: pass", 9.0)):
         if computed is not None:
             monkeypatch.setattr(sandbox.isolate, "computed", lambda *_, took=computed: took)
         cells = [(Cell(1, answer.format(body)), True)]
-        heard = asking.ask(cells, paper.pickled, paper.inputs[:1], 1.0, lanes[0])
-        seen.append((heard.outcomes[0].kind, heard.starved))
+        replies = asking.ask(cells, prepared.pickled, prepared.public.inputs[:1], 1.0, lanes[0])
+        seen.append((replies.outcomes[0].kind, replies.starved))
     assert seen == [("timeout", True), ("timeout", True), ("timeout", False)]
 
 
@@ -300,12 +300,13 @@ def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(tiny, tmp_path, m
 def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    lane, paper = sandbox.Lane("fork"), grade.prepare(SET, tiny, SEED).papers[0]
+    lane, prepared = sandbox.Lane("fork"), grade.prepare(SET, tiny, SEED).questions[0]
     before = set(psutil.Process().children())
 
     def answered():
-        heard = asking.ask([(Cell(1, ANSWER), True)], paper.pickled, paper.inputs, 20.0, lane)
-        return {outcome.kind for outcome in heard.outcomes}
+        inputs = prepared.public.inputs + prepared.hidden.inputs
+        replies = asking.ask([(Cell(1, ANSWER), True)], prepared.pickled, inputs, 20.0, lane)
+        return {outcome.kind for outcome in replies.outcomes}
 
     assert answered() == {"values"}
     left = {path.name for path in (tmp_path / "temporary").iterdir()}
@@ -317,12 +318,12 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
 
 
 def test_what_a_learners_process_is_given_holds_no_answer(tiny):
-    paper = grade.prepare(SET, tiny, SEED).papers[0]
-    assert b"scale" in paper.pickled
+    prepared = grade.prepare(SET, tiny, SEED).questions[0]
+    assert b"scale" in prepared.pickled
     for secret in (b"Mistake", b"product is a sum", b"draw", b"BEGIN SOLUTION"):
-        assert secret not in paper.pickled
+        assert secret not in prepared.pickled
     with pytest.raises(CourseError, match="Only the judge"):
-        __import__("cloudpickle").loads(paper.pickled).expected({})
+        __import__("cloudpickle").loads(prepared.pickled).expected({})
 
 
 def test_git_takes_no_result_even_where_everything_is_added_unless_the_instructor_wants_it(tmp_path):
@@ -409,8 +410,8 @@ def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, mo
 
 
 def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(tiny, tmp_path):
-    papers, path = grade.prepare(SET, tiny, SEED), write_class(tmp_path / "class", {"right": ""})["right"]
-    keys = {kind: grade.identify(path, papers, kind).key for kind in ("bwrap", "fork", "fresh")}
+    exercise_set, path = grade.prepare(SET, tiny, SEED), write_class(tmp_path / "class", {"right": ""})["right"]
+    keys = {kind: grade.identify(path, exercise_set, kind).key for kind in ("bwrap", "fork", "fresh")}
     assert keys["bwrap"] != keys["fork"] == keys["fresh"]
 
 

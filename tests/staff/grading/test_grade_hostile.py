@@ -202,9 +202,9 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, mo
     """In two sandboxes for all of them, where each stands in the way of many."""
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
     monkeypatch.setattr(sandbox, "END_SECONDS", 1.0)
-    results, heard = tmp_path / "class-results", []
+    results, accepted = tmp_path / "class-results", []
     with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=lambda: heard.append(server.accept()), daemon=True).start()
+        threading.Thread(target=lambda: accepted.append(server.accept()), daemon=True).start()
         cases = hostile(tiny, results, server.getsockname()[1])
         cases = {name: one for name, one in cases.items() if not names or name in names}
         assert len(cases) == len(names or cases)
@@ -217,7 +217,7 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, mo
     }
     for name, (_, _, expected) in cases.items():
         assert kinds(records[name]) - {"values"} <= expected, name
-    assert heard == []
+    assert accepted == []
     assert not results.exists()
     assert not Path(f"{results}.pickled").exists()
     stored = Results(results, SET)
@@ -377,11 +377,13 @@ def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch):
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_question_finds_nothing_that_another_of_the_submission_left_in_any_order(tiny, tmp_path, safe, order):
     """Each leaves files, a port, a process, and looks for the other's."""
-    papers = grade.prepare(SET, tiny, SEED)
+    exercise_set = grade.prepare(SET, tiny, SEED)
     first = f"# EXERCISE q1\n{SPY}\ndef scale(x, factor):\n    assert not found, found\n    {RIGHT}"
     second = f"# EXERCISE q2\n{SPY}\ndef following(n):\n    assert not found, found\n    return n + 1"
     submissions = write_class(tmp_path / "class", {"spy": notebook(SETUP, first, second)})
-    (record,) = grade_class(submissions, replace(papers, papers=papers.papers[::order]), safe).values()
+    (record,) = grade_class(
+        submissions, replace(exercise_set, questions=exercise_set.questions[::order]), safe
+    ).values()
     assert points(record) == [2, 1][::order], json.dumps(record)
 
 
@@ -449,8 +451,8 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
     submissions = grade.find_submissions(folder)
     assert set(submissions) == {"a", "a.IPYNB", "sparse", "zero"}
     assert submissions["a"].name == "a.ipynb"
-    papers = grade.prepare(SET, tiny, SEED)
-    assert len({grade.identify(path, papers, "fork").key for path in submissions.values()}) == 4
+    exercise_set = grade.prepare(SET, tiny, SEED)
+    assert len({grade.identify(path, exercise_set, "fork").key for path in submissions.values()}) == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is read")

@@ -259,9 +259,11 @@ def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
     answers = {"stub": authored.stub, "solution": authored.solution}
     answers |= {mistake.name: mistaken(authored.solution, mistake) for mistake in question.mistakes}
     answers |= {variant.name: f"# EXERCISE q1\n{variant.source}" for variant in question.variants}
-    papers, points = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
+    exercise_set, points = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
     folder = write_class(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
-    grade.grade_all(folder, papers, best_kind(), 1, lambda name, record: points.update({name: record["questions"][0]}))
+    grade.grade_all(
+        folder, exercise_set, best_kind(), 1, lambda name, record: points.update({name: record["questions"][0]})
+    )
     assert points["stub"]["state"] == "untouched"
     for right in ("solution", *(variant.name for variant in question.variants)):
         assert points[right]["state"] == "passed", points[right]

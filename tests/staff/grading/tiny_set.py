@@ -108,11 +108,11 @@ def run_command(tmp_path, tiny, *more):
     return main(["grade", str(tmp_path / "class"), *given, *more])
 
 
-def grade_class(submissions, papers, kind, jobs=2):
+def grade_class(submissions, exercise_set, kind, jobs=2):
     """Student to record; afterwards no process is left that was not there before."""
     before = set(psutil.Process().children(recursive=True))
     records = {}
-    grade.grade_all(submissions, papers, kind, jobs, records.__setitem__)
+    grade.grade_all(submissions, exercise_set, kind, jobs, records.__setitem__)
     assert set(psutil.Process().children(recursive=True)) <= before
     return records
 
