@@ -35,14 +35,17 @@ def parse(sources: list[str], lane: Lane) -> list[Parsed]:
     try:
         with lane.question() as talk, talk.within(PARSE_SECONDS):
             descriptions = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
-        return [
-            Parsed(is_check is True, *(frozenset(map(str, each)) for each in names), opaque=opaque is True)
-            for (is_check, opaque, *names), _ in zip(descriptions, sources, strict=True)
-        ]
+        return [_read_parsed(each) for each, _ in zip(descriptions, sources, strict=True)]
     except NotStartedError:
         raise
-    except (SandboxError, encoding.TornError, encoding.EncodingError, TypeError, ValueError):
+    except (SandboxError, encoding.TornError, encoding.EncodingError, LookupError, TypeError, ValueError):
         return [Parsed()] * len(sources)
+
+
+def _read_parsed(description: dict) -> Parsed:
+    flags = {name: description[name] is True for name in ("is_check", "opaque")}
+    names = {name: frozenset(map(str, description[name])) for name in ("defines", "binds", "uses", "changes")}
+    return Parsed(**flags, **names)
 
 
 def ask(

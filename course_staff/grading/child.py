@@ -176,8 +176,8 @@ def converse(read: int, write: int) -> None:
     isolate.limit(**job["limits"])
     if not question:
         cells = [parsed(source) for source in job["sources"]]
-        names = ("defines", "gives", "uses", "changes")
-        return send(write, dump([[p.is_check, p.opaque, *(sorted(getattr(p, name)) for name in names)] for p in cells]))
+        fields = [dict(vars(cell)) for cell in cells]
+        return send(write, dump([{k: v if type(v) is bool else sorted(v) for k, v in each.items()} for each in fields]))
     if ranks:
         resource_tracker.ensure_running()  # a program, as none may be started later where something is replaced
         fork_server()

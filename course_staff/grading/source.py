@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from course_staff.notebooks.cell_names import statements_of
 from course_staff.notebooks.files import read_notebook
-from course_staff.notebooks.names import statements_of
 from course_utils.errors import CourseError
 from course_utils.grading import subjects
 from course_utils.grading.definition import binding_line

@@ -237,7 +237,7 @@ def test_code_that_keeps_the_parser_busy_is_given_up_and_costs_only_itself(safe,
     try:
         assert asking.parse([f"{letters} = 1", "f = 1"], lane) == [Parsed(), Parsed()]
         name = frozenset({"f"})
-        assert asking.parse(["f = 1"], lane) == [Parsed(defines=name, gives=name)]
+        assert asking.parse(["f = 1"], lane) == [Parsed(defines=name, binds=name)]
     finally:
         lane.close()
 
