@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from course_staff.grading.report import Results
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
     from course_utils.files import require_one_name
-    from course_utils.grading.released import set_names
+    from course_utils.grading.loading import set_names
 
     name = require_one_name(arguments.set, set_names(), "exercise set")
     gradebook = arguments.gradebook and read_gradebook(arguments.gradebook)  # before hours of grading

@@ -37,8 +37,8 @@ from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
 from course_utils.grading import judge
 from course_utils.grading.judge import ENDLESS, Outcome
+from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.question import HIGHER_IS_BETTER, Case, Question
-from course_utils.grading.released import load_set, question_from
 from course_utils.grading.run import SECONDS
 
 _ALONE = 3.0  # times its limit is what a question gets that is run once more, alone
@@ -354,10 +354,10 @@ def _judge_safely(prepared: PreparedQuestion, cases: tuple[Case, ...], outcomes:
     """The result on some of the cases; a fault of the judge costs this question's points, and no other's."""
     try:
         with _judging:
-            return judge.grade(prepared.question, cases, outcomes, prepared.entry, tries=2)
+            return judge.judge_answer(prepared.question, cases, outcomes, prepared.entry, tries=2)
     except Exception as error:
         nothing = [Outcome("unsafe", text=_NOT_JUDGED.format(type(error).__name__))] * len(cases)
-        return judge.grade(prepared.question, cases, nothing, prepared.entry, tries=2)
+        return judge.judge_answer(prepared.question, cases, nothing, prepared.entry, tries=2)
 
 
 def _figures(

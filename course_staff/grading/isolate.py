@@ -164,7 +164,7 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
-def computed(root: int, since: float) -> float:
+def seconds_computed(root: int, since: float) -> float:
     """Seconds of processor time that process `root` and its descendants have taken, those of them that began after `since`."""
     family = [*filter(None, [_process(Path(f"/proc/{root}"))]), *descendants(root)]
     return sum(each.took for each in family if each.began > since - _TICK)

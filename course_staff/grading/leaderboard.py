@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from course_staff.grading.record import QuestionRecord, Record
 from course_utils.viz.tradeoff import Entry, Leaderboard
 
-_MOST = 1e30  # a figure from here on is none
+_TOO_LARGE = 1e30  # for a figure
 
 
 def boards(records: Sequence[Record]) -> list[Leaderboard]:
@@ -50,11 +50,11 @@ def _figures(question: QuestionRecord) -> tuple[float, float, float] | None:
     if question["state"] != "passed" or not isinstance(counts, Mapping):
         return None
     figures = tuple(counts.get(name) for name in ("bytes", "operations", "accuracy"))
-    sound = all(type(one) in (int, float) and 0 <= one < _MOST for one in figures)
+    sound = all(type(one) in (int, float) and 0 <= one < _TOO_LARGE for one in figures)
     return figures if sound else None
 
 
 def _letter(number: int) -> str:
     """A, B, … Z, AA, AB, … for 0, 1, …"""
-    before, place = divmod(number, 26)
-    return (_letter(before - 1) if before else "") + chr(ord("A") + place)
+    before, letter = divmod(number, 26)
+    return (_letter(before - 1) if before else "") + chr(ord("A") + letter)

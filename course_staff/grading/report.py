@@ -28,7 +28,15 @@ from typing import TYPE_CHECKING
 
 from course_staff.grading.cells import csv_text
 from course_staff.grading.leaderboard import boards
-from course_staff.grading.overview import HOW_IT_ENDED, Fates, commonest, fates_by_question, head, oddities, summary
+from course_staff.grading.overview import (
+    HOW_IT_ENDED,
+    QuestionSummary,
+    head,
+    list_common_mistakes,
+    oddities,
+    summarize_questions,
+    summary,
+)
 from course_staff.grading.picture import class_figure
 from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.source import LEVELS
@@ -230,7 +238,7 @@ def summary_page(
     records: list[Record], set_name: str, others: list[str], remarks: Sequence[str] = (), title: str = ""
 ) -> str:
     """`summary` for a browser, with a picture of the class, and a table of all points with a link to each page."""
-    fates, maxima = fates_by_question(records), _maxima(records)
+    questions, maxima = summarize_questions(records), _maxima(records)
     graded = [record for record in records if not record.get("failed")]
     return _render(
         "summary.html.j2",
@@ -243,21 +251,21 @@ def summary_page(
         maxima=maxima,
         means={name: _mean(graded, name) for name in maxima if graded},
         mean=sum(record["points"] for record in graded) / len(graded) if graded else None,
-        picture=_picture(records, fates),
-        fates=fates,
-        anchors={one.id for one in fates},
-        sections=[*commonest(records), *oddities(records, others)],
+        picture=_picture(records, questions),
+        questions=questions,
+        anchors={one.id for one in questions},
+        sections=[*list_common_mistakes(records), *oddities(records, others)],
         file_name=file_name,
     )
 
 
-def _picture(records: list[Record], fates: Sequence[Fates]) -> tuple[str, str] | None:
+def _picture(records: list[Record], questions: Sequence[QuestionSummary]) -> tuple[str, str] | None:
     """The class's picture and its text; None where nobody's file was graded."""
     graded = [record for record in records if record["questions"] and not record.get("failed")]
-    if not (graded and fates):
+    if not (graded and questions):
         return None
     of = max(record["of"] for record in graded)
-    return _draw(class_figure, [record["points"] for record in graded], of, fates)
+    return _draw(class_figure, [record["points"] for record in graded], of, questions)
 
 
 def _mean(records: list[Record], name: str) -> float:
@@ -295,9 +303,9 @@ def board_table(leaderboards: Sequence[Leaderboard]) -> str:
     """The leaderboard as CSV: a row per entry, in the page's order, figures as they are."""
     rows = [["question", "entry", "front", "bytes", "operations", "accuracy"]]
     for board in leaderboards:
-        for place, one in enumerate(board.entries):
-            on_front = "yes" if place < board.front else "no"
-            rows.append([board.id, one.letter, on_front, one.bytes, one.operations, one.accuracy])
+        for rank, entry in enumerate(board.entries):
+            on_front = "yes" if rank < board.front else "no"
+            rows.append([board.id, entry.letter, on_front, entry.bytes, entry.operations, entry.accuracy])
     return csv_text(rows)
 
 

@@ -102,7 +102,7 @@ class Talk:
     def look(self) -> None:
         """Find out whether it is `starved`; nothing is known of it but on Linux."""
         if sys.platform == "linux":
-            self.starved = isolate.computed(self.number, self.start) < (isolate.now() - self.start) / 2
+            self.starved = isolate.seconds_computed(self.number, self.start) < (isolate.now() - self.start) / 2
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:

@@ -83,7 +83,7 @@ class Result:
         return bool(self.verdicts) and all(verdict.kind in ("untouched", "missing") for verdict in self.verdicts)
 
 
-def judge(question: Question, case: Case, outcome: Outcome, expected: dict | None = None) -> Verdict:
+def judge_case(question: Question, case: Case, outcome: Outcome, expected: dict | None = None) -> Verdict:
     """The verdict on one case; `expected` where it is at hand already, else it is computed here."""
     if outcome.kind != "values":
         sentences = [_cut(explain(question, each)) for each in (outcome, _without_words(outcome))]
@@ -118,7 +118,7 @@ def explain(question: Question, outcome: Outcome) -> str:
     }[outcome.kind]
 
 
-def grade(
+def judge_answer(
     question: Question,
     cases: Sequence[Case],
     outcomes: Sequence[Outcome],
@@ -136,7 +136,7 @@ def grade(
     outcomes = [
         replace(each, values=conform(right, each.values)) for right, each in zip(expected, outcomes, strict=True)
     ]
-    verdicts = tuple(map(judge, [question] * len(cases), cases, outcomes, expected))
+    verdicts = tuple(map(judge_case, [question] * len(cases), cases, outcomes, expected))
     name = "" if all(v.passed for v in verdicts) else _name_mistake(cases, outcomes, verdicts, entry or {})
     recognized = _recognize(question, verdicts, expected, outcomes)
     if name and recognized and _loses_elsewhere(question, entry, name, cases, expected, verdicts):

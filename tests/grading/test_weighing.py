@@ -9,7 +9,7 @@ from dry_runs import _dry_runs_are_shared  # noqa: F401  (a fixture of every tes
 
 from course_utils.capstone.layout import Layout
 from course_utils.capstone.scenarios import SCENARIOS
-from course_utils.grading.judge import grade
+from course_utils.grading.judge import judge_answer
 from course_utils.grading.run import run_cases
 from course_utils.grading.weighing import weighed
 from course_utils.memory.step.recipe import Recipe
@@ -148,7 +148,7 @@ def every(cases):
 def result(name, answer):
     question = QUESTIONS[name]
     cases = question.cases()
-    return grade(question, cases, run_cases(question, answer, cases))
+    return judge_answer(question, cases, run_cases(question, answer, cases))
 
 
 def answer_of(fields, layout):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from course_staff.grading.source import Authored, load_solutions, marker, mistaken
+from course_staff.grading.source import Authored, apply_mistake, load_solutions, marker
 from course_staff.notebooks.files import read_notebook
 from course_utils.cli import main
 from course_utils.files import exercises_of
@@ -75,7 +75,7 @@ def _write_wrong_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     right = {each.question.id: each.solution for each in authored}
     for each in authored[:7]:
         mistakes = each.question.mistakes[0]
-        answer = mistaken(each.solution, mistakes)
+        answer = apply_mistake(each.solution, mistakes)
         what = (
             "left as it was given"
             if is_untouched(f"# EXERCISE {each.question.id}\n{answer}", each.stub)
@@ -83,7 +83,9 @@ def _write_wrong_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
         )
         yield f"{each.question.id}: {what}", notebook({**right, each.question.id: answer})
     mistakes = [each.question.mistakes[0 if place % 2 else -1] for place, each in enumerate(authored)]
-    all_wrong = {each.question.id: mistaken(each.solution, one) for each, one in zip(authored, mistakes, strict=True)}
+    all_wrong = {
+        each.question.id: apply_mistake(each.solution, one) for each, one in zip(authored, mistakes, strict=True)
+    }
     yield "a known mistake in every question", notebook(all_wrong)
 
 

@@ -16,7 +16,7 @@ from course_staff.grading.source import load_solutions
 from course_staff.grading.zoo import outcomes
 from course_utils.grading import judge
 from course_utils.grading.foreign import ForeignError, without
-from course_utils.grading.released import load_set, question_from
+from course_utils.grading.loading import load_set, question_from
 from course_utils.techniques import attention
 
 SOLUTIONS = Path(__file__).parents[3] / "solutions"
@@ -78,7 +78,7 @@ def test_what_another_has_written_is_foreign_in_a_check(name, question, source):
     entry = next(entry for entry in load_set(name)["questions"] if entry["id"] == question)
     question_read, authored = question_from(entry), AUTHORED[name][question]
     cases = question_read.cases()
-    result = judge.grade(question_read, cases, outcomes(authored, source, cases), entry)
+    result = judge.judge_answer(question_read, cases, outcomes(authored, source, cases), entry)
     assert (result.points, {verdict.kind for verdict in result.verdicts}) == (0, {"foreign"})
     assert all("which it should replace: write your own." in verdict.sentence for verdict in result.verdicts)
 
@@ -93,7 +93,8 @@ def test_it_would_be_right_where_nothing_is_replaced(name, question):
     free = replace(authored, question=replace(authored.question, replaces=()))
     cases = free.question.cases()
     passing = [
-        judge.grade(free.question, cases, outcomes(free, source, cases)).passed for source in ANSWERS[name][question]
+        judge.judge_answer(free.question, cases, outcomes(free, source, cases)).passed
+        for source in ANSWERS[name][question]
     ]
     assert any(passing) or (name, question) == ("05_8bit_adam", "q2")
 
@@ -165,9 +166,9 @@ def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question,
     assert record["points"] == record["of"], record
 
 
-PEEKS = """import json, pathlib, course_utils.grading.released as released
+PEEKS = """import json, pathlib, course_utils.grading.loading as loading
 def fullest(by_instant):
-    return f"{len(list(released.SETS.glob('*.json')))} sets", 0
+    return f"{len(list(loading.SETS.glob('*.json')))} sets", 0
 """
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from tiny_set import (
-    ANSWER,
-    NEXT,
+    Q1_ANSWER,
+    Q2_ANSWER,
     SEED,
     SET,
     SETUP,
@@ -64,14 +64,14 @@ display(IntSlider(), get_ipython())
 PRODUCT = "def product(a, b):\n    return a * b"
 USES_PRODUCT = "# EXERCISE q1\ndef scale(x, factor):\n    return product(x, factor)"
 HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
-    "right": (submission(ANSWER), [2, 1], ""),
-    "-leading dash": (submission(ANSWER), [2, 1], ""),
-    "Zoë 学生 🙂": (submission(ANSWER), [2, 1], ""),
-    "=cmd()": (submission(ANSWER), [2, 1], ""),
+    "right": (submission(Q1_ANSWER), [2, 1], ""),
+    "-leading dash": (submission(Q1_ANSWER), [2, 1], ""),
+    "Zoë 学生 🙂": (submission(Q1_ANSWER), [2, 1], ""),
+    "=cmd()": (submission(Q1_ANSWER), [2, 1], ""),
     "named mistake": (answer_with("return x + factor"), [0, 1], "Your product is a sum."),
     "not a number": (answer_with("return x * float('nan')"), [0, 1], "NaN"),
     "stub": (
-        submission(ANSWER.replace("return x * factor", "raise NotImplementedError('write your answer here')")),
+        submission(Q1_ANSWER.replace("return x * factor", "raise NotImplementedError('write your answer here')")),
         [0, 1],
         "as it was handed out",
     ),
@@ -80,43 +80,51 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
             "globals().update(product=lambda a, b: a * b)",
             "get_ipython().push({'two': 2})",
             "# EXERCISE q1\ndef scale(x, factor):\n    return product(x, two * factor) / 2",
-            NEXT,
+            Q2_ANSWER,
         ),
         [2, 1],
         "",
     ),
     "experiments that never end": (
-        notebook(SETUP, ANSWER, "for n in range(10**9): last = scale(n, 2)", NEXT, "while True: following(1)"),
+        notebook(SETUP, Q1_ANSWER, "for n in range(10**9): last = scale(n, 2)", Q2_ANSWER, "while True: following(1)"),
         [2, 1],
         "",
     ),
-    "magics": (notebook("%matplotlib inline\n%time 1 + 1", "%%time\n" + ANSWER, NEXT), [2, 1], ""),
-    "a helper below magics": (notebook(MAGICS + PRODUCT, USES_PRODUCT, NEXT), [2, 1], ""),
-    "a helper below what a cell's magic runs": (notebook("%%capture said\n" + PRODUCT, USES_PRODUCT, NEXT), [2, 1], ""),
+    "magics": (notebook("%matplotlib inline\n%time 1 + 1", "%%time\n" + Q1_ANSWER, Q2_ANSWER), [2, 1], ""),
+    "a helper below magics": (notebook(MAGICS + PRODUCT, USES_PRODUCT, Q2_ANSWER), [2, 1], ""),
+    "a helper below what a cell's magic runs": (
+        notebook("%%capture said\n" + PRODUCT, USES_PRODUCT, Q2_ANSWER),
+        [2, 1],
+        "",
+    ),
     "split below the marker": (
-        notebook(SETUP, *ANSWER.replace("def", "CUT\ndef").split("CUT\n"), NEXT),
+        notebook(SETUP, *Q1_ANSWER.replace("def", "CUT\ndef").split("CUT\n"), Q2_ANSWER),
         [2, 1],
         "Cell 2 has # EXERCISE q1 but no answer; cell 3 was graded",
     ),
     "turned into text": (
-        json.dumps({"cells": [{"cell_type": "markdown", "source": ANSWER}, cell(SETUP), cell(NEXT)]}),
+        json.dumps({"cells": [{"cell_type": "markdown", "source": Q1_ANSWER}, cell(SETUP), cell(Q2_ANSWER)]}),
         [0, 1],
         "Cell 1 contains the answer as text",
     ),
-    "duplicate": (notebook(SETUP, ANSWER.replace("*", "-"), ANSWER, NEXT), [2, 1], "all answer q1"),
-    "missing": (notebook(SETUP, NEXT), [0, 1], "no `scale`"),
-    "reordered": (notebook(NEXT, ANSWER, SETUP), [2, 1], ""),
-    "marker lost": (notebook(SETUP, ANSWER.removeprefix("# EXERCISE q1\n"), NEXT), [2, 1], "which defines the answer"),
+    "duplicate": (notebook(SETUP, Q1_ANSWER.replace("*", "-"), Q1_ANSWER, Q2_ANSWER), [2, 1], "all answer q1"),
+    "missing": (notebook(SETUP, Q2_ANSWER), [0, 1], "no `scale`"),
+    "reordered": (notebook(Q2_ANSWER, Q1_ANSWER, SETUP), [2, 1], ""),
+    "marker lost": (
+        notebook(SETUP, Q1_ANSWER.removeprefix("# EXERCISE q1\n"), Q2_ANSWER),
+        [2, 1],
+        "which defines the answer",
+    ),
     "imports above are gone": (
-        notebook("# EXERCISE q1\ndef scale(x, factor):\n    return torch.mul(x, factor)", NEXT),
+        notebook("# EXERCISE q1\ndef scale(x, factor):\n    return torch.mul(x, factor)", Q2_ANSWER),
         [0, 1],
         "NameError",
     ),
     "syntax": (submission("# EXERCISE q1\ndef scale(x, factor:"), [0, 1], "SyntaxError"),
     "signature": (submission("# EXERCISE q1\ndef scale(x): return x"), [0, 1], "cannot be called"),
     "mutates": (answer_with("x *= factor\nreturn x"), [0, 1], "changed its input"),
-    "other set": (submission(ANSWER).replace(SET, "98_other"), [2, 1], "of the set 98_other"),
-    "broken": (submission(ANSWER)[:-40], [0, 0], "not valid JSON"),
+    "other set": (submission(Q1_ANSWER).replace(SET, "98_other"), [2, 1], "of the set 98_other"),
+    "broken": (submission(Q1_ANSWER)[:-40], [0, 0], "not valid JSON"),
 }
 
 
@@ -141,7 +149,7 @@ def test_cells_that_never_end_take_only_their_own_time(tiny, tmp_path, monkeypat
     monkeypatch.setattr(asking, "CELL_SECONDS", 1.0)
     monkeypatch.setattr(asking, "CELLS_SECONDS", 1.5)
     loop = "while True: globals()"  # it might give what the answers use
-    endless = write_class(tmp_path / "class", {"loop": notebook(loop, loop, loop, SETUP, ANSWER, NEXT)})
+    endless = write_class(tmp_path / "class", {"loop": notebook(loop, loop, loop, SETUP, Q1_ANSWER, Q2_ANSWER)})
     (record,) = grade_class(endless, grade.prepare(SET, tiny, SEED), best_kind()).values()
     assert points(record) == [2, 1]
     assert "Cell 1 stopped" in json.dumps(record)
@@ -194,8 +202,8 @@ def test_what_a_family_computed_is_what_the_system_says():
         assert child.stdout.read(2) == b".."
         family = [psutil.Process(child.pid), *psutil.Process(child.pid).children()]
         took = sum(sum(each.cpu_times()[:2]) for each in family)
-        assert isolate.computed(child.pid, since) == pytest.approx(took, abs=0.05)
-        assert isolate.computed(child.pid, isolate.now() + 1) == 0
+        assert isolate.seconds_computed(child.pid, since) == pytest.approx(took, abs=0.05)
+        assert isolate.seconds_computed(child.pid, isolate.now() + 1) == 0
     finally:
         child.communicate(b"..")
 
@@ -224,10 +232,10 @@ def mean(x):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bwrap", "fork", "fresh"])
-def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tmp_path, kind):
+def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release_set, tmp_path, kind):
     """As many ranks meet as asked, though nothing reaches the network, and they end with their question."""
     need_sandbox(kind)
-    solutions = release(notebook(SETUP, RANKS, MEAN))
+    solutions = release_set(notebook(SETUP, RANKS, MEAN))
     wrong = MEAN.replace(" / dist.get_world_size()", "")
     submissions = write_class(tmp_path / "class", {"right": notebook(MEAN), "wrong": notebook(wrong)})
     records = grade_class(submissions, grade.prepare(SET, solutions, SEED), kind)
@@ -305,7 +313,7 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
 
     def answered():
         inputs = prepared.public.inputs + prepared.hidden.inputs
-        replies = asking.ask([(Cell(1, ANSWER), True)], prepared.pickled, inputs, 20.0, lane)
+        replies = asking.ask([(Cell(1, Q1_ANSWER), True)], prepared.pickled, inputs, 20.0, lane)
         return {outcome.kind for outcome in replies.outcomes}
 
     assert answered() == {"values"}

@@ -26,7 +26,7 @@ from course_staff.grading import asking, encoding, grade, isolate, sandbox
 from course_staff.grading.report import Results, file_name
 from course_staff.grading.submission import Parsed
 from course_utils.errors import CourseError
-from course_utils.grading.released import SETS
+from course_utils.grading.loading import SETS
 
 RIGHT = "return x * factor"
 FORGE = """import os, struct
@@ -89,7 +89,7 @@ LIAR = """class Liar(float):
 PATCH = """import torch
 import course_staff.grading.child as child, course_utils.grading.compare as compare
 import course_utils.grading.judge as judge, course_utils.grading.run as run
-compare.compare = judge.compare = judge.judge = judge.grade = lambda *a, **k: None
+compare.compare = judge.compare = judge.judge_case = judge.judge_answer = lambda *a, **k: None
 judge.Verdict.passed = True
 run.run_case = child.run_case = lambda *a, **k: judge.Outcome("values", {"result": torch.zeros(2)})
 torch.equal = torch.allclose = lambda *a, **k: True"""

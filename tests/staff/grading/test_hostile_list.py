@@ -24,8 +24,8 @@ RUN = """import sys
 from pathlib import Path
 from course_staff.grading import asking, sandbox
 from course_utils.cli import main
-from course_utils.grading import released
-released.SETS = Path(sys.argv[1])
+from course_utils.grading import loading
+loading.SETS = Path(sys.argv[1])
 asking.GRACE, asking.CELL_SECONDS = 1.0, 2.0
 if sys.argv[2] == "crowded":
     sandbox.Lane.clear = lambda lane: None

@@ -9,7 +9,7 @@ from sample_records import question, record
 from course_staff.grading import report
 from course_staff.grading.overview import HOW_IT_ENDED
 from course_utils.grading.judge import KINDS, Outcome, points
-from course_utils.grading.released import load_set, question_from, set_names
+from course_utils.grading.loading import load_set, question_from, set_names
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "instructors.md").read_text("utf-8")
 
@@ -102,12 +102,12 @@ def test_of_many_cases_that_are_right_a_page_says_how_many():
 
 
 def test_no_hint_goes_with_an_answer_that_never_ended():
-    from course_utils.grading.judge import grade
+    from course_utils.grading.judge import judge_answer
 
     entry = load_set("03_adamw")["questions"][0]
     question = question_from(entry)
     for kind, hinted in (("timeout", False), ("died", False), ("stuck", False), ("exception", True)):
-        result = grade(question, question.cases(), [Outcome(kind, text="20 s")] * 5, entry, tries=2)
+        result = judge_answer(question, question.cases(), [Outcome(kind, text="20 s")] * 5, entry, tries=2)
         assert bool(result.hint) == hinted, kind
 
 
@@ -170,11 +170,11 @@ def test_who_was_not_graded_counts_for_nothing():
     ],
 )
 def test_the_picture_names_all_questions_that_fewest_passed(passed, title):
-    from course_staff.grading.overview import fates_by_question
+    from course_staff.grading.overview import summarize_questions
     from course_staff.grading.picture import class_figure
 
     questions = [question(n, "passed" if one else "failed", difficulty=3) for n, one in enumerate(passed, 1)]
-    figure, _ = class_figure([0], 2, fates_by_question([record("s", *questions)]))
+    figure, _ = class_figure([0], 2, summarize_questions([record("s", *questions)]))
     titles = [figure.axes[1].get_title(loc=where) for where in ("left", "center")]  # as the style has it
     assert "".join(titles) == title
 

@@ -59,14 +59,14 @@ def handed_in(body):
 
 
 @pytest.fixture
-def exercise_set(release):
+def exercise_set(release_set):
     """The capstone's training with smaller limits."""
     question = next(each.code for each in load_solutions(SOLUTIONS / "13_capstone.ipynb") if each.question.id == "q4")
     for old, new in CHANGES.items():
         assert old in question
         question = question.replace(old, new)
     solved = f"import torch\n\ndef train(model, ids, labels):\n    ### BEGIN SOLUTION\n{HONEST}    ### END SOLUTION\n"
-    return grade.prepare(SET, release(notebook(SETUP, question, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
+    return grade.prepare(SET, release_set(notebook(SETUP, question, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
 
 
 @pytest.mark.parametrize("names", [FAST, pytest.param(tuple(BODIES), marks=pytest.mark.slow)], ids=["some", "all"])

@@ -13,7 +13,7 @@ from course_staff.notebooks.files import read_notebook
 from course_utils.cli import main
 
 SET, SEED = "99_tiny", 20
-SCALE = """# QUESTION q1
+Q1 = """# QUESTION q1
 import torch
 from course_utils.grading import Case, Mistake, Question, function
 
@@ -35,19 +35,19 @@ mistakes = [Mistake("sum", "Your product is a sum.", (("x * factor", "x + factor
 question = function(product, id="q1", title="Product <b>", points=2, difficulty=1, minutes=1,
     hints=("h1", "h2", "h3"), answer="scale", public=public)
 """
-COUNT = """# QUESTION q2
+Q2 = """# QUESTION q2
 from course_utils.grading import Case, function
 
 question = function(lambda n: n + 1, id="q2", title="Next", points=1, difficulty=1, minutes=1, hints=("h1", "h2", "h3"),
     answer="following", public=lambda random: [Case("three", {"n": 3})], counted=("result",))
 """
-ANSWER = """# EXERCISE q1
+Q1_ANSWER = """# EXERCISE q1
 def scale(x, factor):
     ### BEGIN SOLUTION
     return x * factor
     ### END SOLUTION
 """
-NEXT = """# EXERCISE q2
+Q2_ANSWER = """# EXERCISE q2
 def following(n):
     ### BEGIN SOLUTION
     return n + 1
@@ -94,7 +94,7 @@ def answered(path, answers):
 
 
 def submission(answer):
-    return notebook(SETUP, answer, 'check("q1")', NEXT, 'check("q2")')
+    return notebook(SETUP, answer, 'check("q1")', Q2_ANSWER, 'check("q2")')
 
 
 def answer_with(body, before=""):
