@@ -187,7 +187,7 @@ def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny,
     seen = []
     for body, computed in (("time.sleep(9)", None), ("while True: pass", 0.0), ("while True: pass", 9.0)):
         if computed is not None:
-            monkeypatch.setattr(sandbox.isolate, "computed", lambda *_, took=computed: took)
+            monkeypatch.setattr(sandbox.isolate, "seconds_computed", lambda *_, took=computed: took)
         cells = [(Cell(1, answer.format(body)), True)]
         replies = asking.ask(cells, prepared.pickled, prepared.public.inputs[:1], 1.0, lanes[0])
         seen.append((replies.outcomes[0].kind, replies.starved))

@@ -363,10 +363,10 @@ def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch):
     def faulty(question, *rest, **more):
         if question.id == "q1" and any(outcome.kind == "values" for outcome in rest[1]):
             raise KeyError("step")
-        return judge_room.grade(question, *rest, **more)
+        return judge_room.judge_answer(question, *rest, **more)
 
     judge_room = grade.judge
-    monkeypatch.setattr(grade, "judge", SimpleNamespace(**{**vars(judge_room), "grade": faulty}))
+    monkeypatch.setattr(grade, "judge", SimpleNamespace(**{**vars(judge_room), "judge_answer": faulty}))
     submissions = write_class(tmp_path / "class", {"a": answer_with(RIGHT)})
     record = grade_class(submissions, grade.prepare(SET, tiny, SEED), tiny_set.best_kind())["a"]
     assert points(record) == [0, 1]
