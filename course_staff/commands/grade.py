@@ -67,16 +67,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise CourseError("The results cannot go among the submissions; name another folder with --out.")
     paths = find_submissions(folder, out if out.is_relative_to(folder) else None)
     print(f"{format_counted(len(paths), 'submission')} to {name}.", file=sys.stderr, flush=True)
-    kind = best_kind(arguments.trust)
+    sandbox_kind = best_kind(arguments.trust)
     solutions = None if arguments.seed is None else arguments.solutions or _find_solutions(name)
     exercise_set = prepare(name, solutions, arguments.seed, arguments.seconds)
-    remarks = [] if kind in SAFE else [UNSAFE]
+    remarks = [] if sandbox_kind in SAFE else [UNSAFE]
     remarks += [] if exercise_set.seed is not None else [PUBLIC_ONLY]
     for remark in remarks:
         print(remark, file=sys.stderr)
 
     results = Results(out, name, _title(name, solutions))
-    submitted = {student: identify(path, exercise_set, kind) for student, path in paths.items()}
+    submitted = {student: identify(path, exercise_set, sandbox_kind) for student, path in paths.items()}
     earlier = results.earlier()
     check_set(earlier, name, out)
     if folder.is_file() and not (arguments.again or arguments.only):
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
-        records = [*planned.saved, *_grade(planned, exercise_set, kind, results, arguments.jobs, private)]
+        records = [*planned.saved, *_grade(planned, exercise_set, sandbox_kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:
         print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
@@ -173,7 +173,12 @@ def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> 
 
 
 def _grade(
-    planned: "Worklist", exercise_set: "PreparedSet", kind: str, results: "Results", jobs: int, private: list[Path]
+    planned: "Worklist",
+    exercise_set: "PreparedSet",
+    sandbox_kind: str,
+    results: "Results",
+    jobs: int,
+    private: list[Path],
 ) -> list["Record"]:
     """The records of what is to be graded, each written as soon as it is there."""
     from tqdm import tqdm
@@ -191,7 +196,9 @@ def _grade(
             bar.update()
 
         if todo:
-            grade_all({student: one.path for student, one in todo.items()}, exercise_set, kind, jobs, done, private)
+            grade_all(
+                {student: one.path for student, one in todo.items()}, exercise_set, sandbox_kind, jobs, done, private
+            )
     return records
 
 

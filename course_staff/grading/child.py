@@ -225,7 +225,7 @@ class Notebook:
         sys.modules["__main__"] = self.shell.user_module
 
     def run(self) -> None:
-        """Every cell in its order; the answer's once more at the end where it did not find what stands below it.
+        """Every cell in its order. An answer that raised runs once more at the end, since it may use a name defined below it.
 
         The answer has a cell's time for itself, whatever the others took of theirs; one that no time is left for is not run.
         """

@@ -19,14 +19,12 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Worklist:
-    """`todo`, student to what is graded now; `saved`, the records that stay; `waiting`, students that are new or changed and are
-    not graded now, because another one was requested; `outdated`, students of `todo` who handed in the same file before, which
-    was graded by other questions or limits."""
+    """What to grade now, by student, and what to leave."""
 
     todo: Mapping[str, Submitted]
-    saved: tuple[Record, ...]
-    waiting: tuple[str, ...]
-    outdated: tuple[str, ...] = ()
+    saved: tuple[Record, ...]  # they stay as they are
+    waiting: tuple[str, ...]  # new or changed, but another student was requested
+    outdated: tuple[str, ...] = ()  # in `todo`: the same file was graded by other questions or limits
 
 
 def plan(

@@ -1,4 +1,4 @@
-"""Grading many notebooks: learners' code runs elsewhere and gives values; here alone is what is right.
+"""Grading many notebooks: learners' code runs in a sandbox and returns values; the expected values exist only in this process.
 
 A submission has a sandbox for itself, and each of its questions a process, which gets the cases one by one. All its public cases
 are judged before its first hidden input goes in, so that none can reach what its student is shown. What ran out of time without
@@ -42,7 +42,7 @@ from course_utils.grading.question import HIGHER_IS_BETTER, Case, Question
 from course_utils.grading.run import SECONDS
 
 _ALONE = 3.0  # times its limit is what a question gets that is run once more, alone
-_LONGEST_NOTE = 400
+_LONGEST_NOTE = 400  # characters
 _LONGEST_RECORD = 100_000  # characters, as a page would hold them
 _NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)
 
@@ -148,10 +148,10 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
         raise CourseError(f"There is no folder {folder}; give the one with the submissions.")
     notebooks = {}
     for path in sorted(folder.rglob("*")):
-        place = path.relative_to(folder)
-        left = is_of_the_system(place)
-        if _NOTEBOOK.search(path.name) and not left and not (out and path.is_relative_to(out)):
-            name = os.fsencode(place.as_posix().removesuffix(".ipynb")).decode("utf-8", "backslashreplace")
+        relative = path.relative_to(folder)
+        is_own = not is_of_the_system(relative) and not (out and path.is_relative_to(out))
+        if _NOTEBOOK.search(path.name) and is_own:
+            name = os.fsencode(relative.as_posix().removesuffix(".ipynb")).decode("utf-8", "backslashreplace")
             while name in notebooks:  # nobody takes another's place, whatever a file is called
                 name += " (another)"
             notebooks[name] = path
@@ -160,33 +160,33 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
     return notebooks
 
 
-def is_of_the_system(place: Path) -> bool:
-    """Whether a file of this name within a class's folder is none of a student's."""
-    *folders, name = place.parts
+def is_of_the_system(relative: Path) -> bool:
+    """Whether a file at this path within a class's folder is none of a student's."""
+    *folders, name = relative.parts
     return name.startswith("._") or any(part.startswith(".") or part == "__MACOSX" for part in folders)
 
 
-def identify(path: Path, exercise_set: PreparedSet, kind: str) -> Submitted:
+def identify(path: Path, exercise_set: PreparedSet, sandbox_kind: str) -> Submitted:
     """The file at `path` with what its record is valid for: the same content, graded by the same questions, seed and limits, and
-    as safely as `kind` is."""
+    as safely as `sandbox_kind` is."""
     try:
         content = content_of(path)
     except UnreadableError as error:
         content = str(error).encode()
     digest = hashlib.sha256(content).hexdigest()
-    key = hashlib.sha256(f"{exercise_set.fingerprint} {kind in SAFE} {digest}".encode()).hexdigest()
+    key = hashlib.sha256(f"{exercise_set.fingerprint} {sandbox_kind in SAFE} {digest}".encode()).hexdigest()
     return Submitted(path, digest, key)
 
 
 def grade_all(
     submissions: Mapping[str, Path],
     exercise_set: PreparedSet,
-    kind: str,
+    sandbox_kind: str,
     jobs: int,
     done: Callable[[str, Record], None],
     private: Iterable[Path] = (),
 ) -> None:
-    """Grade in `jobs` lanes of the sandbox's `kind`; `done(student, record)` is called in this thread for each that is through.
+    """Grade in `jobs` lanes of this kind; `done(student, record)` is called in this thread for each that is through.
 
     No submission sees another, nor the folders that are `private`. Whatever happens to one submission, the others are graded;
     when this is interrupted nothing is left running. Raises `CourseError`, before anything is graded, where no process can be
@@ -194,7 +194,7 @@ def grade_all(
     """
     hidden = {*private, *(path.absolute().parent for path in submissions.values())}
     works = {student: Work(path, exercise_set) for student, path in submissions.items()}
-    with closing(Lanes([Lane(kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
+    with closing(Lanes([Lane(sandbox_kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
         lanes.try_out()
         late = []
         for student in lanes.each(works, lambda student, lane: works[student].guarded(Work.grade, lane)):
@@ -393,7 +393,7 @@ class Lanes:
     it."""
 
     def __init__(self, lanes: list[Lane]):
-        self.all, self.first = lanes, lanes[0]
+        self.lanes = lanes
         self._threads = ThreadPoolExecutor(len(lanes))
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         for lane in lanes:
@@ -401,14 +401,13 @@ class Lanes:
 
     def try_out(self) -> None:
         """Start the first one; raises `CourseError` with the cause where that fails."""
-        self._threads.submit(self.first.try_out).result()
+        self._threads.submit(self.lanes[0].try_out).result()
 
     def each(
         self, students: Iterable[str], step: Callable[[str, Lane], None], at_once: int | None = None
     ) -> Iterator[str]:
-        """Take the step for each student, `at_once`, by default as many as there are lanes; gives those that are through, as they
-        are."""
-        turn = Semaphore(at_once or len(self.all))
+        """Take the step for each student, in `at_once` lanes (by default all); yields each student when finished."""
+        turn = Semaphore(at_once or len(self.lanes))
 
         def take(student: str) -> None:
             with turn:
@@ -426,8 +425,8 @@ class Lanes:
 
     def close(self) -> None:
         """End what runs; nothing more is begun."""
-        for lane in self.all:
+        for lane in self.lanes:
             lane.stop()
         self._threads.shutdown(cancel_futures=True)
-        for lane in self.all:
+        for lane in self.lanes:
             lane.close()

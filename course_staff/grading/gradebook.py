@@ -68,7 +68,7 @@ _MOODLE = Platform(
 
 
 FILE_NAMES = tuple(f"{platform.name}.csv" for platform in (_CANVAS, _MOODLE))
-"""What the filled files are called."""
+"""Of the filled files."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Gradebook:
 
     @property
     def file_name(self) -> str:
-        """What the filled file is called: `canvas.csv` or `moodle.csv`."""
+        """`canvas.csv` or `moodle.csv`."""
         return f"{self.platform.name}.csv"
 
     @property
@@ -104,8 +104,8 @@ class Gradebook:
         failed = [record["student"] for record in records if record.get("failed")]
         graded = {record["student"]: record for record in records if not record.get("failed")}
         rows_of = {student: self._rows_of(student) for student in graded}
-        every = [*rows_of.values()]
-        clear = {name: rows for name, rows in rows_of.items() if len(rows) == 1 and every.count(rows) == 1}
+        matches = [*rows_of.values()]
+        clear = {name: rows for name, rows in rows_of.items() if len(rows) == 1 and matches.count(rows) == 1}
         points = {row: graded[name]["points"] for name, (row,) in clear.items()}
         students = {number for number, row in enumerate(self.rows) if self._value(row, self.platform.keys[0]).strip()}
         target, of = self._target(set_name), max((record["of"] for record in graded.values()), default=0)
@@ -132,7 +132,7 @@ class Gradebook:
                 value = points[number]
             elif number in students:
                 continue
-            else:  # of Canvas: how many points there are, and how grades are posted
+            else:  # Canvas's rows above the students
                 value = self._value(row, target) if target in self.columns else of if _is_worth(row) else ""
             lines.append([*(self._value(row, name) for name in columns), value])
         return csv_text(lines, self.delimiter), remarks
@@ -144,13 +144,13 @@ class Gradebook:
         numbers = [re.search(r"\d*$", self._value(row, first).strip())[0] for row in self.rows]
         downloaded = self.platform.downloaded.search(student)
         if downloaded and downloaded[1] in numbers:
-            return [place for place, number in enumerate(numbers) if number == downloaded[1]]
+            return [row_number for row_number, number in enumerate(numbers) if number == downloaded[1]]
         names = {student.casefold(), student.partition("/")[0].casefold()}
         called = [
             {number, *(self._value(row, name).casefold() for name in others)}
             for number, row in zip(numbers, self.rows, strict=True)
         ]
-        return [place for place, those in enumerate(called) if names & those]
+        return [row_number for row_number, those in enumerate(called) if names & those]
 
     def _target(self, set_name: str) -> str:
         """The column that is filled: Moodle's grade; in Canvas that of the assignment called as the set, or a new one."""

@@ -6,23 +6,12 @@ from dataclasses import dataclass
 
 from course_staff.grading.record import QuestionRecord, Record
 from course_staff.grading.source import LEVELS
+from course_utils.grading.judge import KINDS
 from course_utils.grading.pages import printable
 from course_utils.units import format_counted
 
 _ROWS_SHOWN = 10
 _EMPTY = "not written", "no answer found"
-HOW_IT_ENDED = {
-    "values": "gave wrong values",
-    "untouched": "not written",
-    "missing": "no answer found",
-    "foreign": "not your own code",
-    "signature": "could not be called",
-    "exception": "stopped with an exception",
-    "timeout": "took too long",
-    "stuck": "waited forever",
-    "died": "ended the process",
-    "unsafe": "returned something that cannot be judged",
-}
 
 
 def summary(records: list[Record], set_name: str, other_files: list[str], remarks: Sequence[str] = ()) -> str:
@@ -139,7 +128,7 @@ def _ending_of(question: QuestionRecord) -> str:
         return {"untouched": "not written", "missing": "no answer found"}.get(question["state"], question["state"])
     first = next(verdict for verdict in [*question["public"], *question["hidden"]] if not verdict["passed"])
     only = "" if any(not verdict["passed"] for verdict in question["public"]) else " (hidden cases only)"
-    return (question["diagnosis"] or HOW_IT_ENDED[first["kind"]]) + only
+    return (question["diagnosis"] or KINDS[first["kind"]]) + only
 
 
 def list_common_mistakes(records: list[Record]) -> list[tuple[str, list[tuple]]]:

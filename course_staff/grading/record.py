@@ -14,7 +14,7 @@ class CaseRecord(TypedDict):
 
     case: str
     passed: bool
-    kind: Literal[KINDS]
+    kind: Literal[tuple(KINDS)]
     sentence: str
     brief: str
 

@@ -9,7 +9,7 @@
 | `canvas.csv`, `moodle.csv` | the platform | points in its own export, where one was given |
 | `summary.html`, `summary.txt` | the instructor | the class in a table and a picture, each question's fate, common mistakes |
 | `leaderboard.html`, `leaderboard.csv` | the class | what right answers cost, where a question has figures |
-| `.gitignore` | git | that the folder is nobody's to commit. Another one that stands there stays |
+| `.gitignore` | git | ignores the folder; an existing one is kept |
 
 `students` and the leaderboard may be handed on as they are; nothing else in the folder may.
 """
@@ -26,10 +26,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import matplotlib
+
 from course_staff.grading.cells import csv_text
 from course_staff.grading.leaderboard import boards
 from course_staff.grading.overview import (
-    HOW_IT_ENDED,
     QuestionSummary,
     head,
     list_common_mistakes,
@@ -41,10 +42,11 @@ from course_staff.grading.picture import class_figure
 from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.source import LEVELS
 from course_utils.files import exercises_of, keep_copies, replacing, require_writable
-from course_utils.grading.judge import Verdict
+from course_utils.grading.judge import KINDS, Verdict
 from course_utils.grading.pages import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_bytes, format_counted
+from course_utils.viz.style import STYLE
 from course_utils.viz.tradeoff import Leaderboard, format_operations, tradeoff_figure
 
 if TYPE_CHECKING:
@@ -275,12 +277,9 @@ def _mean(records: list[Record], name: str) -> float:
 
 def _draw(draw: Callable, *given) -> tuple[str, str]:
     """The address of the picture that `draw(*given)` gives, and its text."""
-    import matplotlib.pyplot as plt
-
     from course_utils.viz.display import svg_address
-    from course_utils.viz.style import STYLE
 
-    with plt.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE):
         figure, alt = draw(*given)
         return svg_address(figure), alt
 
@@ -331,7 +330,7 @@ def _public_lines(question: QuestionRecord, words: bool) -> list[Line]:
 
 
 def _count_hidden_failures(question: QuestionRecord) -> list[tuple[str, int]]:
-    failed = Counter(HOW_IT_ENDED[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
+    failed = Counter(KINDS[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
     return sorted(failed.items())
 
 

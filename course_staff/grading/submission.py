@@ -1,11 +1,11 @@
-"""A notebook as a learner handed it in: whatever has happened to it, what can be graded is found, and the rest is said."""
+"""A notebook as a learner handed it in: finds what can be graded, whatever has happened to it, and notes the rest."""
 
 import ast
 import json
 import re
 import stat
 import symtable
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,9 +13,10 @@ from course_staff.notebooks.cell_names import of_table
 from course_utils.files import exercises_of
 from course_utils.grading.run import is_untouched
 
-LARGEST, LONGEST_CODE = 50 * 2**20, 500_000
-"""Bytes of a notebook file that is still read, and characters of all its code: Python's parser takes minutes and gigabytes
-for as much code as a file may hold."""
+LARGEST = 50 * 2**20  # bytes of a notebook file
+LONGEST_CODE = (
+    500_000  # characters of all its code: for as much as a file may hold, Python's parser takes minutes and gigabytes
+)
 
 _MOST_NUMBERS = 20  # of cells in a note
 _UNSEEN = {"exec", "eval", "globals", "locals", "vars", "setattr"}
@@ -202,7 +203,7 @@ def _notebook(text: str) -> dict:
     return notebook
 
 
-def _cells(raw: list):
+def _cells(raw: list) -> Iterator[Cell]:
     left = LONGEST_CODE
     for number, cell in enumerate(raw, 1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
@@ -235,8 +236,8 @@ def _is_check(node: ast.stmt) -> bool:
 
 
 def _may_define(cell: Cell, name: str) -> bool:
-    """Whether a marked cell may be the answer: a marker alone is none, as where a cell was split below it. One that somebody has
-    begun may be what the parser does not understand, and may give what it does not see, as by a magic."""
+    """Whether a marked cell may be the answer. A cell with only a marker is none (the cell was split); one that does not parse,
+    or that uses magics or `exec`, may be one."""
     is_code = any(line.strip() and not line.lstrip().startswith("#") for line in cell.source.splitlines())
     unseen = cell.parsed == Parsed() or cell.parsed.opaque or "get_ipython" in cell.parsed.uses
     return is_code and (unseen or name in cell.parsed.binds)

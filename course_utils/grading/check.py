@@ -36,12 +36,12 @@ class FailedCheckError(CourseError):
     """A failed check under `COURSE_STRICT=1`; the message is all that the check says."""
 
 
-def exercise(name: str, seconds: float = SECONDS) -> "Checker":
-    """The check of the set called `name`, such as `"03_adamw"`; `seconds` is the time limit of one case.
+def exercise(name: str) -> "Checker":
+    """The check of the set called `name`, such as `"03_adamw"`.
 
     Raises `CourseError`, listing the sets, for an unknown one.
     """
-    return Checker(name, load_set(name)["questions"], seconds)
+    return Checker(name, load_set(name)["questions"])
 
 
 class Checker:
@@ -205,7 +205,7 @@ class Checker:
         return self.entries[question]
 
 
-def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[tuple[Result, Shown]]:
+def check_notebook(path: Path, name: str) -> Iterator[tuple[Result, Shown]]:
     """Run a learner's own notebook from top to bottom, here and silently; then check each question of the set called `name`.
 
     A cell that stops is named on stdout. Raises `CourseError` for an unknown set, for a file that is no notebook, and for one
@@ -213,7 +213,7 @@ def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[
     """
     from IPython.utils.capture import capture_output
 
-    checker, sources = Checker(name, load_set(name)["questions"], seconds, live=False), _code_of(path)
+    checker, sources = Checker(name, load_set(name)["questions"], SECONDS, live=False), _code_of(path)
     if unsaved := _find_unsaved(path, name, sources):
         raise CourseError(
             f"What you checked in the notebook is not in its file yet ({', '.join(unsaved)}): "
@@ -223,11 +223,11 @@ def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[
         for source in sources:
             error = None
             try:
-                with capture_output(), time_limit(seconds):
+                with capture_output(), time_limit(SECONDS):
                     done = shell.run_cell(source, store_history=True)
                 error = done.error_before_exec or done.error_in_exec
             except OutOfTime:
-                error = TimeoutError(f"it had not ended after {seconds:g} s")
+                error = TimeoutError(f"it had not ended after {SECONDS:g} s")
             if error:
                 words = cell_in_words(source)
                 checker.stopped |= dict.fromkeys(MARK.findall(source), type(error).__name__)

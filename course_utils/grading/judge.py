@@ -13,12 +13,24 @@ from course_utils.grading.fingerprints import diagnose
 from course_utils.grading.question import Case, Question, Values
 from course_utils.grading.values import conform
 
-KINDS = ("values", "untouched", "missing", "foreign", "signature", "exception", "timeout", "stuck", "died", "unsafe")
+KINDS = {
+    "values": "gave wrong values",
+    "untouched": "not written",
+    "missing": "no answer found",
+    "foreign": "not your own code",
+    "signature": "could not be called",
+    "exception": "stopped with an exception",
+    "timeout": "took too long",
+    "stuck": "waited forever",
+    "died": "ended the process",
+    "unsafe": "returned something that cannot be judged",
+}
+"""How a case may end, each in a few words for those who do not see it."""
 ENDLESS = ("timeout", "stuck")
 """Kinds that the next case would end in too, after as long a time."""
 _UNENDED = (*ENDLESS, "died")
 """Kinds that say nothing about the idea of an answer, so that no hint goes with them."""
-_LONGEST = 600  # letters of a sentence
+_SENTENCE_LETTERS = 600
 _HINT_FROM_TRY = (2, 4, 6)
 """A failure without a diagnosis shows the nudge from the second try on, the outline from the fourth, near-code from the sixth.
 
@@ -166,7 +178,7 @@ def _without_words(outcome: Outcome) -> Outcome:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _SENTENCE_LETTERS else f"{text[:_SENTENCE_LETTERS]}…"
 
 
 def _name_mistake(

@@ -135,9 +135,11 @@ def test_rules_and_limits_stand_in_for_values():
 
 
 def test_every_ending_has_its_own_sentence():
-    sentences = [explain(doubling(), Outcome(kind, text=f"{kind} it is", line="line 3: y = x")) for kind in KINDS[1:]]
+    sentences = [
+        explain(doubling(), Outcome(kind, text=f"{kind} it is", line="line 3: y = x")) for kind in [*KINDS][1:]
+    ]
     assert len(set(sentences)) == len(sentences)
-    for kind in KINDS[1:]:
+    for kind in [*KINDS][1:]:
         verdict = judge_case(doubling(), Case("c", {"x": 1.0}), Outcome(kind, text="the text"))
         assert (verdict.passed, verdict.kind) == (False, kind)
         assert verdict.sentence.endswith((".", "the text"))

@@ -73,7 +73,7 @@ def warm(lanes, monkeypatch):
         def __init__(self, fresh):
             assert {lane.kind for lane in fresh} == {lanes[0].kind}
             super().__init__(lanes[: len(fresh)])
-            for lane in self.all:
+            for lane in self.lanes:
                 _start(lane)
 
         def close(self):
