@@ -69,26 +69,26 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{format_counted(len(paths), 'submission')} to {name}.", file=sys.stderr, flush=True)
     sandbox_kind = best_kind(arguments.trust)
     solutions = None if arguments.seed is None else arguments.solutions or _find_solutions(name)
-    exercise_set = prepare(name, solutions, arguments.seed, arguments.seconds)
+    prepared = prepare(name, solutions, arguments.seed, arguments.seconds)
     remarks = [] if sandbox_kind in SAFE else [UNSAFE]
-    remarks += [] if exercise_set.seed is not None else [PUBLIC_ONLY]
+    remarks += [] if prepared.seed is not None else [PUBLIC_ONLY]
     for remark in remarks:
         print(remark, file=sys.stderr)
 
     results = Results(out, name, _title(name, solutions))
-    submitted = {student: identify(path, exercise_set, sandbox_kind) for student, path in paths.items()}
+    submitted = {student: identify(path, prepared, sandbox_kind) for student, path in paths.items()}
     earlier = results.earlier()
     check_set(earlier, name, out)
     if folder.is_file() and not (arguments.again or arguments.only):
         check_place(*next(iter(submitted.items())), earlier)
-    worth = {prepared.question.id: prepared.question.points for prepared in exercise_set.questions}
+    worth = {each.question.id: each.question.points for each in prepared.questions}
     given = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
-    planned = plan(submitted, earlier, exercise_set.seed, arguments.only, arguments.again)
+    planned = plan(submitted, earlier, prepared.seed, arguments.only, arguments.again)
     _describe(planned, submitted, out, name)
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
-        records = [*planned.saved, *_grade(planned, exercise_set, sandbox_kind, results, arguments.jobs, private)]
+        records = [*planned.saved, *_grade(planned, prepared, sandbox_kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:
         print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
@@ -174,7 +174,7 @@ def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> 
 
 def _grade(
     planned: "Worklist",
-    exercise_set: "PreparedSet",
+    prepared: "PreparedSet",
     sandbox_kind: str,
     results: "Results",
     jobs: int,
@@ -186,19 +186,15 @@ def _grade(
     from course_staff.grading.grade import grade_all
 
     todo, records = planned.todo, []
-    with tqdm(total=len(todo), unit="notebook", desc=exercise_set.name, file=sys.stderr, disable=not todo) as bar:
+    with tqdm(total=len(todo), unit="notebook", desc=prepared.name, file=sys.stderr, disable=not todo) as bar:
 
         def done(student: str, record: "Record") -> None:
             one = todo[student]
-            records.append(
-                results.save(student, {**record, "key": one.key, "file": one.digest, "seed": exercise_set.seed})
-            )
+            records.append(results.save(student, {**record, "key": one.key, "file": one.digest, "seed": prepared.seed}))
             bar.update()
 
         if todo:
-            grade_all(
-                {student: one.path for student, one in todo.items()}, exercise_set, sandbox_kind, jobs, done, private
-            )
+            grade_all({student: one.path for student, one in todo.items()}, prepared, sandbox_kind, jobs, done, private)
     return records
 
 

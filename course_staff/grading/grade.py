@@ -224,13 +224,8 @@ class Work:
         except Exception as error:
             why = f"Not graded, because the grader itself failed ({type(error).__name__}: {error}); please report this."
             self.late.clear()
-            self.record = {
-                "points": 0,
-                "of": self.exercise_set.points,
-                "notes": [why[:_LONGEST_NOTE]],
-                "questions": [],
-                "failed": True,
-            }
+            self.record = {"points": 0, "of": self.exercise_set.points, "notes": [why[:_LONGEST_NOTE]], "questions": []}
+            self.record["failed"] = True
 
     def grade(self, lane: Lane) -> None:
         """Every question on its public cases, then those that may go on, on their hidden ones."""
@@ -296,9 +291,8 @@ class Work:
             self.late.add(position)
         result = _judge_safely(prepared, prepared.hidden.cases, replies.outcomes)
         question["hidden"] = _verdicts(result)
-        question |= _figures(
-            prepared, prepared.hidden.cases, replies.outcomes, question["hidden"], question.get("figures")
-        )
+        before = [question["figures"]] if "figures" in question else []
+        question |= _figures(prepared, prepared.hidden.cases, replies.outcomes, question["hidden"], *before)
         question["diagnosis"] = question["diagnosis"] or result.diagnosis
         question["state"] = "passed" if question["state"] == "passed" and result.passed else "failed"
 
@@ -362,13 +356,13 @@ def _judge_safely(prepared: PreparedQuestion, cases: tuple[Case, ...], outcomes:
 
 def _figures(
     prepared: PreparedQuestion,
-    cases: tuple[Case, ...],
+    cases: Sequence[Case],
     outcomes: list[Outcome],
     verdicts: list[CaseRecord],
-    before: dict | None = None,
+    *before: dict,
 ) -> dict:
     """`{"figures": ...}`, of all cases that passed the worst; nothing where none did."""
-    figures = [before] if before else []
+    figures = list(before)
     for case, outcome, verdict in zip(cases, outcomes, verdicts, strict=True):
         if prepared.question.figures and verdict["passed"]:
             with suppress(Exception), _judging:  # values of another form than the question's own

@@ -1,8 +1,7 @@
 """What a grading knows of one submission, as its JSON file holds it. All that the class is told is made of these."""
 
 import json
-from types import UnionType
-from typing import Literal, NotRequired, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
 
 from course_utils.grading.judge import KINDS
 
@@ -20,21 +19,14 @@ class CaseRecord(TypedDict):
 
 
 class Shown(TypedDict):
-    """What a student's page says of a question, of its public cases alone."""
+    """What a student's page says of the public cases."""
 
     diagnosis: str
     hint: str
 
 
-class ByHand(TypedDict):
-    """What an instructor's row changed: the grader's points, where they were replaced."""
-
-    was: Number | None
-    comment: str
-
-
 class QuestionRecord(TypedDict):
-    """One question's part of a record."""
+    """One question of a record."""
 
     id: str
     title: str
@@ -54,7 +46,9 @@ class QuestionRecord(TypedDict):
     hidden: list[CaseRecord]
     not_run: int
     notes: list[str]
-    by_hand: NotRequired[ByHand]  # in no file of `records`
+    by_hand: NotRequired[
+        dict
+    ]  # `was`, the grader's points where they were replaced, and `comment`; in no file of `records`
 
 
 class Record(TypedDict):
@@ -94,6 +88,4 @@ def _has_form(value: object, form: object) -> bool:
         return all(_has_form(value[name], hint) for name, hint in hints.items() if name in value)
     if get_origin(form) is list:
         return isinstance(value, list) and all(_has_form(item, get_args(form)[0]) for item in value)
-    if get_origin(form) in (Union, UnionType):
-        return any(_has_form(value, each) for each in get_args(form))
     return value in get_args(form) if get_origin(form) is Literal else isinstance(value, form)

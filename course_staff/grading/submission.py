@@ -83,15 +83,7 @@ def read_submission(path: Path, parse: Callable[[list[str]], list[Parsed]]) -> S
     the parser busy for minutes.
     """
     try:
-        return read_text(_decode(content_of(path)), parse)
-    except UnreadableError as error:
-        return Submission(notes=(str(error),))
-
-
-def read_text(text: str, parse: Callable[[list[str]], list[Parsed]]) -> Submission:
-    """As `read_submission`, from the file's text."""
-    try:
-        raw = _notebook(text)["cells"]
+        raw = _notebook(_decode(content_of(path)))["cells"]
         cells = list(_cells(raw))
     except UnreadableError as error:
         return Submission(notes=(str(error),))

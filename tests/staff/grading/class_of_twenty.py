@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tiny_set import answered
+
 from course_staff.grading.source import Authored, apply_mistake, load_solutions, marker
 from course_staff.notebooks.files import read_notebook
 from course_utils.cli import main
@@ -103,17 +105,12 @@ def _write_odd_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
 
 def notebook(answers: dict[str, str | None], order=list) -> str:
     """The exercise as learners get it, with these answers in its cells; a cell whose answer is None is left out."""
-    whole = read_notebook(ROOT / exercises_of(SET))
-    cells = []
-    for cell in whole["cells"]:
-        mark = marker(cell)
-        if mark and mark[1] in answers:
-            if answers[mark[1]] is None:
-                continue
-            answer = answers[mark[1]]
-            cell["source"] = answer if answer.startswith("# EXERCISE") else f"# EXERCISE {mark[1]}\n{answer}"
-        cells.append(cell)
-    return json.dumps({**whole, "cells": list(order(cells))})
+    left_out = {("EXERCISE", question) for question, answer in answers.items() if answer is None}
+    written = {question: answer for question, answer in answers.items() if answer is not None}
+    whole = json.loads(answered(ROOT / exercises_of(SET), written))
+    return json.dumps(
+        {**whole, "cells": list(order([cell for cell in whole["cells"] if marker(cell) not in left_out]))}
+    )
 
 
 def graded(folder: Path) -> str:

@@ -69,18 +69,16 @@ def need_sandbox(kind="bwrap"):
         give_up(f"this needs a sandbox of the kind {kind}, and the best that this machine has is {best_kind()}")
 
 
-def cell(text):
-    return {"cell_type": "code", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
+def cell(text, kind="code", **more):
+    outputs = {"outputs": [], "execution_count": None} if kind == "code" else {}
+    return {"cell_type": kind, "metadata": {}, "source": text, **outputs, **more}
 
 
 def notebook(*cells, **more):
-    whole = {
-        "nbformat": 4,
-        "nbformat_minor": 5,
-        "metadata": {"kernelspec": {"language": "python"}},
-        "cells": list(map(cell, cells)),
-    }
-    return json.dumps({**whole, **more})
+    """The text of a notebook; cells are sources of code, or whole."""
+    whole = [each if isinstance(each, dict) else cell(each) for each in cells]
+    metadata = {"kernelspec": {"language": "python"}}
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": whole, **more})
 
 
 def answered(path, answers):
