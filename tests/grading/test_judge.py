@@ -140,14 +140,14 @@ def test_every_ending_has_its_own_sentence():
     ]
     assert len(set(sentences)) == len(sentences)
     for kind in [*KINDS][1:]:
-        verdict = judge_case(doubling(), Case("c", {"x": 1.0}), Outcome(kind, text="the text"))
+        verdict = judge_case(doubling(), Case("c", {"x": 1.0}), Outcome(kind, text="the text")).verdict
         assert (verdict.passed, verdict.kind) == (False, kind)
         assert verdict.sentence.endswith((".", "the text"))
         assert "\n" not in verdict.sentence
 
 
 def test_changed_inputs_fail_with_right_values():
-    verdict = judge_case(doubling(), Case("c", {"x": 1.0}), Outcome("values", {"result": 2.0}, mutated=("x",)))
+    verdict = judge_case(doubling(), Case("c", {"x": 1.0}), Outcome("values", {"result": 2.0}, mutated=("x",))).verdict
     assert not verdict.passed
     assert verdict.sentence == "`double` changed its input `x`: work on a copy, or out of place."
 
@@ -289,7 +289,7 @@ def test_values_of_another_form_than_the_authors_are_recognized_as_nothing():
 def test_another_form_of_what_is_right_is_right(expected, got):
     question = doubling(lambda x: expected)
     case = question.cases()[0]
-    assert judge_case(question, case, Outcome("values", {"result": got})).passed
+    assert judge_case(question, case, Outcome("values", {"result": got})).verdict.passed
     assert judge_answer(question, [case], [Outcome("values", {"result": got})]).passed
 
 
