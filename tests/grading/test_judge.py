@@ -12,6 +12,7 @@ from sample_question import HINTS, doubling
 from course_utils.grading.compare import Rule, at_most, compare
 from course_utils.grading.fingerprints import diagnose, fingerprint, outcome_print
 from course_utils.grading.judge import KINDS, Outcome, explain, judge_answer, judge_case
+from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.question import Case, Tolerance
 from course_utils.grading.values import conform
 
@@ -236,6 +237,14 @@ def test_hints_are_earned_by_tries():
     assert shown == ["", *HINTS, HINTS[2]]
     stub = [Outcome("untouched")] * 2
     assert judge_answer(question, question.cases(), stub, tries=9).hint == ""
+
+
+def test_no_hint_goes_with_an_answer_that_never_ended():
+    entry = load_set("03_adamw")["questions"][0]
+    question = question_from(entry)
+    for kind, hinted in (("timeout", False), ("died", False), ("stuck", False), ("exception", True)):
+        result = judge_answer(question, question.cases(), [Outcome(kind, text="20 s")] * 5, entry, tries=2)
+        assert bool(result.hint) == hinted, kind
 
 
 def test_parts_earn_their_share():

@@ -334,20 +334,6 @@ def test_what_a_learners_process_is_given_holds_no_answer(tiny):
         __import__("cloudpickle").loads(prepared.pickled).expected({})
 
 
-def test_git_takes_no_result_even_where_everything_is_added_unless_the_instructor_wants_it(tmp_path):
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    out = tmp_path / "class-results"
-
-    def added():
-        Results(out, SET).save("ann", {"points": 0, "of": 1, "notes": [], "questions": []})
-        subprocess.run(["git", "add", "-A"], cwd=tmp_path, check=True)
-        return subprocess.check_output(["git", "ls-files"], cwd=tmp_path, text=True).split()
-
-    assert added() == []
-    (out / ".gitignore").write_text("*.html\n")
-    assert added() == ["class-results/.gitignore", f"class-results/records/{file_name('ann')}.json"]
-
-
 @pytest.mark.usefixtures("warm")
 def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, capsys, monkeypatch):
     chosen = ("right", "=cmd()", "named mistake", "broken", "Zoë 学生 🙂")
@@ -539,9 +525,3 @@ def test_what_a_mac_or_jupyter_lays_beside_notebooks_is_nobodys(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")
     assert [*grade.find_submissions(tmp_path)] == ["ann", "bo/x"]
-
-
-def test_two_students_never_share_a_file():
-    names = ["a b", "a_b", "a/b", "A b", "学生", "学 生", "-", "CON"]
-    assert len({file_name(name).lower() for name in names}) == len(names)
-    assert all(name.isascii() and "/" not in name for name in map(file_name, names))

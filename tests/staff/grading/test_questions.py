@@ -17,8 +17,8 @@ from trainings import loop
 from course_staff.grading.source import Authored, apply_mistake, load_solutions
 from course_staff.grading.zoo import outcomes
 from course_utils.grading import Mistake, Question
-from course_utils.grading.judge import Result, judge_answer
-from course_utils.grading.loading import run_question
+from course_utils.grading.judge import Result, judge_answer, points
+from course_utils.grading.loading import load_set, question_from, run_question, set_names
 from course_utils.grading.run import run_cases
 from course_utils.memory import Meter
 from course_utils.memory.trace.log import KINDS
@@ -274,3 +274,17 @@ def test_each_of_phase_kind_and_line_earns_its_share_and_a_wrong_one_is_explaine
     result = judge_answer(question, cases, run_cases(question, given, cases))
     assert [verdict.passed for verdict in result.verdicts] == [True, False, True]
     assert result.diagnosis == "The batch is 2 MiB from the beginning to the end."
+
+
+@pytest.mark.parametrize("name", set_names())
+def test_points_come_about_as_the_guide_says(name):
+    for entry in load_set(name)["questions"]:
+        kind = re.search(r"^question = (\w+)\(", entry["code"], re.MULTILINE)
+        in_parts = kind is not None and kind[1] in ("account", "design", "kills", "weighed")
+        assert entry["parts"] == (in_parts or "\n    parts=True,\n" in entry["code"]), entry["id"]
+        assert not (entry["parts"] and entry["has_hidden"]) or kind[1] == "kills", "a guide that says so would be wrong"
+        question = question_from(entry)
+        if question.share is None:
+            count = len(entry["cases"])
+            one_wrong = round(question.points * (count - 1) / count, 2) if entry["parts"] else 0
+            assert points(question, [], [False, *[True] * (count - 1)]) == one_wrong
