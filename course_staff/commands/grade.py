@@ -155,21 +155,18 @@ def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> 
     saved = [record["student"] for record in plan.saved]
     before = [student for student in saved if student in submitted and student not in plan.waiting]
     elsewhere = [student for student in saved if student not in submitted]
+    lines = []
     if before:
-        print(f"{len(before)} of {len(submitted)} were graded before; --again regrades them.", file=sys.stderr)
+        lines.append(f"{len(before)} of {len(submitted)} were graded before; --again regrades them.")
     if plan.outdated:
-        print(
-            f"Grading again {len(plan.outdated)} of {len(submitted)}, because {name} or its grading changed.",
-            file=sys.stderr,
-        )
+        lines.append(f"Grading again {len(plan.outdated)} of {len(submitted)}, because {name} or its grading changed.")
     if plan.waiting:
-        print(f"New or changed, but left for a run without --only: {', '.join(plan.waiting)}.", file=sys.stderr)
+        lines.append(f"New or changed, but left for a run without --only: {', '.join(plan.waiting)}.")
     if elsewhere:
-        print(
-            f"The table includes {format_counted(len(elsewhere), 'earlier grade')} without a submission here; "
-            f"to remove one, delete its file in {folder / 'records'}.",
-            file=sys.stderr,
-        )
+        count = format_counted(len(elsewhere), "earlier grade")
+        where = f"to remove one, delete its file in {folder / 'records'}"
+        lines.append(f"The table includes {count} without a submission here; {where}.")
+    sys.stderr.writelines(f"{line}\n" for line in lines)
 
 
 def _grade(

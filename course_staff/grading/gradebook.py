@@ -133,7 +133,8 @@ class Gradebook:
             elif number in students:
                 continue
             else:  # Canvas's rows above the students
-                value = self._value(row, target) if target in self.columns else of if _is_worth(row) else ""
+                worth = of if _is_worth(row) else ""
+                value = self._value(row, target) if target in self.columns else worth
             lines.append([*(self._value(row, name) for name in columns), value])
         return csv_text(lines, self.delimiter), remarks
 
