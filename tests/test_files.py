@@ -1,7 +1,16 @@
 import pytest
 
 from course_utils.errors import CourseError
-from course_utils.files import keep_copies, read_json, replacing, write_json
+from course_utils.files import (
+    chapters_in,
+    find_place,
+    keep_copies,
+    matching_names,
+    read_json,
+    replacing,
+    require_one_name,
+    write_json,
+)
 
 
 def test_the_new_file_takes_the_place_of_the_old(tmp_path):
@@ -61,3 +70,51 @@ def test_where_nothing_can_be_written_a_line_says_so(tmp_path, caplog):
     assert read_json(tmp_path / "value.json") is None
     write_json(tmp_path / "value.json" / ".." / ".." / ("n" * 300), 1)
     assert "this will be forgotten" in caplog.text
+
+
+def test_the_checkout_is_found_from_below_and_from_elsewhere(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "course_utils").mkdir()
+    assert find_place(tmp_path / "notebooks").root == tmp_path
+    assert find_place(tmp_path / "notebooks").start == tmp_path / "notebooks" / "00_start_here.ipynb"
+
+
+def test_chapters_by_the_beginning_of_their_names(tmp_path):
+    for name in ("01_b", "00_a", "02_c"):
+        (tmp_path / f"{name}.ipynb").touch()
+    assert [path.stem for path in chapters_in(tmp_path)] == ["00_a", "01_b", "02_c"]
+    assert [path.stem for path in chapters_in(tmp_path, ["02", "00_a"])] == ["02_c", "00_a"]
+    with pytest.raises(CourseError, match="No chapter is called '7'; the chapters are: 00_a, 01_b, 02_c"):
+        chapters_in(tmp_path, ["7"])
+
+
+SEVERAL = ["00_start_here", "03_adamw", "05_8bit_adam", "05b_choosing", "10_fsdp"]
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("3", ["03_adamw"]),
+        ("03", ["03_adamw"]),
+        ("03_adamw", ["03_adamw"]),
+        ("3_adamw", ["03_adamw"]),
+        ("03_ad", ["03_adamw"]),
+        ("0", ["00_start_here"]),
+        ("1", []),
+        ("10", ["10_fsdp"]),
+        ("5", ["05_8bit_adam"]),
+        ("5b", ["05b_choosing"]),
+        ("05_", ["05_8bit_adam"]),
+        ("adamw", []),
+    ],
+)
+def test_a_chapter_is_called_by_its_number_or_its_name(name, path):
+    assert matching_names(name, SEVERAL) == path
+
+
+def test_the_one_that_is_meant_must_be_one():
+    assert require_one_name("3", SEVERAL, "set") == "03_adamw"
+    with pytest.raises(CourseError, match="No set is called '7'; the sets are: 00_start_here, 03_adamw, "):
+        require_one_name("7", SEVERAL, "set")
+    with pytest.raises(CourseError, match="'05' is the beginning of 05b_x and 05c_y; write more of the name"):
+        require_one_name("05", ["05b_x", "05c_y"], "set")

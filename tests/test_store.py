@@ -13,7 +13,7 @@ import pytest
 from course_utils.capstone.kept import Choice, load
 from course_utils.desk import bets
 from course_utils.desk.bets import Bet
-from course_utils.desk.ledger import Ledger, Row
+from course_utils.desk.ledger import Ledger, Row, record
 from course_utils.errors import CourseError
 from course_utils.grading.progress import Record, recall
 from course_utils.settings import environment_for_child, settings
@@ -169,3 +169,12 @@ def test_where_no_copy_can_be_made_nothing_is_forgotten():
     with pytest.raises(CourseError, match="nothing is forgotten"):
         Section("a").forget(["one"])
     assert Section("a").get("one") == 1
+
+
+def test_each_damaged_store_is_put_aside_under_a_name_of_its_own():
+    names = ("course.damaged", "course (old).damaged", "course (old 2).damaged")
+    for count, _ in enumerate(names):
+        record("03", "AdamW", "peak", predicted=1, measured=2)
+        (settings().home / "course.db").write_bytes(b"%d is no database" % count * 500)
+        assert Ledger.load().rows == ()
+    assert [(settings().home / name).read_bytes()[:1] for name in names] == [b"0", b"1", b"2"]

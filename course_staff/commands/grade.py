@@ -13,8 +13,9 @@ from course_utils.units import format_counted
 if TYPE_CHECKING:
     from course_staff.grading.by_hand import Given
     from course_staff.grading.earlier import Worklist
-    from course_staff.grading.grade import Papers
+    from course_staff.grading.grade import PreparedSet
     from course_staff.grading.gradebook import Gradebook
+    from course_staff.grading.record import Record
     from course_staff.grading.report import Results
 
 PUBLIC_ONLY = "Without --seed only public cases are run, which learners know; choose a private number."
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from course_staff.grading.report import Results
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
     from course_utils.files import require_one_name
-    from course_utils.grading.released import set_names
+    from course_utils.grading.loading import set_names
 
     name = require_one_name(arguments.set, set_names(), "exercise set")
     gradebook = arguments.gradebook and read_gradebook(arguments.gradebook)  # before hours of grading
@@ -66,28 +67,28 @@ def run(arguments: argparse.Namespace) -> int:
         raise CourseError("The results cannot go among the submissions; name another folder with --out.")
     paths = find_submissions(folder, out if out.is_relative_to(folder) else None)
     print(f"{format_counted(len(paths), 'submission')} to {name}.", file=sys.stderr, flush=True)
-    kind = best_kind(arguments.trust)
+    sandbox_kind = best_kind(arguments.trust)
     solutions = None if arguments.seed is None else arguments.solutions or _find_solutions(name)
-    papers = prepare(name, solutions, arguments.seed, arguments.seconds)
-    remarks = [] if kind in SAFE else [UNSAFE]
-    remarks += [] if papers.seed is not None else [PUBLIC_ONLY]
+    prepared = prepare(name, solutions, arguments.seed, arguments.seconds)
+    remarks = [] if sandbox_kind in SAFE else [UNSAFE]
+    remarks += [] if prepared.seed is not None else [PUBLIC_ONLY]
     for remark in remarks:
         print(remark, file=sys.stderr)
 
     results = Results(out, name, _title(name, solutions))
-    submitted = {student: identify(path, papers, kind) for student, path in paths.items()}
+    submitted = {student: identify(path, prepared, sandbox_kind) for student, path in paths.items()}
     earlier = results.earlier()
     check_set(earlier, name, out)
     if folder.is_file() and not (arguments.again or arguments.only):
         check_place(*next(iter(submitted.items())), earlier)
-    worth = {paper.question.id: paper.question.points for paper in papers.papers}
+    worth = {each.question.id: each.question.points for each in prepared.questions}
     given = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
-    planned = plan(submitted, earlier, papers.seed, arguments.only, arguments.again)
+    planned = plan(submitted, earlier, prepared.seed, arguments.only, arguments.again)
     _describe(planned, submitted, out, name)
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
-        records = [*planned.saved, *_grade(planned, papers, kind, results, arguments.jobs, private)]
+        records = [*planned.saved, *_grade(planned, prepared, sandbox_kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:
         print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _report(
     results: "Results",
-    records: list[dict],
+    records: list["Record"],
     given: Mapping[tuple[str, str], "Given"],
     others: list[str],
     remarks: list[str],
@@ -154,41 +155,43 @@ def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> 
     saved = [record["student"] for record in plan.saved]
     before = [student for student in saved if student in submitted and student not in plan.waiting]
     elsewhere = [student for student in saved if student not in submitted]
+    lines = []
     if before:
-        print(f"{len(before)} of {len(submitted)} were graded before; --again regrades them.", file=sys.stderr)
+        lines.append(f"{len(before)} of {len(submitted)} were graded before; --again regrades them.")
     if plan.outdated:
-        print(
-            f"Grading again {len(plan.outdated)} of {len(submitted)}, because {name} or its grading changed.",
-            file=sys.stderr,
-        )
+        lines.append(f"Grading again {len(plan.outdated)} of {len(submitted)}, because {name} or its grading changed.")
     if plan.waiting:
-        print(f"New or changed, but left for a run without --only: {', '.join(plan.waiting)}.", file=sys.stderr)
+        lines.append(f"New or changed, but left for a run without --only: {', '.join(plan.waiting)}.")
     if elsewhere:
-        print(
-            f"The table includes {format_counted(len(elsewhere), 'earlier grade')} without a submission here; "
-            f"to remove one, delete its file in {folder / 'records'}.",
-            file=sys.stderr,
-        )
+        count = format_counted(len(elsewhere), "earlier grade")
+        where = f"to remove one, delete its file in {folder / 'records'}"
+        lines.append(f"The table includes {count} without a submission here; {where}.")
+    sys.stderr.writelines(f"{line}\n" for line in lines)
 
 
 def _grade(
-    planned: "Worklist", papers: "Papers", kind: str, results: "Results", jobs: int, private: list[Path]
-) -> list[dict]:
+    planned: "Worklist",
+    prepared: "PreparedSet",
+    sandbox_kind: str,
+    results: "Results",
+    jobs: int,
+    private: list[Path],
+) -> list["Record"]:
     """The records of what is to be graded, each written as soon as it is there."""
     from tqdm import tqdm
 
     from course_staff.grading.grade import grade_all
 
     todo, records = planned.todo, []
-    with tqdm(total=len(todo), unit="notebook", desc=papers.name, file=sys.stderr, disable=not todo) as bar:
+    with tqdm(total=len(todo), unit="notebook", desc=prepared.name, file=sys.stderr, disable=not todo) as bar:
 
-        def done(student: str, record: dict) -> None:
+        def done(student: str, record: "Record") -> None:
             one = todo[student]
-            records.append(results.save(student, {**record, "key": one.key, "file": one.digest, "seed": papers.seed}))
+            records.append(results.save(student, {**record, "key": one.key, "file": one.digest, "seed": prepared.seed}))
             bar.update()
 
         if todo:
-            grade_all({student: one.path for student, one in todo.items()}, papers, kind, jobs, done, private)
+            grade_all({student: one.path for student, one in todo.items()}, prepared, sandbox_kind, jobs, done, private)
     return records
 
 

@@ -12,7 +12,7 @@ from course_utils.files import chapters_in, find_place
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
-    from course_staff.grading.releasing import Part, Stamps
+    from course_staff.grading.release_cache import Part, Stamps
 
 HELP = "generate the exercises and their checks from the solutions"
 _SECONDS = 5.0  # of one core for a question, its known mistakes and variants included
@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write what differs, keep a copy of what stood there, and name both; with `--check`, 1 where something differs."""
     from course_staff.grading.nbgrader import source_files
-    from course_staff.grading.release import differing, file_names, write
-    from course_staff.grading.releasing import Stamps
+    from course_staff.grading.release import file_names, find_differing, write
+    from course_staff.grading.release_cache import Stamps
     from course_utils.files import keep_copies
     from course_utils.settings import settings
 
@@ -46,10 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
         todo, every = paths, (source_files(path, folder) for path in paths)
     else:
         todo = [path for path in paths if not stamps.stand(path, file_names(path, *places))]
-        every = _release(todo, *places, stamps)
+        every = _release_sets(todo, *places, stamps)
     changed = []
     for path, texts in zip(todo, every, strict=True):
-        files = differing(texts)
+        files = find_differing(texts)
         if not arguments.check:
             # Somebody may have changed an exercise by hand, or answered it there.
             copies = keep_copies([file for file in files if file.suffix == ".ipynb"], settings().home / "copies")
@@ -69,14 +69,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if arguments.check and changed else 0
 
 
-def _release(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamps") -> Iterator[dict[Path, str]]:
+def _release_sets(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamps") -> Iterator[dict[Path, str]]:
     """The files of each set; on stderr what is run and why, and a bar while it is."""
     from tqdm import tqdm
 
-    from course_staff.grading.releasing import Released, released_sets
+    from course_staff.grading.release_cache import ReleaseCache, release_sets
     from course_utils.settings import settings
 
-    releases = Released(settings().home / "released")
+    releases = ReleaseCache(settings().home / "released")
     if parts := releases.unknown(paths):
         why = Counter(stamps.why(path) for path in dict.fromkeys(path for path, _ in parts))
         print(_announce(len(parts), cores(), why), file=sys.stderr)
@@ -86,7 +86,7 @@ def _release(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamps") -
             bar.set_postfix_str(f"{part[0].stem} {part[1] or ''}".rstrip(), refresh=False)
             bar.update(bool(part[1]))
 
-        every = list(released_sets(paths, exercises, sets, releases, cores(), done))
+        every = list(release_sets(paths, exercises, sets, releases, cores(), done))
     yield from every
 
 

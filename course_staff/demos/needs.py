@@ -11,8 +11,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 from course_staff.demos.script import Demo, Step
+from course_staff.notebooks.cell_names import find_needs, of_statement, statements_of
 from course_staff.notebooks.files import read_notebook
-from course_staff.notebooks.names import of_statement, statements_of, uses_and_binds
 from course_staff.notebooks.setup_cell import is_setup
 from course_utils.errors import CourseError
 
@@ -41,25 +41,13 @@ def plan(demo: Demo) -> Iterator[tuple[Step, list[NotebookNode], NotebookNode | 
         if step.click and not shown:
             raise CourseError(f"{where} clicks, but names no cell; name the figure's cell.")
         needed = {*range(is_setup(code[0])), *map(places.get, step.needs)}
-        needed = needed.union(*(_find_needs(places[name], pieces) for name in wanted))
-        done |= {places[shown]} if shown else set()
+        needed |= find_needs(map(places.get, wanted), [piece.source for piece in pieces])
+        if shown:
+            done.add(places[shown])
         wholes = [places[piece.id] for piece in pieces]
         run = [at for at in sorted(needed - done) if wholes[at] == at or wholes[at] not in needed | done]
         yield step, [pieces[at] for at in run], pieces[places[shown]] if shown else None
         done |= needed
-
-
-def _find_needs(place: int, pieces: list) -> set[int]:
-    """The places of what the piece at `place` needs, however far back."""
-    needed, todo = set(), [place]
-    while todo:
-        end = todo.pop()
-        for name in uses_and_binds(pieces[end].source)[0]:
-            binding = [at for at in range(end) if name in uses_and_binds(pieces[at].source)[1]]
-            if binding and binding[-1] not in needed:
-                needed.add(binding[-1])
-                todo.append(binding[-1])
-    return needed
 
 
 def _split_off_definitions(cell: NotebookNode) -> list[NotebookNode]:

@@ -8,8 +8,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_staff.demos.needs import plan
 from course_staff.demos.script import Demo
+from course_staff.notebooks.clean import KERNELSPEC
 
-_KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _OURS = "from course_staff.demos import stage as _demo_stage\n\n_demo_stage."  # `stage` is a name that chapters use
 
 
@@ -27,5 +27,5 @@ def presentation(demo: Demo) -> NotebookNode:
         sources += [("click", f"{_OURS}offer({step.click!r})")] if step.click else []
         cells += [new_code_cell(source, metadata={"demo": {"role": role}}) for role, source in sources]
     about = {"title": demo.title, "minutes": demo.minutes, "steps": len(demo.steps)}
-    metadata = {"demo": about, "kernelspec": _KERNELSPEC, "language_info": {"name": "python"}}
+    metadata = {"demo": about, "kernelspec": KERNELSPEC, "language_info": {"name": "python"}}
     return new_notebook(cells=cells, metadata=metadata)

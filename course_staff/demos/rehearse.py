@@ -43,16 +43,16 @@ def rehearse(paths: list[Path]) -> int:
 
 def _play(demo: Demo) -> Iterator[tuple[Step, list[str]]]:
     """Each step, and in sentences what was not as expected; ends after a step whose cell failed."""
-    stage = _Stage()
+    shell = _Shell()
     for step, unseen, cell in plan(demo):
         for each in [*unseen, *([cell] if cell else [])]:
-            if failure := stage.run(each):
+            if failure := shell.run(each):
                 yield step, [failure]
                 return
-        yield step, [*stage.click(step), *stage.compare(step)]
+        yield step, [*shell.click(step), *shell.compare(step)]
 
 
-class _Stage:
+class _Shell:
     """A fresh interactive Python, as a kernel has it, and what the last cell showed."""
 
     def __init__(self):

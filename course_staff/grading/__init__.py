@@ -3,11 +3,12 @@
 A submission's way from file to page:
 1. `earlier.plan` takes the files that are new or changed.
 2. `sandbox.Lane` starts a sandbox for one of them. `child.serve` runs in it, and forks a process for each question.
-3. `submission.read_submission` finds the cells that a question rests on; `asking.parse` has them parsed in the sandbox.
+3. `submission.read_submission` reads the file; `asking.parse` has its cells parsed in the sandbox, and `answer_to` finds those
+   that a question rests on.
 4. `asking.ask` sends these cells, then the inputs of one case after the other. What comes back is values: an `Outcome`.
-5. `judge.grade` compares them with what is right, which is known on this side only: a `Verdict`.
-6. `grade.Work` does so with the public cases of all questions, then with the hidden ones, and writes a record as JSON.
-7. `report.Results` makes the student's page of the record, and the class's tables and summary.
+5. `judge.judge_answer` (in `course_utils/grading`) compares them with the expected values: a `Verdict`.
+6. `grade.Work` does so with the public cases of all questions, then with the hidden ones, and fills in a `record.Record`.
+7. `report.Results` writes the record as JSON, the student's page, and the class's tables and summary.
 
 What a submission must not be able to do, and what keeps it from that, stands in docs/instructors.md.
 """

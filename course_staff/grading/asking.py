@@ -22,7 +22,7 @@ _MOST_NOTES, _LONGEST = 10, 400  # notes on cells, and letters of whatever text 
 
 
 @dataclass(frozen=True)
-class Heard:
+class Replies:
     """What an answer gave on its cases, and notes on its cells. `starved`: it ran out of time (see `Talk.starved`)."""
 
     outcomes: list[Outcome]
@@ -35,19 +35,22 @@ def parse(sources: list[str], lane: Lane) -> list[Parsed]:
     try:
         with lane.question() as talk, talk.within(PARSE_SECONDS):
             descriptions = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
-        return [
-            Parsed(is_check is True, *(frozenset(map(str, each)) for each in names), opaque=opaque is True)
-            for (is_check, opaque, *names), _ in zip(descriptions, sources, strict=True)
-        ]
+        return [_read_parsed(each) for each, _ in zip(descriptions, sources, strict=True)]
     except NotStartedError:
         raise
-    except (SandboxError, encoding.TornError, encoding.EncodingError, TypeError, ValueError):
+    except (SandboxError, encoding.TornError, encoding.EncodingError, LookupError, TypeError, ValueError):
         return [Parsed()] * len(sources)
+
+
+def _read_parsed(description: dict) -> Parsed:
+    flags = {name: description[name] is True for name in ("is_check", "opaque")}
+    names = {name: frozenset(map(str, description[name])) for name in ("defines", "binds", "uses", "changes")}
+    return Parsed(**flags, **names)
 
 
 def ask(
     cells: Sequence[tuple[Cell, bool]], question: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane
-) -> Heard:
+) -> Replies:
     """Run the cells, then the answer on each case, for at most `seconds` each; `question` and `inputs` are pickled.
 
     A sandbox that breaks is replaced once; what breaks it twice is the answer's own doing.
@@ -61,12 +64,12 @@ def ask(
     except NotStartedError:
         raise
     except SandboxError as error:
-        return Heard([Outcome("died", text=str(error))] * len(inputs), [])
+        return Replies([Outcome("died", text=str(error))] * len(inputs), [])
 
 
 def _converse(
     cells: Sequence[tuple[Cell, bool]], question: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane
-) -> Heard:
+) -> Replies:
     job = {
         "cells": [[cell.number, cell.source, is_answer] for cell, is_answer in cells],
         "seconds": seconds,
@@ -96,7 +99,7 @@ def _converse(
             outcomes.append(Outcome("timeout", text=f"{limit:g} s") if talk.timed_out else Outcome("died"))
     if lane.excess and outcomes[-1].kind == "died":
         outcomes[-1] = Outcome("died", text=lane.excess)
-    return Heard(outcomes + outcomes[-1:] * (len(inputs) - len(outcomes)), notes, talk.starved)
+    return Replies(outcomes + outcomes[-1:] * (len(inputs) - len(outcomes)), notes, talk.starved)
 
 
 _FORGED = Outcome("unsafe", text="What came back is not a case's result.")

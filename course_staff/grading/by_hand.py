@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_staff.grading.cells import no_formula, number_in, read_rows
+from course_staff.grading.record import Record
 from course_utils.errors import CourseError
 
 FILE = "by_hand.csv"
-_LONGEST = 2000  # characters of a comment
+_COMMENT_LETTERS = 2000
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,9 @@ def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, fl
     """
     cells = {no_formula(name): name for name in students} | {name: name for name in students}
     marks: dict[tuple[str, str], Given] = {}
-    for place, row in read_rows(path, ("student", "question", "points")):
-        where, student, question, text = (
-            f"{path.name}, row {place}",
-            row["student"],
-            row["question"].strip(),
-            row["points"].strip(),
-        )
+    for number, row in read_rows(path, ("student", "question", "points")):
+        where, student = f"{path.name}, row {number}", row["student"]
+        question, text = row["question"].strip(), row["points"].strip()
         if student not in cells:
             raise CourseError(f"{where}: there is no student {student!r}; write the name as in results.csv.")
         if question not in questions:
@@ -49,11 +46,11 @@ def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, fl
             )
         if (cells[student], question) in marks:
             raise CourseError(f"{where}: {student!r} already has a row for {question}; keep one.")
-        marks[cells[student], question] = Given(points, row.get("comment", "").strip()[:_LONGEST])
+        marks[cells[student], question] = Given(points, row.get("comment", "").strip()[:_COMMENT_LETTERS])
     return marks
 
 
-def with_points_by_hand(record: Mapping, given: Mapping[tuple[str, str], Given]) -> dict:
+def with_points_by_hand(record: Record, given: Mapping[tuple[str, str], Given]) -> Record:
     """The record with its points and comments by hand; `was` keeps the grader's points where they were replaced."""
     questions = []
     for question in record["questions"]:

@@ -33,10 +33,10 @@ def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str
     columns = [name.strip().lower() for name in first]
     if missing := [name for name in needed if name not in columns]:
         raise CourseError(f"{path} has no column {missing[0]!r} in its first row; add it.")
-    for place, row in enumerate(rows, start=2):
+    for number, row in enumerate(rows, start=2):
         named = dict(zip(columns, row, strict=False))
         if any(text.strip() for text in named.values()):
-            yield place, {**dict.fromkeys(columns, ""), **named}
+            yield number, {**dict.fromkeys(columns, ""), **named}
 
 
 def number_in(text: str) -> float:

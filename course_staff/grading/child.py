@@ -176,8 +176,8 @@ def converse(read: int, write: int) -> None:
     isolate.limit(**job["limits"])
     if not question:
         cells = [parsed(source) for source in job["sources"]]
-        names = ("defines", "gives", "uses", "changes")
-        return send(write, dump([[p.is_check, p.opaque, *(sorted(getattr(p, name)) for name in names)] for p in cells]))
+        fields = [dict(vars(cell)) for cell in cells]
+        return send(write, dump([{k: v if type(v) is bool else sorted(v) for k, v in each.items()} for each in fields]))
     if ranks:
         resource_tracker.ensure_running()  # a program, as none may be started later where something is replaced
         fork_server()
@@ -225,7 +225,7 @@ class Notebook:
         sys.modules["__main__"] = self.shell.user_module
 
     def run(self) -> None:
-        """Every cell in its order; the answer's once more at the end where it did not find what stands below it.
+        """Every cell in its order. An answer that raised runs once more at the end, since it may use a name defined below it.
 
         The answer has a cell's time for itself, whatever the others took of theirs; one that no time is left for is not run.
         """

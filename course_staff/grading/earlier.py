@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_staff.grading.record import Record
 from course_utils.errors import CourseError
 
 
@@ -18,18 +19,16 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Worklist:
-    """`todo`, student to what is graded now; `saved`, the records that stay; `waiting`, students that are new or changed and are
-    not graded now, because another one was requested; `outdated`, students of `todo` who handed in the same file before, which
-    was graded by other questions or limits."""
+    """What to grade now, by student, and what to leave."""
 
     todo: Mapping[str, Submitted]
-    saved: tuple[dict, ...]
-    waiting: tuple[str, ...]
-    outdated: tuple[str, ...] = ()
+    saved: tuple[Record, ...]  # they stay as they are
+    waiting: tuple[str, ...]  # new or changed, but another student was requested
+    outdated: tuple[str, ...] = ()  # in `todo`: the same file was graded by other questions or limits
 
 
 def plan(
-    submitted: Mapping[str, Submitted], earlier: Mapping[str, dict], seed: int | None, only: str | None, again: bool
+    submitted: Mapping[str, Submitted], earlier: Mapping[str, Record], seed: int | None, only: str | None, again: bool
 ) -> Worklist:
     """What to do with the submissions `submitted`, where `earlier` are the records of the results' folder.
 
@@ -54,7 +53,7 @@ def plan(
     return Worklist(todo, saved, tuple(student for student in missing if student not in todo), outdated)
 
 
-def check_place(student: str, one: Submitted, earlier: Mapping[str, dict]) -> None:
+def check_place(student: str, one: Submitted, earlier: Mapping[str, Record]) -> None:
     """For a single file: raises `CourseError` where the results hold another file of the same name, which it would replace."""
     if student in earlier and earlier[student].get("file") != one.digest:
         raise CourseError(
@@ -63,17 +62,17 @@ def check_place(student: str, one: Submitted, earlier: Mapping[str, dict]) -> No
         )
 
 
-def check_set(earlier: Mapping[str, dict], name: str, folder: Path) -> None:
+def check_set(earlier: Mapping[str, Record], name: str, folder: Path) -> None:
     """Raises `CourseError` where the results in `folder` are of another set than `name`."""
     for other in {record["set"] for record in earlier.values()} - {name}:
         raise CourseError(f"{folder} contains results of the set {other}; name another folder with --out.")
 
 
-def _is_of(record: Mapping | None, one: Submitted) -> bool:
+def _is_of(record: Record | None, one: Submitted) -> bool:
     """Whether the record is of this very file, graded by the same questions, seed and limits."""
     return record is not None and record["key"] == one.key and not record.get("failed")
 
 
-def _is_outdated(record: Mapping | None, one: Submitted) -> bool:
+def _is_outdated(record: Record | None, one: Submitted) -> bool:
     is_same_file = record is not None and record["file"] == one.digest
     return is_same_file and record["key"] != one.key and not record.get("failed")

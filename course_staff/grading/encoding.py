@@ -14,12 +14,11 @@ import torch
 
 from course_utils.errors import CourseError
 
-DEEPEST = 24
-LONGEST_TREE = 16 * 2**20
-LONGEST = 64 * 2**20
-MOST_VALUES, MOST_TENSORS = 200_000, 20_000
-"""Bytes of a whole message; `LONGEST_TREE` bytes of its JSON; `DEEPEST` containers within each other; `MOST_…` of what it holds:
-an empty tensor takes 20 bytes of a message and a thousand of the judge's memory."""
+DEEPEST = 24  # containers within each other
+LONGEST_TREE = 16 * 2**20  # bytes of a message's JSON
+LONGEST = 64 * 2**20  # bytes of a whole message
+MOST_VALUES = 200_000
+MOST_TENSORS = 20_000  # an empty one takes 20 bytes of a message, and a thousand of the judge's memory
 
 _LENGTH = struct.Struct(">Q")
 _BIGGEST = 10**4000  # Python itself refuses to read whole numbers of more than 4300 digits

@@ -18,11 +18,12 @@ https://github.com/moodle/moodle/blob/main/mod/assign/feedback/offline/importgra
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from course_staff.grading.cells import csv_text
+from course_staff.grading.record import Record
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
@@ -67,7 +68,7 @@ _MOODLE = Platform(
 
 
 FILE_NAMES = tuple(f"{platform.name}.csv" for platform in (_CANVAS, _MOODLE))
-"""What the filled files are called."""
+"""Of the filled files."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Gradebook:
 
     @property
     def file_name(self) -> str:
-        """What the filled file is called: `canvas.csv` or `moodle.csv`."""
+        """`canvas.csv` or `moodle.csv`."""
         return f"{self.platform.name}.csv"
 
     @property
@@ -94,7 +95,7 @@ class Gradebook:
             f"them, or name each file or folder by its student's {keys}."
         )
 
-    def fill(self, records: Sequence[Mapping], set_name: str) -> tuple[str | None, list[str]]:
+    def fill(self, records: Sequence[Record], set_name: str) -> tuple[str | None, list[str]]:
         """The CSV that the platform takes, None where nobody has points, and sentences on what was left out. No cell is taken for
         a formula.
 
@@ -103,8 +104,8 @@ class Gradebook:
         failed = [record["student"] for record in records if record.get("failed")]
         graded = {record["student"]: record for record in records if not record.get("failed")}
         rows_of = {student: self._rows_of(student) for student in graded}
-        every = [*rows_of.values()]
-        clear = {name: rows for name, rows in rows_of.items() if len(rows) == 1 and every.count(rows) == 1}
+        matches = [*rows_of.values()]
+        clear = {name: rows for name, rows in rows_of.items() if len(rows) == 1 and matches.count(rows) == 1}
         points = {row: graded[name]["points"] for name, (row,) in clear.items()}
         students = {number for number, row in enumerate(self.rows) if self._value(row, self.platform.keys[0]).strip()}
         target, of = self._target(set_name), max((record["of"] for record in graded.values()), default=0)
@@ -131,8 +132,9 @@ class Gradebook:
                 value = points[number]
             elif number in students:
                 continue
-            else:  # of Canvas: how many points there are, and how grades are posted
-                value = self._value(row, target) if target in self.columns else of if _is_worth(row) else ""
+            else:  # Canvas's rows above the students
+                worth = of if _is_worth(row) else ""
+                value = self._value(row, target) if target in self.columns else worth
             lines.append([*(self._value(row, name) for name in columns), value])
         return csv_text(lines, self.delimiter), remarks
 
@@ -143,13 +145,13 @@ class Gradebook:
         numbers = [re.search(r"\d*$", self._value(row, first).strip())[0] for row in self.rows]
         downloaded = self.platform.downloaded.search(student)
         if downloaded and downloaded[1] in numbers:
-            return [place for place, number in enumerate(numbers) if number == downloaded[1]]
+            return [row_number for row_number, number in enumerate(numbers) if number == downloaded[1]]
         names = {student.casefold(), student.partition("/")[0].casefold()}
         called = [
             {number, *(self._value(row, name).casefold() for name in others)}
             for number, row in zip(numbers, self.rows, strict=True)
         ]
-        return [place for place, those in enumerate(called) if names & those]
+        return [row_number for row_number, those in enumerate(called) if names & those]
 
     def _target(self, set_name: str) -> str:
         """The column that is filled: Moodle's grade; in Canvas that of the assignment called as the set, or a new one."""

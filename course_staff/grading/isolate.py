@@ -134,12 +134,12 @@ class Family:
     """
 
     def __init__(self, root: int, folders: Iterable[str] = ()):
-        self.root, self.folders, self._start, self._took = root, tuple(folders), time.monotonic(), {}
+        self.root, self.folders = root, tuple(folders)
+        self._start, self._took = time.monotonic(), {}
 
     def excess(self, memory: int, processes: int, ahead: float, files: int, **_) -> int:
         """0, or the exit code for what they together have too much of."""
-        room = map(os.statvfs, self.folders)
-        if any(each.f_files - each.f_ffree > files for each in room):
+        if any(system.f_files - system.f_ffree > files for system in map(os.statvfs, self.folders)):
             return TOO_MANY_FILES
         family = descendants(self.root)
         self._took |= {(each.number, each.began): each.took for each in family}
@@ -164,7 +164,7 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
-def computed(root: int, since: float) -> float:
+def seconds_computed(root: int, since: float) -> float:
     """Seconds of processor time that process `root` and its descendants have taken, those of them that began after `since`."""
     family = [*filter(None, [_process(Path(f"/proc/{root}"))]), *descendants(root)]
     return sum(each.took for each in family if each.began > since - _TICK)
@@ -176,11 +176,11 @@ def descendants(root: int) -> list[Process]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (process := _process(entry)):
             children.setdefault(process.parent, []).append(process)
-    below, pending = [], [root]
-    while pending:
-        own = children.get(pending.pop(), [])
+    below, stack = [], [root]
+    while stack:
+        own = children.get(stack.pop(), [])
         below += own
-        pending += [each.number for each in own]
+        stack += [each.number for each in own]
     return below
 
 

@@ -7,12 +7,13 @@ them. Each run assigns new ones, and each student's page says its own.
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from course_staff.grading.record import QuestionRecord, Record
 from course_utils.viz.tradeoff import Entry, Leaderboard
 
-_MOST = 1e30  # a figure from here on is none
+_TOO_LARGE = 1e30  # for a figure
 
 
-def boards(records: Sequence[Mapping]) -> list[Leaderboard]:
+def boards(records: Sequence[Record]) -> list[Leaderboard]:
     """A board for each question for which any record has figures, passed or not."""
     letters = _give_letters(records)
     titles = {
@@ -24,7 +25,7 @@ def boards(records: Sequence[Mapping]) -> list[Leaderboard]:
     return [_board(name, title, records, letters) for name, title in titles.items()]
 
 
-def _give_letters(records: Sequence[Mapping]) -> dict[str, str]:
+def _give_letters(records: Sequence[Record]) -> dict[str, str]:
     """Student to letter, for those that have an entry somewhere."""
     there = [one for one in records if any(map(_figures, one["questions"]))]
     there.sort(
@@ -33,7 +34,7 @@ def _give_letters(records: Sequence[Mapping]) -> dict[str, str]:
     return {record["student"]: _letter(number) for number, record in enumerate(there)}
 
 
-def _board(name: str, title: str, records: Sequence[Mapping], letters: Mapping[str, str]) -> Leaderboard:
+def _board(name: str, title: str, records: Sequence[Record], letters: Mapping[str, str]) -> Leaderboard:
     every = [
         Entry(letters[record["student"]], record["student"], *figures)
         for record in records
@@ -43,17 +44,17 @@ def _board(name: str, title: str, records: Sequence[Mapping], letters: Mapping[s
     return Leaderboard.of(name, title, every)
 
 
-def _figures(question: Mapping) -> tuple[float, float, float] | None:
+def _figures(question: QuestionRecord) -> tuple[float, float, float] | None:
     """Bytes, operations and accuracy of a question that was passed; None where they are not there, or no such numbers."""
     counts = question.get("figures")
     if question["state"] != "passed" or not isinstance(counts, Mapping):
         return None
     figures = tuple(counts.get(name) for name in ("bytes", "operations", "accuracy"))
-    sound = all(type(one) in (int, float) and 0 <= one < _MOST for one in figures)
+    sound = all(type(one) in (int, float) and 0 <= one < _TOO_LARGE for one in figures)
     return figures if sound else None
 
 
 def _letter(number: int) -> str:
     """A, B, … Z, AA, AB, … for 0, 1, …"""
-    before, place = divmod(number, 26)
-    return (_letter(before - 1) if before else "") + chr(ord("A") + place)
+    before, letter = divmod(number, 26)
+    return (_letter(before - 1) if before else "") + chr(ord("A") + letter)

@@ -13,8 +13,8 @@ from course_staff.grading.release import digest_of, exercise_notebook
 from course_staff.grading.source import load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook
 from course_utils.errors import CourseError
+from course_utils.grading.loading import load_set
 from course_utils.grading.question import Question
-from course_utils.grading.released import load_set
 
 STUB = "course_stub"
 """The name in an answer's metadata of what learners get in its place."""
@@ -45,11 +45,11 @@ def source_notebook(path: Path) -> dict:
     authored, whole = load_solutions(path), read_notebook(path)
     answers = {cell["id"]: cell["source"] for cell in whole["cells"] if marker(cell)}
     notebook, questions = exercise_notebook(whole, authored), {each.question.id: each.question for each in authored}
-    cells = [marked(cell, questions) for cell in notebook["cells"]]
+    cells = [add_metadata(cell, questions) for cell in notebook["cells"]]
     return {**notebook, "cells": [{**cell, "source": answers.get(cell["id"], cell["source"])} for cell in cells]}
 
 
-def marked(cell: dict, questions: dict[str, Question]) -> dict:
+def add_metadata(cell: dict, questions: dict[str, Question]) -> dict:
     """A cell of an exercise notebook with nbgrader's metadata: an answer, a check, or a cell that is only to be run."""
     if cell["cell_type"] != "code":
         return cell

@@ -1,95 +1,96 @@
 """What became of a class: how each question was answered, which mistakes were made more than once, what was odd."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from course_staff.grading.record import QuestionRecord, Record
 from course_staff.grading.source import LEVELS
+from course_utils.grading.judge import KINDS
 from course_utils.grading.pages import printable
 from course_utils.units import format_counted
 
-_MOST = 10
+_ROWS_SHOWN = 10
 _EMPTY = "not written", "no answer found"
-HOW_IT_ENDED = {
-    "values": "gave wrong values",
-    "untouched": "not written",
-    "missing": "no answer found",
-    "foreign": "not your own code",
-    "signature": "could not be called",
-    "exception": "stopped with an exception",
-    "timeout": "took too long",
-    "stuck": "waited forever",
-    "died": "ended the process",
-    "unsafe": "returned something that cannot be judged",
-}
 
 
-def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
-    """The class in plain text: points, each question's fates, the commonest named mistakes, what was odd."""
-    fates = fates_by_question(records)
-    with_mistakes = [one for one in fates if one.wrong]
-    right = [(0, f"{one.title}: {one.in_words()}") for one in fates if not one.wrong and one.passed]
-    open_ = [(0, f"{one.title}: {one.in_words()}") for one in fates if not one.wrong and not one.passed]
-    sections = [(f"{one.title}: {one.passed} of {one.all} passed", one.others) for one in with_mistakes]
-    sections += [("No wrong answers on the others" if with_mistakes else "No wrong answers", right)] if right else []
-    sections += [("Nobody answered", open_)] if open_ else []
+def summary(records: list[Record], set_name: str, other_files: list[str], remarks: Sequence[str] = ()) -> str:
+    """The class in plain text: points, how each question was answered, the commonest named mistakes, what was odd."""
+    questions = summarize_questions(records)
+    wrong = [question for question in questions if question.wrong]
+    others = [
+        (question, (0, f"{question.title}: {question.in_words()}")) for question in questions if not question.wrong
+    ]
+    right = [row for question, row in others if question.passed]
+    unanswered = [row for question, row in others if not question.passed]
+    sections = [
+        (f"{question.title}: {question.passed} of {question.answers} passed", question.endings) for question in wrong
+    ]
+    if right:
+        sections.append(("No wrong answers on the others" if wrong else "No wrong answers", right))
+    if unanswered:
+        sections.append(("Nobody answered", unanswered))
     lines = [head(records, set_name), *remarks]
-    for title, rows in [*sections, *commonest(records), *oddities(records, others)]:
+    for title, rows in [*sections, *list_common_mistakes(records), *oddities(records, other_files)]:
         lines += ["", title, *(f"  {count:4d}  {text}" if count else f"  {text}" for count, text, *_ in rows)]
     return "\n".join(map(printable, lines)) + "\n"
 
 
-def head(records: list[dict], set_name: str) -> str:
+def head(records: list[Record], set_name: str) -> str:
     """How many submissions there are, the share of all points that they have, and how many could not be graded."""
     graded = [record for record in records if not record.get("failed")]
     reached, of = (sum(record[name] for record in graded) for name in ("points", "of"))
     share = f", {reached / of:.0%} of all points" if of else ""
-    open_ = f", {len(records) - len(graded)} not graded" if len(graded) < len(records) else ""
-    return f"{set_name}: {format_counted(len(records), 'submission')}{share}{open_}"
+    ungraded = f", {len(records) - len(graded)} not graded" if len(graded) < len(records) else ""
+    return f"{set_name}: {format_counted(len(records), 'submission')}{share}{ungraded}"
 
 
 @dataclass(frozen=True)
-class Fates:
-    """A question's answers: how many of `all` passed, and how the `others` ended, the commonest first. `level` is the author's
-    word for its difficulty."""
+class QuestionSummary:
+    """How many of a question's `answers` passed, and how the others ended, the commonest first. `level` is the author's word for
+    its difficulty."""
 
     id: str
     title: str
     level: str
     of: float
-    all: int
+    answers: int
     passed: int
     points: float
-    others: list[tuple[int, str]]
+    endings: list[tuple[int, str]]
 
     @property
     def wrong(self) -> bool:
         """Whether anybody's answer was wrong, rather than not there."""
-        return any(fate not in _EMPTY for _, fate in self.others)
+        return any(ending not in _EMPTY for _, ending in self.endings)
 
     def in_words(self) -> str:
         """`'12 of 19 passed, 7 not written'`"""
-        return ", ".join([f"{self.passed} of {self.all} passed", *(f"{count} {fate}" for count, fate in self.others)])
+        return ", ".join(
+            [f"{self.passed} of {self.answers} passed", *(f"{count} {ending}" for count, ending in self.endings)]
+        )
 
 
-def fates_by_question(records: Sequence[Mapping]) -> list[Fates]:
-    """The fates of every question, in the set's order."""
-    records_of: dict[str, list[Mapping]] = {}
+def summarize_questions(records: Sequence[Record]) -> list[QuestionSummary]:
+    """How every question was answered, in the set's order."""
+    records_of: dict[str, list[QuestionRecord]] = {}
     for record in records:
         for question in record["questions"]:
             records_of.setdefault(question["id"], []).append(question)
-    return [_fates(name, questions) for name, questions in records_of.items()]
+    return [_summarize(name, questions) for name, questions in records_of.items()]
 
 
-def _fates(name: str, questions: Sequence[Mapping]) -> Fates:
-    first, fates = questions[0], Counter(_fate(question) for question in questions)
-    passed, level = fates.pop("passed", 0), LEVELS.get(first.get("difficulty"), "")
+def _summarize(name: str, questions: Sequence[QuestionRecord]) -> QuestionSummary:
+    first, counts = questions[0], Counter(_ending_of(question) for question in questions)
+    passed, level = counts.pop("passed", 0), LEVELS.get(first.get("difficulty"), "")
     mean = sum(question["points"] for question in questions) / len(questions)
-    others = [(count, fate) for fate, count in fates.most_common()]
-    return Fates(name, f"{name} · {first['title']}", level, first["of"], len(questions), passed, mean, others)
+    endings = [(count, ending) for ending, count in counts.most_common()]
+    return QuestionSummary(
+        name, f"{name} · {first['title']}", level, first["of"], len(questions), passed, mean, endings
+    )
 
 
-def oddities(records: list[dict], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
+def oddities(records: list[Record], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
     """Titles, each with rows of 0 and a text: notes, answers to look at, equal files, and `others`, which are no notebooks.
     What would be empty is left out."""
     more = {
@@ -103,7 +104,7 @@ def oddities(records: list[dict], others: list[str]) -> list[tuple[str, list[tup
     return [(title, rows) for title, rows in more.items() if rows]
 
 
-def _to_look_at(records: list[dict]) -> list[tuple[int, str]]:
+def _to_look_at(records: list[Record]) -> list[tuple[int, str]]:
     """Students, each with the questions whose answer ended as an honest one seldom does."""
     ids_of: dict[str, list[str]] = {}
     for record in records:
@@ -114,7 +115,7 @@ def _to_look_at(records: list[dict]) -> list[tuple[int, str]]:
     return [(0, f"{student}: {', '.join(ids)}") for student, ids in ids_of.items()]
 
 
-def _copies(records: list[dict]) -> list[tuple[int, str]]:
+def _copies(records: list[Record]) -> list[tuple[int, str]]:
     """Students whose files are the same to the byte."""
     students: dict[str, list[str]] = {}
     for record in records:
@@ -122,27 +123,27 @@ def _copies(records: list[dict]) -> list[tuple[int, str]]:
     return [(0, ", ".join(names)) for names in students.values() if len(names) > 1]
 
 
-def _fate(question: Mapping) -> str:
+def _ending_of(question: QuestionRecord) -> str:
     if question["state"] != "failed":
         return {"untouched": "not written", "missing": "no answer found"}.get(question["state"], question["state"])
     first = next(verdict for verdict in [*question["public"], *question["hidden"]] if not verdict["passed"])
     only = "" if any(not verdict["passed"] for verdict in question["public"]) else " (hidden cases only)"
-    return (question["diagnosis"] or HOW_IT_ENDED[first["kind"]]) + only
+    return (question["diagnosis"] or KINDS[first["kind"]]) + only
 
 
-def commonest(records: list[dict]) -> list[tuple[str, list[tuple]]]:
+def list_common_mistakes(records: list[Record]) -> list[tuple[str, list[tuple]]]:
     """The named mistakes of more than one submission, each with how many and whose, the commonest first, then as the questions
     stand; the title says what is left out. No section where no mistake was named."""
     named: dict[tuple[int, str], list[str]] = {}
     for record in records:
-        for place, question in enumerate(record["questions"]):
+        for number, question in enumerate(record["questions"]):
             if question["diagnosis"]:
-                named.setdefault((place, f"{question['id']}: {question['diagnosis']}"), []).append(record["student"])
+                named.setdefault((number, f"{question['id']}: {question['diagnosis']}"), []).append(record["student"])
     if not named:
         return []
     shared = sorted((-len(students), *mistake, students) for mistake, students in named.items() if len(students) > 1)
     if not shared:
         return [("Most common mistakes", [(0, "Each was made once; see the questions above.")])]
-    cut = f", the first {_MOST}" if len(shared) > _MOST else ""
+    cut = f", the first {_ROWS_SHOWN}" if len(shared) > _ROWS_SHOWN else ""
     title = f"Most common mistakes: {len(shared)} of {len(named)} were made more than once{cut}"
-    return [(title, [(-count, name, students) for count, _, name, students in shared[:_MOST]])]
+    return [(title, [(-count, name, students) for count, _, name, students in shared[:_ROWS_SHOWN]])]

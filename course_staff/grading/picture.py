@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from course_staff.grading.overview import Fates
+from course_staff.grading.overview import QuestionSummary
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS
 
@@ -15,7 +15,7 @@ _BINS = 10
 _MOST_NAMED = 3
 
 
-def class_figure(points: Sequence[float], of: float, questions: Sequence[Fates]) -> tuple[Figure, str]:
+def class_figure(points: Sequence[float], of: float, questions: Sequence[QuestionSummary]) -> tuple[Figure, str]:
     """Left the students by their points of `of`, right how many passed each question; and what is seen, in words."""
     height = max(3.2, 1.3 + 0.27 * len(questions))
     figure, (left, right) = subplots(1, 2, figsize=(10.5, height), layout="constrained", width_ratios=(1, 1.25))
@@ -24,7 +24,7 @@ def class_figure(points: Sequence[float], of: float, questions: Sequence[Fates])
     middle = statistics.median(points)
     by_bin = ", ".join(f"{count} with {low:g} to {high:g}" for low, high, count in counts if count)
     passed = ", ".join(
-        f"{one.id}{f' ({one.level})' if one.level else ''} {one.passed} of {one.all}" for one in questions
+        f"{one.id}{f' ({one.level})' if one.level else ''} {one.passed} of {one.answers}" for one in questions
     )
     return figure, f"Students by points of {of:g}: {by_bin}; the median is {middle:g}. Passed: {passed}."
 
@@ -32,7 +32,7 @@ def class_figure(points: Sequence[float], of: float, questions: Sequence[Fates])
 def _draw_points(axes: Axes, points: Sequence[float], of: float) -> list[tuple[float, float, int]]:
     """The histogram; returns each bin's lower and upper edge and how many students it holds."""
     edges = [of * step / _BINS for step in range(_BINS + 1)]
-    within = [min(one, of) for one in points]  # extra points may lead beyond
+    within = [min(one, of) for one in points]  # points by hand may exceed the maximum
     counts, _, _ = axes.hist(within, bins=edges, color=COLORS["first"], edgecolor=COLORS["paper"])
     middle = statistics.median(points)
     axes.axvline(middle, color=COLORS["ink"], linestyle="--", linewidth=1.4)
@@ -52,9 +52,9 @@ def _draw_points(axes: Axes, points: Sequence[float], of: float) -> list[tuple[f
     return [(low, high, int(count)) for low, high, count in zip(edges, edges[1:], counts, strict=False)]
 
 
-def _draw_questions(axes: Axes, questions: Sequence[Fates]) -> None:
+def _draw_questions(axes: Axes, questions: Sequence[QuestionSummary]) -> None:
     """A bar each, in the set's order; its label names the level."""
-    places, shares = range(len(questions)), [one.passed / one.all for one in questions]
+    places, shares = range(len(questions)), [one.passed / one.answers for one in questions]
     axes.barh(places, [100 * share for share in shares], color=COLORS["first"], height=0.72)
     for place, share in zip(places, shares, strict=True):
         axes.text(100 * share + 1.5, place, f"{share:.0%}", va="center", fontsize=9)
@@ -66,10 +66,10 @@ def _draw_questions(axes: Axes, questions: Sequence[Fates]) -> None:
     axes.set_title(_fewest(questions))
 
 
-def _fewest(questions: Sequence[Fates]) -> str:
+def _fewest(questions: Sequence[QuestionSummary]) -> str:
     """Which questions were passed most rarely, all of them by name where they are few."""
-    least = min(one.passed / one.all for one in questions)
-    lowest = [one for one in questions if one.passed / one.all == least]
+    least = min(one.passed / one.answers for one in questions)
+    lowest = [one for one in questions if one.passed / one.answers == least]
     if len(lowest) == 1:
         return f"Fewest students passed {lowest[0].id}{f', rated {lowest[0].level}' if lowest[0].level else ''}"
     if len(lowest) == len(questions):

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
-from course_staff.grading.source import LEVELS, Authored, marker, mistaken
+from course_staff.grading.source import LEVELS, Authored, apply_mistake, marker
 from course_staff.grading.zoo import CaseRunner
 from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, replacing
-from course_utils.grading.fingerprints import away, fingerprint
-from course_utils.grading.oracles import packed, unpacked
+from course_utils.grading.fingerprints import distance_between, fingerprint
+from course_utils.grading.oracles import pack, unpack
 from course_utils.grading.question import Question
 from course_utils.units import format_counted
 
@@ -24,7 +24,7 @@ def file_names(path: Path, exercises: Path, sets: Path) -> tuple[Path, Path]:
     return exercises / Path(exercises_of(path.stem)).name, sets / f"{path.stem}.json"
 
 
-def differing(texts: Mapping[Path, str]) -> list[Path]:
+def find_differing(texts: Mapping[Path, str]) -> list[Path]:
     """Those files that do not hold their text, missing ones included; a set may hold what another machine's arithmetic gave."""
     return [path for path, text in texts.items() if not (path.is_file() and _agrees_with(path, text))]
 
@@ -33,7 +33,10 @@ def _agrees_with(path: Path, text: str) -> bool:
     if path.suffix != ".json" or path.read_bytes() == text.encode():
         return path.read_bytes() == text.encode()
     try:
-        return away(*(_open_oracles(json.loads(each)) for each in (path.read_text(encoding="utf-8"), text))) <= 1
+        return (
+            distance_between(*(_open_oracles(json.loads(each)) for each in (path.read_text(encoding="utf-8"), text)))
+            <= 1
+        )
     except ValueError:
         return False
 
@@ -42,13 +45,13 @@ def _open_oracles(whole: dict) -> dict:
     """A set, changed in place, with what its oracles returned in numbers, which may differ by as little as others."""
     for entry in whole.get("questions", ()):
         if "oracle" in entry:
-            entry["oracle"] = fingerprint(unpacked(entry["oracle"]))
+            entry["oracle"] = fingerprint(unpack(entry["oracle"]))
     return whole
 
 
 def write(texts: Mapping[Path, str]) -> list[Path]:
     """Write what differs, each file whole or not at all, and say which files those were."""
-    changed = differing(texts)
+    changed = find_differing(texts)
     for path in changed:
         text = _with_stored_numbers(path, texts[path]) if path.suffix == ".json" and path.is_file() else texts[path]
         with replacing(path) as draft:
@@ -68,7 +71,7 @@ def _with_stored_numbers(path: Path, text: str) -> str:
         before = stored.get(entry["id"], {})
         for name in entry.keys() & before.keys():
             old, now = (_open_oracles({"questions": [{name: each[name]}]}) for each in (before, entry))
-            if away(old, now) <= 1:
+            if distance_between(old, now) <= 1:
                 entry[name] = before[name]
     return json_text(new)
 
@@ -132,7 +135,7 @@ def set_entry(authored: Authored) -> dict:
             "has_hidden": question.hidden is not None,
             "cases": [case.name for case in question.cases()],
             "mistakes": _mistakes(authored, runner),
-            **({"oracle": packed(authored.record_answers())} if authored.oracle else {}),
+            **({"oracle": pack(authored.record_answers())} if authored.oracle else {}),
         }
         for fault in runner.faults(entry):
             raise CourseError(fault)
@@ -146,7 +149,7 @@ def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
     apart; of a question in parts only the prints of the parts that it fails, since others may be wrong beside it.
     """
     question = authored.question
-    sources = {mistake.name: mistaken(authored.solution, mistake) for mistake in question.mistakes}
+    sources = {mistake.name: apply_mistake(authored.solution, mistake) for mistake in question.mistakes}
     prints_of = {name: runner.prints(source) for name, source in sources.items()}
     for name, prints in prints_of.items():
         if late := [case for case, each in prints.items() if each["kind"] == "timeout"]:
@@ -170,7 +173,9 @@ def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
 def _telling_cases(every: list[dict[str, dict]]) -> list[str]:
     """Cases, each chosen for telling the most pairs of `every` apart that were the same so far."""
     pairs, chosen = set(combinations(range(len(every)), 2)), []
-    separates = {case: {(i, j) for i, j in pairs if away(every[i][case], every[j][case]) > 1} for case in every[0]}
+    separates = {
+        case: {(i, j) for i, j in pairs if distance_between(every[i][case], every[j][case]) > 1} for case in every[0]
+    }
     while best := max(separates, key=lambda case: len(separates[case] & pairs)):
         if not separates[best] & pairs:
             break

@@ -9,7 +9,7 @@
 | `canvas.csv`, `moodle.csv` | the platform | points in its own export, where one was given |
 | `summary.html`, `summary.txt` | the instructor | the class in a table and a picture, each question's fate, common mistakes |
 | `leaderboard.html`, `leaderboard.csv` | the class | what right answers cost, where a question has figures |
-| `.gitignore` | git | that the folder is nobody's to commit. Another one that stands there stays |
+| `.gitignore` | git | ignores the folder; an existing one is kept |
 
 `students` and the leaderboard may be handed on as they are; nothing else in the folder may.
 """
@@ -20,21 +20,33 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import matplotlib
+
 from course_staff.grading.cells import csv_text
 from course_staff.grading.leaderboard import boards
-from course_staff.grading.overview import HOW_IT_ENDED, Fates, commonest, fates_by_question, head, oddities, summary
+from course_staff.grading.overview import (
+    QuestionSummary,
+    head,
+    list_common_mistakes,
+    oddities,
+    summarize_questions,
+    summary,
+)
 from course_staff.grading.picture import class_figure
+from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.source import LEVELS
 from course_utils.files import exercises_of, keep_copies, replacing, require_writable
-from course_utils.grading.judge import Verdict
+from course_utils.grading.judge import KINDS, Verdict
 from course_utils.grading.pages import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_bytes, format_counted
+from course_utils.viz.style import STYLE
 from course_utils.viz.tradeoff import Leaderboard, format_operations, tradeoff_figure
 
 if TYPE_CHECKING:
@@ -73,12 +85,16 @@ class Results:
             if not (ignored := folder / ".gitignore").exists():
                 ignored.write_text("# Grades are private: `git add -A` must not add them.\n*\n", encoding="utf-8")
 
-    def earlier(self) -> dict[str, dict]:
+    def earlier(self) -> dict[str, Record]:
         """Student to record, of all earlier runs; what cannot be read is left out."""
-        records = filter(None, map(_read, sorted((self.folder / "records").glob("*.json"))))
-        return {record["student"]: record for record in records}
+        records = {}
+        for path in sorted((self.folder / "records").glob("*.json")):
+            with suppress(OSError, ValueError, RecursionError):
+                record = read_record(path.read_text("utf-8"))
+                records[record["student"]] = record
+        return records
 
-    def save(self, student: str, record: Mapping) -> dict:
+    def save(self, student: str, record: Record) -> Record:
         """Write the record, whole or not at all, and the student's page; returns the record with the name and the set."""
         now = datetime.now().astimezone().isoformat(timespec="minutes")
         whole = {"student": student, "set": self.set_name, "graded": now, **record}
@@ -86,7 +102,7 @@ class Results:
         _write(self._page(student), page(whole, title=self.title))
         return whole
 
-    def finish(self, records: list[dict], others: list[str], remarks: Sequence[str] = ()) -> str:
+    def finish(self, records: list[Record], others: list[str], remarks: Sequence[str] = ()) -> str:
         """Write the class's files and every student's page; returns the summary as text.
 
         `others` names files that were left aside; `remarks` say what holds for all these grades.
@@ -104,7 +120,7 @@ class Results:
             _write(self._page(student), page(record, ranked.get(student, ""), self.title))
         return text
 
-    def _rank(self, records: list[dict]) -> dict[str, str]:
+    def _rank(self, records: list[Record]) -> dict[str, str]:
         """Write the leaderboard, or remove one that is no longer true; returns the letters of those who are on it."""
         leaderboards, (html_name, csv_name) = boards(records), _BOARD
         if leaderboards:
@@ -115,7 +131,7 @@ class Results:
                 (self.folder / name).unlink(missing_ok=True)
         return {one.student: one.letter for board in leaderboards for one in board.entries}
 
-    def fill(self, gradebook: "Gradebook", records: list[dict]) -> tuple[list[str], bool]:
+    def fill(self, gradebook: "Gradebook", records: list[Record]) -> tuple[list[str], bool]:
         """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`, where anybody has some; returns what was
         left out and what became of the file, as sentences, and whether there is one.
         """
@@ -148,7 +164,7 @@ def file_name(student: str) -> str:
     return f"{readable or 'student'}-{hashlib.sha256(student.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
-def table(records: list[dict]) -> str:
+def table(records: list[Record]) -> str:
     """CSV: a row per student with points, of how many, points by question, and notes. No cell is taken for a formula."""
     ids = list(_maxima(records))
     rows = [["student", "points", "of", *ids, "notes"]]
@@ -162,7 +178,7 @@ def table(records: list[dict]) -> str:
     return csv_text(rows)
 
 
-def page(record: Mapping, letter: str = "", title: str = "") -> str:
+def page(record: Record, letter: str = "", title: str = "") -> str:
     """A student's page, with the `letter` on the leaderboard where there is one. Of hidden cases it holds how many passed and how
     the others ended, never an input or a value.
     """
@@ -185,7 +201,7 @@ def page(record: Mapping, letter: str = "", title: str = "") -> str:
     )
 
 
-def _next_steps(record: Mapping) -> list[tuple[str, str]]:
+def _next_steps(record: Record) -> list[tuple[str, str]]:
     """(question's id, what to do there) for the first few that lack points: those that are wrong, then those not written."""
     lacking = [one for one in record["questions"] if one["points"] < one["of"]]
     comments = {one["id"]: one["by_hand"]["comment"] for one in lacking if one.get("by_hand")}
@@ -200,7 +216,7 @@ def _next_steps(record: Mapping) -> list[tuple[str, str]]:
     return steps[:_MOST_STEPS]
 
 
-def _advice(question: Mapping, comment: str) -> str:
+def _advice(question: QuestionRecord, comment: str) -> str:
     """What the grader says of an answer, and the instructor's comment beside it."""
     shown = question["shown"]["diagnosis"] or question["shown"]["hint"]
     if not comment:
@@ -221,10 +237,10 @@ def _render(template: str, **values) -> str:
 
 
 def summary_page(
-    records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = (), title: str = ""
+    records: list[Record], set_name: str, others: list[str], remarks: Sequence[str] = (), title: str = ""
 ) -> str:
     """`summary` for a browser, with a picture of the class, and a table of all points with a link to each page."""
-    fates, maxima = fates_by_question(records), _maxima(records)
+    questions, maxima = summarize_questions(records), _maxima(records)
     graded = [record for record in records if not record.get("failed")]
     return _render(
         "summary.html.j2",
@@ -237,36 +253,33 @@ def summary_page(
         maxima=maxima,
         means={name: _mean(graded, name) for name in maxima if graded},
         mean=sum(record["points"] for record in graded) / len(graded) if graded else None,
-        picture=_picture(records, fates),
-        fates=fates,
-        anchors={one.id for one in fates},
-        sections=[*commonest(records), *oddities(records, others)],
+        picture=_picture(records, questions),
+        questions=questions,
+        anchors={one.id for one in questions},
+        sections=[*list_common_mistakes(records), *oddities(records, others)],
         file_name=file_name,
     )
 
 
-def _picture(records: list[dict], fates: Sequence[Fates]) -> tuple[str, str] | None:
+def _picture(records: list[Record], questions: Sequence[QuestionSummary]) -> tuple[str, str] | None:
     """The class's picture and its text; None where nobody's file was graded."""
     graded = [record for record in records if record["questions"] and not record.get("failed")]
-    if not (graded and fates):
+    if not (graded and questions):
         return None
     of = max(record["of"] for record in graded)
-    return _draw(class_figure, [record["points"] for record in graded], of, fates)
+    return _draw(class_figure, [record["points"] for record in graded], of, questions)
 
 
-def _mean(records: list[dict], name: str) -> float:
+def _mean(records: list[Record], name: str) -> float:
     points = [question["points"] for record in records for question in record["questions"] if question["id"] == name]
     return sum(points) / len(records)
 
 
 def _draw(draw: Callable, *given) -> tuple[str, str]:
     """The address of the picture that `draw(*given)` gives, and its text."""
-    import matplotlib.pyplot as plt
-
     from course_utils.viz.display import svg_address
-    from course_utils.viz.style import STYLE
 
-    with plt.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE):
         figure, alt = draw(*given)
         return svg_address(figure), alt
 
@@ -289,18 +302,18 @@ def board_table(leaderboards: Sequence[Leaderboard]) -> str:
     """The leaderboard as CSV: a row per entry, in the page's order, figures as they are."""
     rows = [["question", "entry", "front", "bytes", "operations", "accuracy"]]
     for board in leaderboards:
-        for place, one in enumerate(board.entries):
-            on_front = "yes" if place < board.front else "no"
-            rows.append([board.id, one.letter, on_front, one.bytes, one.operations, one.accuracy])
+        for rank, entry in enumerate(board.entries):
+            on_front = "yes" if rank < board.front else "no"
+            rows.append([board.id, entry.letter, on_front, entry.bytes, entry.operations, entry.accuracy])
     return csv_text(rows)
 
 
-def _maxima(records: Sequence[Mapping]) -> dict[str, float]:
+def _maxima(records: Sequence[Record]) -> dict[str, float]:
     """Id of each question, in order, to its maximum."""
     return {question["id"]: question["of"] for record in records for question in record["questions"]}
 
 
-def _public_lines(question: Mapping, words: bool) -> list[Line]:
+def _public_lines(question: QuestionRecord, words: bool) -> list[Line]:
     """The cases as a check shows them in a notebook, or without an exception's own `words`; of an answer that is right only how
     many there are."""
     count = len(question["public"])
@@ -316,28 +329,13 @@ def _public_lines(question: Mapping, words: bool) -> list[Line]:
     )
 
 
-def _count_hidden_failures(question: Mapping) -> list[tuple[str, int]]:
-    failed = Counter(HOW_IT_ENDED[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
+def _count_hidden_failures(question: QuestionRecord) -> list[tuple[str, int]]:
+    failed = Counter(KINDS[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
     return sorted(failed.items())
 
 
 def _json(value: object) -> str:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-_NO_RECORD = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
-
-
-def _read(path: Path) -> dict | None:
-    """A record that the class's files can be made of; whatever else lies there, as of another version of the course, is none."""
-    try:
-        record = json.loads(path.read_text("utf-8"))
-        table([record])
-        summary([record], record["set"], [])
-        {file_name(record["student"]), record["key"], record["file"], record["seed"]}
-    except _NO_RECORD:
-        return None
-    return record
 
 
 def _write(path: Path, text: str) -> None:

@@ -52,7 +52,7 @@ _CHILD = "course_staff.grading.child"
 _START_SECONDS = 120.0
 END_SECONDS = 10.0
 """How long a process gets to end."""
-_LONGEST = 300  # characters of what a process said when it could not start
+_LAST_WORDS_LETTERS = 300  # of what a process said when it could not start
 _LIBRARIES = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives", "/nix/store")
 
 
@@ -69,7 +69,7 @@ def best_kind(trust: bool) -> str:
 
 
 def _find_kind() -> tuple[str, str]:
-    """The kind that works, found by doing it, and why it is no safe one: a machine may have `bwrap` and not allow it."""
+    """The best kind that works here, and why it is not safe: a machine may have `bwrap` and not allow it."""
     if not shutil.which("bwrap"):
         return "fork", _NO_BWRAP
     command = confine([sys.executable, "-c", ""])
@@ -82,7 +82,7 @@ def _find_kind() -> tuple[str, str]:
 
 
 class NotStartedError(SandboxError):
-    """A sandbox could not be started: no fault of what was to run there."""
+    """A sandbox failed to start, through no fault of what was to run there."""
 
 
 class Talk:
@@ -93,7 +93,7 @@ class Talk:
     """
 
     def __init__(
-        self, read: int, write: int, end: Callable[[], None], number: int, last_words: Callable[[], str] = str
+        self, read: int, write: int, end: Callable[[], None], number: int, last_words: Callable[[], str] = lambda: ""
     ):
         self.read, self.write, self.end, self.number, self.last_words = read, write, end, number, last_words
         self.timed_out = self.starved = False
@@ -102,7 +102,7 @@ class Talk:
     def look(self) -> None:
         """Find out whether it is `starved`; nothing is known of it but on Linux."""
         if sys.platform == "linux":
-            self.starved = isolate.computed(self.number, self.start) < (isolate.now() - self.start) / 2
+            self.starved = isolate.seconds_computed(self.number, self.start) < (isolate.now() - self.start) / 2
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -162,7 +162,7 @@ class Lane:
             raise
 
     def clear(self) -> None:
-        """After a submission: where strangers are kept apart, the next one begins in a sandbox that nobody has used."""
+        """After a submission: in a safe kind each one gets a new sandbox."""
         if self.kind in SAFE:
             self.close()
 
@@ -294,7 +294,7 @@ def _last_words(errors: IO[bytes]) -> str:
     """` (the last line)` of what a process wrote before it was silenced, or nothing."""
     errors.seek(0)
     lines = errors.read().decode("utf-8", "replace").strip().splitlines()
-    return f" ({lines[-1].strip()[:_LONGEST]})" if lines else ""
+    return f" ({lines[-1].strip()[:_LAST_WORDS_LETTERS]})" if lines else ""
 
 
 def _kill(process: subprocess.Popen) -> None:

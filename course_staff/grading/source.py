@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from course_staff.notebooks.cell_names import statements_of
 from course_staff.notebooks.files import read_notebook
-from course_staff.notebooks.names import statements_of
 from course_utils.errors import CourseError
 from course_utils.grading import subjects
 from course_utils.grading.definition import binding_line
+from course_utils.grading.loading import run_question
 from course_utils.grading.oracles import Recorder, with_answers
 from course_utils.grading.question import UNTOUCHED, Mistake, Question, by_id
-from course_utils.grading.released import run_question
 from course_utils.grading.subjects import Zoo
 
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # questions import it, and it warns of missing kernels
@@ -110,7 +110,7 @@ def public_part(source: str) -> str:
     return public
 
 
-def mistaken(solution: str, mistake: Mistake) -> str:
+def apply_mistake(solution: str, mistake: Mistake) -> str:
     """The solution with the mistake's patches; raises `CourseError` where a patch does not fit exactly once."""
     for old, new in mistake.patches:
         if solution.count(old) != 1:
@@ -159,7 +159,7 @@ def _with_zoo(authored: Authored, others: list[Authored]) -> Authored:
         other = next((each for each in others if each.question.id == zoo.of), None)
         if other is None:
             raise CourseError(f"{name}: there is no question {zoo.of!r} for its zoo; name one of this notebook.")
-        mistakes = {mistake.name: mistaken(other.solution, mistake) for mistake in other.question.mistakes}
+        mistakes = {mistake.name: apply_mistake(other.solution, mistake) for mistake in other.question.mistakes}
         if unknown := set(zoo.without) - set(mistakes):
             raise CourseError(f"{name}: {zoo.of} has no mistake {min(unknown)!r}; take it out of the zoo's `without`.")
         sources = {
@@ -168,7 +168,7 @@ def _with_zoo(authored: Authored, others: list[Authored]) -> Authored:
         }
         right |= {each: f"{other.preamble}\n{source}" for each, source in sources.items()}
         wrong |= {each: f"{other.preamble}\n{mistakes[each]}" for each in mistakes if each not in zoo.without}
-    return replace(authored, question=subjects.meeting(authored.question, right, wrong))
+    return replace(authored, question=subjects.with_subjects(authored.question, right, wrong))
 
 
 def _statement(cells: list[dict], position: int) -> str:

@@ -1,24 +1,26 @@
-"""A notebook as a learner handed it in: whatever has happened to it, what can be graded is found, and the rest is said."""
+"""A notebook as a learner handed it in: finds what can be graded, whatever has happened to it, and notes the rest."""
 
 import ast
 import json
 import re
 import stat
 import symtable
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from course_staff.notebooks.cell_names import of_table
 from course_utils.files import exercises_of
 from course_utils.grading.run import is_untouched
 
-LARGEST, LONGEST_CODE = 50 * 2**20, 500_000
-"""Bytes of a notebook file that is still read, and characters of all its code: Python's parser takes minutes and gigabytes
-for as much code as a file may hold."""
+LARGEST = 50 * 2**20  # bytes of a notebook file
+LONGEST_CODE = (
+    500_000  # characters of all its code: for as much as a file may hold, Python's parser takes minutes and gigabytes
+)
 
 _MOST_NUMBERS = 20  # of cells in a note
 _UNSEEN = {"exec", "eval", "globals", "locals", "vars", "setattr"}
-"""What can give or change a name that the parser does not see."""
+"""What can bind or change a name that the parser does not see."""
 
 _ANSWER = re.compile(r"^[ \t]*#+[ \t]*EXERCISE[ \t:]+(\w+)[ \t:]*$", re.MULTILINE | re.IGNORECASE)
 _QUESTION = re.compile(r"\s*# QUESTION \w+\s*$", re.MULTILINE)
@@ -33,11 +35,11 @@ class UnreadableError(Exception):
 @dataclass(frozen=True)
 class Parsed:
     """What Python's parser says of a cell: whether it does nothing but call `check(...)`, and which names it defines (by `def`,
-    `class` or an assignment), gives in any way, uses from elsewhere, and changes in place. `opaque`: it may give any."""
+    `class` or an assignment), binds in any way, uses from elsewhere, and changes in place. `opaque`: it may bind any."""
 
     is_check: bool = False
     defines: frozenset[str] = frozenset()
-    gives: frozenset[str] = frozenset()
+    binds: frozenset[str] = frozenset()
     uses: frozenset[str] = frozenset()
     changes: frozenset[str] = frozenset()
     opaque: bool = False
@@ -81,15 +83,7 @@ def read_submission(path: Path, parse: Callable[[list[str]], list[Parsed]]) -> S
     the parser busy for minutes.
     """
     try:
-        return read_text(_decode(content_of(path)), parse)
-    except UnreadableError as error:
-        return Submission(notes=(str(error),))
-
-
-def read_text(text: str, parse: Callable[[list[str]], list[Parsed]]) -> Submission:
-    """As `read_submission`, from the file's text."""
-    try:
-        raw = _notebook(text)["cells"]
+        raw = _notebook(_decode(content_of(path)))["cells"]
         cells = list(_cells(raw))
     except UnreadableError as error:
         return Submission(notes=(str(error),))
@@ -110,12 +104,14 @@ def parsed(source: str) -> Parsed:
         nodes = list(ast.walk(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # half-written code, text to break parsers
         return Parsed()
+    uses, binds = of_table(table)
     return Parsed(
-        bool(tree.body) and all(map(_is_check, tree.body)),
-        frozenset(_definitions_in(tree.body)),
-        *map(frozenset, _gives_and_uses(table)),
-        frozenset(filter(None, map(_name_changed_by, nodes))),
-        any(map(_is_opaque, nodes)),
+        is_check=bool(tree.body) and all(map(_is_check, tree.body)),
+        defines=frozenset(_definitions_in(tree.body)),
+        binds=frozenset(binds),
+        uses=frozenset(uses),
+        changes=frozenset(filter(None, map(_name_changed_by, nodes))),
+        opaque=any(map(_is_opaque, nodes)),
     )
 
 
@@ -199,7 +195,7 @@ def _notebook(text: str) -> dict:
     return notebook
 
 
-def _cells(raw: list):
+def _cells(raw: list) -> Iterator[Cell]:
     left = LONGEST_CODE
     for number, cell in enumerate(raw, 1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
@@ -232,11 +228,11 @@ def _is_check(node: ast.stmt) -> bool:
 
 
 def _may_define(cell: Cell, name: str) -> bool:
-    """Whether a marked cell may be the answer: a marker alone is none, as where a cell was split below it. One that somebody has
-    begun may be what the parser does not understand, and may give what it does not see, as by a magic."""
+    """Whether a marked cell may be the answer. A cell with only a marker is none (the cell was split); one that does not parse,
+    or that uses magics or `exec`, may be one."""
     is_code = any(line.strip() and not line.lstrip().startswith("#") for line in cell.source.splitlines())
     unseen = cell.parsed == Parsed() or cell.parsed.opaque or "get_ipython" in cell.parsed.uses
-    return is_code and (unseen or name in cell.parsed.gives)
+    return is_code and (unseen or name in cell.parsed.binds)
 
 
 def _find_without_marker(submission: Submission, entry: Mapping) -> list[Cell]:
@@ -256,22 +252,6 @@ def _definitions_in(body: list[ast.stmt]) -> set[str]:
     return names
 
 
-def _gives_and_uses(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
-    """Names that a cell binds at its top level, and those that it takes from there, in functions and classes too."""
-    gives, uses = set(), set()
-    open_ones = [table]
-    while open_ones:
-        inner = open_ones.pop()
-        open_ones += inner.get_children()
-        for symbol in inner.get_symbols():
-            if inner is table or symbol.is_global():
-                if symbol.is_assigned() or symbol.is_imported():
-                    gives.add(symbol.get_name())
-                if symbol.is_referenced():
-                    uses.add(symbol.get_name())
-    return gives, uses
-
-
 def _name_changed_by(node: ast.AST) -> str | None:
     """The name of what an assignment to an attribute or an item changes."""
     if not (isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)):
@@ -286,24 +266,24 @@ def _is_opaque(node: ast.AST) -> bool:
 
 
 def _cells_for(cells: Sequence[Cell], chosen: Cell) -> set[Cell]:
-    """The chosen cell and those that it rests on: whatever gives or changes a name that is used; of the cells that answer a
-    question, those alone that give what no other gives."""
+    """The chosen cell and those that it rests on: whatever binds or changes a name that is used; of the cells that answer a
+    question, those alone that bind what no other binds."""
     plain = [cell for cell in cells if not cell.answers]
-    gives, changes = _by_name(plain, "gives"), _by_name(plain, "changes")
-    elsewhere = _by_name([cell for cell in cells if cell.answers], "gives")
-    own = chosen.parsed.gives
+    binds, changes = _by_name(plain, "binds"), _by_name(plain, "changes")
+    elsewhere = _by_name([cell for cell in cells if cell.answers], "binds")
+    own = chosen.parsed.binds
     needed = {
         chosen,
         *(cell for cell in plain if cell.parsed.opaque),
         *(cell for n in own for cell in changes.get(n, ())),
     }
-    open_ones, seen = list(needed), set(own)
-    while open_ones:
-        for name in open_ones.pop().parsed.uses - seen:
+    stack, seen = list(needed), set(own)
+    while stack:
+        for name in stack.pop().parsed.uses - seen:
             seen.add(name)
-            suppliers = {*changes.get(name, ()), *(gives.get(name) or elsewhere.get(name, ()))} - needed
+            suppliers = {*changes.get(name, ()), *(binds.get(name) or elsewhere.get(name, ()))} - needed
             needed |= suppliers
-            open_ones += suppliers
+            stack += suppliers
     return needed
 
 

@@ -4,9 +4,9 @@ import warnings
 from collections.abc import Iterator
 from functools import cache
 
-from course_staff.grading.source import Authored, mistaken
+from course_staff.grading.source import Authored, apply_mistake
 from course_utils.grading.fingerprints import outcome_print
-from course_utils.grading.judge import Outcome, Result, grade
+from course_utils.grading.judge import Outcome, Result, judge_answer
 from course_utils.grading.question import SECONDS, Case
 from course_utils.grading.run import outcome_of, run_cases
 
@@ -40,7 +40,7 @@ class CaseRunner:
 
     def result(self, source: str, entry: dict) -> Result:
         """The result of an answer's cell."""
-        return grade(self._question, self._cases, self._outcomes(source), entry)
+        return judge_answer(self._question, self._cases, self._outcomes(source), entry)
 
     def prints(self, source: str) -> dict[str, dict]:
         """The fingerprints of an answer's cell, by case."""
@@ -62,7 +62,7 @@ class CaseRunner:
             if failed:
                 yield f"{who} fails on the case {failed.case!r}: {failed.sentence}"
         for mistake in question.mistakes:
-            result = self.result(mistaken(authored.solution, mistake), entry)
+            result = self.result(apply_mistake(authored.solution, mistake), entry)
             if result.passed:
                 yield f"the mistake {mistake.name!r} passes; add a case that it fails."
             elif result.mistake != mistake.name:

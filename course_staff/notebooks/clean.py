@@ -21,7 +21,7 @@ _BUSY = "Other programs use"  # so begins the warning of `hardware.calibrate()`
 _BAR = re.compile(r"\d+%\||\bit/s\]|\bs/it\]")
 _CONSTRUCTOR = re.compile(r"\w+\(")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
-_KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
 def clean(notebook: "NotebookNode", name: str, scale: str) -> "NotebookNode":
@@ -46,7 +46,7 @@ def clean(notebook: "NotebookNode", name: str, scale: str) -> "NotebookNode":
         for remark in leaks(cell):
             raise CourseError(f"{name}, cell {number}: {remark}")
     course = {**notebook.metadata.get("course", {}), "scale": scale}
-    notebook.metadata = from_dict({"course": course, "kernelspec": _KERNELSPEC, "language_info": {"name": "python"}})
+    notebook.metadata = from_dict({"course": course, "kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
     return notebook
 
 

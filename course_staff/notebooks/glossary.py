@@ -61,7 +61,7 @@ def read_glossary(path: Path) -> list[Term]:
     return terms
 
 
-def linked(texts: Sequence[str], terms: Sequence[Term]) -> list[str]:
+def add_links(texts: Sequence[str], terms: Sequence[Term]) -> list[str]:
     """The Markdown of a chapter's cells, in order, with the first use of each term linked, and no other use."""
     pattern, by_spelling = _spellings(terms)
     pending = {term.id: term for term in terms}
@@ -73,7 +73,7 @@ def linked(texts: Sequence[str], terms: Sequence[Term]) -> list[str]:
     return ["".join(pattern.sub(link, part) if prose else part for part, prose in _parts(text)) for text in texts]
 
 
-def unlinked(text: str) -> str:
+def strip_links(text: str) -> str:
     """The Markdown of a cell without links into the glossary."""
     return _LINK.sub(r"\1", text)
 
@@ -86,7 +86,9 @@ def with_links(notebook: Mapping, stem: str, terms: Sequence[Term]) -> list[str]
     """
     others = notebook["metadata"].get("course", {}).get("unlinked", [])
     usable = [term for term in terms if term.first <= stem.partition("_")[0] and term.id not in others]
-    return linked([unlinked(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"], usable)
+    return add_links(
+        [strip_links(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"], usable
+    )
 
 
 def stamp_links(path: Path, terms: Sequence[Term]) -> bool:

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from course_staff.notebooks.papers import style_on
+from course_staff.notebooks.themes import style_in
 from course_utils.units import MiB, format_bytes
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS
@@ -44,15 +44,15 @@ def take_one_step() -> OneStep:
     return OneStep(count, _BYTES_A_PARAMETER * count, predicted, measured)
 
 
-def one_step_figure(paper: str = "light") -> tuple[Figure, str]:
-    """Three bars below each other: guess, prediction, measurement. `paper` is one of `papers.PAPERS`."""
+def one_step_figure(theme: str = "light") -> tuple[Figure, str]:
+    """Three bars below each other: guess, prediction, measurement. `theme` is one of `THEMES`."""
     step = take_one_step()
     bars = {
         f"guess:\n{_BYTES_A_PARAMETER} bytes a parameter": {"guess": step.guess},
         "prediction,\nbefore anything ran": step.predicted,
         "measurement,\nin the real step": step.measured,
     }
-    with plt.rc_context({**style_on(paper), "font.size": 12}):
+    with plt.rc_context({**style_in(theme), "font.size": 12}):
         figure, axes = subplots(figsize=(9, 3.1), layout="constrained")
         for row, parts in enumerate(bars.values()):
             left = 0.0

@@ -7,36 +7,36 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from course_staff.notebooks.papers import PAPERS, style_on
+from course_staff.notebooks.themes import THEMES, style_in
 from course_utils.desk.ledger import Row
 from course_utils.errors import CourseError
 from course_utils.units import BYTE_UNITS
 from course_utils.viz.parts import subplots
 
-_RING = "#999999"  # 3 : 1 and more against both papers
+_RING = "#999999"  # 3 : 1 and more against both backgrounds
 _SIZE, _TALL = 8.5, 0.225  # of letters in points, of a line in inches
 _NAMES, _DOTS, _NOTES = 2.72, 1.56, 1.32  # inches across one of the two columns
 _HEAD, _FOOT = 0.42, 0.3  # inches for the legend, and for the axes' labels
 _WORTH_A_LOOK = 0.01  # differences from here on are printed bold
 
 
-def overview_figure(rows: Sequence[Row], paper: str = "light") -> tuple[Figure, str]:
+def overview_figure(rows: Sequence[Row], theme: str = "light") -> tuple[Figure, str]:
     """A line for each technique with a row in bytes: a ring where it was predicted, a dot where it was measured.
 
-    Of several quantities of a technique the peak is drawn. `paper` is one of `papers.PAPERS`. Raises `CourseError` without rows.
+    Of several quantities of a technique the peak is drawn. `theme` is one of `THEMES`. Raises `CourseError` without rows.
     """
     chosen = [row for row in _choose_peaks(rows) if row.unit == "bytes"]
     if not chosen:
         raise CourseError("No ledger has rows in bytes to draw; execute a chapter first.")
     tall = -(-len(chosen) // 2)
-    with plt.rc_context({**style_on(paper), "font.size": _SIZE}):
+    with plt.rc_context({**style_in(theme), "font.size": _SIZE}):
         width, height = 2 * (_NAMES + _DOTS + _NOTES), _HEAD + _TALL * tall + _FOOT
         figure, both = subplots(1, 2, sharex=True, figsize=(width, height))
         for axes, left, part in zip(both, (_NAMES, width / 2 + _NAMES), (chosen[:tall], chosen[tall:]), strict=True):
             axes.set_position((left / width, _FOOT / height, _DOTS / width, _TALL * tall / height))
-            _draw(axes, part, tall, PAPERS[paper])
+            _draw(axes, part, tall, THEMES[theme])
         _set_limits(both[0], chosen)
-        _draw_legend(figure, PAPERS[paper])
+        _draw_legend(figure, THEMES[theme])
     return figure, f"Predicted and measured, technique by technique. {'; '.join(map(_describe, chosen))}."
 
 

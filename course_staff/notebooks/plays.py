@@ -9,8 +9,8 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
+from course_staff.notebooks.cell_names import find_needs
 from course_staff.notebooks.files import read_notebook
-from course_staff.notebooks.names import uses_and_binds
 from course_staff.notebooks.setup_cell import is_setup
 from course_utils.chapters import begin
 from course_utils.errors import CourseError
@@ -36,27 +36,29 @@ def play_cells(cells: Sequence[Mapping]) -> list[Mapping]:
     return playing
 
 
-def needed(cells: Sequence[Mapping]) -> list[str]:
+def select_needed(cells: Sequence[Mapping]) -> list[str]:
     """Sources of the set-up cell, of what gives the section Play its names, a cell's needed statements in one piece, and
     of that section.
 
-    From the last statement up, one is taken where it binds a name that is still missing; what it uses is then missing too.
     Raises `CourseError` where no cell is tagged `setup`.
     """
-    playing, missing, taken = play_cells(cells), set(), []
-    for cell in reversed([cell for cell in cells if cell["cell_type"] == "code"]):
-        if is_setup(cell):
-            return [cell["source"], *taken[::-1]]
-        statements = []
-        for node in reversed(ast.parse(cell["source"]).body):
-            statement = ast.get_source_segment(cell["source"], node)
-            used, bound = uses_and_binds(statement)
-            if cell in playing or bound & missing:
-                statements.append(statement)
-                missing = missing - bound | used
-        if statements:
-            taken.append(cell["source"] if cell in playing else "\n".join(statements[::-1]))
-    raise CourseError("The notebook has no set-up cell; tag its first code cell 'setup'.")
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    while code and not is_setup(code[0]):
+        code.pop(0)
+    if not code:
+        raise CourseError("The notebook has no set-up cell; tag its first code cell 'setup'.")
+    setup, *code = code
+    playing, sources = play_cells(cells), [setup["source"]]
+    pieces = [(cell, node) for cell in code for node in ast.parse(cell["source"]).body]
+    statements = [ast.get_source_segment(cell["source"], node) for cell, node in pieces]
+    needed = find_needs([at for at, (cell, _) in enumerate(pieces) if cell in playing], statements)
+    for cell in code:
+        own = [statements[at] for at, (owner, _) in enumerate(pieces) if owner is cell and at in needed]
+        if cell in playing:
+            sources.append(cell["source"])
+        elif own:
+            sources.append("\n".join(own))
+    return sources
 
 
 def catch(path: Path) -> Play:
@@ -65,7 +67,7 @@ def catch(path: Path) -> Play:
     Opens the chapter as its set-up cell does, so that settings are read again and seeds are set. Raises `CourseError` where the
     section Play has no figure to play with.
     """
-    sources = needed(read_notebook(path).cells)[1:]
+    sources = select_needed(read_notebook(path).cells)[1:]
     names = {}
     with _catching() as given, redirect_stdout(StringIO()):
         begin()

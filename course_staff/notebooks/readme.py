@@ -11,7 +11,7 @@ from course_utils.files import replacing
 PICTURES = {
     name: {"light": f"docs/{name}.png", "dark": f"docs/{name}_dark.png"} for name in ("one_step", "predicted_measured")
 }
-"""By name: where the picture lies for each kind of paper."""
+"""By name: where the picture lies for each theme."""
 _BRANCH = "main"
 _GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
 _BADGE = re.compile(r" \[!\[Open in Colab\]\([^)]*\)\]\([^)]*\)")
@@ -66,8 +66,8 @@ def stamp_pictures(root: Path) -> list[Path]:
     draw = {"one_step": one_step_figure, "predicted_measured": partial(overview_figure, stored_rows(root))}
     changed = []
     for name, places in PICTURES.items():
-        for paper, place in places.items():
-            figure, alt = draw[name](paper=paper)
+        for theme, place in places.items():
+            figure, alt = draw[name](theme=theme)
             if picture_text(root / place) != alt:
                 with replacing(root / place) as draft:
                     figure.savefig(draft, format="png", dpi=144, metadata={"Software": None, _ABOUT: alt})

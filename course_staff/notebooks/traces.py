@@ -66,7 +66,7 @@ def _own_names() -> Iterator[str]:
 
 
 def _user() -> str:
-    """The user's name, or one that no text contains where the system knows none."""
+    """The user's name, or NUL if unknown."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from course_staff.notebooks.names import statements_of
+from course_staff.notebooks.cell_names import statements_of
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup, Tag

@@ -12,7 +12,7 @@ from course_staff.notebooks.readme import PICTURES, colab_place, files_place, pi
 from course_staff.site import cells
 from course_staff.site.cards import draw_card
 from course_staff.site.pages import DOWNLOADS, FIGURES, Pages, write_file
-from course_staff.site.stills import FOLDER, KEPT, stored
+from course_staff.site.stills import FOLDER, KEPT, load_stills
 from course_utils import models
 from course_utils.desk.workspace import without_outputs
 from course_utils.errors import CourseError
@@ -101,7 +101,7 @@ def _write_sources(root: Path, source: Path, names: list[str], repository: str) 
     """Write all that Sphinx reads into the folder `source`. Gives the preview picture and line of each page that has its own."""
     shutil.copytree(_HERE / "static", source / "_static")
     shutil.copytree(FOLDER, source / FIGURES, ignore=shutil.ignore_patterns(KEPT))
-    stills = {name: stored(Path(name).stem) for name in names if name.startswith("notebooks/")}
+    stills = {name: load_stills(Path(name).stem) for name in names if name.startswith("notebooks/")}
     pages = Pages(root, source, stills, colab_place(repository))
     for name in names:
         (pages.write_notebook if name.endswith(".ipynb") else pages.write_text)(name)

@@ -39,7 +39,7 @@ def settings_of(chapter: str) -> list[Setting]:
     return [Setting(**one) for one in every[chapter]]
 
 
-def stored(chapter: str, folder: Path = FOLDER) -> list[Picture]:
+def load_stills(chapter: str, folder: Path = FOLDER) -> list[Picture]:
     """The pictures of the chapter called `chapter` that were drawn last, in the order of its settings."""
     pictures, settings = read_json(folder / KEPT) or {}, settings_of(chapter)
     names = [_name(chapter, count) for count in range(1, len(settings) + 1)]

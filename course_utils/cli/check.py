@@ -91,7 +91,7 @@ def _reset(arguments: argparse.Namespace) -> int:
 
 def find_set(name: str) -> str:
     """The one set that is called so, a notebook's path being called as its file."""
-    from course_utils.grading.released import set_names
+    from course_utils.grading.loading import set_names
 
     return require_one_name(set_of(name), set_names(), "exercise set")
 

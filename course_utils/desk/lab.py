@@ -88,7 +88,7 @@ def server_arguments(workspace: Path, file: Path, settings_folder: Path, port: i
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
         "--KernelManager.transport_encryption=auto",
-        "--ContentsManager.pre_save_hook=course_utils.desk.boxes.keep",
+        "--ContentsManager.pre_save_hook=course_utils.desk.widget_states.keep",
         "--allow-root",  # as in a container
     ]
     return arguments if browser else [*arguments, "--no-browser"]

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from course_utils.files import exercises_of
+from course_utils.grading.loading import load_set, set_names
 from course_utils.grading.progress import Record, recall
-from course_utils.grading.released import load_set, set_names
 
 FRESH = "No question passed yet"
 """How the table of somebody who has not begun starts; what the repository stores must start so."""

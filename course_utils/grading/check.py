@@ -13,20 +13,20 @@ from course_utils.errors import CourseError
 from course_utils.files import exercises_of
 from course_utils.grading.definition import Definition, cell_in_words, definition, history_in
 from course_utils.grading.failures import MARK, failures_in, newest_failure
-from course_utils.grading.judge import Outcome, Result, grade
+from course_utils.grading.judge import Outcome, Result, judge_answer
+from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.progress import Record, amend, recall
 from course_utils.grading.question import Question
-from course_utils.grading.released import load_set, question_from
 from course_utils.grading.run import SECONDS, OutOfTime, is_untouched, run_cases, time_limit
 from course_utils.grading.showing import (
     Line,
     Shown,
-    hint_shown,
     overview,
-    shown,
-    solution_kept,
-    solution_missing,
-    solution_shown,
+    report_no_solution,
+    show_check,
+    show_hint,
+    show_solution,
+    withhold_solution,
 )
 from course_utils.grading.solutions import solution_in, solutions_at
 from course_utils.settings import settings, variables
@@ -36,12 +36,12 @@ class FailedCheckError(CourseError):
     """A failed check under `COURSE_STRICT=1`; the message is all that the check says."""
 
 
-def exercise(name: str, seconds: float = SECONDS) -> "Checker":
-    """The check of the set called `name`, such as `"03_adamw"`; `seconds` is the time limit of one case.
+def exercise(name: str) -> "Checker":
+    """The check of the set called `name`, such as `"03_adamw"`.
 
     Raises `CourseError`, listing the sets, for an unknown one.
     """
-    return Checker(name, load_set(name)["questions"], seconds)
+    return Checker(name, load_set(name)["questions"])
 
 
 class Checker:
@@ -148,7 +148,7 @@ class Checker:
         records = recall(self.name)
         record = records.get(question.id, Record())
         tries, hidden = record.tries + 1, bool(entry["has_hidden"])
-        result = grade(question, question.cases(), outcomes, entry, public_only=hidden, tries=tries)
+        result = judge_answer(question, question.cases(), outcomes, entry, public_only=hidden, tries=tries)
         if not result.untouched:
             given = question.hints.index(result.hint) + 1 if result.hint else 0
             place = self._place(where) if self.live else {}
@@ -162,7 +162,7 @@ class Checker:
         details = {"older": self._say_newer(question, where, result.untouched)}
         details["has_solution"] = bool(solutions_at(self.name))
         graded = where.sentence(question.answer, numbered=self.live) if where else ""
-        return result, shown(result, question, graded, of_set, len(self.entries), **details)
+        return result, show_check(result, question, graded, of_set, len(self.entries), **details)
 
     def _place(self, where: Definition) -> dict:
         """What was checked, in which notebook, and when: a reader of the file can tell whether it is as new."""
@@ -178,20 +178,20 @@ class Checker:
         if number not in range(1, len(question.hints) + 1):
             raise CourseError(f"There is no hint {number!r}; ask for hint=1, 2 or 3.")
         self._update(question, hint=max(self._record(question).hint, number))
-        return hint_shown(question, number, bool(solutions_at(self.name)))
+        return show_hint(question, number, bool(solutions_at(self.name)))
 
     def _solution(self, question: Question, entry: Mapping, wish: bool | str) -> Shown:
         if wish not in (True, "anyway"):
             raise CourseError(f'There is no solution={wish!r}; ask for solution=True, or for solution="anyway".')
         path = solutions_at(self.name)
         if path is None:
-            return solution_missing(question, self.name)
+            return report_no_solution(question, self.name)
         if not (self._record(question).tried or wish == "anyway"):
-            return solution_kept(question)
+            return withhold_solution(question)
         ours = solution_in(path, question.id)
         _, where = self._find_answer(question)
         self._update(question, seen=True)
-        return solution_shown(question, where and where.source or entry["stub"], ours, self._record(question).passed)
+        return show_solution(question, where and where.source or entry["stub"], ours, self._record(question).passed)
 
     def _record(self, question: Question) -> Record:
         return recall(self.name).get(question.id, Record())
@@ -205,7 +205,7 @@ class Checker:
         return self.entries[question]
 
 
-def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[tuple[Result, Shown]]:
+def check_notebook(path: Path, name: str) -> Iterator[tuple[Result, Shown]]:
     """Run a learner's own notebook from top to bottom, here and silently; then check each question of the set called `name`.
 
     A cell that stops is named on stdout. Raises `CourseError` for an unknown set, for a file that is no notebook, and for one
@@ -213,7 +213,7 @@ def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[
     """
     from IPython.utils.capture import capture_output
 
-    checker, sources = Checker(name, load_set(name)["questions"], seconds, live=False), _code_of(path)
+    checker, sources = Checker(name, load_set(name)["questions"], SECONDS, live=False), _code_of(path)
     if unsaved := _find_unsaved(path, name, sources):
         raise CourseError(
             f"What you checked in the notebook is not in its file yet ({', '.join(unsaved)}): "
@@ -223,11 +223,11 @@ def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[
         for source in sources:
             error = None
             try:
-                with capture_output(), time_limit(seconds):
+                with capture_output(), time_limit(SECONDS):
                     done = shell.run_cell(source, store_history=True)
                 error = done.error_before_exec or done.error_in_exec
             except OutOfTime:
-                error = TimeoutError(f"it had not ended after {seconds:g} s")
+                error = TimeoutError(f"it had not ended after {SECONDS:g} s")
             if error:
                 words = cell_in_words(source)
                 checker.stopped |= dict.fromkeys(MARK.findall(source), type(error).__name__)

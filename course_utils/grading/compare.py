@@ -9,7 +9,7 @@ import torch
 from course_utils.grading.question import Tolerance, Values
 
 _MOST_BITS, _MOST_LETTERS, _MOST_NAMES = 100, 60, 3
-_PLAIN = 1e6  # tolerances from which on the two numbers say it all
+_PLAIN = 1e6  # tolerances: from here on it is not said how many are too many
 STEPS = "steps"
 """A list of this name holds one entry per step, counted from 1 for the reader."""
 

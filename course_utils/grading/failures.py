@@ -41,7 +41,7 @@ class Failures:
         if error and result.execution_count:
             unchanged = {name for name, value in self._values.items() if names.get(name, _NOTHING) is value}
             self._failed[result.execution_count] = _in_words(error), unchanged
-        self._values = {}  # it would keep tensors alive
+        self._values = {}  # frees tensors
 
 
 def _in_words(error: BaseException) -> str:

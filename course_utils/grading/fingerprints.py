@@ -59,14 +59,14 @@ def diagnose(entry: Mapping, outcomes: Mapping[str, object], failed: Collection[
     matching = []
     for name, mistake in entry.get("mistakes", {}).items():
         prints, fails = mistake["prints"], mistake.get("fails")
-        distance = away(prints, {case: ours[case] for case in prints if case in ours})
+        distance = distance_between(prints, {case: ours[case] for case in prints if case in ours})
         other = failed is not None and fails is not None and {case for case in fails if case in ours} != set(failed)
         if distance <= 1 and not other:
             matching.append((-len(prints), distance, name))
     return min(matching)[2] if matching else None
 
 
-def away(a: object, b: object) -> float:
+def distance_between(a: object, b: object) -> float:
     """The largest difference between two fingerprints in units of what may differ: at most 1 where they are the same.
 
     Infinite where their forms differ, and where two whole numbers do.
@@ -78,9 +78,9 @@ def away(a: object, b: object) -> float:
     if type(a) is not type(b):
         return inf
     if isinstance(a, dict):
-        return max((away(a[key], b[key]) for key in a), default=0.0) if a.keys() == b.keys() else inf
+        return max((distance_between(a[key], b[key]) for key in a), default=0.0) if a.keys() == b.keys() else inf
     if isinstance(a, list):
-        return max(map(away, a, b), default=0.0) if len(a) == len(b) else inf
+        return max(map(distance_between, a, b), default=0.0) if len(a) == len(b) else inf
     return 0.0 if a == b else inf
 
 

@@ -13,12 +13,24 @@ from course_utils.grading.fingerprints import diagnose
 from course_utils.grading.question import Case, Question, Values
 from course_utils.grading.values import conform
 
-KINDS = ("values", "untouched", "missing", "foreign", "signature", "exception", "timeout", "stuck", "died", "unsafe")
+KINDS = {
+    "values": "gave wrong values",
+    "untouched": "not written",
+    "missing": "no answer found",
+    "foreign": "not your own code",
+    "signature": "could not be called",
+    "exception": "stopped with an exception",
+    "timeout": "took too long",
+    "stuck": "waited forever",
+    "died": "ended the process",
+    "unsafe": "returned something that cannot be judged",
+}
+"""How a case may end, each in a few words for those who do not see it."""
 ENDLESS = ("timeout", "stuck")
 """Kinds that the next case would end in too, after as long a time."""
 _UNENDED = (*ENDLESS, "died")
 """Kinds that say nothing about the idea of an answer, so that no hint goes with them."""
-_LONGEST = 600  # letters of a sentence
+_SENTENCE_LETTERS = 600
 _HINT_FROM_TRY = (2, 4, 6)
 """A failure without a diagnosis shows the nudge from the second try on, the outline from the fourth, near-code from the sixth.
 
@@ -83,19 +95,32 @@ class Result:
         return bool(self.verdicts) and all(verdict.kind in ("untouched", "missing") for verdict in self.verdicts)
 
 
-def judge(question: Question, case: Case, outcome: Outcome, expected: dict | None = None) -> Verdict:
-    """The verdict on one case; `expected` where it is at hand already, else it is computed here."""
+@dataclass(frozen=True)
+class CaseResult:
+    """A case, what is expected of it, what the answer gave, in the form of what is expected, and the verdict."""
+
+    case: Case
+    expected: Values
+    outcome: Outcome
+    verdict: Verdict
+
+
+def judge_case(question: Question, case: Case, outcome: Outcome) -> CaseResult:
+    """Compare what the answer gave on one case with what is expected."""
+    expected = question.expected(case.inputs)
+    outcome = replace(outcome, values=conform(expected, outcome.values))
     if outcome.kind != "values":
         sentences = [_cut(explain(question, each)) for each in (outcome, _without_words(outcome))]
-        return Verdict(case.name, False, sentences[0], kind=outcome.kind, brief=sentences[1])
-    expected = question.expected(case.inputs) if expected is None else expected
-    difference = compare(expected, conform(expected, outcome.values), question.tolerance)
+        verdict = Verdict(case.name, False, sentences[0], kind=outcome.kind, brief=sentences[1])
+        return CaseResult(case, expected, outcome, verdict)
+    difference = compare(expected, outcome.values, question.tolerance)
     sentences = [difference.sentence(question.reveal)] if difference else []
     if outcome.mutated:
         names = ", ".join(f"`{name}`" for name in outcome.mutated)
         sentences.append(f"`{question.answer}` changed its input {names}: work on a copy, or out of place.")
     sentence = _cut(" ".join(sentences))
-    return Verdict(case.name, not sentences, sentence, difference, brief=sentence)
+    verdict = Verdict(case.name, not sentences, sentence, difference, brief=sentence)
+    return CaseResult(case, expected, outcome, verdict)
 
 
 def explain(question: Question, outcome: Outcome) -> str:
@@ -118,7 +143,7 @@ def explain(question: Question, outcome: Outcome) -> str:
     }[outcome.kind]
 
 
-def grade(
+def judge_answer(
     question: Question,
     cases: Sequence[Case],
     outcomes: Sequence[Outcome],
@@ -132,19 +157,18 @@ def grade(
     `cases` and `outcomes` go together; `entry` is the question's part of the released set, whose fingerprints name mistakes
     on the public cases. `tries` counts the failed checks up to this one; None where no other will follow.
     """
-    expected = [question.expected(case.inputs) for case in cases]
-    outcomes = [
-        replace(each, values=conform(right, each.values)) for right, each in zip(expected, outcomes, strict=True)
-    ]
-    verdicts = tuple(map(judge, [question] * len(cases), cases, outcomes, expected))
-    name = "" if all(v.passed for v in verdicts) else _name_mistake(cases, outcomes, verdicts, entry or {})
-    recognized = _recognize(question, verdicts, expected, outcomes)
-    if name and recognized and _loses_elsewhere(question, entry, name, cases, expected, verdicts):
+    results = [judge_case(question, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
+    verdicts = tuple(one.verdict for one in results)
+    failed = [one for one in results if not one.verdict.passed]
+    name = _name_mistake(results, entry or {}) if failed else ""
+    recognized = _recognize(question, failed)
+    if name and recognized and _loses_elsewhere(question, entry, name, results):
         name = ""
     sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
-    sentence = sentence or recognized
-    reached = points(question, expected, [verdict.passed for verdict in verdicts])
-    return Result(question.id, verdicts, reached, question.points, _cut(sentence), hint, public_only, name)
+    reached = points(question, [one.expected for one in results], [verdict.passed for verdict in verdicts])
+    return Result(
+        question.id, verdicts, reached, question.points, _cut(sentence or recognized), hint, public_only, name
+    )
 
 
 def points(question: Question, expected: Sequence[Values], passed: Sequence[bool]) -> float:
@@ -166,45 +190,38 @@ def _without_words(outcome: Outcome) -> Outcome:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _SENTENCE_LETTERS else f"{text[:_SENTENCE_LETTERS]}…"
 
 
-def _name_mistake(
-    cases: Sequence[Case], outcomes: Sequence[Outcome], verdicts: Sequence[Verdict], entry: Mapping
-) -> str:
+def _name_mistake(results: Sequence[CaseResult], entry: Mapping) -> str:
     """The mistake by its fingerprints; where a hidden case has a public one's name, the public one comes first and counts."""
     public = {
         *entry.get("cases", ()),
         *(name for each in entry.get("mistakes", {}).values() for name in each["prints"]),
     }
     outcome_of, failed = {}, set()
-    for case, outcome, verdict in zip(cases, outcomes, verdicts, strict=True):
-        if case.name in public and case.name not in outcome_of:
-            outcome_of[case.name] = outcome
-            failed |= set() if verdict.passed else {case.name}
+    for one in results:
+        if one.case.name in public and one.case.name not in outcome_of:
+            outcome_of[one.case.name] = one.outcome
+            if not one.verdict.passed:
+                failed.add(one.case.name)
     return diagnose(entry, outcome_of, failed) or ""
 
 
-def _loses_elsewhere(
-    question: Question,
-    entry: Mapping,
-    name: str,
-    cases: Sequence[Case],
-    expected: Sequence[Values],
-    verdicts: Sequence[Verdict],
-) -> bool:
+def _loses_elsewhere(question: Question, entry: Mapping, name: str, results: Sequence[CaseResult]) -> bool:
     """Whether all points are lost where the mistake alone would leave some, or where the public cases would earn none even
     without it: to mend it would not help.
     """
     if not question.share:
         return False
-    passed = [verdict.passed for verdict in verdicts]
     fails = entry["mistakes"][name]["prints"]  # of a question in parts, the public cases that the mistake fails
-    by_it = [is_right or case.name not in fails for case, is_right in zip(cases, passed, strict=True)]
-    public = [i for i, case in enumerate(cases) if case.name in entry.get("cases", (case.name,))]
-    mended = [passed[i] or cases[i].name in fails for i in public]
-    alone, without = points(question, expected, by_it), points(question, [expected[i] for i in public], mended)
-    return points(question, expected, passed) == 0 and (alone > 0 or without == 0)
+    expected = [one.expected for one in results]
+    public = [one for one in results if one.case.name in entry.get("cases", (one.case.name,))]
+    now = points(question, expected, [one.verdict.passed for one in results])
+    alone = points(question, expected, [one.verdict.passed or one.case.name not in fails for one in results])
+    mended = [one.verdict.passed or one.case.name in fails for one in public]
+    without = points(question, [one.expected for one in public], mended)
+    return now == 0 and (alone > 0 or without == 0)
 
 
 def _advice(
@@ -222,14 +239,12 @@ def _advice(
     return "", question.hints[earned - 1] if earned else ""
 
 
-def _recognize(
-    question: Question, verdicts: Sequence[Verdict], expected: Sequence[Values], outcomes: Sequence[Outcome]
-) -> str:
+def _recognize(question: Question, failed: Sequence[CaseResult]) -> str:
     """What `question.recognize` says of the first failed case that it knows."""
-    for verdict, right, outcome in zip(verdicts, expected, outcomes, strict=True):
-        if question.recognize and not verdict.passed and outcome.kind == "values":
+    for one in failed:
+        if question.recognize and one.outcome.kind == "values":
             try:
-                sentence = question.recognize(right, outcome.values)
+                sentence = question.recognize(one.expected, one.outcome.values)
             except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
                 continue  # values of another form than the question's own: nothing that its author knows
             if sentence:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from course_utils.grading.compare import Rule
 from course_utils.grading.question import Case, Question, Tolerance
-from course_utils.grading.values import DEEPEST, UnfitError, folded, plain, spelled, whole
+from course_utils.grading.values import DEEPEST, UnfitError, fold, plain, respell, whole
 
 ACCOUNT_TOLERANCE = Tolerance(relative=1e-3, absolute=0.0)
 _CONFUSIONS = {
@@ -94,10 +94,10 @@ def collective(
         return sends(rank, given) if sends else {}
 
     def run(answer: Callable, inputs: dict) -> dict:
-        on_ranks = ranks.together(used, answer, inputs, in_place, replaces)
+        on_ranks = ranks.run_on_ranks(used, answer, inputs, in_place, replaces)
         return {
             call: {
-                f"rank {rank}": ranks.asked_for(on_ranks[call][f"rank {rank}"], limits(rank, given))
+                f"rank {rank}": ranks.drop_unasked(on_ranks[call][f"rank {rank}"], limits(rank, given))
                 for rank in range(len(given))
             }
             for call, given in inputs["calls"].items()
@@ -185,7 +185,7 @@ def choice(
 
     def recognize(_: object, got: dict) -> str | None:
         chosen, because = (
-            next((key for key in allowed if type(given) is str and folded(given) == key), given)
+            next((key for key in allowed if type(given) is str and fold(given) == key), given)
             for allowed, given in ((options, got.get("choice")), (reasons, got.get("reason")))
         )
         for what, key, allowed in (("choice", chosen, options), ("reason", because, reasons)):
@@ -244,7 +244,7 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
     right_verdicts = subjects.verdicts(right, wrong)
 
     def run(answer: Callable, inputs: dict) -> dict:
-        return {subjects.VERDICT: subjects.verdict_of(answer, subjects.made(inputs["source"], subject))}
+        return {subjects.VERDICT: subjects.verdict_of(answer, subjects.define(inputs["source"], subject))}
 
     def recognize(right: dict, got: dict) -> str | None:
         wronged = right[subjects.VERDICT] == subjects.ACCEPTED and got.get(subjects.VERDICT) == subjects.REFUSED
@@ -288,12 +288,12 @@ def _numbers(value: object, words: Collection[str], depth: int = 0) -> object:
     if type(value) in (list, tuple):
         return [_numbers(item, words, depth + 1) for item in value]
     if type(value) is str:
-        return next((word for word in words if folded(word) == folded(value)), value)
+        return next((word for word in words if fold(word) == fold(value)), value)
     return whole(_number(value))
 
 
 def _spell_as_known(given: dict, names: Collection[str]) -> dict:
-    return spelled(given, names) if all(type(name) is str for name in given) else given
+    return respell(given, names) if all(type(name) is str for name in given) else given
 
 
 def _recognize(

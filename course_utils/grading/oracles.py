@@ -32,7 +32,7 @@ class Replayer:
     """Stands in for the oracle, and says once more what was recorded, whatever it is called with."""
 
     def __init__(self, text: str):
-        self.rest = unpacked(text)[::-1]
+        self.rest = unpack(text)[::-1]
 
     def __call__(self, *_, **__):
         """Raises `CourseError` where nothing is left."""
@@ -47,14 +47,14 @@ def with_answers(question: Question) -> Question:
     return replace(question, public=lambda _: list(cases)).knowing(cases)
 
 
-def packed(values: object) -> str:
-    """Plain values as a short text; see `unpacked`."""
+def pack(values: object) -> str:
+    """Plain values as a short text; see `unpack`."""
     tree = json.dumps(_tree(values), ensure_ascii=False, separators=(",", ":"))
     return b64encode(zlib.compress(tree.encode(), 9)).decode()
 
 
-def unpacked(text: str) -> object:
-    """The values of a text from `packed`."""
+def unpack(text: str) -> object:
+    """The values of a text from `pack`."""
     return _values(json.loads(zlib.decompress(b64decode(text))))
 
 

@@ -10,7 +10,7 @@ from course_utils.store import Section
 class Record:
     """One question: how many checks of a written answer failed, whether one ever passed, the best points, the last hint shown.
 
-    What is earned before our solution is `seen` stands, and nothing is earned after it. `cell` is the digest of what was last
+    Points stop counting once our solution was `seen`; earlier ones stay. `cell` is the digest of what was last
     checked in a notebook, the one at the path `notebook`, and `time` when that was, in seconds since 1970.
     """
 

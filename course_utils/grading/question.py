@@ -112,7 +112,7 @@ class Question:
         return self.hidden(random.Random(seed)) if self.hidden else []
 
     def limit(self, seconds: float = SECONDS) -> float:
-        """The time limit of a case in seconds, where others get `seconds`: its own grows and shrinks with theirs."""
+        """The time limit of a case in seconds, where it is `seconds` by default: its own is scaled alike."""
         return seconds if self.seconds is None else self.seconds * seconds / SECONDS
 
     def knowing(self, cases: Sequence[Case]) -> "Question":

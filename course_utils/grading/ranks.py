@@ -37,7 +37,7 @@ def so_many(count: int) -> str:
     return format_counted(count, "rank")
 
 
-def together(
+def run_on_ranks(
     use: Callable, answer: Callable, inputs: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()
 ) -> dict:
     """By call and rank: the values of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does.
@@ -46,7 +46,7 @@ def together(
     """
     calls = inputs["calls"]
     work = (on_rank, use, answer, calls, in_place, replaces)
-    on_ranks = launch(watched, world_size(calls), PATIENCE, *work, seconds=SECONDS)
+    on_ranks = launch(run_with_timeout, world_size(calls), PATIENCE, *work, seconds=SECONDS)
     return {call: {f"rank {rank}": values[call] for rank, values in enumerate(on_ranks)} for call in calls}
 
 
@@ -68,7 +68,7 @@ def limits(exact_or_most: Mapping) -> dict:
     return {name: at_most(value) if type(value) is float else value for name, value in exact_or_most.items()}
 
 
-def asked_for(values: dict, exact_or_most: Mapping) -> dict:
+def drop_unasked(values: dict, exact_or_most: Mapping) -> dict:
     """`values` without the counts that nobody asks for. What keeps within its limit stands as the limit, since how far
     below it an answer stays is a matter of style, and one mistake in two styles should look the same.
     """
@@ -89,7 +89,7 @@ def counts(traffic: Traffic) -> dict:
     }
 
 
-def watched(seconds: float, work: Callable, *arguments):
+def run_with_timeout(seconds: float, work: Callable, *arguments):
     """`work(*arguments)` in a thread of its own; raises `TimeoutError` from where it stands after `seconds`.
 
     A rank that waits in a collective hears of no signal, so the main thread tells what it waits for.

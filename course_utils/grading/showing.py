@@ -63,7 +63,7 @@ class Shown:
         return render("check.html.j2", lines=self.lines, state=self.state, **looks)
 
 
-def shown(
+def show_check(
     result: Result,
     question: Question,
     graded: str,
@@ -106,7 +106,7 @@ def shown(
     return Shown(tuple(lines), state)
 
 
-def hint_shown(question: Question, number: int, has_solution: bool = False) -> Shown:
+def show_hint(question: Question, number: int, has_solution: bool = False) -> Shown:
     """One of the three hints, counted from 1."""
     lines = [Line("head", f"{question.id} · {question.title}: hint {number} of {len(question.hints)}")]
     lines.append(Line("hint", question.hints[number - 1]))
@@ -115,7 +115,7 @@ def hint_shown(question: Question, number: int, has_solution: bool = False) -> S
     return Shown(tuple(lines))
 
 
-def solution_shown(question: Question, own: str, ours: str, passed: bool) -> Shown:
+def show_solution(question: Question, own: str, ours: str, passed: bool) -> Shown:
     """Our solution beside the learner's answer, as the difference from theirs to ours, line by line."""
     counts = [] if passed else [Line("fact", "The question now counts as seen.")]
     lines = [Line("head", f"{question.id} · {question.title}: your answer and our solution")]
@@ -139,7 +139,7 @@ def solution_shown(question: Question, own: str, ours: str, passed: bool) -> Sho
     return Shown((*lines, *counts))
 
 
-def solution_kept(question: Question) -> Shown:
+def withhold_solution(question: Question) -> Shown:
     """What is said to somebody who asks for the solution before any try."""
     why = f'First check your own answer, right or wrong; then `check("{question.id}", {_SEEING})` shows ours beside it.'
     now = f'To see it now all the same: `check("{question.id}", {_ANYWAY})`. The question then counts as seen, not as passed.'
@@ -147,7 +147,7 @@ def solution_kept(question: Question) -> Shown:
     return Shown((head, Line("fact", why), Line("fact", now)))
 
 
-def solution_missing(question: Question, name: str) -> Shown:
+def report_no_solution(question: Question, name: str) -> Shown:
     """What is said where the solutions were not handed out."""
     where = f"It is in `solutions/{name}.ipynb` of the course's repository, and that file is not on this machine."
     return Shown((Line("head", f"{question.id} · {question.title}: our solution"), Line("fact", where)))

@@ -88,32 +88,31 @@ def drive(answer: type[torch.optim.Optimizer], inputs: dict) -> dict:
     `hyper-parameters`: those that the case names, in words, because none of them is within a tolerance of another; `steps`: per
     step each parameter and whether gradients and autograd were left alone; `state`, where it is counted, as `state_of` says.
     """
-    groups = [_copy_parameters(group["parameters"], inputs.get("transposed", ())) for group in inputs["groups"]]
+    inputs = {"added_after": None, "counted_on": 0, **_TRAITS, **inputs}
+    groups = [_copy_parameters(group["parameters"], inputs["transposed"]) for group in inputs["groups"]]
     made = [
         {"params": list(group.values())}
         | {name: tuple(value) if isinstance(value, list) else value for name, value in given["options"].items()}
         for group, given in zip(groups, inputs["groups"], strict=True)
     ]
-    later = made[1:] if "added_after" in inputs else []
+    later = [] if inputs["added_after"] is None else made[1:]
     optimizer = answer(made[: len(made) - len(later)])
-    values = {
-        "hyper-parameters": {name: _in_words(optimizer.param_groups[0].get(name)) for name in inputs.get("names", ())}
-    }
+    values = {"hyper-parameters": {name: _in_words(optimizer.param_groups[0].get(name)) for name in inputs["names"]}}
     steps = values[STEPS] = []
     for number, gradients in enumerate(inputs["gradients"]):
         if inputs["rates"]:  # as a scheduler does it
-            name = inputs.get("scheduled") or "lr"
+            name = inputs["scheduled"] or "lr"
             for group, given, factor in zip(
                 optimizer.param_groups, inputs["groups"], inputs["rates"][number], strict=True
             ):
                 group[name] = given["options"][name] * factor
-        steps.append(_step(optimizer, groups, _lay_out(gradients, inputs), inputs.get("gradients_stay", False)))
+        steps.append(_step(optimizer, groups, _lay_out(gradients, inputs["transposed"]), inputs["gradients_stay"]))
         if number in inputs["reload_after"]:
-            groups, optimizer = _reload(answer, groups, optimizer, inputs.get("counted_on", 0))
-        if number == inputs.get("added_after"):
+            groups, optimizer = _reload(answer, groups, optimizer, inputs["counted_on"])
+        if number == inputs["added_after"]:
             for group in later:
                 optimizer.add_param_group(group)
-        if number in inputs.get("back_after", ()):
+        if number in inputs["back_after"]:
             _go_astray_and_back(optimizer, groups)
     return {**values, "state": state_of(optimizer)} if inputs["count_state"] else values
 
@@ -212,9 +211,8 @@ def _copy_parameters(parameters: dict, transposed: Collection[str] = ()) -> dict
     return {name: value.requires_grad_() for name, value in {**copies, **turned}.items()}
 
 
-def _lay_out(gradients: dict, inputs: dict) -> dict:
+def _lay_out(gradients: dict, turned: Collection[str]) -> dict:
     """Where matrices are transposed, every gradient lies in memory in another order than its parameter."""
-    turned = inputs.get("transposed", ())
     return {
         name: g.mT.contiguous().mT if turned and name not in turned and g is not None and g.ndim == 2 else g
         for name, g in gradients.items()

@@ -49,7 +49,7 @@ def verdicts(right: Mapping[str, str], wrong: Mapping[str, str]) -> dict[str, Va
     return accepted | refused
 
 
-def meeting(question: Question, right: Mapping[str, str], wrong: Mapping[str, str]) -> Question:
+def with_subjects(question: Question, right: Mapping[str, str], wrong: Mapping[str, str]) -> Question:
     """The question with these answers as hidden cases, in an order drawn from the seed."""
     right_verdicts = verdicts(right, wrong)
 
@@ -81,7 +81,7 @@ def verdict_of(test: Callable, subject: object) -> str:
     return REFUSED if verdict is False else ACCEPTED
 
 
-def made(source: str, name: str) -> object:
+def define(source: str, name: str) -> object:
     """What the cell `source` defines as `name`."""
     names: dict = {"__name__": "subject"}
     exec(compile(source, _FILE, "exec"), names)

@@ -72,25 +72,25 @@ def conform(expected: object, got: object) -> object:
         elif got.numel() == 1 and (got.dtype == torch.bool) == (type(expected) is bool):
             return got.item()
     if type(expected) is str and type(got) is str:
-        return expected if folded(got) == folded(expected) else got
+        return expected if fold(got) == fold(expected) else got
     if type(expected) is list and type(got) is list:
         rest = got[len(expected) :]
         return [*map(conform, expected, got), *rest]
     if type(expected) is dict and type(got) is dict:
-        named = spelled(got, expected)
+        named = respell(got, expected)
         return {name: conform(expected[name], value) if name in expected else value for name, value in named.items()}
     return got
 
 
-def spelled(given: dict, names: Collection[str]) -> dict:
+def respell(given: dict, names: Collection[str]) -> dict:
     """`given` with its names spelled as in `names`, where they differ only in case and in spaces around, and no two are alike."""
-    by_fold = {folded(name): name for name in names}
-    if len(by_fold) < len(names) or len({folded(name) for name in given}) < len(given):
+    by_fold = {fold(name): name for name in names}
+    if len(by_fold) < len(names) or len({fold(name) for name in given}) < len(given):
         return given
-    return {by_fold.get(folded(name), name): value for name, value in given.items()}
+    return {by_fold.get(fold(name), name): value for name, value in given.items()}
 
 
-def folded(text: str) -> str:
+def fold(text: str) -> str:
     """What is left of a string when neither case nor the spaces around it count."""
     return text.strip().casefold()
 

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from real import LAB, ROOT, copy_course, save_picture, served
 
-from course_staff.notebooks.plays import needed
+from course_staff.notebooks.plays import select_needed
 from course_utils.files import chapters_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
@@ -45,7 +45,7 @@ def shorten(path, whole):
     """Without outputs, and unless it is to be run whole, with the set-up cell, the figure's cells and what these use."""
     notebook = nbformat.read(path, 4)
     if not whole:
-        sources = needed(notebook.cells)
+        sources = select_needed(notebook.cells)
         notebook.cells = [nbformat.v4.new_code_cell(source) for source in sources]
     for cell in code_cells(notebook):
         cell.outputs, cell.execution_count = [], None

@@ -1,3 +1,5 @@
+"""Rows of predictions and measurements: kept, shown as a table, and refused where they are no figures."""
+
 import json
 
 import pytest
@@ -72,12 +74,3 @@ def test_a_chapter_is_a_plain_name_and_a_unit_one_of_two():
     for unit in ("ms", "", None):
         with pytest.raises(CourseError, match="in bytes or in seconds"):
             record("03", "AdamW", "a step", predicted=1, measured=1, unit=unit)
-
-
-def test_each_damaged_store_is_put_aside_under_a_name_of_its_own():
-    names = ("course.damaged", "course (old).damaged", "course (old 2).damaged")
-    for count, _ in enumerate(names):
-        record("03", "AdamW", "peak", predicted=1, measured=2)
-        (settings().home / "course.db").write_bytes(b"%d is no database" % count * 500)
-        assert Ledger.load().rows == ()
-    assert [(settings().home / name).read_bytes()[:1] for name in names] == [b"0", b"1", b"2"]

@@ -2,7 +2,7 @@
 
 import torch
 
-from course_utils.grading.judge import grade
+from course_utils.grading.judge import judge_answer
 from course_utils.grading.kinds import function
 from course_utils.grading.question import Case
 from course_utils.grading.run import run_cases
@@ -35,7 +35,7 @@ def patch(source: str, *pairs: str) -> str:
 def grade_answer(question, answer, seed=None):
     """The result on the public cases, or on the hidden ones of a seed."""
     cases = question.cases(seed)
-    return grade(question, cases, run_cases(question, answer, cases))
+    return judge_answer(question, cases, run_cases(question, answer, cases))
 
 
 def sentences(question, answer, seed=None) -> list[str]:

@@ -12,8 +12,8 @@ from course_utils.cli import main
 from course_utils.files import exercises_of
 from course_utils.grading import my_progress
 from course_utils.grading.board import FRESH, Board, Standing
+from course_utils.grading.loading import SETS, load_set
 from course_utils.grading.progress import Record, recall, remember
-from course_utils.grading.released import SETS, load_set
 
 FIRST = "00_start_here"
 

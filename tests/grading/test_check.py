@@ -535,7 +535,7 @@ def test_in_a_terminal_too_a_cell_that_stopped_is_no_answer_that_was_never_writt
 
 
 def test_the_terminals_last_line_counts_as_its_verdicts_do(notebook, saved, solutions, monkeypatch, capsys):
-    monkeypatch.setattr("course_utils.grading.released.set_names", lambda: ["03_test"])
+    monkeypatch.setattr("course_utils.grading.loading.set_names", lambda: ["03_test"])
     path = saved(RIGHT, at=1)
     assert main(["check", str(path), "--set", "03_test"]) == 0
     first, *_, last = capsys.readouterr().out.splitlines()

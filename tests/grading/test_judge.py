@@ -11,7 +11,8 @@ from sample_question import HINTS, doubling
 
 from course_utils.grading.compare import Rule, at_most, compare
 from course_utils.grading.fingerprints import diagnose, fingerprint, outcome_print
-from course_utils.grading.judge import KINDS, Outcome, explain, grade, judge
+from course_utils.grading.judge import KINDS, Outcome, explain, judge_answer, judge_case
+from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.question import Case, Tolerance
 from course_utils.grading.values import conform
 
@@ -135,17 +136,19 @@ def test_rules_and_limits_stand_in_for_values():
 
 
 def test_every_ending_has_its_own_sentence():
-    sentences = [explain(doubling(), Outcome(kind, text=f"{kind} it is", line="line 3: y = x")) for kind in KINDS[1:]]
+    sentences = [
+        explain(doubling(), Outcome(kind, text=f"{kind} it is", line="line 3: y = x")) for kind in [*KINDS][1:]
+    ]
     assert len(set(sentences)) == len(sentences)
-    for kind in KINDS[1:]:
-        verdict = judge(doubling(), Case("c", {"x": 1.0}), Outcome(kind, text="the text"))
+    for kind in [*KINDS][1:]:
+        verdict = judge_case(doubling(), Case("c", {"x": 1.0}), Outcome(kind, text="the text")).verdict
         assert (verdict.passed, verdict.kind) == (False, kind)
         assert verdict.sentence.endswith((".", "the text"))
         assert "\n" not in verdict.sentence
 
 
 def test_changed_inputs_fail_with_right_values():
-    verdict = judge(doubling(), Case("c", {"x": 1.0}), Outcome("values", {"result": 2.0}, mutated=("x",)))
+    verdict = judge_case(doubling(), Case("c", {"x": 1.0}), Outcome("values", {"result": 2.0}, mutated=("x",))).verdict
     assert not verdict.passed
     assert verdict.sentence == "`double` changed its input `x`: work on a copy, or out of place."
 
@@ -169,12 +172,12 @@ def entry_for(question, **mistakes):
 def test_a_mistake_is_named_and_its_hint_follows():
     question = doubling()
     entry = entry_for(question, squaring=lambda x: x * x + 1e-9, tripling=lambda x: 3 * x)
-    result = grade(question, question.cases(), outcomes_of(lambda x: 3.0000001 * x), entry)
+    result = judge_answer(question, question.cases(), outcomes_of(lambda x: 3.0000001 * x), entry)
     assert (result.mistake, result.diagnosis, result.hint) == ("tripling", "this is tripling", "an outline")
     assert (result.points, result.of, result.passed) == (0, 4, False)
-    other = grade(question, question.cases(), outcomes_of(lambda x: 5 * x), entry)
+    other = judge_answer(question, question.cases(), outcomes_of(lambda x: 5 * x), entry)
     assert (other.mistake, other.diagnosis) == ("", "")
-    right = grade(question, question.cases(), outcomes_of(lambda x: 2 * x), entry)
+    right = judge_answer(question, question.cases(), outcomes_of(lambda x: 2 * x), entry)
     assert (right.passed, right.points, right.diagnosis, right.hint) == (True, 4, "", "")
 
 
@@ -182,7 +185,7 @@ def test_hidden_cases_of_the_same_name_do_not_blur_the_diagnosis():
     question = doubling()
     entry = entry_for(question, tripling=lambda x: 3 * x)
     cases = question.cases() + [Case("x = 1.0", {"x": 50.0})]
-    assert grade(question, cases, outcomes_of(lambda x: 3 * x, (1.0, 2.0, 50.0)), entry).mistake == "tripling"
+    assert judge_answer(question, cases, outcomes_of(lambda x: 3 * x, (1.0, 2.0, 50.0)), entry).mistake == "tripling"
 
 
 def test_the_nearest_of_several_mistakes_counts():
@@ -197,10 +200,10 @@ def test_a_mistake_that_fails_on_other_cases_is_not_meant():
     entry = entry_for(question, tripling=lambda x: 3 * x)
     del entry["mistakes"]["tripling"]["prints"]["x = 2.0"]
     entry["cases"], entry["mistakes"]["tripling"]["fails"] = ["x = 1.0", "x = 2.0"], ["x = 1.0", "x = 2.0"]
-    assert grade(question, question.cases(), outcomes_of(lambda x: 3 * x), entry).mistake == "tripling"
+    assert judge_answer(question, question.cases(), outcomes_of(lambda x: 3 * x), entry).mistake == "tripling"
     half = [Outcome("values", {"result": value}) for value in (3.0, 4.0)]
-    assert grade(question, question.cases(), half, entry).mistake == ""
-    assert grade(question, question.cases()[:1], half[:1], entry).mistake == "tripling", "as far as it ran"
+    assert judge_answer(question, question.cases(), half, entry).mistake == ""
+    assert judge_answer(question, question.cases()[:1], half[:1], entry).mistake == "tripling", "as far as it ran"
 
 
 def test_of_several_mistakes_in_parts_the_one_that_explains_the_most_is_named():
@@ -208,7 +211,9 @@ def test_of_several_mistakes_in_parts_the_one_that_explains_the_most_is_named():
     entry = entry_for(question, both=lambda x: 3 * x, first=lambda x: 3 * x)
     del entry["mistakes"]["first"]["prints"]["x = 2.0"]
     named = {
-        values: grade(question, question.cases(), [Outcome("values", {"result": v}) for v in values], entry).mistake
+        values: judge_answer(
+            question, question.cases(), [Outcome("values", {"result": v}) for v in values], entry
+        ).mistake
         for values in ((3.0, 6.0), (3.0, 4.0), (3.0, 77.0), (2.0, 6.0))
     }
     assert list(named.values()) == ["both", "first", "first", ""]
@@ -228,16 +233,24 @@ def test_how_a_run_ends_is_part_of_a_fingerprint():
 def test_hints_are_earned_by_tries():
     question = doubling()
     wrong = outcomes_of(lambda x: 5 * x)
-    shown = [grade(question, question.cases(), wrong, tries=tries).hint for tries in (1, 2, 4, 6, 60)]
+    shown = [judge_answer(question, question.cases(), wrong, tries=tries).hint for tries in (1, 2, 4, 6, 60)]
     assert shown == ["", *HINTS, HINTS[2]]
     stub = [Outcome("untouched")] * 2
-    assert grade(question, question.cases(), stub, tries=9).hint == ""
+    assert judge_answer(question, question.cases(), stub, tries=9).hint == ""
+
+
+def test_no_hint_goes_with_an_answer_that_never_ended():
+    entry = load_set("03_adamw")["questions"][0]
+    question = question_from(entry)
+    for kind, hinted in (("timeout", False), ("died", False), ("stuck", False), ("exception", True)):
+        result = judge_answer(question, question.cases(), [Outcome(kind, text="20 s")] * 5, entry, tries=2)
+        assert bool(result.hint) == hinted, kind
 
 
 def test_parts_earn_their_share():
     outcomes = [*outcomes_of(lambda x: 2 * x, (1.0,)), *outcomes_of(lambda x: 5 * x, (2.0,))]
-    assert grade(doubling(), doubling().cases(), outcomes).points == 0
-    assert grade(doubling(parts=True), doubling().cases(), outcomes).points == 2
+    assert judge_answer(doubling(), doubling().cases(), outcomes).points == 0
+    assert judge_answer(doubling(parts=True), doubling().cases(), outcomes).points == 2
 
 
 def test_a_fingerprint_is_small_plain_and_stable():
@@ -266,7 +279,7 @@ def test_values_of_another_form_than_the_authors_are_recognized_as_nothing():
     """An author's own function reads the values as its question gives them, and what strangers send has any form."""
     question = doubling(recognize=lambda right, got: f"{right['result']} is not {got['result']['deep']}")
     cases = question.cases()
-    result = grade(question, cases, [Outcome("values", {"result": {"shallow": 1}}), Outcome("values", {})])
+    result = judge_answer(question, cases, [Outcome("values", {"result": {"shallow": 1}}), Outcome("values", {})])
     assert (result.points, result.diagnosis) == (0, "")
 
 
@@ -285,8 +298,8 @@ def test_values_of_another_form_than_the_authors_are_recognized_as_nothing():
 def test_another_form_of_what_is_right_is_right(expected, got):
     question = doubling(lambda x: expected)
     case = question.cases()[0]
-    assert judge(question, case, Outcome("values", {"result": got})).passed
-    assert grade(question, [case], [Outcome("values", {"result": got})]).passed
+    assert judge_case(question, case, Outcome("values", {"result": got})).verdict.passed
+    assert judge_answer(question, [case], [Outcome("values", {"result": got})]).passed
 
 
 @pytest.mark.parametrize(
@@ -311,7 +324,7 @@ def test_another_value_stays_wrong_in_every_form(expected, got):
 
 def test_a_known_mistake_is_named_in_another_form_too():
     entry = {"mistakes": {"thrice": {"sentence": "S", "hint": 0, "prints": {"x = 1.0": outcome_print(of(3.0))}}}}
-    result = grade(doubling(inputs=(1.0,)), doubling(inputs=(1.0,)).cases(), [of(torch.tensor(3.0))], entry)
+    result = judge_answer(doubling(inputs=(1.0,)), doubling(inputs=(1.0,)).cases(), [of(torch.tensor(3.0))], entry)
     assert result.mistake == "thrice"
 
 

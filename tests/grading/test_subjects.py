@@ -5,10 +5,10 @@ from sample_question import FIELDS
 
 from course_utils.errors import CourseError
 from course_utils.grading.fingerprints import outcome_print
-from course_utils.grading.judge import grade
+from course_utils.grading.judge import judge_answer
 from course_utils.grading.kinds import kills
 from course_utils.grading.run import run_cases
-from course_utils.grading.subjects import Zoo, meeting
+from course_utils.grading.subjects import Zoo, with_subjects
 
 RIGHT = {"a product": "def double(x):\n    '''Right.'''\n    return 2 * x", "a sum": "def double(x): return x + x"}
 WRONG = {"a square": "def double(x): return x * x", "two more": "def double(x): return x + 2", "none": "double = abs"}
@@ -17,7 +17,7 @@ WRONG = {"a square": "def double(x): return x * x", "two more": "def double(x): 
 def graded(test, seconds=5.0):
     question = kills("double", right=RIGHT, wrong=WRONG, **{**FIELDS, "points": 6})
     cases = question.cases()
-    return grade(question, cases, run_cases(question, test, cases, seconds))
+    return judge_answer(question, cases, run_cases(question, test, cases, seconds))
 
 
 def thorough(double):
@@ -42,7 +42,7 @@ def test_a_test_that_refuses_a_right_answer_earns_nothing_and_is_told():
 def test_who_loses_all_by_a_right_answer_is_not_told_of_a_wrong_one():
     """A known mistake accepts a wrong answer of the check; this test accepts it too, and refuses a right one of the grading."""
     hidden_right = {"the wrong type": "def double(x): return 2.0 * x"}
-    question = meeting(kills("double", right=RIGHT, wrong=WRONG, **{**FIELDS, "points": 6}), hidden_right, WRONG)
+    question = with_subjects(kills("double", right=RIGHT, wrong=WRONG, **{**FIELDS, "points": 6}), hidden_right, WRONG)
     public, cases = question.cases(), question.cases() + question.cases(seed=7)
 
     def at_two_alone(double):
@@ -56,7 +56,7 @@ def test_who_loses_all_by_a_right_answer_is_not_told_of_a_wrong_one():
     entry = {"mistakes": {"two": {"sentence": "At 2 alone.", "hint": 0, "prints": prints}}}
 
     def sentence(test):
-        return grade(question, cases, run_cases(question, test, cases, 5.0), entry)
+        return judge_answer(question, cases, run_cases(question, test, cases, 5.0), entry)
 
     only_wrong = sentence(at_two_alone)
     assert (only_wrong.points, only_wrong.mistake, only_wrong.diagnosis) == (2, "two", "At 2 alone.")
@@ -86,7 +86,7 @@ def test_who_refuses_every_right_answer_is_not_told_of_what_refuses_one():
     entry = {"cases": [case.name for case in cases], "mistakes": {"asks": asks}}
 
     def sentence(test):
-        return grade(question, cases, run_cases(question, test, cases, 5.0), entry)
+        return judge_answer(question, cases, run_cases(question, test, cases, 5.0), entry)
 
     assert sentence(multiplies).diagnosis == "Asks for a product."
     assert sentence(lambda double: False).mistake == ""
@@ -110,7 +110,7 @@ def test_a_test_that_says_nothing_earns_nothing(test, kind):
 
 def test_the_hidden_zoo_is_another_and_each_case_holds_a_source_alone():
     question = kills("double", right={"a sum": RIGHT["a sum"]}, wrong={}, **FIELDS)
-    question = meeting(question, RIGHT, WRONG)
+    question = with_subjects(question, RIGHT, WRONG)
     hidden = question.cases(seed=7)
     assert len(hidden) == 5
     assert {tuple(case.inputs) for case in hidden} == {("source",)}
@@ -119,5 +119,5 @@ def test_the_hidden_zoo_is_another_and_each_case_holds_a_source_alone():
         "refused"
     ] * 3
     with pytest.raises(CourseError, match="right and to be wrong"):
-        meeting(question, RIGHT, {"twice": RIGHT["a sum"]})
+        with_subjects(question, RIGHT, {"twice": RIGHT["a sum"]})
     assert Zoo().of == ""

@@ -8,7 +8,7 @@ import pytest
 
 from course_utils.capstone.layout import Layout
 from course_utils.capstone.scenarios import SCENARIOS
-from course_utils.grading.judge import grade
+from course_utils.grading.judge import judge_answer
 from course_utils.grading.run import run_cases
 from course_utils.grading.weighing import weighed
 from course_utils.memory.step.recipe import Recipe
@@ -147,7 +147,7 @@ def every(cases):
 def result(name, answer):
     question = QUESTIONS[name]
     cases = question.cases()
-    return grade(question, cases, run_cases(question, answer, cases))
+    return judge_answer(question, cases, run_cases(question, answer, cases))
 
 
 def answer_of(fields, layout):

@@ -126,6 +126,6 @@ def test_where_widgets_do_not_run_the_picture_stays_and_a_sentence_says_how_to_m
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
 def test_a_figure_to_play_with_needs_the_set_up_cell_alone_or_says_what_else(chapter):
     cells = read_notebook(chapter).cells
-    alone = plays.needed(cells)[1:] == [cell["source"] for cell in plays.play_cells(cells)]
+    alone = plays.select_needed(cells)[1:] == [cell["source"] for cell in plays.play_cells(cells)]
     text = next(cell["source"] for cell in cells if "## Play" in cell["source"])
     assert alone != ("run the cells up to here first" in text)

@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from course_staff.demos import demos_in, read_demo, stage
 from course_staff.demos.controls import instructions
-from course_staff.demos.needs import plan, uses_and_binds
+from course_staff.demos.needs import plan
 from course_staff.demos.presentation import presentation
 from course_staff.notebooks.files import write_notebook
 from course_utils import bets, viz
@@ -265,27 +265,6 @@ def test_of_a_cell_that_is_needed_for_its_definitions_nothing_else_is_run(write)
     first, then = (unseen for _, unseen, _ in plan(demo))
     assert [cell.source for cell in first] == ["import math", "def half(x):\n    return math.floor(x / 2)"]
     assert [cell.source for cell in then] == [cells["train"]]
-
-
-@pytest.mark.parametrize(
-    ("source", "uses", "binds"),
-    [
-        ("x = y", {"y"}, {"x"}),
-        ("x = x + 1", {"x"}, {"x"}),
-        ("x = 1\ny = x", set(), {"x", "y"}),
-        ("x += 1", {"x"}, {"x"}),
-        ("x[0] = y.z", {"x", "y"}, set()),
-        ("for i in xs:\n    print(i)", {"xs"}, {"i"}),
-        ("def f(a, b=c):\n    d = a + e\n    return f(d)", {"c", "e"}, {"f"}),
-        ("x = [i for i in xs if i > y]", {"xs", "y"}, {"x"}),
-        ("import a.b as c\nfrom d import e", set(), {"c", "e"}),
-        ("with f() as g:\n    g()", {"f"}, {"g"}),
-        ("class A(B):\n    c = d", {"B", "d"}, {"A"}),
-        ("%pip install x", set(), set()),
-    ],
-)
-def test_names_used_and_bound(source, uses, binds):
-    assert uses_and_binds(source) == (uses, binds)
 
 
 def test_the_presentation_holds_each_step_s_cells(write):

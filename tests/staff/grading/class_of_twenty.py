@@ -14,7 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from course_staff.grading.source import Authored, load_solutions, marker, mistaken
+from tiny_set import answered
+
+from course_staff.grading.source import Authored, apply_mistake, load_solutions, marker
 from course_staff.notebooks.files import read_notebook
 from course_utils.cli import main
 from course_utils.files import exercises_of
@@ -75,7 +77,7 @@ def _write_wrong_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     right = {each.question.id: each.solution for each in authored}
     for each in authored[:7]:
         mistakes = each.question.mistakes[0]
-        answer = mistaken(each.solution, mistakes)
+        answer = apply_mistake(each.solution, mistakes)
         what = (
             "left as it was given"
             if is_untouched(f"# EXERCISE {each.question.id}\n{answer}", each.stub)
@@ -83,7 +85,9 @@ def _write_wrong_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
         )
         yield f"{each.question.id}: {what}", notebook({**right, each.question.id: answer})
     mistakes = [each.question.mistakes[0 if place % 2 else -1] for place, each in enumerate(authored)]
-    all_wrong = {each.question.id: mistaken(each.solution, one) for each, one in zip(authored, mistakes, strict=True)}
+    all_wrong = {
+        each.question.id: apply_mistake(each.solution, one) for each, one in zip(authored, mistakes, strict=True)
+    }
     yield "a known mistake in every question", notebook(all_wrong)
 
 
@@ -101,17 +105,12 @@ def _write_odd_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
 
 def notebook(answers: dict[str, str | None], order=list) -> str:
     """The exercise as learners get it, with these answers in its cells; a cell whose answer is None is left out."""
-    whole = read_notebook(ROOT / exercises_of(SET))
-    cells = []
-    for cell in whole["cells"]:
-        mark = marker(cell)
-        if mark and mark[1] in answers:
-            if answers[mark[1]] is None:
-                continue
-            answer = answers[mark[1]]
-            cell["source"] = answer if answer.startswith("# EXERCISE") else f"# EXERCISE {mark[1]}\n{answer}"
-        cells.append(cell)
-    return json.dumps({**whole, "cells": list(order(cells))})
+    left_out = {("EXERCISE", question) for question, answer in answers.items() if answer is None}
+    written = {question: answer for question, answer in answers.items() if answer is not None}
+    whole = json.loads(answered(ROOT / exercises_of(SET), written))
+    return json.dumps(
+        {**whole, "cells": list(order([cell for cell in whole["cells"] if marker(cell) not in left_out]))}
+    )
 
 
 def graded(folder: Path) -> str:

@@ -3,34 +3,34 @@
 import json
 
 import pytest
-from tiny_set import ANSWER, COUNT, NEXT, SCALE, SET, SETUP, best_kind, need_sandbox, notebook
+from tiny_set import Q1, Q1_ANSWER, Q2, Q2_ANSWER, SET, SETUP, best_kind, need_sandbox, notebook
 
 from course_staff.grading import asking, grade, sandbox, source
 from course_staff.grading.release import set_entry
-from course_utils.grading import released as released_sets
+from course_utils.grading import loading
 
 
 @pytest.fixture
-def release(tmp_path, monkeypatch):
+def release_set(tmp_path, monkeypatch):
     """A function that releases a notebook of solutions as the set; gives the notebook's path."""
 
-    def released(text):
+    def release(text):
         folder = tmp_path / "private"
         folder.mkdir()
         (folder / f"{SET}.ipynb").write_text(text)
-        monkeypatch.setattr(released_sets, "SETS", folder)
+        monkeypatch.setattr(loading, "SETS", folder)
         entries = [set_entry(each) for each in source.load_solutions(folder / f"{SET}.ipynb")]
         (folder / f"{SET}.json").write_text(json.dumps({"name": SET, "questions": entries}))
         return folder / f"{SET}.ipynb"
 
-    return released
+    return release
 
 
 @pytest.fixture
-def tiny(release, monkeypatch):
+def tiny(release_set, monkeypatch):
     """The released set of two questions and the folder of its solutions."""
     monkeypatch.setattr(asking, "GRACE", 1.5)
-    return release(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
+    return release_set(notebook(SETUP, Q1, Q1_ANSWER, Q2, Q2_ANSWER))
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def warm(lanes, monkeypatch):
         def __init__(self, fresh):
             assert {lane.kind for lane in fresh} == {lanes[0].kind}
             super().__init__(lanes[: len(fresh)])
-            for lane in self.all:
+            for lane in self.lanes:
                 _start(lane)
 
         def close(self):

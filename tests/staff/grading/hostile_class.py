@@ -4,7 +4,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from tiny_set import ANSWER, NEXT, SETUP, answer_with, cell, notebook, submission
+from tiny_set import Q1_ANSWER, Q2_ANSWER, SETUP, answer_with, cell, notebook, submission
 
 from course_utils.grading.judge import KINDS
 
@@ -339,7 +339,7 @@ SPIES = {f"spy {number}": (f"assert not found, found\n{RIGHT}", SPY, 2) for numb
 
 # ---- files that are not what they seem
 
-HONEST = submission(ANSWER)
+HONEST = submission(Q1_ANSWER)
 MUTE = """# EXERCISE q1
 class Mute(type):
     def __getattribute__(cls, name): raise SystemExit(name)
@@ -348,14 +348,14 @@ class scale(metaclass=Mute): pass"""
 
 def beside(*texts):
     """The right answers, and other cells among them."""
-    return notebook(SETUP, *texts, ANSWER, NEXT)
+    return notebook(SETUP, *texts, Q1_ANSWER, Q2_ANSWER)
 
 
 def needed(*texts):
     """As `beside`; the answer rests on each of the cells."""
     names = [f"base{number}" for number in range(len(texts))]
     cells = [f"{name} = 0\n{text}" for name, text in zip(names, texts, strict=True)]
-    return notebook(SETUP, *cells, ANSWER.replace(RIGHT, f"{RIGHT} + {' + '.join(names)}"), NEXT)
+    return notebook(SETUP, *cells, Q1_ANSWER.replace(RIGHT, f"{RIGHT} + {' + '.join(names)}"), Q2_ANSWER)
 
 
 def files():
@@ -374,7 +374,7 @@ def files():
         "magics": (beside(f"!touch {NOTE}\n%system id\n%run nothing", "%%bash\nkill -9 1", "%load_ext nothing\n%%%"), [2, 1]),
         "a magic that hangs": (beside("!sleep 999"), [2, 1]),
         "cells that stop": (beside(*["1 / 0"] * 2000), [2, 1]),
-        "answers in thousands": (notebook(SETUP, *["# EXERCISE q1\n1"] * 30_000, NEXT), [0, 1]),
+        "answers in thousands": (notebook(SETUP, *["# EXERCISE q1\n1"] * 30_000, Q2_ANSWER), [0, 1]),
         "markers in thousands": (beside("# EXERCISE q9\n" * 30_000), [2, 1]),
         "ugly markers": (beside("# EXERCISE q1_\n" + "exercise('<script>')" + f"\n{UGLY!r}"), [2, 1]),
         "cells twice, empty last": (HONEST[:-1] + ', "cells": []}', [0, 0]),
@@ -398,9 +398,9 @@ def files():
         "a needed cell that ends all": (needed("import os\nos._exit(0)"), [0, 1]),
         "needed attributes, which end Python": (needed("a" + ".b" * 10**5), [0, 1]),
         "needed ugly error": (needed(f"raise ValueError({UGLY!r} * 99)"), [2, 1]),
-        "a right number of another type": (notebook(SETUP, ANSWER, "# EXERCISE q2\nfollowing = lambda n: True"), [2, 0]),
-        "a number beyond every float": (notebook(SETUP, ANSWER, "# EXERCISE q2\nfollowing = lambda n: 10**3999"), [2, 0]),
-        "long text": (notebook(SETUP, ANSWER, "# EXERCISE q2\nfollowing = lambda n: '<b>`' * 10**5"), [2, 0]),
+        "a right number of another type": (notebook(SETUP, Q1_ANSWER, "# EXERCISE q2\nfollowing = lambda n: True"), [2, 0]),
+        "a number beyond every float": (notebook(SETUP, Q1_ANSWER, "# EXERCISE q2\nfollowing = lambda n: 10**3999"), [2, 0]),
+        "long text": (notebook(SETUP, Q1_ANSWER, "# EXERCISE q2\nfollowing = lambda n: '<b>`' * 10**5"), [2, 0]),
         "a class that answers nothing": (submission(MUTE), [0, 1]),
         **{name: (HONEST, [2, 1]) for name in NAMES},
     }  # fmt: skip

@@ -16,7 +16,7 @@ from course_staff.grading.source import load_solutions
 from course_staff.grading.zoo import outcomes
 from course_utils.grading import judge
 from course_utils.grading.foreign import ForeignError, without
-from course_utils.grading.released import load_set, question_from
+from course_utils.grading.loading import load_set, question_from
 from course_utils.techniques import attention
 
 SOLUTIONS = Path(__file__).parents[3] / "solutions"
@@ -78,7 +78,7 @@ def test_what_another_has_written_is_foreign_in_a_check(name, question, source):
     entry = next(entry for entry in load_set(name)["questions"] if entry["id"] == question)
     question_read, authored = question_from(entry), AUTHORED[name][question]
     cases = question_read.cases()
-    result = judge.grade(question_read, cases, outcomes(authored, source, cases), entry)
+    result = judge.judge_answer(question_read, cases, outcomes(authored, source, cases), entry)
     assert (result.points, {verdict.kind for verdict in result.verdicts}) == (0, {"foreign"})
     assert all("which it should replace: write your own." in verdict.sentence for verdict in result.verdicts)
 
@@ -93,18 +93,24 @@ def test_it_would_be_right_where_nothing_is_replaced(name, question):
     free = replace(authored, question=replace(authored.question, replaces=()))
     cases = free.question.cases()
     passing = [
-        judge.grade(free.question, cases, outcomes(free, source, cases)).passed for source in ANSWERS[name][question]
+        judge.judge_answer(free.question, cases, outcomes(free, source, cases)).passed
+        for source in ANSWERS[name][question]
     ]
     assert any(passing) or (name, question) == ("05_8bit_adam", "q2")
 
 
+def prepare_one(name, question):
+    """The set called `name`, ready to be graded, with this question alone."""
+    exercise_set = grade.prepare(name)
+    return replace(exercise_set, questions=tuple(one for one in exercise_set.questions if one.question.id == question))
+
+
 def graded(tmp_path, name, question, sources):
     """The record of the question for each of the sources, all in one class."""
-    papers = grade.prepare(name)
-    papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == question))
+    exercise_set = prepare_one(name, question)
     preamble = AUTHORED[name][question].preamble
     texts = {str(i): notebook(preamble, f"# EXERCISE {question}\n{source}") for i, source in enumerate(sources)}
-    records = grade_class(write_class(tmp_path / "class", texts), papers, best_kind(), jobs=1)
+    records = grade_class(write_class(tmp_path / "class", texts), exercise_set, best_kind(), jobs=1)
     return [records[str(i)]["questions"][0] for i in range(len(sources))]
 
 
@@ -152,26 +158,24 @@ def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question,
     for old, new in change.items():
         assert old in solution
         solution = solution.replace(old, new, 1)
-    papers = grade.prepare("03_adamw")
-    papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == question))
+    exercise_set = prepare_one("03_adamw", question)
     cells = [authored.preamble, experiment]
     text = notebook(*cells, f"# EXERCISE {question}\n{solution}")
-    records = grade_class(write_class(tmp_path / "class", {"a": text}), papers, best_kind(), jobs=1)
+    records = grade_class(write_class(tmp_path / "class", {"a": text}), exercise_set, best_kind(), jobs=1)
     [record] = records["a"]["questions"]
     assert record["points"] == record["of"], record
 
 
-PEEKS = """import json, pathlib, course_utils.grading.released as released
+PEEKS = """import json, pathlib, course_utils.grading.loading as loading
 def fullest(by_instant):
-    return f"{len(list(released.SETS.glob('*.json')))} sets", 0
+    return f"{len(list(loading.SETS.glob('*.json')))} sets", 0
 """
 
 
 def test_the_set_is_not_where_the_answer_is(tmp_path, safe):
     """With what its oracles said."""
-    papers = grade.prepare("00_start_here")
-    papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == "q2"))
+    exercise_set = prepare_one("00_start_here", "q2")
     text = notebook(f"# EXERCISE q2\n{PEEKS}")
-    [question] = grade_class(write_class(tmp_path / "class", {"a": text}), papers, safe, jobs=1)["a"]["questions"]
+    [question] = grade_class(write_class(tmp_path / "class", {"a": text}), exercise_set, safe, jobs=1)["a"]["questions"]
     assert question["public"][0]["sentence"].startswith("`result[0]` is `0 sets`"), question["public"]
     assert question["points"] == 0

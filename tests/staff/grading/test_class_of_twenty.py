@@ -8,7 +8,7 @@ import class_of_twenty as twenty
 import pytest
 
 from course_staff.grading.source import load_solutions
-from course_utils.grading.released import load_set
+from course_utils.grading.loading import load_set
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from tiny_set import (
-    ANSWER,
-    NEXT,
+    Q1_ANSWER,
+    Q2_ANSWER,
     SEED,
     SET,
     SETUP,
@@ -64,14 +64,14 @@ display(IntSlider(), get_ipython())
 PRODUCT = "def product(a, b):\n    return a * b"
 USES_PRODUCT = "# EXERCISE q1\ndef scale(x, factor):\n    return product(x, factor)"
 HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
-    "right": (submission(ANSWER), [2, 1], ""),
-    "-leading dash": (submission(ANSWER), [2, 1], ""),
-    "Zoë 学生 🙂": (submission(ANSWER), [2, 1], ""),
-    "=cmd()": (submission(ANSWER), [2, 1], ""),
+    "right": (submission(Q1_ANSWER), [2, 1], ""),
+    "-leading dash": (submission(Q1_ANSWER), [2, 1], ""),
+    "Zoë 学生 🙂": (submission(Q1_ANSWER), [2, 1], ""),
+    "=cmd()": (submission(Q1_ANSWER), [2, 1], ""),
     "named mistake": (answer_with("return x + factor"), [0, 1], "Your product is a sum."),
     "not a number": (answer_with("return x * float('nan')"), [0, 1], "NaN"),
     "stub": (
-        submission(ANSWER.replace("return x * factor", "raise NotImplementedError('write your answer here')")),
+        submission(Q1_ANSWER.replace("return x * factor", "raise NotImplementedError('write your answer here')")),
         [0, 1],
         "as it was handed out",
     ),
@@ -80,59 +80,67 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
             "globals().update(product=lambda a, b: a * b)",
             "get_ipython().push({'two': 2})",
             "# EXERCISE q1\ndef scale(x, factor):\n    return product(x, two * factor) / 2",
-            NEXT,
+            Q2_ANSWER,
         ),
         [2, 1],
         "",
     ),
     "experiments that never end": (
-        notebook(SETUP, ANSWER, "for n in range(10**9): last = scale(n, 2)", NEXT, "while True: following(1)"),
+        notebook(SETUP, Q1_ANSWER, "for n in range(10**9): last = scale(n, 2)", Q2_ANSWER, "while True: following(1)"),
         [2, 1],
         "",
     ),
-    "magics": (notebook("%matplotlib inline\n%time 1 + 1", "%%time\n" + ANSWER, NEXT), [2, 1], ""),
-    "a helper below magics": (notebook(MAGICS + PRODUCT, USES_PRODUCT, NEXT), [2, 1], ""),
-    "a helper below what a cell's magic runs": (notebook("%%capture said\n" + PRODUCT, USES_PRODUCT, NEXT), [2, 1], ""),
+    "magics": (notebook("%matplotlib inline\n%time 1 + 1", "%%time\n" + Q1_ANSWER, Q2_ANSWER), [2, 1], ""),
+    "a helper below magics": (notebook(MAGICS + PRODUCT, USES_PRODUCT, Q2_ANSWER), [2, 1], ""),
+    "a helper below what a cell's magic runs": (
+        notebook("%%capture said\n" + PRODUCT, USES_PRODUCT, Q2_ANSWER),
+        [2, 1],
+        "",
+    ),
     "split below the marker": (
-        notebook(SETUP, *ANSWER.replace("def", "CUT\ndef").split("CUT\n"), NEXT),
+        notebook(SETUP, *Q1_ANSWER.replace("def", "CUT\ndef").split("CUT\n"), Q2_ANSWER),
         [2, 1],
         "Cell 2 has # EXERCISE q1 but no answer; cell 3 was graded",
     ),
     "turned into text": (
-        json.dumps({"cells": [{"cell_type": "markdown", "source": ANSWER}, cell(SETUP), cell(NEXT)]}),
+        json.dumps({"cells": [{"cell_type": "markdown", "source": Q1_ANSWER}, cell(SETUP), cell(Q2_ANSWER)]}),
         [0, 1],
         "Cell 1 contains the answer as text",
     ),
-    "duplicate": (notebook(SETUP, ANSWER.replace("*", "-"), ANSWER, NEXT), [2, 1], "all answer q1"),
-    "missing": (notebook(SETUP, NEXT), [0, 1], "no `scale`"),
-    "reordered": (notebook(NEXT, ANSWER, SETUP), [2, 1], ""),
-    "marker lost": (notebook(SETUP, ANSWER.removeprefix("# EXERCISE q1\n"), NEXT), [2, 1], "which defines the answer"),
+    "duplicate": (notebook(SETUP, Q1_ANSWER.replace("*", "-"), Q1_ANSWER, Q2_ANSWER), [2, 1], "all answer q1"),
+    "missing": (notebook(SETUP, Q2_ANSWER), [0, 1], "no `scale`"),
+    "reordered": (notebook(Q2_ANSWER, Q1_ANSWER, SETUP), [2, 1], ""),
+    "marker lost": (
+        notebook(SETUP, Q1_ANSWER.removeprefix("# EXERCISE q1\n"), Q2_ANSWER),
+        [2, 1],
+        "which defines the answer",
+    ),
     "imports above are gone": (
-        notebook("# EXERCISE q1\ndef scale(x, factor):\n    return torch.mul(x, factor)", NEXT),
+        notebook("# EXERCISE q1\ndef scale(x, factor):\n    return torch.mul(x, factor)", Q2_ANSWER),
         [0, 1],
         "NameError",
     ),
     "syntax": (submission("# EXERCISE q1\ndef scale(x, factor:"), [0, 1], "SyntaxError"),
     "signature": (submission("# EXERCISE q1\ndef scale(x): return x"), [0, 1], "cannot be called"),
     "mutates": (answer_with("x *= factor\nreturn x"), [0, 1], "changed its input"),
-    "other set": (submission(ANSWER).replace(SET, "98_other"), [2, 1], "of the set 98_other"),
-    "broken": (submission(ANSWER)[:-40], [0, 0], "not valid JSON"),
+    "other set": (submission(Q1_ANSWER).replace(SET, "98_other"), [2, 1], "of the set 98_other"),
+    "broken": (submission(Q1_ANSWER)[:-40], [0, 0], "not valid JSON"),
 }
 
 
 def test_honest_and_broken_submissions(tiny, tmp_path, monkeypatch):
     """In two sandboxes for all of them, since a start takes three seconds."""
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
-    papers = grade.prepare(SET, tiny, SEED)
+    exercise_set = grade.prepare(SET, tiny, SEED)
     submissions = write_class(tmp_path / "class", {name: text for name, (text, *_) in HONEST.items()})
-    records = grade_class(submissions, papers, best_kind())
+    records = grade_class(submissions, exercise_set, best_kind())
     assert {name: points(record) for name, record in records.items()} == {
         name: right for name, (_, right, _) in HONEST.items()
     }
     for name, (_, _, sentence) in HONEST.items():
         assert sentence in json.dumps(records[name], ensure_ascii=False), name
     last = dict(reversed(list(submissions.items())[:2]))
-    again = grade_class(last, papers, best_kind(), jobs=1)
+    again = grade_class(last, exercise_set, best_kind(), jobs=1)
     assert again == {name: records[name] for name in last}, "the order and the number of processes decide nothing"
 
 
@@ -141,7 +149,7 @@ def test_cells_that_never_end_take_only_their_own_time(tiny, tmp_path, monkeypat
     monkeypatch.setattr(asking, "CELL_SECONDS", 1.0)
     monkeypatch.setattr(asking, "CELLS_SECONDS", 1.5)
     loop = "while True: globals()"  # it might give what the answers use
-    endless = write_class(tmp_path / "class", {"loop": notebook(loop, loop, loop, SETUP, ANSWER, NEXT)})
+    endless = write_class(tmp_path / "class", {"loop": notebook(loop, loop, loop, SETUP, Q1_ANSWER, Q2_ANSWER)})
     (record,) = grade_class(endless, grade.prepare(SET, tiny, SEED), best_kind()).values()
     assert points(record) == [2, 1]
     assert "Cell 1 stopped" in json.dumps(record)
@@ -167,22 +175,22 @@ def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_pa
     submissions = write_class(
         tmp_path / "class", {"slow": answer_with("import time\ntime.sleep(1)\nreturn x * factor")}
     )
-    papers = grade.prepare(SET, tiny, seconds=0.5)
-    (record,) = grade_class(submissions, papers, best_kind()).values()
+    exercise_set = grade.prepare(SET, tiny, seconds=0.5)
+    (record,) = grade_class(submissions, exercise_set, best_kind()).values()
     assert points(record) == [2 * wins, 1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
 def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny, lanes, monkeypatch):
     """Of one that sleeps it is found out; of one that loops it is said here how much it could compute, for machines are busy."""
-    answer, paper = "import time\ndef scale(x, factor):\n    {}", grade.prepare(SET, tiny).papers[0]
+    answer, prepared = "import time\ndef scale(x, factor):\n    {}", grade.prepare(SET, tiny).questions[0]
     seen = []
     for body, computed in (("time.sleep(9)", None), ("while True: pass", 0.0), ("while True: pass", 9.0)):
         if computed is not None:
-            monkeypatch.setattr(sandbox.isolate, "computed", lambda *_, took=computed: took)
+            monkeypatch.setattr(sandbox.isolate, "seconds_computed", lambda *_, took=computed: took)
         cells = [(Cell(1, answer.format(body)), True)]
-        heard = asking.ask(cells, paper.pickled, paper.inputs[:1], 1.0, lanes[0])
-        seen.append((heard.outcomes[0].kind, heard.starved))
+        replies = asking.ask(cells, prepared.pickled, prepared.public.inputs[:1], 1.0, lanes[0])
+        seen.append((replies.outcomes[0].kind, replies.starved))
     assert seen == [("timeout", True), ("timeout", True), ("timeout", False)]
 
 
@@ -194,8 +202,8 @@ def test_what_a_family_computed_is_what_the_system_says():
         assert child.stdout.read(2) == b".."
         family = [psutil.Process(child.pid), *psutil.Process(child.pid).children()]
         took = sum(sum(each.cpu_times()[:2]) for each in family)
-        assert isolate.computed(child.pid, since) == pytest.approx(took, abs=0.05)
-        assert isolate.computed(child.pid, isolate.now() + 1) == 0
+        assert isolate.seconds_computed(child.pid, since) == pytest.approx(took, abs=0.05)
+        assert isolate.seconds_computed(child.pid, isolate.now() + 1) == 0
     finally:
         child.communicate(b"..")
 
@@ -224,10 +232,10 @@ def mean(x):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bwrap", "fork", "fresh"])
-def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tmp_path, kind):
+def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release_set, tmp_path, kind):
     """As many ranks meet as asked, though nothing reaches the network, and they end with their question."""
     need_sandbox(kind)
-    solutions = release(notebook(SETUP, RANKS, MEAN))
+    solutions = release_set(notebook(SETUP, RANKS, MEAN))
     wrong = MEAN.replace(" / dist.get_world_size()", "")
     submissions = write_class(tmp_path / "class", {"right": notebook(MEAN), "wrong": notebook(wrong)})
     records = grade_class(submissions, grade.prepare(SET, solutions, SEED), kind)
@@ -300,12 +308,13 @@ def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(tiny, tmp_path, m
 def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    lane, paper = sandbox.Lane("fork"), grade.prepare(SET, tiny, SEED).papers[0]
+    lane, prepared = sandbox.Lane("fork"), grade.prepare(SET, tiny, SEED).questions[0]
     before = set(psutil.Process().children())
 
     def answered():
-        heard = asking.ask([(Cell(1, ANSWER), True)], paper.pickled, paper.inputs, 20.0, lane)
-        return {outcome.kind for outcome in heard.outcomes}
+        inputs = prepared.public.inputs + prepared.hidden.inputs
+        replies = asking.ask([(Cell(1, Q1_ANSWER), True)], prepared.pickled, inputs, 20.0, lane)
+        return {outcome.kind for outcome in replies.outcomes}
 
     assert answered() == {"values"}
     left = {path.name for path in (tmp_path / "temporary").iterdir()}
@@ -317,26 +326,12 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
 
 
 def test_what_a_learners_process_is_given_holds_no_answer(tiny):
-    paper = grade.prepare(SET, tiny, SEED).papers[0]
-    assert b"scale" in paper.pickled
+    prepared = grade.prepare(SET, tiny, SEED).questions[0]
+    assert b"scale" in prepared.pickled
     for secret in (b"Mistake", b"product is a sum", b"draw", b"BEGIN SOLUTION"):
-        assert secret not in paper.pickled
+        assert secret not in prepared.pickled
     with pytest.raises(CourseError, match="Only the judge"):
-        __import__("cloudpickle").loads(paper.pickled).expected({})
-
-
-def test_git_takes_no_result_even_where_everything_is_added_unless_the_instructor_wants_it(tmp_path):
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    out = tmp_path / "class-results"
-
-    def added():
-        Results(out, SET).save("ann", {"points": 0, "of": 1, "notes": [], "questions": []})
-        subprocess.run(["git", "add", "-A"], cwd=tmp_path, check=True)
-        return subprocess.check_output(["git", "ls-files"], cwd=tmp_path, text=True).split()
-
-    assert added() == []
-    (out / ".gitignore").write_text("*.html\n")
-    assert added() == ["class-results/.gitignore", f"class-results/records/{file_name('ann')}.json"]
+        __import__("cloudpickle").loads(prepared.pickled).expected({})
 
 
 @pytest.mark.usefixtures("warm")
@@ -387,7 +382,7 @@ def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(ti
     assert run_command(tmp_path, tiny, "--jobs", "2") == 130
     monkeypatch.setattr(Results, "save", whole)
     assert set(psutil.Process().children(recursive=True)) <= set(before)
-    assert f"saved in {tmp_path / 'class-results'}; the same command goes on" in capsys.readouterr().err
+    assert f"saved in {tmp_path / 'class-results'}; the same command resumes from there" in capsys.readouterr().err
     assert len(list((tmp_path / "class-results" / "records").glob("*.json"))) == 1
 
 
@@ -409,8 +404,8 @@ def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, mo
 
 
 def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(tiny, tmp_path):
-    papers, path = grade.prepare(SET, tiny, SEED), write_class(tmp_path / "class", {"right": ""})["right"]
-    keys = {kind: grade.identify(path, papers, kind).key for kind in ("bwrap", "fork", "fresh")}
+    exercise_set, path = grade.prepare(SET, tiny, SEED), write_class(tmp_path / "class", {"right": ""})["right"]
+    keys = {kind: grade.identify(path, exercise_set, kind).key for kind in ("bwrap", "fork", "fresh")}
     assert keys["bwrap"] != keys["fork"] == keys["fresh"]
 
 
@@ -530,9 +525,3 @@ def test_what_a_mac_or_jupyter_lays_beside_notebooks_is_nobodys(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")
     assert [*grade.find_submissions(tmp_path)] == ["ann", "bo/x"]
-
-
-def test_two_students_never_share_a_file():
-    names = ["a b", "a_b", "a/b", "A b", "学生", "学 生", "-", "CON"]
-    assert len({file_name(name).lower() for name in names}) == len(names)
-    assert all(name.isascii() and "/" not in name for name in map(file_name, names))

@@ -13,7 +13,7 @@ import pytest
 from course_staff.grading.release import file_names
 from course_staff.grading.source import load_solutions, marker, public_part
 from course_staff.notebooks.files import read_notebook
-from course_utils.grading.released import SETS, set_names
+from course_utils.grading.loading import SETS, set_names
 
 ROOT = Path(__file__).parents[3]
 LONG = 28

@@ -12,6 +12,7 @@ import unicodedata
 
 import pytest
 from hostile_class import HONEST, NOTE, everything
+from sample_records import BROKEN, record
 from tiny_set import SEED, SET
 
 from course_staff.grading import isolate, source
@@ -23,8 +24,8 @@ RUN = """import sys
 from pathlib import Path
 from course_staff.grading import asking, sandbox
 from course_utils.cli import main
-from course_utils.grading import released
-released.SETS = Path(sys.argv[1])
+from course_utils.grading import loading
+loading.SETS = Path(sys.argv[1])
 asking.GRACE, asking.CELL_SECONDS = 1.0, 2.0
 if sys.argv[2] == "crowded":
     sandbox.Lane.clear = lambda lane: None
@@ -126,41 +127,7 @@ def secrets(solutions):
     return [repr(number)[:8] for number in numbers]
 
 
-WHOLE = {
-    "student": "gone",
-    "set": SET,
-    "key": "",
-    "file": "",
-    "seed": SEED,
-    "points": 3,
-    "of": 3,
-    "notes": [],
-    "questions": [],
-}
-NO_REASON = {
-    "id": "q1",
-    "title": "",
-    "state": "failed",
-    "points": 0,
-    "diagnosis": "",
-    "notes": [],
-    "public": [],
-    "hidden": [],
-}
-BROKEN = {
-    "empty": "",
-    "half": '{"student": "honest 1", "set": ',
-    "a list": "[]",
-    "deep": "[" * 10**5,
-    "a list for a student": json.dumps({**WHOLE, "student": []}),
-    "a number for a student": json.dumps({**WHOLE, "student": 5}),
-    "no points": json.dumps({name: WHOLE[name] for name in ("student", "set", "key", "file", "seed")}),
-    "points in words": json.dumps({**WHOLE, "points": "3"}),
-    "no notes": json.dumps({**WHOLE, "notes": 5}),
-    "an older version": json.dumps({**WHOLE, "questions": [{"id": "q1"}]}),
-    "failed for no reason": json.dumps({**WHOLE, "questions": [NO_REASON]}),
-}
-FORGED = {**WHOLE, "student": "honest 1", "points": 99}
+FORGED = record("honest 1", set=SET, seed=SEED, points=99, of=3)
 
 
 @pytest.mark.slow

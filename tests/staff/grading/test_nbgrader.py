@@ -14,11 +14,11 @@ from tiny_set import answered
 
 from course_staff.grading.nbgrader import source_files
 from course_staff.grading.release import write
-from course_staff.grading.source import load_solutions, marker, mistaken
+from course_staff.grading.source import apply_mistake, load_solutions, marker
 from course_staff.notebooks.files import read_notebook
 from course_utils.cli import main
 from course_utils.files import exercises_of
-from course_utils.grading.released import load_set
+from course_utils.grading.loading import load_set
 
 ROOT = Path(__file__).parents[3]
 SETS = ["00_start_here", "03_adamw"]
@@ -81,7 +81,10 @@ def graded(tmp_path_factory):
     hand_in(place, SETS[1], "warned", warning)
     (named,) = (each for each in authored["q2"].question.mistakes if each.name == "L2 in the gradient")
     (counters,) = (each for each in authored["q3"].question.mistakes if each.name == "counters")
-    wrong = {"q2": mistaken(authored["q2"].solution, named), "q3": mistaken(authored["q3"].solution, counters)}
+    wrong = {
+        "q2": apply_mistake(authored["q2"].solution, named),
+        "q3": apply_mistake(authored["q3"].solution, counters),
+    }
     hand_in(place, SETS[1], "mistaken", wrong)
     for name in SETS:
         run_nbgrader("autograde", name, "--create", place=place)

@@ -14,11 +14,11 @@ from torch import nn
 from torch.utils._pytree import tree_iter
 from trainings import loop
 
-from course_staff.grading.source import Authored, load_solutions, mistaken
+from course_staff.grading.source import Authored, apply_mistake, load_solutions
 from course_staff.grading.zoo import outcomes
 from course_utils.grading import Mistake, Question
-from course_utils.grading.judge import Result, grade
-from course_utils.grading.released import run_question
+from course_utils.grading.judge import Result, judge_answer, points
+from course_utils.grading.loading import load_set, question_from, run_question, set_names
 from course_utils.grading.run import run_cases
 from course_utils.memory import Meter
 from course_utils.memory.trace.log import KINDS
@@ -36,14 +36,14 @@ def authored(name: str, question: str) -> Authored:
 def judged(author: Authored, source: str, seed: int | None = None, only: str = "") -> Result:
     """The result on the public cases, or on a seed's hidden ones, whose names begin with `only`."""
     cases = [case for case in author.question.cases(seed) if case.name.startswith(only)]
-    return grade(author.question, cases, outcomes(author, source, cases))
+    return judge_answer(author.question, cases, outcomes(author, source, cases))
 
 
 # 08_mixed_precision, q3: a loss scaler
 
 
 def scaler(*change: str) -> str:
-    return mistaken(SCALER, Mistake("", "", (change,) if change else ()))
+    return apply_mistake(SCALER, Mistake("", "", (change,) if change else ()))
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
@@ -67,7 +67,7 @@ def test_the_step_at_which_a_scaler_decides_wrongly_is_said():
 
 
 def wrapper(*changes: tuple[str, str]) -> str:
-    return mistaken(authored("10_fsdp_and_zero", "q3").solution, Mistake("", "", changes))
+    return apply_mistake(authored("10_fsdp_and_zero", "q3").solution, Mistake("", "", changes))
 
 
 REDUCE = "        dist.reduce_scatter(shard, shards)\n"
@@ -127,7 +127,7 @@ def training(bytes: str = "20 * MiB", operations: str = "10**10", target: str = 
 
 def trained(question: Question, train=loop) -> Result:
     cases = question.cases()
-    return grade(question, cases, run_cases(question, train, cases))
+    return judge_answer(question, cases, run_cases(question, train, cases))
 
 
 def test_an_endless_training_ends_at_twice_its_operations():
@@ -271,6 +271,20 @@ def test_a_timeline_and_its_fault_are_what_is_measured(name, question):
 def test_each_of_phase_kind_and_line_earns_its_share_and_a_wrong_one_is_explained():
     question = authored("07_gradient_checkpointing", "q8").question
     cases, given = question.cases(), {"phase": "forward", "kind": "inputs", "line": 2}
-    result = grade(question, cases, run_cases(question, given, cases))
+    result = judge_answer(question, cases, run_cases(question, given, cases))
     assert [verdict.passed for verdict in result.verdicts] == [True, False, True]
     assert result.diagnosis == "The batch is 2 MiB from the beginning to the end."
+
+
+@pytest.mark.parametrize("name", set_names())
+def test_points_come_about_as_the_guide_says(name):
+    for entry in load_set(name)["questions"]:
+        kind = re.search(r"^question = (\w+)\(", entry["code"], re.MULTILINE)
+        in_parts = kind is not None and kind[1] in ("account", "design", "kills", "weighed")
+        assert entry["parts"] == (in_parts or "\n    parts=True,\n" in entry["code"]), entry["id"]
+        assert not (entry["parts"] and entry["has_hidden"]) or kind[1] == "kills", "a guide that says so would be wrong"
+        question = question_from(entry)
+        if question.share is None:
+            count = len(entry["cases"])
+            one_wrong = round(question.points * (count - 1) / count, 2) if entry["parts"] else 0
+            assert points(question, [], [False, *[True] * (count - 1)]) == one_wrong

@@ -14,25 +14,23 @@ from tiny_set import best_kind, notebook, write_class
 from course_staff.grading import grade
 from course_staff.grading.release import (
     allowed,
-    differing,
     digest_of,
     exercise_notebook,
     facts,
+    find_differing,
     set_entry,
     write,
 )
-from course_staff.grading.releasing import Released
-from course_staff.grading.releasing import released_sets as sets_of
+from course_staff.grading.release_cache import ReleaseCache, release_sets
 from course_staff.grading.skeleton import KINDS, empty_notebook, with_question
-from course_staff.grading.source import load_solutions, marker, mistaken
+from course_staff.grading.source import apply_mistake, load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook, write_notebook
 from course_staff.notebooks.setup_cell import is_setup, setup_source
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, set_of
-from course_utils.grading import kinds
-from course_utils.grading import released as released_sets
-from course_utils.grading.released import SETS, load_set, question_from
+from course_utils.grading import kinds, loading
+from course_utils.grading.loading import SETS, load_set, question_from
 from course_utils.grading.values import same
 from course_utils.settings import settings
 
@@ -73,7 +71,7 @@ def lines(source: str) -> set[str]:
 
 def released(path: Path, exercises: Path, sets: Path) -> dict[Path, str]:
     """The two files that `path` is released as, with their texts."""
-    [texts] = sets_of([path], exercises, sets, Released(settings().home / "released"), 1, lambda part: None)
+    [texts] = release_sets([path], exercises, sets, ReleaseCache(settings().home / "released"), 1, lambda part: None)
     return texts
 
 
@@ -106,7 +104,7 @@ def test_the_digest_is_of_all_sources_hidden_parts_too(tmp_path):
 @QUICK_SETS
 def test_every_generated_file_is_what_the_solutions_say(path):
     """Runs every known answer."""
-    assert not differing(released(path, ROOT / "exercises", SETS)), f"run `course release {path.stem}`"
+    assert not find_differing(released(path, ROOT / "exercises", SETS)), f"run `course release {path.stem}`"
 
 
 def test_there_is_nothing_but_what_was_generated():
@@ -131,7 +129,7 @@ def test_there_is_nothing_but_what_was_generated():
 def test_the_last_digit_of_another_machine_is_no_difference(tmp_path, stored, differs):
     path = tmp_path / "99_test.json"
     path.write_text(stored)
-    assert bool(differing({path: '{"numbers": [0.0667474], "text": "a"}'})) == differs
+    assert bool(find_differing({path: '{"numbers": [0.0667474], "text": "a"}'})) == differs
 
 
 def test_where_only_words_changed_the_numbers_stay_as_they_were_released(tmp_path):
@@ -250,18 +248,20 @@ def test_there_is_a_skeleton_of_every_kind_and_of_a_question_of_none():
 def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(kind, tmp_path, monkeypatch):
     made, _ = with_question(empty_notebook("99_test", ""), kind)
     write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
-    monkeypatch.setattr(released_sets, "SETS", tmp_path)
+    monkeypatch.setattr(loading, "SETS", tmp_path)
     write(released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path))
     (authored,) = load_solutions(tmp_path / "99_test.ipynb")
     question = authored.question
     assert question.mistakes
     assert question.variants
     answers = {"stub": authored.stub, "solution": authored.solution}
-    answers |= {mistake.name: mistaken(authored.solution, mistake) for mistake in question.mistakes}
+    answers |= {mistake.name: apply_mistake(authored.solution, mistake) for mistake in question.mistakes}
     answers |= {variant.name: f"# EXERCISE q1\n{variant.source}" for variant in question.variants}
-    papers, points = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
+    exercise_set, points = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
     folder = write_class(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
-    grade.grade_all(folder, papers, best_kind(), 1, lambda name, record: points.update({name: record["questions"][0]}))
+    grade.grade_all(
+        folder, exercise_set, best_kind(), 1, lambda name, record: points.update({name: record["questions"][0]})
+    )
     assert points["stub"]["state"] == "untouched"
     for right in ("solution", *(variant.name for variant in question.variants)):
         assert points[right]["state"] == "passed", points[right]
@@ -337,9 +337,9 @@ def scaled(x):
 """
 
 
-def test_a_hidden_oracle_stays_and_its_words_on_the_public_cases_go(release):
+def test_a_hidden_oracle_stays_and_its_words_on_the_public_cases_go(release_set):
     """The released question judges as the authored one, to the last bit; of other cases it knows nothing."""
-    path = release(notebook("import torch", HIDDEN_ORACLE, SCALED))
+    path = release_set(notebook("import torch", HIDDEN_ORACLE, SCALED))
     [authored] = load_solutions(path)
     entry = set_entry(authored)
     assert "2.5" not in entry["code"]

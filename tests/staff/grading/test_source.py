@@ -7,16 +7,16 @@ import pytest
 
 from course_staff.grading.skeleton import empty_notebook, with_question
 from course_staff.grading.source import (
+    apply_mistake,
     load_solutions,
     marker,
-    mistaken,
     public_part,
     split_answer,
 )
 from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
+from course_utils.grading.loading import load_set
 from course_utils.grading.question import Mistake
-from course_utils.grading.released import load_set
 from course_utils.grading.solutions import solution_in
 
 
@@ -152,10 +152,10 @@ def test_a_notebook_that_does_not_fit_together_is_refused_with_the_questions_nam
 
 def test_a_patch_must_fit_exactly_once():
     two = Mistake("two", "Two.", (("a", "b"), ("c", "d")))
-    assert mistaken("a c", two) == "b d"
+    assert apply_mistake("a c", two) == "b d"
     for source in ("c", "a a c"):
         with pytest.raises(CourseError, match="occurs . times in the solution"):
-            mistaken(source, two)
+            apply_mistake(source, two)
 
 
 def test_an_unknown_set_is_answered_with_those_that_are_there():

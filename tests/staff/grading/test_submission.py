@@ -1,8 +1,11 @@
 """What is found in a notebook, whatever has happened to it."""
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from tiny_set import cell, notebook
 
 from course_staff.grading import submission
 from course_staff.grading.submission import answer_to, notes_on_set, parsed
@@ -13,21 +16,15 @@ OTHER = "# EXERCISE q2\ng = 1"
 ENTRY = {"id": "q1", "stub": STUB, "answer": "f"}
 
 
-def read_text(text):
-    return submission.read_text(text, lambda sources: list(map(parsed, sources)))
-
-
 def read_submission(path):
     return submission.read_submission(path, lambda sources: list(map(parsed, sources)))
 
 
-def cell(source, kind="code", **more):
-    return {"cell_type": kind, "metadata": {}, "source": source, **more}
-
-
-def notebook(*sources, **more):
-    cells = [source if isinstance(source, dict) else cell(source) for source in sources]
-    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells, **more})
+def read_text(text):
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "a.ipynb")
+        path.write_text(text, "utf-8")
+        return read_submission(path)
 
 
 def answer(*sources, **more):

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from course_utils import cli
-from course_utils.grading.released import load_set
+from course_utils.grading.loading import load_set
 from course_utils.settings import environment_for_child
 
 ROOT = Path(__file__).parents[3]

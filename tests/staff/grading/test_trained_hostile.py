@@ -59,20 +59,20 @@ def handed_in(body):
 
 
 @pytest.fixture
-def papers(release):
+def exercise_set(release_set):
     """The capstone's training with smaller limits."""
     question = next(each.code for each in load_solutions(SOLUTIONS / "13_capstone.ipynb") if each.question.id == "q4")
     for old, new in CHANGES.items():
         assert old in question
         question = question.replace(old, new)
     solved = f"import torch\n\ndef train(model, ids, labels):\n    ### BEGIN SOLUTION\n{HONEST}    ### END SOLUTION\n"
-    return grade.prepare(SET, release(notebook(SETUP, question, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
+    return grade.prepare(SET, release_set(notebook(SETUP, question, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
 
 
 @pytest.mark.parametrize("names", [FAST, pytest.param(tuple(BODIES), marks=pytest.mark.slow)], ids=["some", "all"])
-def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(papers, tmp_path, safe, names):
+def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(exercise_set, tmp_path, safe, names):
     texts = {name: handed_in(BODIES[name]) for name in names} | {"z honest": handed_in("honest(model, ids, labels)")}
-    records = grade_class(write_class(tmp_path / "class", texts), papers, safe)
+    records = grade_class(write_class(tmp_path / "class", texts), exercise_set, safe)
     assert {name: points(record) for name, record in records.items()} == {name: [0] for name in names} | {
         "z honest": [2]
     }, {name: record["questions"][0]["public"][0]["sentence"] for name, record in records.items()}
@@ -89,13 +89,15 @@ def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(papers, tmp_pat
 @pytest.mark.usefixtures("warm")
 def test_figures_are_the_worst_of_all_cases_that_passed(tiny, tmp_path):
     """Bytes and operations are costs, accuracy is none."""
-    papers = grade.prepare(SET, tiny, SEED)
-    first = papers.papers[0]
-    assert len(first.cases) > 1
+    exercise_set = grade.prepare(SET, tiny, SEED)
+    first = exercise_set.questions[0]
+    assert len(first.public.cases + first.hidden.cases) > 1
     each = cycle([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
     first = replace(first, question=replace(first.question, figures=lambda *_: next(each)))
     bodies = {"right": "return x * factor", "wrong": "return x.new_ones(1)", "gone": "import os\nos._exit(1)"}
     submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
-    records = grade_class(submissions, replace(papers, papers=(first, *papers.papers[1:])), best_kind(), jobs=1)
+    records = grade_class(
+        submissions, replace(exercise_set, questions=(first, *exercise_set.questions[1:])), best_kind(), jobs=1
+    )
     figures = {name: record["questions"][0].get("figures") for name, record in records.items()}
     assert figures == {"right": {"bytes": 7, "operations": 9, "accuracy": 80.0}, "wrong": None, "gone": None}

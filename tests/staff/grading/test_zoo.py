@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from course_staff.grading.source import load_solutions, mistaken
+from course_staff.grading.source import apply_mistake, load_solutions
 from course_staff.grading.zoo import CaseRunner
 from course_utils.grading import Mistake
-from course_utils.grading.released import load_set, question_from
+from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.run import is_untouched
 
 SOLUTIONS = Path(__file__).parents[3] / "solutions"
@@ -74,7 +74,7 @@ def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
 @pytest.mark.slow
 @for_all(", mistake", MISTAKES)
 def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authored, mistake):
-    result = CaseRunner(authored, SEED).result(mistaken(authored.solution, mistake), entry(name, authored))
+    result = CaseRunner(authored, SEED).result(apply_mistake(authored.solution, mistake), entry(name, authored))
     assert result.mistake == mistake.name
 
 
@@ -97,7 +97,7 @@ def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patch
     name = "12_scaling_out"
     authored = next(each for each in SETS[name][0] if each.question.id == question)
     result = CaseRunner(authored).result(
-        mistaken(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored)
+        apply_mistake(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored)
     )
     assert sentence in result.diagnosis
     assert not result.mistake
@@ -112,7 +112,7 @@ POPPED = (
 def test_a_pass_that_uses_its_batches_up_is_refused():
     name = "06_gradient_accumulation"
     authored = next(each for each in SETS[name][0] if each.question.id == "q1")
-    popped = mistaken(authored.solution, Mistake("", "", (POPPED,)))
+    popped = apply_mistake(authored.solution, Mistake("", "", (POPPED,)))
     result = CaseRunner(authored).result(popped, entry(name, authored))
     assert {verdict.sentence for verdict in result.verdicts} == {
         "`batches are left as they were` is False but should be True."

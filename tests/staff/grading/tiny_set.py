@@ -13,7 +13,7 @@ from course_staff.notebooks.files import read_notebook
 from course_utils.cli import main
 
 SET, SEED = "99_tiny", 20
-SCALE = """# QUESTION q1
+Q1 = """# QUESTION q1
 import torch
 from course_utils.grading import Case, Mistake, Question, function
 
@@ -35,19 +35,19 @@ mistakes = [Mistake("sum", "Your product is a sum.", (("x * factor", "x + factor
 question = function(product, id="q1", title="Product <b>", points=2, difficulty=1, minutes=1,
     hints=("h1", "h2", "h3"), answer="scale", public=public)
 """
-COUNT = """# QUESTION q2
+Q2 = """# QUESTION q2
 from course_utils.grading import Case, function
 
 question = function(lambda n: n + 1, id="q2", title="Next", points=1, difficulty=1, minutes=1, hints=("h1", "h2", "h3"),
     answer="following", public=lambda random: [Case("three", {"n": 3})], counted=("result",))
 """
-ANSWER = """# EXERCISE q1
+Q1_ANSWER = """# EXERCISE q1
 def scale(x, factor):
     ### BEGIN SOLUTION
     return x * factor
     ### END SOLUTION
 """
-NEXT = """# EXERCISE q2
+Q2_ANSWER = """# EXERCISE q2
 def following(n):
     ### BEGIN SOLUTION
     return n + 1
@@ -69,18 +69,16 @@ def need_sandbox(kind="bwrap"):
         give_up(f"this needs a sandbox of the kind {kind}, and the best that this machine has is {best_kind()}")
 
 
-def cell(text):
-    return {"cell_type": "code", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
+def cell(text, kind="code", **more):
+    outputs = {"outputs": [], "execution_count": None} if kind == "code" else {}
+    return {"cell_type": kind, "metadata": {}, "source": text, **outputs, **more}
 
 
 def notebook(*cells, **more):
-    whole = {
-        "nbformat": 4,
-        "nbformat_minor": 5,
-        "metadata": {"kernelspec": {"language": "python"}},
-        "cells": list(map(cell, cells)),
-    }
-    return json.dumps({**whole, **more})
+    """The text of a notebook; cells are sources of code, or whole."""
+    whole = [each if isinstance(each, dict) else cell(each) for each in cells]
+    metadata = {"kernelspec": {"language": "python"}}
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": whole, **more})
 
 
 def answered(path, answers):
@@ -94,7 +92,7 @@ def answered(path, answers):
 
 
 def submission(answer):
-    return notebook(SETUP, answer, 'check("q1")', NEXT, 'check("q2")')
+    return notebook(SETUP, answer, 'check("q1")', Q2_ANSWER, 'check("q2")')
 
 
 def answer_with(body, before=""):
@@ -108,11 +106,11 @@ def run_command(tmp_path, tiny, *more):
     return main(["grade", str(tmp_path / "class"), *given, *more])
 
 
-def grade_class(submissions, papers, kind, jobs=2):
+def grade_class(submissions, exercise_set, kind, jobs=2):
     """Student to record; afterwards no process is left that was not there before."""
     before = set(psutil.Process().children(recursive=True))
     records = {}
-    grade.grade_all(submissions, papers, kind, jobs, records.__setitem__)
+    grade.grade_all(submissions, exercise_set, kind, jobs, records.__setitem__)
     assert set(psutil.Process().children(recursive=True)) <= before
     return records
 

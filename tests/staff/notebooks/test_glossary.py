@@ -8,7 +8,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_staff.notebooks.files import read_notebook
-from course_staff.notebooks.glossary import GLOSSARY, Term, linked, read_glossary, stamp_links, unlinked
+from course_staff.notebooks.glossary import GLOSSARY, Term, add_links, read_glossary, stamp_links, strip_links
 from course_utils.errors import CourseError
 
 ROOT = Path(__file__).parents[3]
@@ -20,13 +20,13 @@ MICRO = Term("micro-batch", "micro-batch", 'A "piece" | of it. More.', "06")
 
 def test_the_longest_term_wins_and_only_its_first_use_is_linked():
     texts = ["Micro-batches make a batch.", "A batch of micro-batches."]
-    first, second = linked(texts, [BATCH, MICRO])
+    first, second = add_links(texts, [BATCH, MICRO])
     assert first == (
         "[Micro-batches](../docs/glossary.md#micro-batch \"A 'piece' / of it.\") make a "
         '[batch](../docs/glossary.md#batch "What is taken together.").'
     )
     assert second == texts[1]
-    assert [unlinked(text) for text in (first, second)] == texts
+    assert [strip_links(text) for text in (first, second)] == texts
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_the_longest_term_wins_and_only_its_first_use_is_linked():
     ],
 )
 def test_what_is_no_prose_is_left_as_it_is(text):
-    assert linked([text], [BATCH]) == [text]
-    assert BATCH.title in linked([f"a batch\n\n{text}"], [BATCH])[0]
+    assert add_links([text], [BATCH]) == [text]
+    assert BATCH.title in add_links([f"a batch\n\n{text}"], [BATCH])[0]
 
 
 def test_stamping_touches_the_text_alone_and_once(tmp_path):

@@ -13,7 +13,7 @@ from course_staff.demos.controls import press
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.plays import catch, play_cells
 from course_staff.site import stills
-from course_staff.site.stills import SETTINGS, draw, settings_of, stored
+from course_staff.site.stills import SETTINGS, draw, load_stills, settings_of
 from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place
 
@@ -74,18 +74,18 @@ def test_a_chapter_is_drawn_into_files_that_are_found_again_and_other_settings_a
         picture = Image.open(tmp_path / still.file)
         assert picture.format == "WEBP"
         assert picture.width / picture.height == pytest.approx(still.width / still.height, rel=0.005)
-    assert stored("09_local_sgd", tmp_path) == pictures
+    assert load_stills("09_local_sgd", tmp_path) == pictures
     write(("other words", ""), ("H is 1", "every = 1"), ("H is 10 again", "every = 10"))
-    assert stored("09_local_sgd", tmp_path)[0].label == "other words", "those of today"
+    assert load_stills("09_local_sgd", tmp_path)[0].label == "other words", "those of today"
     write(("one", ""))
     with pytest.raises(CourseError, match="draw them with `course site --stills 09_local_sgd`"):
-        stored("09_local_sgd", tmp_path)
-    assert draw(LOCAL_SGD, tmp_path, "smoke") == stored("09_local_sgd", tmp_path), "the advice helps"
+        load_stills("09_local_sgd", tmp_path)
+    assert draw(LOCAL_SGD, tmp_path, "smoke") == load_stills("09_local_sgd", tmp_path), "the advice helps"
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
 def test_the_still_of_the_start_says_what_the_stored_picture_says(chapter):
-    start = stored(chapter.stem)[0]
+    start = load_stills(chapter.stem)[0]
     *_, (_, about) = stored_pictures(chapter)
     assert without_times(start.alt) == without_times(about["alt"])
     assert start.width == pytest.approx(about["width"], abs=2)
@@ -125,7 +125,7 @@ def test_the_first_still_is_the_stored_picture_and_labels_say_what_the_others_sh
     assert differ(*others)
     *_, (bundle, about) = stored_pictures(chapter)
     assert [without_times(still.alt) for still in pictures] == [
-        without_times(still.alt) for still in stored(chapter.stem)
+        without_times(still.alt) for still in load_stills(chapter.stem)
     ]
     assert pictures[0].width == pytest.approx(about["width"], abs=2)
     assert Image.open(first).height == pytest.approx(Image.open(BytesIO(bundle)).height, abs=4)

@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny_set import ANSWER, COUNT, NEXT, SCALE, SETUP, notebook
+from tiny_set import Q1, Q1_ANSWER, Q2, Q2_ANSWER, SETUP, notebook
 
 from course_staff.commands import release as command
-from course_staff.grading import releasing
-from course_staff.grading.releasing import Released, parts_of, released_parts, released_sets
+from course_staff.grading import release_cache
+from course_staff.grading.release_cache import ReleaseCache, parts_of, release_parts, release_sets
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of
@@ -22,7 +22,7 @@ def all_of(folder, tmp_path, paths, jobs=1):
     """What is released, and the parts that were run for it."""
     run = []
     places = tmp_path / "exercises", tmp_path / "sets"
-    sets = released_sets(paths, *places, Released(folder), jobs, run.append)
+    sets = release_sets(paths, *places, ReleaseCache(folder), jobs, run.append)
     return list(sets), run
 
 
@@ -41,7 +41,7 @@ def test_many_processes_give_what_one_gives_and_say_when_each_part_is_through(tm
 def solutions(tmp_path, monkeypatch):
     """A set whose parts are only counted, since what they give is not looked at here."""
     path = tmp_path / "99_tiny.ipynb"
-    path.write_text(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
+    path.write_text(notebook(SETUP, Q1, Q1_ANSWER, Q2, Q2_ANSWER))
 
     def release(parts, jobs, done):
         texts = {part: f"text {part[1]}" if part[1] else "notebook" for part in parts}
@@ -49,8 +49,8 @@ def solutions(tmp_path, monkeypatch):
             done(part, text)
         return texts
 
-    monkeypatch.setattr(releasing, "released_parts", release)
-    monkeypatch.setattr(releasing, "load_solutions", lambda path: [])
+    monkeypatch.setattr(release_cache, "release_parts", release)
+    monkeypatch.setattr(release_cache, "load_solutions", lambda path: [])
     return path
 
 
@@ -61,14 +61,14 @@ def test_only_what_changed_is_run_again(solutions, tmp_path, monkeypatch):
     every = [None, "q1", "q2"]
     assert run() == every
     assert run() == []
-    solutions.write_text(notebook(SETUP, SCALE, ANSWER, COUNT, f"{NEXT}\n"))
+    solutions.write_text(notebook(SETUP, Q1, Q1_ANSWER, Q2, f"{Q2_ANSWER}\n"))
     assert run() == every
-    monkeypatch.setattr(releasing, "digest_of_code", lambda: "another")
+    monkeypatch.setattr(release_cache, "digest_of_code", lambda: "another")
     assert run() == every
     assert run() == []
     (tmp_path / "kept" / "99_tiny.q2.json").write_text('{"digest": 1}')
     assert run() == ["q2"], "what is damaged is none"
-    assert Released(tmp_path / "kept").find((solutions, "q2")) == "text q2"
+    assert ReleaseCache(tmp_path / "kept").find((solutions, "q2")) == "text q2"
 
 
 def test_an_interrupted_run_goes_on_where_it_was(solutions, tmp_path):
@@ -78,7 +78,7 @@ def test_an_interrupted_run_goes_on_where_it_was(solutions, tmp_path):
 
     places = tmp_path / "exercises", tmp_path / "sets"
     with pytest.raises(KeyboardInterrupt):
-        list(released_sets([solutions], *places, Released(tmp_path / "kept"), 1, interrupt))
+        list(release_sets([solutions], *places, ReleaseCache(tmp_path / "kept"), 1, interrupt))
     assert [part[1] for part in all_of(tmp_path / "kept", tmp_path, [solutions])[1]] == ["q2"]
 
 
@@ -92,12 +92,12 @@ def test_the_digest_sees_every_file_of_the_course_and_the_libraries(tmp_path, mo
     class Package:
         __file__ = str(package / "__init__.py")
 
-    monkeypatch.setattr(releasing, "course_utils", Package)
+    monkeypatch.setattr(release_cache, "course_utils", Package)
     seen = []
 
     def digest():
-        releasing.digest_of_code.cache_clear()
-        seen.append(releasing.digest_of_code())
+        release_cache.digest_of_code.cache_clear()
+        seen.append(release_cache.digest_of_code())
         return seen[-1]
 
     try:
@@ -109,17 +109,17 @@ def test_the_digest_sees_every_file_of_the_course_and_the_libraries(tmp_path, mo
             assert digest() not in seen[:-1]
         (package / "data" / "text.txt").rename(package / "data" / "renamed.txt")
         assert digest() not in seen[:-1]
-        monkeypatch.setattr(releasing, "version", lambda name: "0")
+        monkeypatch.setattr(release_cache, "version", lambda name: "0")
         assert digest() not in seen[:-1]
     finally:
-        releasing.digest_of_code.cache_clear()
+        release_cache.digest_of_code.cache_clear()
 
 
 def test_a_question_that_is_not_fit_stops_it_all_and_nothing_is_kept(tmp_path):
     path = tmp_path / "99_tiny.ipynb"
-    path.write_text(notebook(SETUP, SCALE.replace('"x + factor"', '"factor * x"'), ANSWER))
+    path.write_text(notebook(SETUP, Q1.replace('"x + factor"', '"factor * x"'), Q1_ANSWER))
     with pytest.raises(CourseError, match="q1 cannot be released: the mistake 'sum' passes"):
-        released_parts([(path, "q1")], 1, lambda *_: None)
+        release_parts([(path, "q1")], 1, lambda *_: None)
     with pytest.raises(CourseError):
         all_of(tmp_path / "kept", tmp_path, [path])
     assert not (tmp_path / "kept").exists()
@@ -130,7 +130,7 @@ def test_facts_that_disagree_are_said_before_anything_is_run(tmp_path, monkeypat
     line = re.search(r"\*q2 · (\w+) · (\d+) minutes · (\d+) points?\*", text)
     path = tmp_path / "00_start_here.ipynb"
     path.write_text(text.replace(line[0], line[0].replace(f"{line[2]} minutes", "77 minutes")), encoding="utf-8")
-    monkeypatch.setattr(releasing, "released_parts", lambda *_: pytest.fail("something is run"))
+    monkeypatch.setattr(release_cache, "release_parts", lambda *_: pytest.fail("something is run"))
     message = f"The statement of q2 says .* 77 minutes .*, and its question's cell says .*minutes={line[2]}, points={line[3]};"
     with pytest.raises(CourseError, match=message):
         all_of(tmp_path / "kept", tmp_path, [path])
@@ -148,7 +148,9 @@ def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     text = (ROOT / "exercises" / exercise).read_text("utf-8")
     made = {checkout / "exercises" / exercise: text, checkout / "course_utils/grading/sets" / f"{name}.json": "{}"}
     counts = []
-    monkeypatch.setattr(releasing, "released_sets", lambda paths, *_: counts.append(len(paths)) or [made] * len(paths))
+    monkeypatch.setattr(
+        release_cache, "release_sets", lambda paths, *_: counts.append(len(paths)) or [made] * len(paths)
+    )
     assert main(["release", "--check", "00"]) == 1
     assert f"exercises/{exercise} is missing: `course release {name}` writes it." in capsys.readouterr().out
     answered = text.replace("EXERCISE q1", "EXERCISE q1, answered")
@@ -182,7 +184,7 @@ def test_a_release_says_beforehand_what_it_runs_and_why(solutions, checkout, mon
         "2 questions",
         "the solutions or their released files changed since the last release (1 set).\n",
     ]
-    monkeypatch.setattr(releasing, "digest_of_code", lambda: "another")
+    monkeypatch.setattr(release_cache, "digest_of_code", lambda: "another")
     assert announced("--check") == [
         "2 questions",
         "the course's code or a library changed since the last release (1 set).\n",

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import course_staff
 import course_utils
+from course_staff.grading.release import check_facts, digest_of, exercise_notebook, file_names, json_text, set_entry
 from course_staff.grading.source import Authored, load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook
 from course_utils.files import read_json, replacing, write_json
 
 _LIBRARIES = "torch", "numpy", "transformers", "nbformat"
-_MOST = 2  # sets whose questions a process keeps
+_SETS_CACHED = 2  # whose questions a process keeps
 
 Part = tuple[Path, str | None]
 """What is released in one go: of the solutions at a path one question by its id, or with None the exercises' notebook."""
@@ -33,7 +34,7 @@ def parts_of(path: Path) -> list[Part]:
     return [(path, None), *((path, mark[1]) for mark in marks if mark and mark[0] == "QUESTION")]
 
 
-def released_parts(parts: Sequence[Part], jobs: int, done: Callable) -> dict[Part, str | dict]:
+def release_parts(parts: Sequence[Part], jobs: int, done: Callable[[Part, str | dict], None]) -> dict[Part, str | dict]:
     """Each part's text or entry, computed by this many processes at once; `done(part, released)` is called as each is through.
 
     Raises `CourseError` where a question is not fit to be handed out.
@@ -41,12 +42,12 @@ def released_parts(parts: Sequence[Part], jobs: int, done: Callable) -> dict[Par
     released = {}
     if min(jobs, len(parts)) <= 1:
         for part in parts:
-            released[part] = _release(part)
+            released[part] = _release_part(part)
             done(part, released[part])
         return released
     with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"), _take_one_core) as pool:
         # The last sets take longest, and nothing that is long should begin last.
-        running = {pool.submit(_release, part): part for part in reversed(parts)}
+        running = {pool.submit(_release_part, part): part for part in reversed(parts)}
         try:
             for one in as_completed(running):
                 part = running[one]
@@ -65,10 +66,8 @@ def _take_one_core() -> None:
     torch.set_num_threads(1)
 
 
-def _release(part: Part) -> str | dict:
+def _release_part(part: Part) -> str | dict:
     from nbformat import from_dict
-
-    from course_staff.grading.release import exercise_notebook, set_entry
 
     path, name = part
     authored = _load_once(path)
@@ -77,12 +76,12 @@ def _release(part: Part) -> str | dict:
     return set_entry(next(each for each in authored if each.question.id == name))
 
 
-@lru_cache(maxsize=_MOST)
+@lru_cache(maxsize=_SETS_CACHED)
 def _load_once(path: Path) -> list[Authored]:
     return load_solutions(path)
 
 
-class Released:
+class ReleaseCache:
     """Parts that were released before, each in a file of `folder` with the digest of what it follows from."""
 
     def __init__(self, folder: Path):
@@ -106,8 +105,8 @@ class Released:
         return self._folder / f"{path.stem}.{name or 'notebook'}.json"
 
 
-def released_sets(
-    paths: Sequence[Path], exercises: Path, sets: Path, store: Released, jobs: int, done: Callable[[Part], None]
+def release_sets(
+    paths: Sequence[Path], exercises: Path, sets: Path, store: ReleaseCache, jobs: int, done: Callable[[Part], None]
 ) -> Iterator[dict[Path, str]]:
     """Of each of the solutions the two files that they are released as, in the folders `exercises` and `sets`, with their texts;
     writes none of them, runs every known mistake.
@@ -115,20 +114,17 @@ def released_sets(
     `done(part)` is called as each part that has to be run is through; it is kept then, so that an interrupted run goes on from
     there. Raises `CourseError` where a question is not fit to be handed out.
     """
-    from course_staff.grading.release import check_facts, digest_of, file_names, json_text
-
     parts = {path: parts_of(path) for path in paths}
-    every = [part for of_path in parts.values() for part in of_path]
-    texts = {part: stored for part in every if (stored := store.find(part))}
-    open_ = [part for part in every if part not in texts]
-    for path in dict.fromkeys(path for path, _ in open_):
-        check_facts(_load_once(path))  # what takes no time comes first
+    texts = {part: text for of_path in parts.values() for part in of_path if (text := store.find(part))}
+    todo = [part for of_path in parts.values() for part in of_path if part not in texts]
+    for path in dict.fromkeys(path for path, _ in todo):
+        check_facts(_load_once(path))  # these fail at once
 
     def through(part: Part, released: str | dict) -> None:
         store.keep(part, released)
         done(part)
 
-    texts |= released_parts(open_, jobs, through)
+    texts |= release_parts(todo, jobs, through)
     for path, (notebook, *questions) in parts.items():
         whole = {"name": path.stem, "source": digest_of(path), "questions": [texts[one] for one in questions]}
         yield dict(zip(file_names(path, exercises, sets), (texts[notebook], json_text(whole)), strict=True))

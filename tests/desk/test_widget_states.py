@@ -22,7 +22,7 @@ def notebook(states, shows=("box",)):
 @pytest.fixture
 def save(tmp_path):
     """Saves a notebook as the server that `course lab` starts does, and gives the states in the file."""
-    manager = AsyncLargeFileManager(root_dir=str(tmp_path), pre_save_hook="course_utils.desk.boxes.keep")
+    manager = AsyncLargeFileManager(root_dir=str(tmp_path), pre_save_hook="course_utils.desk.widget_states.keep")
 
     def save(made):
         asyncio.run(manager.save({"type": "notebook", "format": "json", "content": made}, "a/b.ipynb"))

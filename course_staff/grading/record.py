@@ -1,0 +1,91 @@
+"""What a grading knows of one submission, as its JSON file holds it. All that the class is told is made of these."""
+
+import json
+from typing import Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
+
+from course_utils.grading.judge import KINDS
+
+Number = int | float
+
+
+class CaseRecord(TypedDict):
+    """The verdict on one case; see `judge.Verdict`."""
+
+    case: str
+    passed: bool
+    kind: Literal[tuple(KINDS)]
+    sentence: str
+    brief: str
+
+
+class Shown(TypedDict):
+    """What a student's page says of the public cases."""
+
+    diagnosis: str
+    hint: str
+
+
+class QuestionRecord(TypedDict):
+    """One question of a record."""
+
+    id: str
+    title: str
+    points: Number
+    of: Number
+    parts: bool  # each right case earns its share
+    refusing: NotRequired[bool]  # the answer is a test, which earns points for what it refuses
+    difficulty: NotRequired[int]
+    minutes: NotRequired[int]
+    state: Literal["passed", "failed", "untouched", "missing"]
+    whole: NotRequired[bool]  # whether all cells without an answer were run, too
+    mistake: NotRequired[str]
+    diagnosis: str  # of hidden cases too
+    shown: Shown
+    figures: NotRequired[object]  # what the leaderboard compares, by name
+    public: list[CaseRecord]
+    hidden: list[CaseRecord]
+    not_run: int
+    notes: list[str]
+    by_hand: NotRequired[
+        dict
+    ]  # `was`, the grader's points where they were replaced, and `comment`; in no file of `records`
+
+
+class Record(TypedDict):
+    """One student's record."""
+
+    student: str
+    set: str
+    graded: NotRequired[str]  # when, in ISO's form
+    key: str  # what the record is valid for: see `grade.identify`
+    file: str  # a digest of the submitted file
+    seed: int | None
+    points: Number
+    of: Number
+    notes: list[str]
+    questions: list[QuestionRecord]
+    failed: NotRequired[bool]  # the grader itself failed
+
+
+def read_record(text: str) -> Record:
+    """The record of a file's text; raises `ValueError` for anything else, as of another version of the course."""
+    record = json.loads(text)
+    if not _has_form(record, Record):
+        raise ValueError("This is no record of a graded submission.")
+    for question in record["questions"]:
+        verdicts = question["public"] + question["hidden"]
+        if question["state"] == "failed" and all(verdict["passed"] for verdict in verdicts):
+            raise ValueError(f"{question['id']} failed, and no case of it did.")
+    return record
+
+
+def _has_form(value: object, form: object) -> bool:
+    """Whether a value of JSON is as a type of this module says."""
+    if is_typeddict(form):
+        hints = get_type_hints(form)
+        if not (isinstance(value, dict) and form.__required_keys__ <= value.keys()):
+            return False
+        return all(_has_form(value[name], hint) for name, hint in hints.items() if name in value)
+    if get_origin(form) is list:
+        return isinstance(value, list) and all(_has_form(item, get_args(form)[0]) for item in value)
+    return value in get_args(form) if get_origin(form) is Literal else isinstance(value, form)
