@@ -126,7 +126,7 @@ def _read(arguments: argparse.Namespace) -> "tuple[str, Reading | None]":
 
     reading = read(arguments.model, arguments.launch, arguments.ranks).over(_flags(arguments))
     if arguments.data:
-        reading.unmodelled.pop("sequence", None)
+        reading.unmodeled.pop("sequence", None)
         reading.provenance["sequence"] = str(arguments.data)
     return reading.model, reading if reading.fields else None
 
@@ -217,8 +217,8 @@ def _add_sources(reading: "Reading", answer: Answer) -> Answer:
     from course_utils.memory.planning.reading.fields import AT_LEAST
 
     text, values, code = answer
-    reasons = sorted(reading.unmodelled.values(), reverse=True)  # what makes it unknown before what it takes at least
-    values |= {"provenance": reading.provenance, "unmodelled": reading.unmodelled, "remarks": reading.remarks}
+    reasons = sorted(reading.unmodeled.values(), reverse=True)  # what makes it unknown before what it takes at least
+    values |= {"provenance": reading.provenance, "unmodeled": reading.unmodeled, "remarks": reading.remarks}
     if reasons:
         first, _, rest = text.partition("\n")
         others = [f"Not counted either: {reason}." for reason in reasons[1:]]

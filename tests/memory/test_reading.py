@@ -112,7 +112,7 @@ def test_flags_of_the_command_win_and_make_known_what_a_script_computes():
     )
     reading = read(["sft.py"])
     assert reading.effect == "unknown"
-    assert "sft.py:2 computes per_device_train_batch_size" in reading.unmodelled["batch"]
+    assert "sft.py:2 computes per_device_train_batch_size" in reading.unmodeled["batch"]
     merged = reading.over({"batch": 3})
     assert merged.fields["batch"] == 3
     assert merged.provenance["batch"] == "--batch"
@@ -127,18 +127,18 @@ def test_the_json_of_training_arguments_says_all_but_model_and_length():
     reading = read(["llama-3.1-8b", "args.json"])
     assert values(reading, "batch", "optimizer", "clipping", "checkpointing") == [4, "adamw8bit", True, False]
     assert reading.provenance["batch"] == "args.json:3"
-    assert "--sequence" in reading.unmodelled["sequence"]
+    assert "--sequence" in reading.unmodeled["sequence"]
     # Transformers 5 loads weights in the dtype in which they are published.
     assert reading.fields["precision"] == "bf16"
-    assert "sequence" not in reading.over({"sequence": 64}).unmodelled
+    assert "sequence" not in reading.over({"sequence": 64}).unmodeled
 
 
 def test_another_head_than_the_one_that_is_planned_is_said():
     write("train.py", "TrainingArguments('o')\nx(max_length=1)\nAutoModel.from_pretrained('bert-base')\n")
-    assert "no head, and a BertForMaskedLM is planned" in read(["train.py"]).unmodelled["class"]
+    assert "no head, and a BertForMaskedLM is planned" in read(["train.py"]).unmodeled["class"]
     write("train.py", "TrainingArguments('o')\nx(max_length=1)\nAutoModelForMaskedLM.from_pretrained('bert-base')\n")
     reading = read(["train.py"])
-    assert ("class" in reading.unmodelled, reading.head) == (False, None)
+    assert ("class" in reading.unmodeled, reading.head) == (False, None)
 
 
 @pytest.mark.parametrize(
@@ -170,15 +170,15 @@ def test_a_script_s_own_head_is_the_one_that_is_planned(made, kind, blocks, caps
 def test_peft_trains_a_classifier_whole_beside_adapters_which_a_script_that_says_its_task_is_told():
     lines = ["TrainingArguments('o')", "tokenizer(max_length=8)", "LoraConfig(r=4, task_type=TaskType.SEQ_CLS)"]
     write("train.py", "\n".join([*lines, "AutoModelForSequenceClassification.from_pretrained('bert-base')"]))
-    assert "--modules-to-save" in read(["train.py"]).unmodelled["modules_to_save"]
-    assert "modules_to_save" not in read(["train.py"]).over({"modules_to_save": ("classifier",)}).unmodelled
+    assert "--modules-to-save" in read(["train.py"]).unmodeled["modules_to_save"]
+    assert "modules_to_save" not in read(["train.py"]).over({"modules_to_save": ("classifier",)}).unmodeled
 
 
 def test_null_is_no_length_at_all_and_no_clipping():
     write("trl.yaml", f"{MODEL}max_length: null\nmax_grad_norm: null\n")
     reading = read(["trl.yaml"])
     assert ("sequence" in reading.fields, reading.fields["clipping"]) == (False, False)
-    assert "no bound; say it with --sequence" in reading.unmodelled["sequence"]
+    assert "no bound; say it with --sequence" in reading.unmodeled["sequence"]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_script_s_misspelled_argument_is_refused_and_its_trainer_s_are_read():
 
 def test_four_bits_and_adapters_need_use_peft():
     reading = read([write("a.yaml", f"{MODEL}load_in_4bit: true\n")])
-    assert (reading.effect, "use_peft" in reading.unmodelled["quantized"]) == ("unknown", True)
+    assert (reading.effect, "use_peft" in reading.unmodeled["quantized"]) == ("unknown", True)
     reading = read([write("a.yaml", f"{MODEL}lora_r: 4\n")])
     assert ("lora" in reading.fields, "use_peft: true" in reading.remarks[-1]) == (False, True)
 
@@ -246,7 +246,7 @@ def test_what_a_parser_of_its_own_takes_is_read_from_the_line_or_its_default():
 
 def test_arguments_by_two_stars_are_said_wherever_they_stand():
     write("train.py", "SFTConfig(output_dir='x')\nLoraConfig(**options)\n")
-    assert "train.py:2" in read(["gpt2-small", "train.py"]).unmodelled["**"]
+    assert "train.py:2" in read(["gpt2-small", "train.py"]).unmodeled["**"]
 
 
 def test_ranks_by_a_flag_decide_what_depends_on_them():
@@ -290,7 +290,7 @@ def test_a_script_is_read_by_its_syntax_tree_and_not_run():
     assert of_adapters == [4, ("q_proj", "o_proj"), "nf4", True, True]
     assert reading.provenance["batch"] == "train.py:10"
     assert reading.provenance["upcast"] == "train.py:8"
-    assert reading.unmodelled["eval_logits"].startswith("at least")
+    assert reading.unmodeled["eval_logits"].startswith("at least")
     assert any("counted on the host" in remark for remark in reading.remarks)
 
 
@@ -311,7 +311,7 @@ def test_a_script_is_read_by_its_syntax_tree_and_not_run():
 )
 def test_what_a_script_does_beside_is_named(line, key, effect):
     reading = read(["gpt2-small", write("train.py", f"args = TrainingArguments('out')\nx(max_length=1)\n{line}\n")])
-    assert reading.unmodelled[key].startswith(effect)
+    assert reading.unmodeled[key].startswith(effect)
 
 
 # --- Launch lines, Accelerate, DeepSpeed ----------------------------------------
@@ -355,7 +355,7 @@ def test_deepspeed_keeps_masters_in_float32_and_its_buckets_are_not_counted():
     assert values(reading, "precision", "offload") == ["bf16-masters", True]
     assert "zero_stage" not in reading.fields
     assert "One rank" in reading.remarks[-1]
-    assert reading.unmodelled["deepspeed_shards"].startswith("unknown")
+    assert reading.unmodeled["deepspeed_shards"].startswith("unknown")
     assert read(["trl.yaml", "ds.json"]).over({"ranks": 4}).fields["zero_stage"] == 2
 
 
@@ -625,5 +625,5 @@ def test_the_command_says_first_what_is_not_counted_and_last_where_each_value_st
     assert main(["plan", "--memory", "24GB", "--ranks", "1", "--json", "--", *line]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["provenance"]["sequence"] == "trl.yaml:3"
-    assert answer["unmodelled"] == {}
+    assert answer["unmodeled"] == {}
     assert answer["verdict"] == "fits"

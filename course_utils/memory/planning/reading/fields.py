@@ -33,7 +33,7 @@ class PublishedFacts:
 class Reading:
     """What was read: the `model` as `memory.estimate` takes it, fields of a recipe, and where each stands.
 
-    They come from `settings` in TRL's words, and where these are silent from the defaults of `tool`. `unmodelled` has, by the
+    They come from `settings` in TRL's words, and where these are silent from the defaults of `tool`. `unmodeled` has, by the
     key that says it, what the plan does not count: `at least: …` or `unknown: …`, with the reason. `head` is the class of
     Transformers, or the one that chooses it (`AutoModelForTokenClassification`), and the number of labels, where a script takes
     another than the model's own. Raises `CourseError` for a value that its key cannot have.
@@ -45,7 +45,7 @@ class Reading:
     about: PublishedFacts = PublishedFacts()
     provenance: dict[str, str] = field(default_factory=dict)
     fields: dict[str, object] = field(default_factory=dict)
-    unmodelled: dict[str, str] = field(default_factory=dict)
+    unmodeled: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     head: tuple[str, int | None] | None = None
 
@@ -55,12 +55,12 @@ class Reading:
         for name, key in _plain_keys().items():
             value = self._get(key, name)
             if value is not None and value.value is None:  # max_length: null
-                self.unmodelled[name] = f"{UNKNOWN}: {key} ({value.where}) has no bound; say it with {flag_of(name)}"
+                self.unmodeled[name] = f"{UNKNOWN}: {key} ({value.where}) has no bound; say it with {flag_of(name)}"
             elif value is not None:
                 self._put(name, _convert(name, key, value), value.where)
         if self.tool.loop:
             if "sequence" not in self.fields:
-                self.unmodelled.setdefault("sequence", f"{_NO_FILE} how long texts are; say it with --sequence")
+                self.unmodeled.setdefault("sequence", f"{_NO_FILE} how long texts are; say it with --sequence")
             where = f"loop of {self.tool.name}"
             self._put("keeps_outputs", False, where)
             self._put("zero_grad", "after-update", where)
@@ -73,12 +73,12 @@ class Reading:
         self._read_adapters()
         self._read_precision()
         self._read_evaluation()
-        self._read_unmodelled()
+        self._read_unmodeled()
 
     @property
     def effect(self) -> str:
         """How the verdict must be read: `unknown`, `at least`, or empty where all is counted."""
-        effects = {reason.partition(":")[0] for reason in self.unmodelled.values()}
+        effects = {reason.partition(":")[0] for reason in self.unmodeled.values()}
         return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
 
     def over(self, flags: dict[str, object]) -> "Reading":
@@ -93,7 +93,7 @@ class Reading:
             raise CourseError(f"{where} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
         if not fields.get("lora"):
             fields = {name: value for name, value in fields.items() if name not in _OF_ADAPTERS or name in flags}
-        changed.fields, changed.unmodelled = fields, {k: why for k, why in self.unmodelled.items() if k not in flags}
+        changed.fields, changed.unmodeled = fields, {k: why for k, why in self.unmodeled.items() if k not in flags}
         return changed
 
     def table(self) -> list[str]:
@@ -125,13 +125,13 @@ class Reading:
         value = self.settings.get(key)
         if value is not None and isinstance(value.value, Computed):
             code = value.value.code if len(value.value.code) < 60 else f"{value.value.code[:57]}…"
-            self.unmodelled[name] = f"{UNKNOWN}: {value.where} computes {key} ({code}); say it with {flag_of(name)}"
+            self.unmodeled[name] = f"{UNKNOWN}: {value.where} computes {key} ({code}); say it with {flag_of(name)}"
             value = None
         return value or self.tool.default(key)
 
-    def _say_unmodelled(self, key: str, value: Value) -> None:
-        effect, _, why = tables().unmodelled[key].partition(": ")
-        self.unmodelled[key] = f"{effect}: {key.replace('_', ' ')} ({value.where}): {why}"
+    def _say_unmodeled(self, key: str, value: Value) -> None:
+        effect, _, why = tables().unmodeled[key].partition(": ")
+        self.unmodeled[key] = f"{effect}: {key.replace('_', ' ')} ({value.where}): {why}"
 
     def _read_optimizer(self) -> None:
         value = self._get("optim", "optimizer")
@@ -140,7 +140,7 @@ class Reading:
         name = str(value.value)
         planned = tables().optimizers.get(name)
         if planned is None:
-            self.unmodelled["optimizer"] = f"{UNKNOWN}: optim={name} ({value.where}) is none of the plan's optimizers"
+            self.unmodeled["optimizer"] = f"{UNKNOWN}: optim={name} ({value.where}) is none of the plan's optimizers"
             return
         if planned == "adamw-foreach" and self.fields.get("device") == "cpu":
             planned = "adamw"
@@ -165,14 +165,14 @@ class Reading:
             self._put("attention", "sdpa", where)
             self.remarks.append(f"{kind} ({where}) is planned as sdpa, whose flash kernel keeps the same.")
         else:
-            self.unmodelled["attention"] = f"{UNKNOWN}: attn_implementation={kind} ({where}) may keep other tensors"
+            self.unmodeled["attention"] = f"{UNKNOWN}: attn_implementation={kind} ({where}) may keep other tensors"
 
     def _read_adapters(self) -> None:
         if not self._is_on("use_peft", "lora"):
             four, rank = self.settings.get("load_in_4bit"), self.settings.get("lora_r")
             if four is not None and not isinstance(four.value, Computed) and _switch("load_in_4bit", four):
                 why = "quantizes weights, and nothing says that adapters are trained too, as use_peft: true does"
-                self.unmodelled["quantized"] = f"{UNKNOWN}: load_in_4bit ({four.where}) {why}"
+                self.unmodeled["quantized"] = f"{UNKNOWN}: load_in_4bit ({four.where}) {why}"
             elif rank is not None:
                 why = f"whatever lora_r says ({rank.where})"
                 self.remarks.append(f"Without use_peft: true there are no adapters, {why}.")
@@ -187,7 +187,7 @@ class Reading:
         elif family in tables().targets:
             self._put("lora_targets", tables().targets[family], f"default of peft 0.21 for {family}")
         else:
-            self.unmodelled["lora_targets"] = f"{_NO_FILE} which layers get adapters; say it with --lora-targets"
+            self.unmodeled["lora_targets"] = f"{_NO_FILE} which layers get adapters; say it with --lora-targets"
         saved = self._get("lora_modules_to_save", "modules_to_save")
         if saved is not None and saved.value:
             self._put("modules_to_save", _names("lora_modules_to_save", saved), saved.where)
@@ -199,7 +199,7 @@ class Reading:
             dtype = self._get("dtype", "upcast")
             if not upcast.value and dtype is not None and str(dtype.value).endswith("float32"):
                 why = "what is not in 4 bits is loaded in float32, and planned in bfloat16"
-                self.unmodelled["upcast"] = f"{AT_LEAST}: dtype={dtype.value} ({dtype.where}): {why}"
+                self.unmodeled["upcast"] = f"{AT_LEAST}: dtype={dtype.value} ({dtype.where}): {why}"
 
     def _read_precision(self) -> None:
         bf16, fp16 = (self._get(key, "precision") for key in ("bf16", "fp16"))
@@ -228,22 +228,22 @@ class Reading:
             width = self.about.dtype or "float32"
             where = f"{where}, the weights' {width}"
             if self.about.dtype is None:
-                self.unmodelled["precision"] = f"{_NO_FILE} in which dtype weights are loaded; say it with --precision"
+                self.unmodeled["precision"] = f"{_NO_FILE} in which dtype weights are loaded; say it with --precision"
         if width == "float32":
             self._put("precision", "autocast" if "bf16" in on else "fp16" if on else "fp32", half.where)
         elif width in ("bfloat16", "float16"):
             self._put("precision", "bf16", where)
             if width == "float16":
-                self._say_unmodelled("float16_weights", Value(width, where))
+                self._say_unmodeled("float16_weights", Value(width, where))
             if self.fields.get("quantized") and not self.fields.get("upcast") and self.tool.loop != "trl":
-                self._say_unmodelled("float32_adapters", Value(width, where))
+                self._say_unmodeled("float32_adapters", Value(width, where))
             if on:
                 self.remarks.append(
                     f"Autocast ({half.where}) over weights in {width} ({where}) is planned as all in bfloat16; norms that are "
                     "PyTorch's own are then in float32, and take more."
                 )
         else:
-            self.unmodelled["precision"] = f"{UNKNOWN}: dtype={width} ({where}) is none of the plan's"
+            self.unmodeled["precision"] = f"{UNKNOWN}: dtype={width} ({where}) is none of the plan's"
 
     def _read_evaluation(self) -> None:
         strategy = self._get("eval_strategy", "eval_batch")
@@ -251,31 +251,31 @@ class Reading:
             return
         self._take("eval_batch", "per_device_eval_batch_size", _count)
         if metrics := self.settings.get("compute_metrics"):
-            self.unmodelled["eval_logits"] = (
+            self.unmodeled["eval_logits"] = (
                 f"{AT_LEAST}: compute_metrics ({metrics.where}) keeps the logits of all examples that are evaluated; say how "
                 "many with --eval-logits"
             )
 
-    def _read_unmodelled(self) -> None:
+    def _read_unmodeled(self) -> None:
         for key, value in self.settings.items():
             alone = 1 if key.endswith(("size", "degree")) else None
-            if key in tables().unmodelled and value.value not in (None, False, "", "no", [], {}, alone):
-                self._say_unmodelled(key, value)
+            if key in tables().unmodeled and value.value not in (None, False, "", "no", [], {}, alone):
+                self._say_unmodeled(key, value)
         kind = self.settings.get("class")
         if kind is not None and _task_of_class(kind.value) != _task_of_class(self.about.architecture or "ForCausalLM"):
             self._read_head(kind)
         if self.about.quantized:
-            self._say_unmodelled("other_quantization", Value(True, f"{self.about.quantized} in its config.json"))
+            self._say_unmodeled("other_quantization", Value(True, f"{self.about.quantized} in its config.json"))
         if self.fields.get("zero_stage") and "ranks" not in self.fields:
-            self.unmodelled["ranks"] = f"{_NO_FILE} how many ranks share the work; say it with --ranks"
+            self.unmodeled["ranks"] = f"{_NO_FILE} how many ranks share the work; say it with --ranks"
         loss = self.settings.get("loss_type")
         if self.tool.loop == "trl" and loss is not None and loss.value not in ("nll", "chunked_nll"):
-            self.unmodelled["trl_loss"] = f"{UNKNOWN}: {loss.where} chooses another loss than the plan's"
+            self.unmodeled["trl_loss"] = f"{UNKNOWN}: {loss.where} chooses another loss than the plan's"
 
     def _read_head(self, kind: Value) -> None:
         if not _task_of_class(kind.value):  # it has no loss of its own, so the script makes one
             planned = self.about.architecture or "language model"
-            self.unmodelled["class"] = (
+            self.unmodeled["class"] = (
                 f"{UNKNOWN}: {kind.value} ({kind.where}) has no head, and a {planned} is planned; for a module of your own "
                 "write FILE.py:FUNCTION"
             )
@@ -288,7 +288,7 @@ class Reading:
             self.remarks.append(f"The labels are {counted}; planned with as many as the model has.")
         task = self.settings.get("task_type")
         if self.fields.get("lora") and task is not None and "modules_to_save" not in self.fields:
-            self.unmodelled["modules_to_save"] = (
+            self.unmodeled["modules_to_save"] = (
                 f"{AT_LEAST}: by task_type ({task.where}) peft trains the head whole beside the adapters; say its name with "
                 "--modules-to-save"
             )

@@ -66,7 +66,7 @@ def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int |
     if tool is None:
         return Reading(model)
     result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else named.where})
-    result.unmodelled |= problems
+    result.unmodeled |= problems
     return result
 
 
@@ -110,7 +110,7 @@ def _read_file(path: Path, problems: dict[str, str], given: Settings | None = No
 
 def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
     """A key that nearly spells one that counts would leave that one at its default, unsaid."""
-    keys = {*tool.defaults, *tool.rename, *tables().unmodelled}
+    keys = {*tool.defaults, *tool.rename, *tables().unmodeled}
     keys |= {"model_name_or_path", "lora_target_modules", "attn_implementation"}
     for key, value in settings.items():
         near = get_close_matches(key, keys, 1, cutoff=0.9) if key not in keys and len(key) > 5 else []
@@ -146,8 +146,8 @@ def _read_script(path: Path, problems: dict[str, str], given: Settings) -> tuple
     if "optimizers" in settings:
         where = settings["optimizers"].where
         problems["optimizer"] = f"{UNKNOWN}: {where} hands over an optimizer; say it with --optimizer"
-    for name in script.names & tables().unmodelled.keys():
-        effect, _, why = tables().unmodelled[name].partition(": ")
+    for name in script.names & tables().unmodeled.keys():
+        effect, _, why = tables().unmodeled[name].partition(": ")
         key = "frozen" if name.startswith("requires_grad") else name
         problems[key] = f"{effect}: {name} ({path.name}): {why}"
     if is_trl and any(function.endswith("from_pretrained") for function in _list_loaders(script)):
@@ -207,7 +207,7 @@ def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple
     if launcher == "trl":
         tool = tables().tools["trl"]
         if target != "sft":
-            problems["rl"] = f"{AT_LEAST}: trl {target}: {tables().unmodelled['rl'].partition(': ')[2]}"
+            problems["rl"] = f"{AT_LEAST}: trl {target}: {tables().unmodeled['rl'].partition(': ')[2]}"
     if tool is None:
         raise CourseError(f"{target} is a module that is not read; give its script or file of settings instead.")
     if not target.endswith(".py"):

@@ -45,7 +45,7 @@ class Tables:
     """What `tools.yaml` holds: the tools, what is not modeled by key, names of optimizers, and peft's layers by family."""
 
     tools: dict[str, Tool]
-    unmodelled: dict[str, str]
+    unmodeled: dict[str, str]
     optimizers: dict[str, str]
     targets: dict[str, tuple[str, ...]]
 
@@ -54,7 +54,7 @@ class Tables:
 def tables() -> Tables:
     """The tables, read once."""
     text = Path(__file__).with_name("tools.yaml").read_text(encoding="utf-8")
-    tools, unmodelled, optimizers, targets = yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    tools, unmodeled, optimizers, targets = yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     trainer = tools["trainer"]
     for key, one in tools.items():
         if one.get("loop"):  # all of them are Trainers
@@ -63,7 +63,7 @@ def tables() -> Tables:
         tools[key] = Tool(key, **one)
     return Tables(
         tools,
-        {key: why for why, keys in unmodelled.items() for key in keys},
+        {key: why for why, keys in unmodeled.items() for key in keys},
         {spec.trainer: name for name, spec in OPTIMIZERS.items()} | optimizers,
         {family: tuple(names.split()) for names, families in targets.items() for family in families.split()},
     )
