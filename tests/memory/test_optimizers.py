@@ -9,9 +9,8 @@ from torch import nn
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.memory import dry_run, optimizer_state_size
-from course_utils.memory.step.optimizers import OPTIMIZERS, maker
+from course_utils.memory.step.optimizers import OPTIMIZERS, maker, state_size
 from course_utils.memory.trace.allocator import allocator_of
-from course_utils.memory.trace.fake import fake_tensors
 
 SHAPES = [(300, 64), (5000,), (64,), (32, 16, 3, 3), (128, 96)]
 DTYPES = [torch.float32, torch.bfloat16]
@@ -24,14 +23,6 @@ def build(name, shapes, dtype):
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, 0.1)
     return parameters, maker(name)(list(parameters))
-
-
-def state_size(optimizer, shapes, dtype=torch.float32):
-    """What `optimizer` keeps for parameters of `shapes`, after one update of fake ones."""
-    with fake_tensors():
-        _, made = build(optimizer, shapes, dtype)
-        made.step()
-        return optimizer_state_size(made)
 
 
 def update(parameters, optimizer):

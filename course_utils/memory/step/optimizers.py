@@ -10,7 +10,8 @@ import torch
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.recipe import OPTIMIZERS
 from course_utils.memory.trace.as_cuda import GPU, HOST
-from course_utils.memory.trace.fake import is_fake
+from course_utils.memory.trace.fake import fake_tensors, is_fake
+from course_utils.memory.trace.state import StateSize, optimizer_state_size
 from course_utils.optim import GaLore, hidden_matrices
 
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -93,6 +94,19 @@ def make_galore(model: torch.nn.Module, rank: int) -> Make:
         return GaLore(groups, lr=1e-4, interval=1)
 
     return make_groups
+
+
+def state_size(
+    optimizer: str | Make, shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32
+) -> StateSize:
+    """What `optimizer` keeps for parameters of `shapes`, found by one update of fake ones."""
+    with fake_tensors():
+        parameters = [torch.nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        made = maker(optimizer)(parameters)
+        made.step()
+        return optimizer_state_size(made)
 
 
 def maker(optimizer: str | Make) -> Make:
