@@ -3,26 +3,22 @@
 import importlib
 import importlib.util
 from dataclasses import replace
-from pathlib import Path
 from types import BuiltinFunctionType
 
 import pytest
 import torch
 from borrowed_answers import ANSWERS, PATCHED
+from own_solutions import PATHS, solutions_of
 from tiny_set import best_kind, grade_class, notebook, write_class
 
 from course_staff.grading import grade
-from course_staff.grading.source import load_solutions
 from course_staff.grading.zoo import outcomes
 from course_utils.grading import judge
 from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.loading import load_set, question_from
 from course_utils.techniques import attention
 
-SOLUTIONS = Path(__file__).parents[3] / "solutions"
-AUTHORED = {
-    path.stem: {each.question.id: each for each in load_solutions(path)} for path in sorted(SOLUTIONS.glob("*.ipynb"))
-}
+AUTHORED = {path.stem: {each.question.id: each for each in solutions_of(path.stem)} for path in PATHS}
 RANKS = ("09_local_sgd", "10_fsdp_and_zero", "12_scaling_out")
 """In these, ranks start for every answer and every case."""
 REPLACED = sorted(

@@ -5,13 +5,13 @@ import gzip
 import re
 import shutil
 import subprocess
-from itertools import chain
 from pathlib import Path
 
 import pytest
+from own_solutions import PATHS, solutions_of
 
 from course_staff.grading.release import file_names
-from course_staff.grading.source import load_solutions, marker, public_part
+from course_staff.grading.source import marker, public_part
 from course_staff.notebooks.files import read_notebook
 from course_utils.grading.loading import SETS, set_names
 
@@ -121,8 +121,7 @@ def test_all_that_the_course_has_at_the_top_is_handed_out_but_the_folders_of_ans
 
 def test_no_file_that_is_handed_out_holds_a_line_of_an_answer(handed_out):
     """But for lines that learners are shown: in the package, the chapters, the statements, stubs and hints of any question."""
-    authored = {path.stem: load_solutions(path) for path in sorted((ROOT / "solutions").glob("*.ipynb"))}
-    every = list(chain.from_iterable(authored.values()))
+    every = [one for path in PATHS for one in solutions_of(path.stem)]
     shown = [text for one in every for text in (one.statement, one.stub, *one.question.hints)]
     shown += [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")]
     shown += [cell["source"] for path in (ROOT / "notebooks").glob("*.ipynb") for cell in read_notebook(path).cells]
@@ -144,7 +143,7 @@ def test_what_is_released_of_a_set_holds_no_line_of_a_hidden_function(name):
     path = ROOT / "solutions" / f"{name}.ipynb"
     cells = [cell["source"] for cell in read_notebook(path).cells if (marker(cell) or "?")[0] == "QUESTION"]
     shown = [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")] + list(map(public_part, cells))
-    public = "\n".join([*shown, *(f"{one.statement}\n{one.stub}" for one in load_solutions(path))])
+    public = "\n".join([*shown, *(f"{one.statement}\n{one.stub}" for one in solutions_of(name))])
     hidden = [part.partition("# END HIDDEN")[0] for cell in cells for part in cell.split("# HIDDEN\n")[1:]]
     functions = [
         ast.unparse(node)

@@ -10,11 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from own_solutions import PATHS, solutions_of
 from tiny_set import answered
 
 from course_staff.grading.nbgrader import source_files
 from course_staff.grading.release import write
-from course_staff.grading.source import apply_mistake, load_solutions, marker
+from course_staff.grading.source import apply_mistake, marker
 from course_staff.notebooks.files import read_notebook
 from course_utils.cli import main
 from course_utils.files import exercises_of
@@ -22,7 +23,7 @@ from course_utils.grading.loading import load_set
 
 ROOT = Path(__file__).parents[3]
 SETS = ["00_start_here", "03_adamw"]
-EVERY = pytest.mark.parametrize("path", sorted((ROOT / "solutions").glob("*.ipynb")), ids=lambda path: path.stem)
+EVERY = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
 
 @EVERY
@@ -34,7 +35,7 @@ def test_every_answer_is_a_solution_and_every_check_a_locked_grade_worth_its_poi
     points = [kind["points"] for kind in kinds.values() if kind["grade"]]
     assert points == [entry["points"] for entry in load_set(path.stem)["questions"]]
     assert all(kind["locked"] is not kind["solution"] for kind in kinds.values())
-    authored = {each.question.id: each for each in load_solutions(path)}
+    authored = {each.question.id: each for each in solutions_of(path.stem)}
     answers = [cell for cell in cells if cell["metadata"].get("nbgrader", {}).get("solution")]
     assert [cell["metadata"]["course_stub"] for cell in answers] == [each.stub for each in authored.values()]
     text = json.dumps(cells)
@@ -71,7 +72,7 @@ def graded(tmp_path_factory):
     for name in SETS:
         write(source_files(ROOT / "solutions" / f"{name}.ipynb", place))
         run_nbgrader("generate_assignment", name, "--create", place=place)
-        authored = {each.question.id: each for each in load_solutions(ROOT / "solutions" / f"{name}.ipynb")}
+        authored = {each.question.id: each for each in solutions_of(name)}
         hand_in(place, name, "stub", {})
         answers = {key: each.solution for key, each in authored.items()}
         hand_in(place, name, "right", answers)

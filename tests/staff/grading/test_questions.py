@@ -4,17 +4,17 @@ import re
 import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import cloudpickle
 import pytest
 import torch
+from own_solutions import solutions_of
 from scaler_answers import SCALER, WRONG_SCALERS
 from torch import nn
 from torch.utils._pytree import tree_iter
 from trainings import loop
 
-from course_staff.grading.source import Authored, apply_mistake, load_solutions
+from course_staff.grading.source import Authored, apply_mistake
 from course_staff.grading.zoo import outcomes
 from course_utils.grading import Mistake, Question
 from course_utils.grading.judge import Result, judge_answer, points
@@ -24,13 +24,12 @@ from course_utils.memory import Meter
 from course_utils.memory.trace.log import KINDS
 from course_utils.memory.trace.phases import announce_phases
 
-SOLUTIONS = Path(__file__).parents[3] / "solutions"
 MIB = 2**20
 
 
 @cache
 def authored(name: str, question: str) -> Authored:
-    return next(each for each in load_solutions(SOLUTIONS / f"{name}.ipynb") if each.question.id == question)
+    return next(each for each in solutions_of(name) if each.question.id == question)
 
 
 def judged(author: Authored, source: str, seed: int | None = None, only: str = "") -> Result:

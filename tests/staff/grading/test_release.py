@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from own_solutions import PATHS, solutions_of
 from tiny_set import best_kind, notebook, write_class
 
 from course_staff.grading import grade
@@ -35,8 +36,7 @@ from course_utils.grading.values import same
 from course_utils.settings import settings
 
 ROOT = Path(__file__).parents[3]
-SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
-EVERY = pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+EVERY = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 # In the last but one and the two before it, ranks start for every answer and every case; in the last each answer trains.
 MANY_ANSWERS = (
     "02_optimizers_from_scratch",
@@ -52,10 +52,7 @@ MANY_ANSWERS = (
 )
 QUICK_SETS = pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, marks=[pytest.mark.slow] if path.stem in MANY_ANSWERS else [], id=path.stem)
-        for path in SOLUTIONS
-    ],
+    [pytest.param(path, marks=[pytest.mark.slow] if path.stem in MANY_ANSWERS else [], id=path.stem) for path in PATHS],
 )
 QUICK_KINDS = pytest.mark.parametrize(
     "kind",
@@ -88,7 +85,7 @@ def hidden_parts(path: Path) -> list[str]:
 @EVERY
 def test_every_generated_file_was_made_from_the_solutions_as_they_are(path):
     """Without running any answer: by the notebook's text, and the digest that the set holds."""
-    made = notebook_text(nbformat.from_dict(exercise_notebook(read_notebook(path), load_solutions(path))))
+    made = notebook_text(nbformat.from_dict(exercise_notebook(read_notebook(path), solutions_of(path.stem))))
     assert (ROOT / exercises_of(path.stem)).read_text(encoding="utf-8") == made, f"run `course release {path.stem}`"
     assert load_set(path.stem)["source"] == digest_of(path), f"run `course release {path.stem}`"
 
@@ -108,7 +105,7 @@ def test_every_generated_file_is_what_the_solutions_say(path):
 
 
 def test_there_is_nothing_but_what_was_generated():
-    stems = {path.stem for path in SOLUTIONS}
+    stems = {path.stem for path in PATHS}
     assert (
         {set_of(path) for path in ROOT.glob("exercises/*.ipynb")}
         == {path.stem for path in SETS.glob("*.json")}
@@ -154,7 +151,7 @@ def test_nothing_of_a_solution_is_handed_out(path):
     }
     entries = json.loads((SETS / f"{path.stem}.json").read_text(encoding="utf-8"))["questions"]
     handed_out |= {line for entry in entries for line in lines(entry["code"] + entry["stub"])}
-    for authored in load_solutions(path):
+    for authored in solutions_of(path.stem):
         assert cut_out(authored)
         assert not cut_out(authored) & handed_out, authored.question.id
 
@@ -180,7 +177,7 @@ def test_everything_outside_the_holes_is_the_same(path):
     before = [cell for cell in read_notebook(path).cells if (marker(cell) or ("",))[0] != "QUESTION"]
     after = read_notebook(ROOT / exercises_of(path.stem)).cells
     assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
-    authored = load_solutions(path)
+    authored = solutions_of(path.stem)
     stubs, added = {each.question.id: each.stub for each in authored}, {allowed(each.question) for each in authored}
     for one, other in zip(before, after, strict=True):
         mark = marker(one)
@@ -203,7 +200,7 @@ def test_notebooks_are_valid_and_stamped(name, path):
 @EVERY
 def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
     cells = read_notebook(ROOT / exercises_of(path.stem)).cells
-    for authored in load_solutions(path):
+    for authored in solutions_of(path.stem):
         position = next(i for i, cell in enumerate(cells) if marker(cell) == ("EXERCISE", authored.question.id))
         text = f"{facts(authored.question)}\n\n{allowed(authored.question)}"
         assert any(text in cell["source"] for cell in cells[:position])

@@ -1,23 +1,21 @@
 """Every question against its author's own answers: the solution, the stub, each known mistake, each right variant."""
 
-from pathlib import Path
-
 import pytest
+from own_solutions import PATHS, solutions_of
 
-from course_staff.grading.source import apply_mistake, load_solutions
+from course_staff.grading.source import apply_mistake
 from course_staff.grading.zoo import CaseRunner
 from course_utils.grading import Mistake
 from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.run import is_untouched
 
-SOLUTIONS = Path(__file__).parents[3] / "solutions"
 SEED = 1
 SEEDS = (SEED, pytest.param(20261121, marks=pytest.mark.slow))
 RANKS = ("09_local_sgd", "10_fsdp_and_zero", "12_scaling_out")
 """In these, ranks start for every answer and every case."""
 SETS = {
-    path.stem: (load_solutions(path), {entry["id"]: entry for entry in load_set(path.stem)["questions"]})
-    for path in sorted(SOLUTIONS.glob("*.ipynb"))
+    path.stem: (solutions_of(path.stem), {entry["id"]: entry for entry in load_set(path.stem)["questions"]})
+    for path in PATHS
 }
 QUESTIONS = [(name, each) for name, (authored, _) in SETS.items() for each in authored]
 MISTAKES = [(name, each, mistake) for name, each in QUESTIONS for mistake in each.question.mistakes]
