@@ -133,21 +133,24 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     """
     seconds = 2 * parameters / flops  # of a token
     data = {"computing a block": {tokens: seconds * tokens for tokens in np.geomspace(100, 100_000, 50)}}
-    looks, levels, crossings = {"computing a block": ("third", "-")}, {}, []
+    looks, levels, crossings = {"computing a block": ("third", "-")}, {}, {}
     for (name, bandwidth), color in zip(links.items(), ("first", "second"), strict=False):
-        crossing = tokens_that_hide(flops, bandwidth, ranks)
-        gather, point = f"gathering the next, {name}", f"{crossing:,.0f} tokens"
-        levels[gather] = seconds * crossing
-        data[point] = {crossing: levels[gather]}
-        looks |= {gather: (color, "--"), point: (color, "o")}
-        crossings.append(f"{crossing:,.0f} ({name})")
-    title = f"A gather hides behind computing from {' or '.join(crossings)} tokens on"
+        gather, crossings[name] = f"gathering the next, {name}", tokens_that_hide(flops, bandwidth, ranks)
+        levels[gather] = seconds * crossings[name]
+        looks[gather] = color, "--"
+    numbers = [f"{crossing:,.0f} ({name})" for name, crossing in crossings.items()]
+    title = f"A gather hides behind computing from {' or '.join(numbers)} tokens on"
     x, y = "tokens a rank computes in a step", "time per block"
     figure, _ = lines(data, "", x, y, unit="seconds", log="xy", looks=looks, levels=levels)
-    figure.axes[0].set_xticks([100, 1_000, 10_000, 100_000], ["100", "1,000", "10,000", "100,000"])
+    (axes,) = figure.axes
+    for crossing, (color, _) in zip(crossings.values(), list(looks.values())[1:], strict=True):
+        point = crossing, 1e3 * seconds * crossing  # the axis has milliseconds
+        axes.plot(*point, "o", color=COLORS[color], markersize=7)
+        axes.annotate(f"{crossing:,.0f} tokens", point, (6, -6), textcoords="offset points", va="top")
+    axes.set_xticks([100, 1_000, 10_000, 100_000], ["100", "1,000", "10,000", "100,000"])
     return together(figure, title)[0], (
         f"Milliseconds to compute a block of {parameters / 1e6:.0f} million parameters forward, rising with a rank's tokens, "
-        f"and to gather the next one on {ranks} ranks, level. They cross at {', '.join(crossings)} tokens."
+        f"and to gather the next one on {ranks} ranks, level. They cross at {', '.join(numbers)} tokens."
     )
 
 
