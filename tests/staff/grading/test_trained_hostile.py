@@ -47,7 +47,6 @@ BODIES = {
     "goes to sleep": "import time\ntime.sleep(999)",
     "changes the labels": "labels.zero_()\nhonest(model, ids, labels)",
 }
-FAST = ("says it counted nothing",)
 
 
 def handed_in(body):
@@ -69,17 +68,19 @@ def exercise_set(release_set):
     return grade.prepare(SET, release_set(notebook(SETUP, question, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
 
 
-@pytest.mark.parametrize("names", [FAST, pytest.param(tuple(BODIES), marks=pytest.mark.slow)], ids=["some", "all"])
-def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(exercise_set, tmp_path, safe, names):
-    texts = {name: handed_in(BODIES[name]) for name in names} | {"z honest": handed_in("honest(model, ids, labels)")}
+@pytest.mark.slow
+def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(exercise_set, tmp_path, safe):
+    texts = {name: handed_in(body) for name, body in BODIES.items()} | {
+        "z honest": handed_in("honest(model, ids, labels)")
+    }
     records = grade_class(write_class(tmp_path / "class", texts), exercise_set, safe)
-    assert {name: points(record) for name, record in records.items()} == {name: [0] for name in names} | {
+    assert {name: points(record) for name, record in records.items()} == {name: [0] for name in BODIES} | {
         "z honest": [2]
     }, {name: record["questions"][0]["public"][0]["sentence"] for name, record in records.items()}
     (honest,) = records["z honest"]["questions"]
     assert set(honest["figures"]) == {"bytes", "operations", "accuracy"}
     assert 35 <= honest["figures"]["accuracy"] <= 100
-    assert "figures" not in records[names[0]]["questions"][0]
+    assert "figures" not in records["says it counted nothing"]["questions"][0]
     results = Results(tmp_path / "results", SET)
     results.save("z honest", records["z honest"])
     page = (tmp_path / "results" / "students" / f"{file_name('z honest')}.html").read_text()
