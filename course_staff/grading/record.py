@@ -46,9 +46,8 @@ class QuestionRecord(TypedDict):
     hidden: list[CaseRecord]
     not_run: int
     notes: list[str]
-    by_hand: NotRequired[
-        dict
-    ]  # `was`, the grader's points where they were replaced, and `comment`; in no file of `records`
+    # `was`, the grader's points where they were replaced, and `comment`; in no file of `records`.
+    by_hand: NotRequired[dict]
 
 
 class Record(TypedDict):
