@@ -76,7 +76,7 @@ def _client(notebook: "NotebookNode", path: Path, timeout: float, progress: _Pro
     """What executes `notebook` in a kernel of its own, of which nothing is left at the end, however it comes."""
     from jupyter_client.utils import run_sync
     from nbclient import NotebookClient
-    from nbclient.exceptions import DeadKernelError
+    from nbclient.exceptions import CellExecutionError, DeadKernelError
 
     manager = _kernel_manager()
     client = NotebookClient(
@@ -95,6 +95,11 @@ def _client(notebook: "NotebookNode", path: Path, timeout: float, progress: _Pro
     except DeadKernelError:
         # On Ctrl-C nbclient shuts the kernel down, and then finds it dead.
         if manager.shutting_down:
+            raise KeyboardInterrupt from None
+        raise
+    except CellExecutionError as error:
+        # Or the kernel still says how its cell ended.
+        if error.ename == "KeyboardInterrupt":
             raise KeyboardInterrupt from None
         raise
     finally:
