@@ -35,6 +35,10 @@ def the_missing_factor_or_half_the_rate_cures_it(seed):
 
 @claim("02-first-twenty")
 def the_first_updates_are_not_the_whole_fault(seed):
-    """Corrected in the first 20 updates alone, a run ends above both cures."""
-    cured = max(_final_loss(_missing, seed), _final_loss(lambda update: 0.5, seed))
-    return cured < _final_loss(lambda update: _missing(update) if update < 20 else 1.0, seed)
+    """Corrected in the first 20 updates alone, three runs end above both cures in the mean."""
+
+    def mean_loss(factor):
+        return sum(_final_loss(factor, one) for one in (seed, seed + 10, seed + 20)) / 3
+
+    cured = max(mean_loss(_missing), mean_loss(lambda update: 0.5))
+    return cured < mean_loss(lambda update: _missing(update) if update < 20 else 1.0)
