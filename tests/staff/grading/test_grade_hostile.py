@@ -23,7 +23,7 @@ from tiny_set import SEED, SET, SETUP, answer_with, grade_class, kinds, notebook
 
 import course_utils
 from course_staff.grading import asking, encoding, grade, isolate, sandbox
-from course_staff.grading.report import Results
+from course_staff.grading.report import Results, file_name
 from course_staff.grading.submission import Parsed
 from course_utils.errors import CourseError
 from course_utils.grading.loading import SETS
@@ -223,6 +223,9 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, mo
     stored = Results(results, SET)
     for name, record in records.items():
         stored.save(name, record)
+    page = (results / "students" / f"{file_name('tells hidden inputs')}.html").read_text()
+    assert "SECRET" not in page
+    assert "1 stopped with an exception" in page
     assert all("<script>" not in path.read_text() for path in results.rglob("*.html"))
 
 
