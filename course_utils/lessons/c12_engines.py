@@ -208,8 +208,7 @@ def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list
     rank, ranks = dist.get_rank(), dist.get_world_size()
     split, order, updates = job.split(ranks), Order(len(examples), job.batch, job.seed), []
     for step in range(job.steps):
-        own = order[step][rank * job.batch // ranks : (rank + 1) * job.batch // ranks]
-        parts = [own[i : i + split.micro_batch] for i in range(0, len(own), split.micro_batch)]
+        parts = split.micro_batches(order[step], rank)
         total = examples.weights[order[step]].sum().item() / ranks
         updates.append([(examples[rows], examples.weights[rows].sum().item() / total) for rows in parts])
     model = source.make().train()
