@@ -117,11 +117,11 @@ def drop_near_duplicates(rows: list[Function]) -> list[Function]:
     return [row for row, _ in distinct]
 
 
-def _resembles(one: set, other: set) -> bool:
-    if 10 * min(len(one), len(other)) < 7 * max(len(one), len(other)):
+def _resembles(tokens: set, others: set) -> bool:
+    if 10 * min(len(tokens), len(others)) < 7 * max(len(tokens), len(others)):
         return False  # even if all of the smaller one were shared
-    shared = len(one & other)
-    return 10 * shared >= 7 * (len(one) + len(other) - shared)
+    shared = len(tokens & others)
+    return 10 * shared >= 7 * (len(tokens) + len(others) - shared)
 
 
 def assign_files(rows: Iterable[Function]) -> dict[str, str]:

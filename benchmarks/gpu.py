@@ -159,10 +159,10 @@ def main():
         for number, case in enumerate(some)
         if arguments.only in case.name
     ]
-    large, small = ([one for one in chosen if (one[0] == "Large") is wanted] for wanted in (True, False))
+    large, small = ([pair for pair in chosen if (pair[0] == "Large") is wanted] for wanted in (True, False))
     parts = [f"{torch.cuda.get_device_name()}, torch {torch.__version__}; cuBLAS keeps {format_bytes(workspace())}."]
     parts.append(seconds_table([LARGE[number] for _, number in large]))
-    rows = [run(*one) for one in large]  # one at a time, for want of memory
+    rows = [run(grid, number) for grid, number in large]  # one at a time, for want of memory
     with multiprocessing.get_context("spawn").Pool(_PROCESSES) as pool:
         rows += pool.starmap(run, small, chunksize=1)
     parts.append(bytes_tables(rows))

@@ -39,7 +39,7 @@ def loss() -> str:
         costs = {name: lesson.cost(way, *inputs) for name, way in ways.items()}
         compiled = torch.compile(ways["plain"])
         costs["plain, compiled"] = lesson.cost(compiled, *inputs)
-        rows += [[str(dtype).removeprefix("torch."), name, *_peak_and_seconds(one)] for name, one in costs.items()]
+        rows += [[str(dtype).removeprefix("torch."), name, *_peak_and_seconds(cost)] for name, cost in costs.items()]
     return _table(["dtype", "way", "peak", "forward and backward"], rows)
 
 
@@ -52,8 +52,8 @@ def lengths() -> str:
         for name, way in ways.items():
             if name == "tiles" and length > 4096:
                 continue  # a kernel launched for each of 32,896 tiles, several times
-            one = lesson.cost(way, *heads, True)
-            rows.append([f"{length:,}", name, format_bytes(one.saved), *_peak_and_seconds(one)])
+            cost = lesson.cost(way, *heads, True)
+            rows.append([f"{length:,}", name, format_bytes(cost.saved), *_peak_and_seconds(cost)])
     return _table(["tokens", "way", "saved besides Q, K, V", "peak", "forward and backward"], rows)
 
 
@@ -61,7 +61,7 @@ def documents() -> str:
     """Attention of documents that are packed into one row: FlexAttention, compiled, beside SDPA with a dense mask."""
     rows, texts = [], data.load_functions()["train"]["text"]
     tokenizer = data.tokenizer_for(data.load_functions(), SCALES["laptop"].vocabulary)
-    sizes = [len(one) for one in tokenizer(texts[:2000], max_length=512, truncation=True)["input_ids"]]
+    sizes = [len(ids) for ids in tokenizer(texts[:2000], max_length=512, truncation=True)["input_ids"]]
     for room in (2048, 8192):
         taken = [size for size, total in zip(sizes, accumulate(sizes), strict=True) if total <= room]
         owner = lesson.owners(taken, room).to(GPU)
@@ -86,12 +86,12 @@ def packed() -> str:
     """Real tokens a second of GPT-2 on the corpus of Python functions: padded to 128, and packed into rows of 1,024."""
     functions, scale = data.load_functions(), SCALES["gpu"]
     tokenizer = data.tokenizer_for(functions, scale.vocabulary)
-    ids = tokenizer(functions["train"]["text"][:1024], max_length=128, truncation=True)["input_ids"]
-    sizes, room, off = [len(one) for one in ids], 1024, {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    texts = tokenizer(functions["train"]["text"][:1024], max_length=128, truncation=True)["input_ids"]
+    sizes, room, off = [len(ids) for ids in texts], 1024, {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     model = models.from_configuration(models.configuration("gpt2", scale=scale, n_positions=room, **off)).to(GPU, HALF)
     rows = techniques.first_fit(sizes, room)
-    packed = techniques.pack([torch.tensor(one) for one in ids], rows, room)
-    padded = [lesson.pad(ids[first : first + 128], 128, GPU) for first in range(0, len(ids), 128)]
+    packed = techniques.pack([torch.tensor(ids) for ids in texts], rows, room)
+    padded = [lesson.pad(texts[first : first + 128], 128, GPU) for first in range(0, len(texts), 128)]
     ways = {
         "padded": padded,
         "packed": [{k: t[first : first + 16].to(GPU) for k, t in packed.items()} for first in range(0, len(rows), 16)],
@@ -125,10 +125,10 @@ def host() -> str:
         per_number = costs["kept"].saved / 4 / states.numel()
         moving, again = lesson.host_or_again(width, 4096, machine, per_number)
         seconds = {"made again": again, "moved, pinned": moving}
-        for name, one in costs.items():
-            beyond = one.seconds - costs["kept"].seconds
+        for name, cost in costs.items():
+            beyond = cost.seconds - costs["kept"].seconds
             promised = format_seconds(seconds[name] * 4 * 4096) if name in seconds else ""
-            rows.append([f"{width:,}", name, *_peak_and_seconds(one), format_seconds(max(beyond, 0.0)), promised])
+            rows.append([f"{width:,}", name, *_peak_and_seconds(cost), format_seconds(max(beyond, 0.0)), promised])
         del blocks, states
     link = (
         f"Host link {machine.host_link / 1e9:.1f} GB/s, bf16 products {machine.flops['bfloat16'] / 1e12:.0f} TFLOP/s."
@@ -155,8 +155,8 @@ def budgets() -> str:
     }.items():
         for share in shares:
             with lesson.budget(share):
-                one = lesson.cost(torch.compile(step, backend=backend), ids, parameters=parameters)
-            rows.append([backend, share, format_bytes(one.saved), *_peak_and_seconds(one)])
+                cost = lesson.cost(torch.compile(step, backend=backend), ids, parameters=parameters)
+            rows.append([backend, share, format_bytes(cost.saved), *_peak_and_seconds(cost)])
     return _table(["backend", "budget", "saved", "peak", "forward and backward"], rows)
 
 
@@ -166,7 +166,7 @@ def start() -> str:
     return f"Inductor: {lesson.seconds_to_start(lambda x, w: torch.sin(torch.sin(x @ w) @ w), x, w):.1f} s to start."
 
 
-TABLES = {one.__name__: one for one in (loss, lengths, documents, packed, host, budgets, start)}
+TABLES = {table.__name__: table for table in (loss, lengths, documents, packed, host, budgets, start)}
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
@@ -197,8 +197,8 @@ def _within(around: Callable, run: Callable, blocks: nn.ModuleList, states: Tens
         return states.float()
 
 
-def _peak_and_seconds(one: lesson.Cost) -> tuple[str, str]:
-    return f"{one.peak / MiB:,.1f} MiB", format_seconds(one.seconds)
+def _peak_and_seconds(cost: lesson.Cost) -> tuple[str, str]:
+    return f"{cost.peak / MiB:,.1f} MiB", format_seconds(cost.seconds)
 
 
 def _table(head: list[str], rows: Iterable[list]) -> str:

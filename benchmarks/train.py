@@ -132,7 +132,7 @@ def restarts(folder: Path, kills: int) -> list[float]:
                     raise SystemExit((folder / "said.txt").read_text())
             seconds.append(time.perf_counter() - began)
             time.sleep(1.0)
-            workers = [one for one in psutil.Process(agent.pid).children() if "train" in one.cmdline()]
+            workers = [child for child in psutil.Process(agent.pid).children() if "train" in child.cmdline()]
             workers[len(seconds) % 2].kill()
             # The other one still makes updates for a moment, until it misses the one that was killed.
             psutil.wait_procs(workers, timeout=30)

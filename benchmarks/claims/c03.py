@@ -61,10 +61,10 @@ def decay_lowers_the_late_loss(seed):
 @claim("03-undo")
 def the_inverse_of_the_curve_undoes_the_damage(seed):
     """In 64-bit floats all losses agree up to rounding, and the run without correction ends above them."""
-    given = {"weight_decay": 0, "lr": 1.5e-3, "eps": 1e-30, "seed": seed, "epochs": 4, "dtype": torch.float64}
-    right, wrong = _train(optim.AdamW, **given), _train(Uncorrected, **given)
+    run = {"weight_decay": 0, "lr": 1.5e-3, "eps": 1e-30, "seed": seed, "epochs": 4, "dtype": torch.float64}
+    right, wrong = _train(optim.AdamW, **run), _train(Uncorrected, **run)
     undone = _train(
-        Uncorrected, factor=lambda update: (1 - 0.999 ** (update + 1)) ** 0.5 / (1 - 0.9 ** (update + 1)), **given
+        Uncorrected, factor=lambda update: (1 - 0.999 ** (update + 1)) ** 0.5 / (1 - 0.9 ** (update + 1)), **run
     )
     apart = max(abs(b / a - 1) for a, b in zip(right.losses, undone.losses, strict=True))
     ends = [sum(run.losses[-5:]) / 5 for run in (right, wrong, undone)]

@@ -65,7 +65,7 @@ class Choice:
 
 def _is_sound(row: BudgetLine) -> bool:
     numbers = [row.budget, row.predicted, *([] if row.measured is None else [row.measured])]
-    finite = all(isinstance(one, (int, float)) and isfinite(one) for one in numbers)
+    finite = all(isinstance(number, (int, float)) and isfinite(number) for number in numbers)
     return finite and isinstance(row.what, str) and isinstance(row.unit, str)
 
 

@@ -70,7 +70,7 @@ def _formula(func: OpOverload) -> Callable[..., int] | None:
         return lambda *_: 0
     plain = name.removeprefix("_foreach_").strip("_")
     alike = getattr(torch.ops.aten, plain, packet)  # `add` of `_foreach_add_`
-    pointwise = any(torch.Tag.pointwise in getattr(alike, one).tags for one in alike.overloads())
+    pointwise = any(torch.Tag.pointwise in getattr(alike, overload).tags for overload in alike.overloads())
     simple = ours and (plain in _BY_ELEMENTS or pointwise)
     return (lambda args, kwargs, answer: max(map(_elements, (answer, *args, *kwargs.values())))) if simple else None
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
+from operator import attrgetter
 from threading import Lock
 
 from course_utils import models
@@ -64,8 +65,8 @@ _LLAMA_30B = {
     "num_hidden_layers": 60,
 }  # fmt: skip
 SCENARIOS = {
-    one.name: one
-    for one in (
+    scenario.name: scenario
+    for scenario in (
         Scenario("laptop", lambda: models.configuration("distilbert-base-cased", labels=2), LAPTOP, device="cpu",
                  memory=400 * MiB, examples=8, sequence=128, seconds=6.0, quick=4.0, level=2),
         Scenario("one card", lambda: models.configuration("llama-2-7b"), machine("RTX 4090"),
@@ -103,7 +104,7 @@ class Weighed:
     @property
     def leaving(self) -> int:
         """Bytes that leave a machine in an update."""
-        return sum(one.leaving for one in self.sent)
+        return sum(sent.leaving for sent in self.sent)
 
     @property
     def fits(self) -> bool:
@@ -128,10 +129,9 @@ class Weighed:
             over = ", too much" if row.predicted > row.budget else ""
             lines.append(f"{row.what:>17s}: {row.in_words(row.predicted)} of {row.in_words(row.budget)}{over}")
         problems = [self.on_bytes(), self.on_seconds(self.scenario.seconds), self.on_bytes_between()]
-        broken = [f"It {one}." for one in problems if one]
-        better = [
-            f"For a better mark: it {one}." for one in (self.on_level(), self.on_seconds(self.scenario.quick)) if one
-        ]
+        broken = [f"It {problem}." for problem in problems if problem]
+        wishes = (self.on_level(), self.on_seconds(self.scenario.quick))
+        better = [f"For a better mark: it {wish}." for wish in wishes if wish]
         return "\n".join([*lines, *(broken or better)])
 
     def on_bytes(self) -> str | None:
@@ -161,7 +161,7 @@ class Weighed:
         limit = self.scenario.between
         if limit is None or self.leaving <= limit:
             return None
-        most = max(self.sent, key=lambda one: one.leaving)
+        most = max(self.sent, key=attrgetter("leaving"))
         sends = f"sends {format_bytes(self.leaving)} from machine to machine, and {format_bytes(limit)} are allowed"
         return f"{sends}. The largest term: {most.why} ({format_bytes(most.leaving)})"
 
@@ -277,15 +277,16 @@ def _parts(trial: Trial, layout: Layout, recipe: Recipe, sent: tuple[Sent, ...])
     for (phase, _), seconds in trial.clock.items():
         by_phase[phase] += seconds
     yield from ((f"computing in {phase}", seconds) for phase, seconds in by_phase.items())
-    yield from ((one.why, one.seconds) for one in sent if not one.hides)
+    yield from ((message.why, message.seconds) for message in sent if not message.hides)
     computing = by_phase["forward"] + by_phase["backward"]
     if layout.pipeline > 1:
-        tensor = sum(one.seconds for one in sent if "tensor" in one.why)
+        tensor = sum(message.seconds for message in sent if "tensor" in message.why)
         yield "the pipeline's bubble", (layout.pipeline - 1) / recipe.accumulation * (computing + tensor)
     room = {"all": computing, "last backward": by_phase["backward"] / recipe.accumulation}
-    for one in (one for one in sent if one.hides):
-        yield f"{one.why}, as far as it is not hidden", max(0.0, one.seconds - room[one.hides])
-        room[one.hides] = max(0.0, room[one.hides] - one.seconds)
+    for message in (message for message in sent if message.hides):
+        left = room[message.hides] - message.seconds
+        yield f"{message.why}, as far as it is not hidden", max(0.0, -left)
+        room[message.hides] = max(0.0, left)
 
 
 def in_flight(trial: Trial, count: int) -> Trial:

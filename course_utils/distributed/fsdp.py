@@ -12,8 +12,8 @@ from torch.autograd.function import FunctionCtx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 # Their names since torch 2.13, and before.
-all_gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
-reduce_scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
+all_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_into = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class FlatParameter:
@@ -51,7 +51,7 @@ class FlatParameter:
         """Gather `full_param`, if it is not there. What autograd saved are views of it, so these have values again too."""
         if self.full_param.untyped_storage().nbytes() == 0:
             self.full_param.untyped_storage().resize_(self.full_param.nbytes)
-            all_gather(self.full_param.data, self.shard.detach().to(self.full_param.dtype))
+            all_gather_into(self.full_param.data, self.shard.detach().to(self.full_param.dtype))
 
     def reshard(self) -> None:
         """Free the memory of `full_param`."""
@@ -74,10 +74,11 @@ class Unshard(Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Float[Tensor, " shard"], None]:
+        # Three times the unit at once: `gradients`, `row`, and gloo's own copy (chapter 10, *Two moments*).
         ctx.unit.reshard()  # first, because the gradients are done
         row = ctx.unit.flatten(gradients)
         gradient = row.new_empty(len(row) // ctx.unit.ranks)
-        reduce_scatter(gradient, row)
+        reduce_scatter_into(gradient, row)
         return gradient.to(ctx.unit.shard.dtype).div_(ctx.unit.ranks), None
 
 
@@ -144,7 +145,7 @@ class FSDP(nn.Module):
         tensors = {}
         for unit, shard in zip(self.units, shards, strict=True):
             row = shard.new_empty(len(shard) * unit.ranks)
-            all_gather(row, shard.detach())
+            all_gather_into(row, shard.detach())
             for names, tensor in zip(unit.names, unit.split(row), strict=True):
                 tensors |= {name: tensor.clone() for name in names}
         return tensors

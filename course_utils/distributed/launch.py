@@ -119,7 +119,7 @@ def fork_server() -> None:
 
 
 @cache
-def ready() -> None:
+def wait_for_server() -> None:
     """Return when ranks can start at once: the server is there and has imported, which takes 10 s and more on a slow machine.
 
     For a caller whose clock should not count that.
@@ -227,7 +227,7 @@ def _describe_death(code: int) -> str:
         return "ended before its work began (exit code 1)"
     if code >= 0:
         return f"died without a word (exit code {code})"
-    named = {one.value: one.name for one in signal.Signals}  # real-time signals have no names
+    named = {member.value: member.name for member in signal.Signals}  # real-time signals have no names
     name = named.get(-code, f"signal {-code}")
     return f"was killed by {name}{_LIKELY_CAUSES.get(name, '')}"
 

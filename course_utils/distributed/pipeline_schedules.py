@@ -12,7 +12,7 @@ from itertools import accumulate, product
 from course_utils.errors import CourseError
 
 Action = tuple[str, int]
-WHOLE, HALVES = {"F": 1, "B": 2}, {"F": 1, "B": 1, "W": 1}
+WHOLE, CUT_IN_TWO = {"F": 1, "B": 2}, {"F": 1, "B": 1, "W": 1}
 """Slots that an action takes: a backward pass has two products of matrices for each one of a forward pass."""
 
 
@@ -61,7 +61,7 @@ class Schedule:
     """The orders of all stages, and the slots in which each action begins and ends, as soon as what it needs is done.
 
     `spans` has (begin, end) for each (stage, kind, micro-batch), `end` is the end of the last. `cost` has the slots of each
-    kind, by default `WHOLE` or `HALVES`; a message to another stage takes `wire` of them. Raises `CourseError` where an order
+    kind, by default `WHOLE` or `CUT_IN_TWO`; a message to another stage takes `wire` of them. Raises `CourseError` where an order
     leaves something out or repeats it, and where all stages wait for each other.
     """
 
@@ -71,7 +71,7 @@ class Schedule:
                 "This schedule has no micro-batch; give each stage an order such as [('F', 0), ('B', 0)]."
             )
         self.orders = [list(order) for order in orders]
-        self.cost = cost or (HALVES if any(kind == "W" for kind, _ in self.orders[0]) else WHOLE)
+        self.cost = cost or (CUT_IN_TWO if any(kind == "W" for kind, _ in self.orders[0]) else WHOLE)
         for stage, order in enumerate(self.orders):
             refuse_incomplete(stage, order, self.orders[0])
         stages = len(self.orders)

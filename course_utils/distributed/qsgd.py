@@ -15,7 +15,7 @@ BLOCK = 2048
 """Elements that share one scale."""
 
 
-def quantize(
+def to_levels(
     tensor: Float[Tensor, "..."], levels: int = 127, stochastic: bool = True, generator: torch.Generator | None = None
 ) -> tuple[Int8[Tensor, "blocks 2048"], Float32[Tensor, "blocks 1"]]:
     """The tensor as whole numbers from −`levels` to `levels`, times a scale for each block: the block's largest magnitude.
@@ -32,13 +32,13 @@ def quantize(
     return exact.round().clamp(-levels, levels).to(torch.int8), scales
 
 
-def dequantize(
+def from_levels(
     codes: Int8[Tensor, "blocks 2048"],
     scales: Float32[Tensor, "blocks 1"],
     like: Float[Tensor, "*shape"],
     levels: int = 127,
 ) -> Float[Tensor, "*shape"]:
-    """What `quantize` meant, in the shape and type of `like`."""
+    """What `to_levels` meant, in the shape and type of `like`."""
     return (codes * (scales / levels)).view(-1)[: like.numel()].view_as(like).to(like.dtype)
 
 
@@ -71,16 +71,16 @@ class QSGD:
         wanted = torch.cat([p.grad.reshape(-1).float() for p in self.parameters])
         if self.error is not None:
             wanted += self.error
-        codes, scales = quantize(wanted, self.levels, self.stochastic, self.generator)
+        codes, scales = to_levels(wanted, self.levels, self.stochastic, self.generator)
         if self.error is not None:
-            self.error = wanted - dequantize(codes, scales, wanted, self.levels)
-        received = zip(all_gather(codes), all_gather(scales), strict=True)
-        mean = sum(dequantize(*one, wanted, self.levels) for one in received) / dist.get_world_size()
+            self.error = wanted - from_levels(codes, scales, wanted, self.levels)
+        received = zip(gather_from_all(codes), gather_from_all(scales), strict=True)
+        mean = sum(from_levels(*message, wanted, self.levels) for message in received) / dist.get_world_size()
         for parameter, piece in zip(self.parameters, mean.split(self.sizes), strict=True):
             parameter.grad.copy_(piece.view_as(parameter))
 
 
-def all_gather(tensor: Shaped[Tensor, "*shape"]) -> list[Shaped[Tensor, "*shape"]]:
+def gather_from_all(tensor: Shaped[Tensor, "*shape"]) -> list[Shaped[Tensor, "*shape"]]:
     """The tensors of all ranks, in their order."""
     tensors = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
     dist.all_gather(tensors, tensor)

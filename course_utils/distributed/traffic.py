@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _uncounted: list[None] = []
-Load = tuple[int, int, int]
-"""Bytes out, bytes in, and messages."""
+Counts = tuple[int, int, int]  # bytes out, bytes in, and messages
 
 
 class UnknownCollectiveError(CourseError):
@@ -58,22 +57,18 @@ class Traffic:
         self._opened = time.perf_counter()
 
     def record(self, collective: str, sent: int, received: int, messages: int, to: int | None = None) -> None:
-        """Write one entry."""
         self.entries.append(Entry(collective, sent, received, messages, time.perf_counter() - self._opened, to))
 
     @property
     def sent(self) -> int:
-        """Bytes that this rank sent."""
         return sum(entry.sent for entry in self.entries)
 
     @property
     def received(self) -> int:
-        """Bytes that this rank received."""
         return sum(entry.received for entry in self.entries)
 
     @property
     def messages(self) -> int:
-        """Sends of this rank."""
         return sum(entry.messages for entry in self.entries)
 
     def frame(self) -> "pd.DataFrame":
@@ -121,15 +116,15 @@ class _Watcher(TorchDispatchMode):
     def _record(self, name: str, args: tuple) -> None:
         if name in _SILENT:
             return
-        if name not in _LOADS:
+        if name not in _COUNTERS:
             raise UnknownCollectiveError(
                 f"What torch.distributed's {name} sends cannot be counted; leave it out of what is counted."
             )
-        collective, load = _LOADS[name]
-        self.traffic.record(collective, *load(args, _group(args).size()), args[2] if name == "send" else None)
+        collective, count = _COUNTERS[name]
+        self.traffic.record(collective, *count(args, _group_of(args).size()), args[2] if name == "send" else None)
 
 
-def _group(args: tuple) -> dist.ProcessGroup:
+def _group_of(args: tuple) -> dist.ProcessGroup:
     """The group that an operator was called with: as an object, or by its name."""
     for argument in args:
         if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
@@ -138,73 +133,76 @@ def _group(args: tuple) -> dist.ProcessGroup:
     return dist.distributed_c10d._resolve_process_group(names[-1]) if names else dist.group.WORLD
 
 
-def _bytes(tree: object) -> int:
+def _count_bytes(tree: object) -> int:
     return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
-def _all_reduce(args: tuple, ranks: int) -> Load:
+def _count_all_reduce(args: tuple, ranks: int) -> Counts:
     """2 (N − 1) pieces of an N-th each, out and in."""
-    load = 2 * (ranks - 1) * _bytes(args[0]) // ranks
-    return load, load, 2 * (ranks - 1)
+    moved = 2 * (ranks - 1) * _count_bytes(args[0]) // ranks
+    return moved, moved, 2 * (ranks - 1)
 
 
 def _count_piece(position: int) -> Callable:
     """N − 1 pieces, out and in; the argument at `position` is one of them."""
 
-    def load(args: tuple, ranks: int) -> Load:
-        moved = (ranks - 1) * _bytes(args[position])
+    def count(args: tuple, ranks: int) -> Counts:
+        moved = (ranks - 1) * _count_bytes(args[position])
         return moved, moved, ranks - 1
 
-    return load
+    return count
 
 
-def _count_whole(args: tuple, ranks: int) -> Load:
+def _count_whole(args: tuple, ranks: int) -> Counts:
     """N − 1 of the N pieces of the first argument, out and in."""
-    moved = (ranks - 1) * _bytes(args[0]) // ranks
+    moved = (ranks - 1) * _count_bytes(args[0]) // ranks
     return moved, moved, ranks - 1
 
 
-def _all_to_all(given: int, coming: int, leaving: int) -> Callable:
-    """From each rank to each other, directly, the rows that are for it. The arguments at `coming` and `leaving` say how many
-    rows of the tensor at `given` these are, by rank; where they are empty all ranks get as many."""
+def _count_all_to_all(tensor: int, coming: int, leaving: int) -> Callable:
+    """From each rank to each other, directly, the rows that are for it; the parameters are places among the operator's arguments.
 
-    def load(args: tuple, ranks: int) -> Load:
-        tensor, rank = args[given], _group(args).rank()
-        row = tensor.element_size() * prod(tensor.shape[1:])
-        out, into = (list(args[place]) or [len(tensor) // ranks] * ranks for place in (leaving, coming))
-        messages = sum(rows > 0 for rows in out) - (out[rank] > 0)
+    The arguments at `coming` and `leaving` say how many rows of the one at `tensor` these are, by rank; where they are empty
+    all ranks get as many.
+    """
+
+    def count(args: tuple, ranks: int) -> Counts:
+        rows, rank = args[tensor], _group_of(args).rank()
+        row = rows.element_size() * prod(rows.shape[1:])
+        out, into = (list(args[place]) or [len(rows) // ranks] * ranks for place in (leaving, coming))
+        messages = sum(size > 0 for size in out) - (out[rank] > 0)
         return row * (sum(out) - out[rank]), row * (sum(into) - into[rank]), messages
 
-    return load
+    return count
 
 
-def _broadcast(args: tuple, ranks: int) -> Load:
+def _count_broadcast(args: tuple, ranks: int) -> Counts:
     """Handed on from rank to rank: all but the root receive it, all but the one before the root send it."""
-    size, root, rank = _bytes(args[0]), args[2], dist.get_rank()
+    size, root, rank = _count_bytes(args[0]), args[2], dist.get_rank()
     return size * ((rank + 1) % ranks != root), size * (rank != root), int((rank + 1) % ranks != root)
 
 
-def _reduce(args: tuple, ranks: int) -> Load:
+def _count_reduce(args: tuple, ranks: int) -> Counts:
     """Handed on around to the root: all but the root send it, all but the one behind the root receive it."""
-    size, root, rank = _bytes(args[0]), args[3], dist.get_rank()
+    size, root, rank = _count_bytes(args[0]), args[3], dist.get_rank()
     return size * (rank != root), size * ((rank - 1) % ranks != root), int(rank != root)
 
 
 _SILENT = {"barrier", "monitored_barrier", "wait_tensor", "wrap_tensor_autograd"}
-_LOADS = {
-    "allreduce": ("all-reduce", _all_reduce),
-    "all_reduce": ("all-reduce", _all_reduce),
+_COUNTERS = {
+    "allreduce": ("all-reduce", _count_all_reduce),
+    "all_reduce": ("all-reduce", _count_all_reduce),
     "allgather": ("all-gather", _count_piece(1)),
     "allgather_base": ("all-gather", _count_piece(1)),
     "all_gather_into_tensor": ("all-gather", _count_piece(0)),
     "reduce_scatter": ("reduce-scatter", _count_piece(0)),
     "reduce_scatter_base": ("reduce-scatter", _count_piece(0)),
     "reduce_scatter_tensor": ("reduce-scatter", _count_whole),
-    "alltoall_base": ("all-to-all", _all_to_all(1, 3, 4)),
-    "all_to_all_single": ("all-to-all", _all_to_all(0, 1, 2)),
-    "broadcast": ("broadcast", _broadcast),
-    "reduce": ("reduce", _reduce),
-    "send": ("send", lambda args, ranks: (_bytes(args[0]), 0, 1)),
-    "recv": ("receive", lambda args, ranks: (0, _bytes(args[0]), 0)),
-    "recv_any_source": ("receive", lambda args, ranks: (0, _bytes(args[0]), 0)),
+    "alltoall_base": ("all-to-all", _count_all_to_all(tensor=1, coming=3, leaving=4)),
+    "all_to_all_single": ("all-to-all", _count_all_to_all(tensor=0, coming=1, leaving=2)),
+    "broadcast": ("broadcast", _count_broadcast),
+    "reduce": ("reduce", _count_reduce),
+    "send": ("send", lambda args, ranks: (_count_bytes(args[0]), 0, 1)),
+    "recv": ("receive", lambda args, ranks: (0, _count_bytes(args[0]), 0)),
+    "recv_any_source": ("receive", lambda args, ranks: (0, _count_bytes(args[0]), 0)),
 }

@@ -26,8 +26,8 @@ from course_utils.settings import set_variable
 _LOOPBACKS = {"linux": "lo", "darwin": "lo0"}
 LOOPBACK = {"GLOO_SOCKET_IFNAME": _LOOPBACKS[sys.platform]} if sys.platform in _LOOPBACKS else {}
 _JOB, _MEETING = "job", "meeting"
-_LONGEST = 1000
-_OF_OTHERS = tuple(
+_MAX_MESSAGE = 1000
+_LIBRARY_FOLDERS = tuple(
     str(Path(place).resolve())
     for place in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parents[1])
 )
@@ -45,29 +45,31 @@ def main(job: Path, rank: int, world_size: int, reader: Connection) -> None:
 
     Once `reader` can be read, a third file says where the rank is; `reader` is all ranks' own, so nobody reads it.
     """
-    threading.Thread(target=_watch, args=(reader, _path(job.parent, "whereabouts", rank)), daemon=True).start()
+    threading.Thread(target=_watch, args=(reader, _path_of(job.parent, "whereabouts", rank)), daemon=True).start()
     try:
         work, arguments, seconds, threads = pickle.loads(job.read_bytes())
         torch.set_num_threads(max(1, threads // world_size))
-        _write(_path(job.parent, "result", rank), _run_in_group(work, arguments, job.parent, rank, world_size, seconds))
+        _write(
+            _path_of(job.parent, "result", rank), _run_in_group(work, arguments, job.parent, rank, world_size, seconds)
+        )
     except BaseException as error:  # SystemExit too: the others must hear of it
-        _write(_path(job.parent, "failure", rank), _describe_error(error))
+        _write(_path_of(job.parent, "failure", rank), _describe_error(error))
         os._exit(1)
 
 
 def read_result(folder: Path, rank: int):
     """What the rank's work returned."""
-    return pickle.loads(_path(folder, "result", rank).read_bytes())
+    return pickle.loads(_path_of(folder, "result", rank).read_bytes())
 
 
 def read_report(folder: Path, rank: int) -> dict:
     """What the rank's failure was: `kind`, `text`, `place`, `trace`, and the `time` it came; raises `OSError` without one."""
-    return pickle.loads(_path(folder, "failure", rank).read_bytes())
+    return pickle.loads(_path_of(folder, "failure", rank).read_bytes())
 
 
 def read_whereabouts(folder: Path, rank: int) -> str:
     """Where the rank was when it was asked; raises `OSError` before it has said so."""
-    return pickle.loads(_path(folder, "whereabouts", rank).read_bytes())
+    return pickle.loads(_path_of(folder, "whereabouts", rank).read_bytes())
 
 
 def _run_in_group(work: Callable, arguments: tuple, folder: Path, rank: int, world_size: int, seconds: float) -> object:
@@ -109,16 +111,17 @@ def _watch(reader: Connection, answer: Path) -> None:
 def _place_of(frame: FrameType) -> str:
     """The line of the learner's own that is being run, and the public function that it calls there."""
     inside = ""
-    for each, line in traceback.walk_stack(frame):
-        if _is_own(each.f_code.co_filename):
-            return f"{inside}at line {line} of {each.f_code.co_filename}"
-        if not each.f_code.co_name.startswith(("_", "<", "wrapper")):
-            inside = f"in {each.f_code.co_name} "
+    for caller, line in traceback.walk_stack(frame):
+        code = caller.f_code
+        if _is_own(code.co_filename):
+            return f"{inside}at line {line} of {code.co_filename}"
+        if not code.co_name.startswith(("_", "<", "wrapper")):
+            inside = f"in {code.co_name} "
     return f"{inside}outside the work"
 
 
 def _is_own(file: str) -> bool:
-    return not (file.startswith("<frozen") or str(Path(file).resolve()).startswith(_OF_OTHERS))
+    return not (file.startswith("<frozen") or str(Path(file).resolve()).startswith(_LIBRARY_FOLDERS))
 
 
 def _describe_error(error: BaseException) -> dict:
@@ -126,20 +129,20 @@ def _describe_error(error: BaseException) -> dict:
     own = [place for place in frames if _is_own(place[0])]
     return {
         "kind": type(error).__name__,
-        "text": _message(error),
+        "text": _shorten(error),
         "place": own[-1] if own else None,
         "trace": "".join(traceback.format_exception(error)),
         "time": time.time(),
     }
 
 
-def _message(error: BaseException) -> str:
-    """The error as one line of at most `_LONGEST` characters."""
+def _shorten(error: BaseException) -> str:
+    """The error as one line of at most `_MAX_MESSAGE` characters."""
     try:
         words = " ".join(str(error).split())
     except Exception:  # an exception of the learner's own
         return "an error that cannot say what it is"
-    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]} …"
+    return words if len(words) <= _MAX_MESSAGE else f"{words[:_MAX_MESSAGE]} …"
 
 
 def _write(path: Path, value: object) -> None:
@@ -147,6 +150,6 @@ def _write(path: Path, value: object) -> None:
         draft.write_bytes(cloudpickle.dumps(value))
 
 
-def _path(folder: Path, what: str, rank: int) -> Path:
+def _path_of(folder: Path, what: str, rank: int) -> Path:
     """Where a rank's "result", its "failure" or its "whereabouts" are."""
     return folder / f"{what}-{rank}"

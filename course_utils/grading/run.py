@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 import course_utils
 from course_utils.distributed import RankError
-from course_utils.distributed.launch import ready
+from course_utils.distributed.launch import wait_for_server
 from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.judge import ENDLESS, Outcome
 from course_utils.grading.question import SECONDS, UNTOUCHED, Case, Question
@@ -71,7 +71,7 @@ def run_case(question: Question, answer: object, case: Case, seconds: float = SE
     if source := imported_from(answer):
         return Outcome("foreign", text=source)
     if question.ranks:
-        ready()
+        wait_for_server()
     inputs = _copy(case.inputs)
     try:
         with _own_randomness(), time_limit(seconds):

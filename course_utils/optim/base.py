@@ -39,8 +39,8 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, params: Iterable, lr: float | None = None, **options):
         if unknown := options.keys() - self.defaults.keys():
             raise TypeError(f"{type(self).__name__} has no option {', '.join(sorted(unknown))}.")
-        given = options if lr is None else {"lr": lr, **options}
-        super().__init__(params, {**self.defaults, **given})
+        rate = {} if lr is None else {"lr": lr}
+        super().__init__(params, {**self.defaults, **rate, **options})
 
     def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """Change `parameter` and `state` in place; `gradient` stays as it is."""

@@ -11,12 +11,12 @@ class ChainedOptimizer(torch.optim.Optimizer):
 
     def __init__(self, *optimizers: torch.optim.Optimizer):
         self.optimizers = optimizers
-        super().__init__([group for each in optimizers for group in each.param_groups], {})
+        super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
 
     @property
     def state(self) -> dict:
         """The state of each parameter, from its own optimizer."""
-        return {parameter: state for each in self.optimizers for parameter, state in each.state.items()}
+        return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
 
     @state.setter
     def state(self, _: dict):
@@ -25,19 +25,19 @@ class ChainedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """One step of each; gives back the closure's loss, or None without one."""
         loss = None if closure is None else torch.enable_grad()(closure)()
-        for each in self.optimizers:
-            each.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         return loss
 
     def state_dict(self) -> dict:
         """The state of each, in their order."""
-        return {"optimizers": [each.state_dict() for each in self.optimizers]}
+        return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Take over what `state_dict` gave."""
-        for each, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
-            each.load_state_dict(state)
-        self.param_groups = [group for each in self.optimizers for group in each.param_groups]
+        for optimizer, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
 
 def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -60,9 +60,9 @@ class Engine:
 
     def set_state(self, parameter: nn.Parameter, state: dict) -> None:
         """Put back what was kept for a parameter."""
-        for each in getattr(self.stateful, "optimizers", [self.stateful]):
-            if any(parameter is one for group in each.param_groups for one in group["params"]):
-                each.state[parameter] = state
+        for optimizer in getattr(self.stateful, "optimizers", [self.stateful]):
+            if any(parameter is p for group in optimizer.param_groups for p in group["params"]):
+                optimizer.state[parameter] = state
 
 
 class Ddp(Engine):

@@ -35,8 +35,8 @@ def _field(default: Any, what: str, same: bool = False) -> Any:
 
 def _as_planned(name: str, same: bool = False) -> Any:
     """A field that is the recipe's: the same words, the same default."""
-    one = Recipe.__dataclass_fields__[name]
-    return _field(one.default, one.metadata["help"], same)
+    recipe_field = Recipe.__dataclass_fields__[name]
+    return _field(recipe_field.default, recipe_field.metadata["help"], same)
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ class Job:
                 raise CourseError(f"No {name} is called {value!r}; {suggest(value, choices)}")
         if unknown := set(self.logs) - set(LOGS):
             raise CourseError(f"Nothing logs to {min(unknown)!r}; {suggest(min(unknown), LOGS)}")
-        for one in fields(self):
-            value, least = getattr(self, one.name), 1 if one.default else 0
-            if one.type is int and (type(value) is not int or value < least):
-                raise CourseError(f"{flag_of(one.name)} must be a whole number from {least} on, not {value!r}.")
+        for setting in fields(self):
+            value, least = getattr(self, setting.name), 1 if setting.default else 0
+            if setting.type is int and (type(value) is not int or value < least):
+                raise CourseError(f"{flag_of(setting.name)} must be a whole number from {least} on, not {value!r}.")
         if not 0 < self.lr < inf:
             raise CourseError(f"--lr {self.lr} trains nothing; use a learning rate above 0.")
         if not 0 <= self.floor <= 1:
@@ -154,7 +154,7 @@ class Job:
     @property
     def identity(self) -> dict:
         """What must be the same for a run to go on from a checkpoint."""
-        values = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata.get("same")}
+        values = {setting.name: getattr(self, setting.name) for setting in fields(self) if setting.metadata.get("same")}
         # Nothing else can read DeepSpeed's checkpoints.
         values["engine"] = self.strategy if self.strategy.startswith("deepspeed") else "torch"
         return json.loads(json.dumps(values, default=str))
@@ -162,13 +162,13 @@ class Job:
     def flags(self) -> list[str]:
         """The command line that asks for this."""
         words = []
-        for one in fields(self):
-            value, flag = getattr(self, one.name), flag_of(one.name)
+        for setting in fields(self):
+            value, flag = getattr(self, setting.name), flag_of(setting.name)
             if isinstance(value, dict):
                 words += [f"{flag}={name}={option!r}" for name, option in value.items()]
             elif value is True:
                 words.append(flag)
-            elif value != one.default:
+            elif value != setting.default:
                 words += [flag, *(value if isinstance(value, tuple) else [str(value)])]
         return words
 
@@ -215,7 +215,7 @@ class BatchSplit:
         from course_utils.script.optimizers import kind_of
 
         job, kind = self.job, kind_of(self.job.optimizer)
-        both = {one.name for one in fields(job)} & {one.name for one in fields(Recipe)}
+        both = {setting.name for setting in fields(job)} & {setting.name for setting in fields(Recipe)}
         same = {name: getattr(job, name) for name in both - {"optimizer", "precision", "batch", "compiled"}}
         return Recipe(
             **same,

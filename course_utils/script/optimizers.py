@@ -50,9 +50,9 @@ def kind_of(name: str) -> Kind:
         return Kind(partial(make, name), {}, False, False, name)
     optimizer = getattr(place, class_name, None)
     if not _is_optimizer(optimizer) or class_name in _NOT_HERE:
-        here = [one for one in OPTIMIZERS if one not in _NOT_HERE]
-        classes = {one for one in dir(place) if _is_optimizer(getattr(place, one))} - _NOT_HERE
-        choices = (*here, "muon", *(f"{room}.{one}" for one in sorted(classes)))
+        here = [key for key in OPTIMIZERS if key not in _NOT_HERE]
+        classes = {attribute for attribute in dir(place) if _is_optimizer(getattr(place, attribute))} - _NOT_HERE
+        choices = (*here, "muon", *(f"{room}.{attribute}" for attribute in sorted(classes)))
         choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(here)}."
         raise CourseError(f"No optimizer {name!r} trains here; {suggest(name, choices, choose)}")
     recipe = name if name in OPTIMIZERS else partial(optimizer, lr=1e-3)

@@ -320,7 +320,7 @@ class TrainingLoop:
         engine, allocator = self.engine, allocator_of(self.device)
         states = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
         whole = [*engine.plain.parameters(), *engine.plain.buffers(), *states]
-        resident = distinct_bytes(one.to_local() if hasattr(one, "to_local") else one for one in whole)
+        resident = distinct_bytes(tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in whole)
         with allocator.recording(), allocator.measured():
             made = self._update(step)
         self.peak = resident + allocator.account().above_start

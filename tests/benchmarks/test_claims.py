@@ -13,9 +13,9 @@ BY_CHAPTER = json.loads((ROOT / CLAIMS).read_text(encoding="utf-8"))
 
 
 def test_a_claim_is_run_exactly_where_chance_plays_a_part():
-    every = [one for claims in BY_CHAPTER.values() for one in claims]
-    assert len({one["id"] for one in every}) == len(every)
-    assert {one["id"] for one in every if one.get("seeds")} == set(load())
+    every = [claim for claims in BY_CHAPTER.values() for claim in claims]
+    assert len({claim["id"] for claim in every}) == len(every)
+    assert {claim["id"] for claim in every if claim.get("seeds")} == set(load())
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def test_a_choice_is_read_back_as_it_was_and_a_later_one_takes_its_place(restart
     assert load() == (choice(), choice("two-cards", layout={"ranks": [2, 4]}))
     keep(choice(recipe={"batch": 8}))
     restart()
-    assert [one.recipe for one in load()] == [{"batch": 8}, {"batch": 4}]
+    assert [later.recipe for later in load()] == [{"batch": 8}, {"batch": 4}]
 
 
 def test_figures_are_said_in_their_unit():

@@ -147,19 +147,16 @@ def test_what_comes_after_the_update_hides_behind_nothing_and_an_all_reduce_behi
     assert parts["broadcast"] == 1.0
     assert parts["all-gather, as far as it is not hidden"] == 0.0
     traffic = dict.fromkeys(("all-reduce", "broadcast", "all-gather", "reduce-scatter"), (100, 1))
-    hides = [
-        one.hides
-        for one in sent_by(Layout(8), CLUSTER, replace(PLAIN, ranks=8), 64, 8, replace(trial, traffic=traffic))
-    ]
-    assert hides == ["last backward", "", "all", "all"]
+    messages = sent_by(Layout(8), CLUSTER, replace(PLAIN, ranks=8), 64, 8, replace(trial, traffic=traffic))
+    assert [message.hides for message in messages] == ["last backward", "", "all", "all"]
 
 
 def test_replicas_in_a_machine_of_their_own_send_only_gradients_between_machines():
     groups = replace(PLAIN, ranks=8, zero_stage=3, replicas=2, precision="bf16")
     traffic = dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter"), (100, 1))
     sent = list(sent_by(Layout(8), CLUSTER, groups, 64, 8, replace(attempt(source_of(LLAMA), PLAIN), traffic=traffic)))
-    assert {one.why.split()[0] for one in sent if one.leaving} == {"all-reduce"}
-    assert {one.why.split()[0] for one in sent if not one.leaving} == {"all-gather", "reduce-scatter"}
+    assert {message.why.split()[0] for message in sent if message.leaving} == {"all-reduce"}
+    assert {message.why.split()[0] for message in sent if not message.leaving} == {"all-gather", "reduce-scatter"}
 
 
 # The ladder's levels.

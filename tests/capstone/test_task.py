@@ -64,6 +64,6 @@ def test_the_same_source_gives_the_same_task_and_the_model_its_weights(drawn):
     again = draw(Random(0))
     assert torch.equal(again.ids, drawn[0].ids)
     assert again.weights == drawn[0].weights != drawn[1].weights
-    one, same = fresh_model(again.weights), fresh_model(again.weights)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
-    assert accuracy(one, again.held_ids, again.held_labels) < 0.45
+    model, same = fresh_model(again.weights), fresh_model(again.weights)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), same.parameters(), strict=True))
+    assert accuracy(model, again.held_ids, again.held_labels) < 0.45

@@ -42,7 +42,7 @@ def test_ready_comes_back_when_the_server_has_imported(tmp_path):
     )
     code = (
         "import sys; from pathlib import Path; from course_utils.distributed import launch; import transformers.models.slow\n"
-        "sys.modules[launch.__module__].ready()\n"
+        "sys.modules[launch.__module__].wait_for_server()\n"
         "assert len(list(Path(sys.argv[1]).glob('by *'))) == 2"
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])  # the server's too

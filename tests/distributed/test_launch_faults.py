@@ -157,7 +157,7 @@ def work(before):
     return Answer(before.rank + dist.get_rank())
 
 sys.modules["course_utils.distributed.launch"].METHOD = sys.argv[1]
-print([type(each) is Answer and each.rank for each in distributed.launch(work, 2, Answer(5))])
+print([type(answer) is Answer and answer.rank for answer in distributed.launch(work, 2, Answer(5))])
 """
 
 
@@ -201,12 +201,12 @@ def test_ranks_end_with_the_process_that_asked_for_them(tmp_path, send, sent):
         asking.kill()
         asking.wait()
     assert sent != signal.SIGINT or "KeyboardInterrupt" in errors.splitlines()[-1]
-    assert set(pids(tmp_path)) <= {each.pid for each in everything}
-    wait_for(lambda: not any(each.is_running() for each in everything))
+    assert set(pids(tmp_path)) <= {process.pid for process in everything}
+    wait_for(lambda: not any(process.is_running() for process in everything))
 
 
 def pids(folder: Path) -> list[int]:
-    return [int(text) for each in folder.iterdir() if (text := each.read_text())]
+    return [int(text) for path in folder.iterdir() if (text := path.read_text())]
 
 
 def wait_for(condition, seconds: float = 30.0) -> None:

@@ -94,12 +94,12 @@ def test_adam_is_not_linear_so_one_local_step_is_not_data_parallelism():
 
 
 def test_ranks_differ_within_a_round_and_are_equal_after():
-    one, other = launch(partial(run, momentum, steps=7, sync_every=3), 2)
-    for step, (mine, yours) in enumerate(zip(one[0], other[0], strict=True), start=1):
+    first, second = launch(partial(run, momentum, steps=7, sync_every=3), 2)
+    for step, (mine, yours) in enumerate(zip(first[0], second[0], strict=True), start=1):
         assert torch.equal(mine, yours) == (step % 3 == 0), f"step {step}"
-    assert torch.equal(flat(trained(one[3])), flat(trained(other[3]))), "the last round of one step is averaged too"
-    assert one[1] == pytest.approx(other[1]), "two ranks are equally far from their mean"
-    assert one[1][0] < one[1][1] < one[1][2] > one[1][3] > 0
+    assert torch.equal(flat(trained(first[3])), flat(trained(second[3]))), "the last round of one step is averaged too"
+    assert first[1] == pytest.approx(second[1]), "two ranks are equally far from their mean"
+    assert first[1][0] < first[1][1] < first[1][2] > first[1][3] > 0
 
 
 def at_start():
@@ -110,9 +110,9 @@ def at_start():
 
 
 def test_everybody_begins_with_what_rank_0_has():
-    one, other = launch(at_start, 2)
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert torch.equal(one["shift"], torch.zeros(8))
+    first, second = launch(at_start, 2)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert torch.equal(first["shift"], torch.zeros(8))
 
 
 @pytest.mark.parametrize("state", ["keep", "average", "reset"])
@@ -123,9 +123,9 @@ def test_what_becomes_of_the_state(state):
     else:
         pairs = list(zip(*states, strict=True))
         assert pairs
-        for one, other in pairs:
-            assert torch.equal(one["exp_avg_sq"], other["exp_avg_sq"]) == (state == "average")
-            assert one["step"] == other["step"] == 4
+        for first, second in pairs:
+            assert torch.equal(first["exp_avg_sq"], second["exp_avg_sq"]) == (state == "average")
+            assert first["step"] == second["step"] == 4
 
 
 def outer_run(outer):

@@ -64,9 +64,15 @@ def orders_of_torch(micro_batches):
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
     stage = PipelineStage(nn.Linear(2, 2), rank, ranks, torch.device("cpu"))
-    given = {"n_microbatches": micro_batches, "loss_fn": nn.functional.mse_loss}
-    made = ScheduleGPipe(stage, **given), Schedule1F1B(stage, **given), ScheduleInterleavedZeroBubble([stage], **given)
-    orders = [[str(action).removeprefix(str(rank)) for action in each.pipeline_order[rank] if action] for each in made]
+    options = {"n_microbatches": micro_batches, "loss_fn": nn.functional.mse_loss}
+    made = (
+        ScheduleGPipe(stage, **options),
+        Schedule1F1B(stage, **options),
+        ScheduleInterleavedZeroBubble([stage], **options),
+    )
+    orders = [
+        [str(action).removeprefix(str(rank)) for action in torchs.pipeline_order[rank] if action] for torchs in made
+    ]
     return [[action for action in order if "REDUCE" not in action] for order in orders]
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from course_utils.distributed import QSGD, counted, launch
-from course_utils.distributed.qsgd import BLOCK, dequantize, quantize
+from course_utils.distributed.qsgd import BLOCK, from_levels, to_levels
 
 
 def draws(seed=0):
@@ -16,7 +16,7 @@ def draws(seed=0):
 
 
 def meant(tensor, *arguments, **options):
-    return dequantize(*quantize(tensor, *arguments, **options), tensor, *arguments[:1])
+    return from_levels(*to_levels(tensor, *arguments, **options), tensor, *arguments[:1])
 
 
 def test_rounding_stochastic_is_right_on_average():
@@ -32,10 +32,10 @@ def test_rounding_stochastic_is_right_on_average():
 @given(st.integers(1, 3 * BLOCK), st.integers(1, 127), st.booleans(), st.floats(1e-36, 1e30))
 def test_no_element_is_off_by_more_than_a_step(size, levels, stochastic, scale):
     tensor = scale * torch.randn(size, generator=draws(size))
-    codes, scales = quantize(tensor, levels, stochastic, draws())
+    codes, scales = to_levels(tensor, levels, stochastic, draws())
     assert codes.dtype == torch.int8
     assert codes.abs().max() <= levels
-    off = torch.nn.functional.pad((dequantize(codes, scales, tensor, levels) - tensor).abs(), (0, -size % BLOCK))
+    off = torch.nn.functional.pad((from_levels(codes, scales, tensor, levels) - tensor).abs(), (0, -size % BLOCK))
     most = (1 if stochastic else 0.5) * (1 + 1e-3) * scales / levels
     assert (off.view(-1, BLOCK) <= most).all()
 

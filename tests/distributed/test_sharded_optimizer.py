@@ -84,7 +84,7 @@ def test_two_ranks_are_bit_equal_to_one_optimizer_for_all():
             values, keeps_own_only, owns = results[name]
             assert keeps_own_only
             assert owns
-            assert all(torch.equal(one, other) for one, other in zip(right, values, strict=True)), name
+            assert all(map(torch.equal, right, values)), name
 
 
 def shares():

@@ -23,7 +23,7 @@ class Mlp(nn.Module):
         return scale * self.down(gelu(self.up(hidden_states)))
 
 
-def given():
+def module_and_data():
     torch.manual_seed(0)
     module = Mlp().double()
     x = torch.randn(2, ROWS, WIDTH, dtype=torch.float64).requires_grad_()
@@ -39,7 +39,7 @@ def forward_and_backward(module, x, grad):
 
 
 def on_rank(group_of=lambda: None):
-    module, x, grad = given()
+    module, x, grad = module_and_data()
     group = group_of()
     split = Split(module, ("up",), ("down",), group)
     return *forward_and_backward(split, x, grad), dist.get_rank(group), dist.get_world_size(group)
@@ -52,7 +52,7 @@ def pair_of_this_rank():
 
 @pytest.mark.parametrize(("ranks", "group_of"), [(1, None), (2, None), (3, None), (4, pair_of_this_rank)])
 def test_output_and_gradients_are_those_of_one_process(ranks, group_of):
-    out, grad_x, grads = forward_and_backward(*given())
+    out, grad_x, grads = forward_and_backward(*module_and_data())
     cut = {"up.weight": 0, "up.bias": 0, "down.weight": 1}
     for my_out, my_grad_x, my_grads, rank, size in launch(on_rank, ranks, *[group_of] * bool(group_of)):
         torch.testing.assert_close(my_out, out, rtol=0, atol=1e-12)
@@ -65,7 +65,7 @@ def test_output_and_gradients_are_those_of_one_process(ranks, group_of):
 
 def test_a_rank_keeps_its_share_in_memory_of_its_own():
     def stored_sizes():
-        module, *_ = given()
+        module, *_ = module_and_data()
         split = Split(module, ("up",), ("down",))
         return [p.untyped_storage().nbytes() // 8 for p in split.parameters()]
 
@@ -75,7 +75,7 @@ def test_a_rank_keeps_its_share_in_memory_of_its_own():
 
 def test_what_was_frozen_stays_frozen():
     def trained():
-        module, *_ = given()
+        module, *_ = module_and_data()
         module.up.requires_grad_(False)
         return {name: p.requires_grad for name, p in Split(module, ("up",), ("down",)).module.named_parameters()}
 

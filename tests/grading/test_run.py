@@ -270,7 +270,7 @@ def test_nobody_waits_for_the_same_ranks_again(monkeypatch):
 
 def test_the_clock_starts_when_ranks_can(monkeypatch):
     order = []
-    monkeypatch.setattr(run, "ready", lambda: order.append("ranks can start"))
+    monkeypatch.setattr(run, "wait_for_server", lambda: order.append("ranks can start"))
     monkeypatch.setattr(run, "time_limit", lambda seconds: order.append("clock") or nullcontext())
     run_case(replace(doubling(), ranks=True), lambda x: 2 * x, Case("", {"x": 1.0}))
     assert order == ["ranks can start", "clock"]

@@ -30,11 +30,11 @@ def both(ps):
 def test_chained_they_do_what_each_does_alone_under_a_schedule_and_over_a_reload():
     ours, first, second = parameters(), parameters(), parameters()
     chained, alone = both(ours), [Adam(first[:1], lr=0.1), AdamW(second[1:], lr=0.2, weight_decay=0.5)]
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.5) for each in (chained, *alone)]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for optimizer in (chained, *alone)]
     for step in range(4):
         give_gradients(ours, first, second, seed=step)
-        for each in (chained, *alone, *schedules):
-            each.step()
+        for optimizer_or_schedule in (chained, *alone, *schedules):
+            optimizer_or_schedule.step()
         assert torch.equal(ours[0], first[0])
         assert torch.equal(ours[1], second[1])
     assert [state["step"].item() for state in chained.state.values()] == [4, 4]

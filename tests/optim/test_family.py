@@ -22,7 +22,7 @@ PAIRS = {
     Adam: (torch.optim.Adam, {}),
     AdamW: (torch.optim.AdamW, {}),
 }
-each = pytest.mark.parametrize("by_hand", PAIRS)
+all_pairs = pytest.mark.parametrize("by_hand", PAIRS)
 shapes = st.lists(st.integers(1, 4), min_size=0, max_size=3).map(tuple)
 VALUES = {
     "lr": st.floats(0, 0.5),
@@ -60,7 +60,7 @@ def give_gradients(ours, theirs, generator):
         mine.grad, other.grad = (None, None) if kind < 0.2 else (gradient, gradient.clone())
 
 
-@each
+@all_pairs
 @given(data=st.data(), seed=st.integers(0, 2**31), reload_at=st.integers(0, 49))
 @settings(max_examples=10, deadline=None)
 def test_fifty_steps_equal_torch(by_hand, data, seed, reload_at):
@@ -85,7 +85,7 @@ def test_fifty_steps_equal_torch(by_hand, data, seed, reload_at):
         assert set(ours.state.get(p, {})) == {name for name, v in reference.state.get(q, {}).items() if v is not None}
 
 
-@each
+@all_pairs
 def test_the_defaults_are_torchs(by_hand):
     oracle, p = PAIRS[by_hand][0], torch.zeros(2, requires_grad=True)
     theirs, ours = oracle([p]).defaults, dict(by_hand.defaults)
@@ -93,7 +93,7 @@ def test_the_defaults_are_torchs(by_hand):
     assert ours == {name: theirs[name] for name in ours}
 
 
-@each
+@all_pairs
 @pytest.mark.parametrize("shape", [(), (7,), (3, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_state_bytes_are_what_the_state_occupies(by_hand, shape, dtype):
@@ -106,7 +106,7 @@ def test_state_bytes_are_what_the_state_occupies(by_hand, shape, dtype):
     assert {value.dtype for name, value in state.items() if name != "step"} <= {dtype}
 
 
-@each
+@all_pairs
 def test_temporary_bytes_are_what_the_allocator_sees(by_hand):
     p = torch.zeros(256, 256, requires_grad=True)
     optimizer = by_hand([p])
@@ -128,7 +128,7 @@ def test_temporary_bytes_of_fewer_bits_and_directions_are_what_the_allocator_see
     assert 0 <= scratch - kind.temporary_bytes(shape, **options) <= 12  # three numbers that correct the averages
 
 
-@each
+@all_pairs
 def test_parameters_that_are_slices_of_others_are_updated_in_place(by_hand):
     oracle, fixed = PAIRS[by_hand]
     fixed = {**fixed, **({"momentum": 0.9} if "momentum" in by_hand.defaults else {})}

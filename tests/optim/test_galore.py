@@ -105,8 +105,8 @@ def test_apollo_scales_the_gradient_itself(turned, rank):
         generator = torch.Generator().manual_seed(state["seed"] + (t - 1) // OPTIONS["interval"])
         return (torch.randn(5, rank, generator=generator) / rank**0.5).double().numpy()
 
-    for one, right in zip(updates, apollo_by_equations(theta, gradients, rank, draw), strict=True):
-        torch.testing.assert_close(one, lay(right), rtol=1e-5, atol=1e-5)
+    for update, right in zip(updates, apollo_by_equations(theta, gradients, rank, draw), strict=True):
+        torch.testing.assert_close(update, lay(right), rtol=1e-5, atol=1e-5)
     assert bytes_of(state) == APOLLO.state_bytes((5, 8), 8, rank)
 
 

@@ -59,7 +59,7 @@ def awaited(look, patience=PATIENCE):
 def workers(agent: int) -> list[psutil.Process]:
     """The ranks that an agent has started, and that live."""
     with suppress(psutil.NoSuchProcess):
-        return [one for one in psutil.Process(agent).children() if alive(one.pid) and "train" in one.cmdline()]
+        return [child for child in psutil.Process(agent).children() if alive(child.pid) and "train" in child.cmdline()]
     return []
 
 

@@ -97,11 +97,11 @@ REFUSED = {
 def test_what_cannot_be_is_one_sentence_before_any_process_starts(job, name, tmp_path, capsys, monkeypatch):
     words, sentence = REFUSED[name]
     monkeypatch.setattr("os.execve", lambda *_: pytest.fail("A process was started."))
-    given = flags(job, tmp_path)
+    own_flags = flags(job, tmp_path)
     for word in words[::2]:
-        if word in given:
-            del given[given.index(word) : given.index(word) + 2]
-    assert main(["train", *given, *words]) == 2
+        if word in own_flags:
+            del own_flags[own_flags.index(word) : own_flags.index(word) + 2]
+    assert main(["train", *own_flags, *words]) == 2
     errors = capsys.readouterr().err
     assert sentence in errors
     assert errors.count("\n") == 1
@@ -122,12 +122,12 @@ def torchrun_is_caught(monkeypatch):
 def test_torchrun_takes_no_flag_of_a_run_for_one_of_its_own(job, tmp_path, torchrun_is_caught):
     from torch.distributed.run import parse_args
 
-    given = flags({**job, "strategy": "ddp", "logs": (), "log_every": 3, "seed": 1}, tmp_path)
+    own_flags = flags({**job, "strategy": "ddp", "logs": (), "log_every": 3, "seed": 1}, tmp_path)
     with pytest.raises(BecameTorchrunError) as became:
-        main(["train", *given, "--ranks", "2"])
+        main(["train", *own_flags, "--ranks", "2"])
     parsed = parse_args(became.value.args[0][3:])
     assert parsed.training_script == "course_utils.cli"
-    assert parsed.training_script_args == ["train", *given]
+    assert parsed.training_script_args == ["train", *own_flags]
     assert parsed.nproc_per_node == "2"
 
 

@@ -54,10 +54,10 @@ def trained(fields):
 def test_two_ranks_train_as_one_process_does_and_go_on_from_what_is_whole(job, alone, stage, tmp_path):
     """With dropout, accumulation, clipping and a schedule; then the newest checkpoint is cut short, and the next lacks a file."""
     fields = {**job, "strategy": f"deepspeed-{stage}", "out": tmp_path / "run"}
-    one, losses, _, _, elements = alone["fp32"]
+    single, losses, _, _, elements = alone["fp32"]
     undisturbed = launch(trained, 2, fields)
     for state, _, _, kinds, held in undisturbed:
-        assert largest_difference(state, one) < 1e-5
+        assert largest_difference(state, single) < 1e-5
         assert kinds == {torch.float32}
         assert held == pytest.approx(elements / 2 if stage == 3 else elements, rel=0.01)
     assert {step: sum(mine[step] for _, mine, *_ in undisturbed) for step in losses} == pytest.approx(losses, rel=1e-6)

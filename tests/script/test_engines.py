@@ -98,9 +98,9 @@ def without_dropout(job, folder):
 def test_zero1_has_the_options_of_the_optimizer(job, tmp_path):
     """Adam's decoupled decay, which AdamW keeps and does not take."""
     adam = {**job, "optimizer": "torch.Adam", "options": {"weight_decay": 0.1, "decoupled_weight_decay": True}}
-    one, _, _ = trained({**adam, "out": tmp_path / "one"})
+    single, _, _ = trained({**adam, "out": tmp_path / "one"})
     [(state, _, _), _] = launch(trained, 2, {**adam, "strategy": "zero1", "out": tmp_path / "two"})
-    assert largest_difference(state, one) < 1e-10
+    assert largest_difference(state, single) < 1e-10
 
 
 def test_the_command_line_of_a_job_asks_for_that_job(job, tmp_path):

@@ -28,7 +28,7 @@ def test_documents_of_one_row_do_not_see_each_other(family):
     positions = torch.cat([torch.arange(5), torch.arange(7)])[None]
     with torch.no_grad():
         together = model(input_ids=torch.cat([first, second], 1), position_ids=positions, use_cache=False).logits
-        apart = torch.cat([model(input_ids=one, use_cache=False).logits for one in (first, second)], 1)
+        apart = torch.cat([model(input_ids=ids, use_cache=False).logits for ids in (first, second)], 1)
     torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
 
 

@@ -88,7 +88,7 @@ def killed(out, agent, chance):
     awaited(lambda: chance.random() < 0.1)
     there = {worker.pid for worker in team}
     with suppress(psutil.NoSuchProcess):
-        there |= {one.pid for worker in team for one in worker.children(recursive=True)}
+        there |= {child.pid for worker in team for child in worker.children(recursive=True)}
     chance.choice(team).kill()
     awaited(lambda: not any(alive(worker.pid) for worker in team))
     return there

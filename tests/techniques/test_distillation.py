@@ -19,7 +19,7 @@ def by_definition(student, teacher, temperature):
     divergences = []
     for s, t, label in zip(student.flatten(0, 1), teacher.flatten(0, 1), LABELS.flatten(), strict=True):
         if label != -100:
-            p, q = ((one / temperature).exp() / (one / temperature).exp().sum() for one in (t, s))
+            p, q = (z.exp() / z.exp().sum() for z in (t / temperature, s / temperature))
             divergences.append(sum(p[k] * (p[k] / q[k]).log() for k in range(7)))
     return temperature**2 * sum(divergences) / len(divergences)
 

@@ -30,10 +30,10 @@ def pair():
     config = peft.LoraConfig(r=3, lora_alpha=6, target_modules=list(NAMES))
     theirs = peft.get_peft_model(model, config, autocast_adapter_dtype=False).double()
     adapters = [m for m in theirs.modules() if isinstance(m, peft.tuners.lora.Linear)]
-    for one, other in zip(layers(ours), adapters, strict=True):
-        nn.init.normal_(one.b)
-        other.lora_A["default"].weight.data.copy_(one.a.detach())
-        other.lora_B["default"].weight.data.copy_(one.b.detach())
+    for mine, its in zip(layers(ours), adapters, strict=True):
+        nn.init.normal_(mine.b)
+        its.lora_A["default"].weight.data.copy_(mine.a.detach())
+        its.lora_B["default"].weight.data.copy_(mine.b.detach())
     return ours, theirs, adapters
 
 
@@ -43,10 +43,10 @@ def layers(model):
 
 def test_loss_and_gradients_are_those_of_peft():
     ours, theirs, adapters = pair()
-    one, other = ours(**TEXT).loss, theirs(**TEXT).loss
-    torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
-    one.backward()
-    other.backward()
+    loss, its_loss = ours(**TEXT).loss, theirs(**TEXT).loss
+    torch.testing.assert_close(loss, its_loss, rtol=1e-12, atol=0)
+    loss.backward()
+    its_loss.backward()
     for mine, its in zip(layers(ours), adapters, strict=True):
         torch.testing.assert_close(mine.a.grad, its.lora_A["default"].weight.grad, rtol=1e-9, atol=1e-14)
         torch.testing.assert_close(mine.b.grad, its.lora_B["default"].weight.grad, rtol=1e-9, atol=1e-14)

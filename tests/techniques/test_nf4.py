@@ -33,7 +33,9 @@ def test_codes_and_second_statistics_are_the_librarys_and_its_scales_where_it_ro
     assert len(other) < 0.01 * len(ours.scales)
     scales = (w.float().view(-1, 64).abs().amax(1) - ours.mean)[other]
     relative = scales / ours.second[other // SECOND_BLOCK]
-    distance, its = ((dynamic_codebook()[one[other].long()] - relative).abs() for one in (ours.scales, state.absmax))
+    distance, its = (
+        (dynamic_codebook()[codes[other].long()] - relative).abs() for codes in (ours.scales, state.absmax)
+    )
     assert (distance <= its).all(), "the library's look-up on a CPU takes a neighbor now and then"
 
 
@@ -81,6 +83,6 @@ def test_neither_the_wide_weight_nor_the_input_is_saved():
 
 
 def test_a_weight_takes_half_a_byte_and_its_scales_an_eighth_of_a_bit_each():
-    one = NF4.of(weight(6, (1024, 1024)))
-    held = sum(tensor.nbytes for tensor in (one.codes, one.scales, one.mean, one.second))
+    packed = NF4.of(weight(6, (1024, 1024)))
+    held = sum(tensor.nbytes for tensor in (packed.codes, packed.scales, packed.mean, packed.second))
     assert held == 2**20 // 2 + 2**14 + 4 + 4 * 2**6

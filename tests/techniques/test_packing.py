@@ -47,5 +47,7 @@ def test_every_document_has_a_place_and_no_row_is_too_full(lengths):
     filled = [sum(lengths[number] for number in row) for row in rows]
     assert max(filled) <= 10
     assert all(
-        filled[one] + min(lengths[n] for n in rows[later]) > 10 for later in range(len(rows)) for one in range(later)
+        filled[earlier] + min(lengths[n] for n in row) > 10
+        for later, row in enumerate(rows)
+        for earlier in range(later)
     )

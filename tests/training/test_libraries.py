@@ -5,10 +5,10 @@ import torch
 
 from course_utils import training
 
-each = pytest.mark.parametrize("library", ["train_with_accelerate", "train_with_trainer"])
+both_libraries = pytest.mark.parametrize("library", ["train_with_accelerate", "train_with_trainer"])
 
 
-@each
+@both_libraries
 def test_libraries_give_the_same_losses_step_by_step(scheduled, batches, library):
     model, optimizer, schedule = scheduled()
     ours = training.train(model, optimizer, batches, epochs=2, schedule=schedule, progress=False)
@@ -38,7 +38,7 @@ def test_accelerate_takes_other_options_in_the_same_process(fresh, batches):
     assert lower.losses != training.train_with_accelerate(*fresh(), batches).losses
 
 
-@each
+@both_libraries
 def test_a_library_run_in_lower_precision_gives_the_model_back_as_it_was(fresh, batches, library):
     model, optimizer = fresh()
     options = {"mixed_precision": "bf16"} if library == "train_with_accelerate" else {"bf16": True}
