@@ -26,8 +26,10 @@ from course_utils.distributed import launch
 from course_utils.memory.step.sharded import units_of
 from course_utils.script import Job
 from course_utils.script.examples import Order, load
+from course_utils.script.expectation import Expectation
+from course_utils.script.meter import UPDATE_FILE
 from course_utils.script.rank import this_rank
-from course_utils.script.run import Expectation, TrainingLoop
+from course_utils.script.run import TrainingLoop
 from course_utils.settings import environment_for_child
 
 PAIRS, UPDATES = 11, 20
@@ -118,8 +120,8 @@ def restarts(folder: Path, kills: int) -> list[float]:
         "100",
         *job.flags(),
     ]
-    at_work, seconds = job.out / "reached", []
-    with (folder / "said.txt").open("w") as log:
+    at_work, seconds = job.out / UPDATE_FILE, []
+    with (folder / "agent.log").open("w") as log:
         agent = subprocess.Popen(
             command, stdout=log, stderr=log, env=environment_for_child(OMP_NUM_THREADS="1"), start_new_session=True
         )
@@ -129,7 +131,7 @@ def restarts(folder: Path, kills: int) -> list[float]:
             while _text(at_work) in (before, ""):
                 time.sleep(0.01)
                 if agent.poll() is not None or time.perf_counter() - began > 120:
-                    raise SystemExit((folder / "said.txt").read_text())
+                    raise SystemExit((folder / "agent.log").read_text())
             seconds.append(time.perf_counter() - began)
             time.sleep(1.0)
             workers = [child for child in psutil.Process(agent.pid).children() if "train" in child.cmdline()]

@@ -33,9 +33,11 @@ from course_utils.script import Job
 from course_utils.script.agents import Agents
 from course_utils.script.checkpoints import parameters_in
 from course_utils.script.examples import Order, load
+from course_utils.script.expectation import Expectation
+from course_utils.script.meter import last_update_begun
 from course_utils.script.optimizers import make_optimizer
 from course_utils.script.rank import this_rank
-from course_utils.script.run import Expectation, TrainingLoop, last_update_begun
+from course_utils.script.run import TrainingLoop
 from course_utils.settings import set_variable, settings
 from course_utils.training import History
 from course_utils.training.profile import ELSEWHERE, LOADING, Profile, Trace, throughput

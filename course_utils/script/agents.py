@@ -1,4 +1,4 @@
-"""Agents of torchrun on this machine, each a node with one rank that runs `course train`: started, looked at, ended."""
+"""Agents of torchrun on this machine, each a node with one rank that runs `course train`."""
 
 import os
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from course_utils.distributed.launch import start
 from course_utils.distributed.worker import LOOPBACK
 from course_utils.errors import CourseError
 from course_utils.memory.planning.command import FRESH_ADDRESSES
-from course_utils.script.parent import end_with_beginner
+from course_utils.script.parent import end_with_starter
 from course_utils.settings import environment_for_child, set_variable
 
 _GRACE = 5.0  # seconds in which a killed process is gone
 
 
 def words(address: str, nodes: int, flags: Sequence[str]) -> list[str]:
-    """What each agent's command line says after `torchrun`; `address` is the store's, `flags` are those of `course train`."""
+    """The arguments of `torchrun` for each agent; `address` is the store's, `flags` are those of `course train`."""
     meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", address, "--rdzv-id", "job"]
     meet += ["--rdzv-conf", "is_host=0,keep_alive_interval=1", "--local-addr", "127.0.0.1"]
     many = ["--nnodes", str(nodes), "--nproc-per-node", "1", "--max-restarts", "3"]
@@ -28,9 +28,9 @@ def words(address: str, nodes: int, flags: Sequence[str]) -> list[str]:
 
 
 class Agents:
-    """`nodes` agents that meet at a store of this process. What agent K says is in `said-K.txt` of `folder`.
+    """`nodes` agents that meet at a store of this process. Agent K writes to `agent-K.log` in `folder`.
 
-    Use it as a context: at its end no agent is left, and no rank.
+    It is a context, at whose end no agent and no rank is left.
     """
 
     def __init__(self, folder: Path, nodes: int, flags: Sequence[str]):
@@ -50,7 +50,7 @@ class Agents:
     def start(self, number: int) -> None:
         """Begin agent `number`, or begin it again."""
         changed = environment_for_child(OMP_NUM_THREADS="1", COURSE_DEVICE="cpu", **LOOPBACK, **FRESH_ADDRESSES)
-        self.agents[number] = start(_agent, self.words, self.folder / f"said-{number}.txt", changed)
+        self.agents[number] = start(_run_agent, self.words, self.folder / f"agent-{number}.log", changed)
 
     def kill(self, number: int) -> None:
         """SIGKILL for the agent and for its rank, as where a machine is lost."""
@@ -65,13 +65,13 @@ class Agents:
         self.agents[number].join()
 
     def output(self) -> str:
-        """All that the agents and their ranks have said."""
-        files = sorted(self.folder.glob("said-*.txt"))
+        """All that the agents and their ranks have written."""
+        files = sorted(self.folder.glob("agent-*.log"))
         return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
     @property
     def have_ended(self) -> bool:
-        """Whether each has come to its end. Raises `CourseError` where one ended badly."""
+        """Whether all agents have ended. Raises `CourseError` where one ended badly."""
         codes = [agent.exitcode for agent in self.agents.values()]
         if any(codes):
             raise CourseError(
@@ -80,14 +80,14 @@ class Agents:
         return None not in codes
 
 
-def _agent(words: Sequence[str], log: Path, environment: dict[str, str]) -> None:
-    """What `torchrun` does with these words."""
+def _run_agent(words: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+    """Do what `torchrun` does with these words."""
     for name, value in environment.items():
         set_variable(name, value)
     with log.open("ab") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
-    end_with_beginner()
+    end_with_starter()
     from torch.distributed.run import main
 
     main(list(words))

@@ -29,11 +29,11 @@ from course_utils.errors import CourseError, first_line
 from course_utils.script.engines import Engine
 
 _NAME, _RUN, _PARTIAL = "step-{:08d}", "run.json", ".partial"
-_ERRORS = (Exception, CheckpointException)  # which is none of the others
+_ERRORS = (Exception, CheckpointException)  # CheckpointException is a BaseException.
 
 
 class Checkpoints:
-    """Those of one run, in `folder`; `identity` is what they must share with it. Every rank makes one."""
+    """The checkpoints of one run, in `folder`, whose `identity` they must have. Every rank makes one of these objects."""
 
     def __init__(self, folder: Path, engine: Engine, identity: dict, keep: int):
         self.folder, self.engine, self.identity, self.keep = folder, engine, identity, keep
@@ -45,17 +45,17 @@ class Checkpoints:
                 for begun in folder.glob(f"*{_PARTIAL}"):
                     shutil.rmtree(begun)
             except OSError as error:
-                raise self._not_written(error) from error
+                raise self._explain_failed_write(error) from error
         self._barrier()
 
     def save(self, step: int, more: dict) -> None:
-        """Write the state after update `step`; `more` are plain values to keep with it, those of rank 0."""
+        """Write the state after update `step`, and with it the plain values `more` of rank 0."""
         partial = self.folder / (_NAME.format(step) + _PARTIAL)
         try:
             if self.rank == 0:
                 partial.mkdir(exist_ok=True)
             self._barrier()
-            if self.engine.opaque:
+            if self.engine.is_opaque:
                 self.engine.write(partial)
             else:
                 state = {
@@ -69,11 +69,11 @@ class Checkpoints:
                 about = {"step": step, "ranks": self.ranks, "identity": self.identity, "more": more}
                 self._publish(partial, about)
         except _ERRORS as error:
-            raise self._not_written(error) from error
+            raise self._explain_failed_write(error) from error
         self._barrier()
 
     def _publish(self, partial: Path, about: dict) -> None:
-        """Give a checkpoint that is written its final name, and drop those that are too old."""
+        """Give a complete checkpoint its final name, and delete those that are too old."""
         about["files"] = _sync(partial)
         (partial / _RUN).write_text(json.dumps(about), encoding="utf-8")
         _sync(partial)
@@ -88,13 +88,13 @@ class Checkpoints:
             shutil.rmtree(old)
 
     def paths(self) -> list[Path]:
-        """The checkpoints that are complete, the newest first."""
+        """The complete checkpoints, the newest first."""
         return sorted((p for p in self.folder.glob("step-*") if p.suffix != _PARTIAL), reverse=True)
 
     def load(self, say: Callable[[str], None]) -> dict | None:
-        """Put model and optimizer where the newest good checkpoint has them; what `run.json` says, or None where there is none.
+        """Load model and optimizer from the newest good checkpoint; returns what its `run.json` says, or None without one.
 
-        A torn or foreign one is named by `say`, and the one before it is taken. Raises `CourseError` where there are some, and
+        `say` names each damaged or foreign one, and the one before it is taken. Raises `CourseError` where there are some, and
         none can be taken: reading may have changed the model already.
         """
         paths = [self.paths()]
@@ -102,7 +102,7 @@ class Checkpoints:
             dist.broadcast_object_list(paths)
         left_out = {}
         for path in paths[0]:
-            wrong = self._agree(self._misfit(path)) or self._agree(self._try_to_read(path))
+            wrong = self._first_complaint(self._explain_misfit(path)) or self._first_complaint(self._try_to_read(path))
             if not wrong:
                 for torn, why in left_out.items():
                     say(f"The checkpoint {torn} is left out: {why}.")
@@ -116,15 +116,15 @@ class Checkpoints:
             )
         return None
 
-    def _agree(self, wrong: str) -> str:
-        """What one of the ranks found wrong, or nothing."""
+    def _first_complaint(self, wrong: str) -> str:
+        """The complaint of one of the ranks, the same on all of them, or an empty string."""
         every = [wrong] * self.ranks
         if self.ranks > 1:
             dist.all_gather_object(every, wrong)
         return max(every)
 
-    def _misfit(self, path: Path) -> str:
-        """Why a checkpoint is not whole or not of this run, as far as `run.json` tells; or nothing."""
+    def _explain_misfit(self, path: Path) -> str:
+        """Why a checkpoint is damaged or of another run, as far as `run.json` tells, or an empty string."""
         try:
             about = json.loads((path / _RUN).read_text(encoding="utf-8"))
             short = [name for name, size in about["files"].items() if (path / name).stat().st_size < size]
@@ -136,11 +136,12 @@ class Checkpoints:
             there = about["identity"].get(name)
             if there != here:
                 return f"its {name.replace('_', ' ')} is {there!r}, here {here!r}"
-        if self.engine.opaque and about["ranks"] != self.ranks:
+        if self.engine.is_opaque and about["ranks"] != self.ranks:
             return f"{about['ranks']} ranks wrote it, and only as many can read it, not {self.ranks}"
         return ""
 
     def _try_to_read(self, path: Path) -> str:
+        """Load a checkpoint; returns why that failed, or an empty string."""
         try:
             self._read(path)
         except _ERRORS as error:
@@ -148,13 +149,13 @@ class Checkpoints:
         return ""
 
     def _read(self, path: Path) -> None:
-        if self.engine.opaque:
+        if self.engine.is_opaque:
             self.engine.read(path)
             return
         reader = FileSystemReader(path)
         saved = reader.read_metadata().state_dict_metadata
         own = [parameter for parameter, _ in self.engine.state()]
-        states = {self.names[parameter]: self._places(parameter, saved) for parameter in own}
+        states = {self.names[parameter]: self._empty_state_of(parameter, saved) for parameter in own}
         with torch.no_grad(), _silence():
             state = {"model": self.engine.plain.state_dict(), "optimizer": states}
             dcp.load(state, storage_reader=reader, no_dist=self.ranks == 1)
@@ -162,17 +163,17 @@ class Checkpoints:
             if states[self.names[parameter]]:
                 self.engine.set_state(parameter, states[self.names[parameter]])
 
-    def _places(self, parameter: nn.Parameter, saved: dict) -> dict[str, torch.Tensor | None]:
-        """Places for what was kept of a parameter: empty tensors as large as the checkpoint says, None for other values."""
+    def _empty_state_of(self, parameter: nn.Parameter, saved: dict) -> dict[str, torch.Tensor | None]:
+        """A parameter's state for DCP to fill: tensors as large as the checkpoint says, None for other values."""
         beginning = f"optimizer.{self.names[parameter]}."
         return {
-            key.removeprefix(beginning): self._place(parameter, about)
+            key.removeprefix(beginning): self._empty_like_saved(parameter, about)
             for key, about in saved.items()
             if key.startswith(beginning)
         }
 
-    def _place(self, parameter: nn.Parameter, about: object) -> torch.Tensor | None:
-        """Shared out as the parameter is, where it has its shape."""
+    def _empty_like_saved(self, parameter: nn.Parameter, about: object) -> torch.Tensor | None:
+        """An empty tensor as the checkpoint describes it, sharded as the parameter is where it has its shape; or None."""
         if not isinstance(about, TensorStorageMetadata):
             return None
         dtype = about.properties.dtype
@@ -185,7 +186,7 @@ class Checkpoints:
         if self.ranks > 1:
             dist.barrier()
 
-    def _not_written(self, error: Exception) -> CourseError:
+    def _explain_failed_write(self, error: Exception) -> CourseError:
         return CourseError(
             f"No checkpoint could be written to {self.folder} ({first_line(error)}); make "
             "room there. The one before it is whole."
@@ -193,7 +194,7 @@ class Checkpoints:
 
 
 def parameters_in(out: Path) -> dict[str, torch.Tensor]:
-    """By name those of the newest checkpoint of a run in `out`, whole, whichever ranks and strategy of torch's wrote it."""
+    """The whole parameters, by name, of the newest checkpoint of a run in `out`, which DeepSpeed did not write."""
     with tempfile.TemporaryDirectory() as folder, _silence():
         whole = Path(folder) / "whole.pt"
         dcp_to_torch_save(max((out / "checkpoints").glob("step-*[0-9]")), whole)
@@ -202,14 +203,14 @@ def parameters_in(out: Path) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Without DCP's warning that one process saves for itself, which is meant here."""
+    """A context without DCP's warning that one process saves for itself, which is meant here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield
 
 
 def _sync(folder: Path) -> dict[str, int]:
-    """Bytes of every file below it, by its name from there; they are on the disk when this returns."""
+    """Write all files below `folder` through to the disk; returns their bytes by their paths from there."""
     sizes = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb+") as file:

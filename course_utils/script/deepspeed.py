@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from course_utils.distributed.torchrun import announce
-from course_utils.script.engines import Engine, MakeOptimizer
+from course_utils.script.engines import Engine, OptimizerOf
 from course_utils.settings import set_variable, settings, variables
 
 _STATE = "deepspeed"  # the folder of DeepSpeed's files in a checkpoint
@@ -22,12 +22,12 @@ class DeepSpeed(Engine):
     it clips the gradients of an update, None for none.
     """
 
-    averages, opaque, casts_itself = True, True, True
+    averages = is_opaque = casts_itself = True
 
     def __init__(
         self,
         plain: nn.Module,
-        make_optimizer: MakeOptimizer,
+        optimizer_of: OptimizerOf,
         *,
         stage: int,
         precision: str,
@@ -35,7 +35,7 @@ class DeepSpeed(Engine):
         accumulation: int,
         clip_to: float | None,
     ):
-        library = _library()
+        library = _import_deepspeed()
         config = {
             "train_micro_batch_size_per_gpu": micro_batch,
             "gradient_accumulation_steps": accumulation,
@@ -49,19 +49,19 @@ class DeepSpeed(Engine):
             "steps_per_print": 10**9,
         }
         self.plain, self.clips = plain, clip_to is not None
-        self.model, self.optimizer, *_ = library.initialize(model=plain, optimizer=make_optimizer(plain), config=config)
+        self.model, self.optimizer, *_ = library.initialize(model=plain, optimizer=optimizer_of(plain), config=config)
 
     @contextmanager
     def around(self, is_last: bool) -> Iterator[None]:
         yield
         if not is_last:
-            self.model.step()  # which only counts, until the micro-batches of an update are complete
+            self.model.step()  # It only counts, until the micro-batches of an update are complete.
 
     def backward(self, loss: Tensor) -> None:
         self.model.backward(loss, scale_wrt_gas=False)  # else it divides by the number of micro-batches
 
     def clip(self, most: float) -> None:
-        """DeepSpeed does so in its own step."""
+        """Nothing: DeepSpeed clips in its own step."""
 
     def update(self, step: Callable[[], object]) -> None:
         self.model.step()
@@ -69,22 +69,22 @@ class DeepSpeed(Engine):
             self.norm = self.model.get_global_grad_norm()
 
     def write(self, folder: Path) -> None:
-        """Files of every rank in `folder`."""
+        """Write the files of every rank into `folder`."""
         self.model.save_checkpoint(str(folder), tag=_STATE, save_latest=False)
 
     def read(self, folder: Path) -> None:
-        """Go on from what as many ranks wrote there."""
+        """Load what as many ranks wrote into `folder`."""
         self.model.load_checkpoint(str(folder), tag=_STATE)
 
 
-def _library():
-    """DeepSpeed, told which device this is, and to keep what it notices on the way to itself."""
+def _import_deepspeed():
+    """DeepSpeed, which has been told the device, and to log errors alone."""
     set_variable("DS_ACCELERATOR", settings().device.type)  # else it looks for other devices, at length
     if not variables("LOCAL_RANK"):
         announce()
     import deepspeed
 
-    # An operator of inference that it would compile when ranks first talk to each other: a minute, with ninja and a C++ compiler.
+    # Else it compiles this operator of inference when ranks first talk to each other: a minute, with ninja and a C++ compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"deepspeed|torch\.distributed")

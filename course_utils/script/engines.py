@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import nn
@@ -10,30 +11,32 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from course_utils.memory.step.sharded import shard_blocks, share_state
+from course_utils.script.job import SHARDED, BatchSplit, Job
+from course_utils.script.optimizers import make_optimizer
 
-MakeOptimizer = Callable[[nn.Module], Optimizer]
+CLIP_TO = 1.0
+"""The norm to which the gradients of an update are clipped."""
+OptimizerOf = Callable[[nn.Module], Optimizer]
 
 
 class Engine:
-    """What trains a model in one process; a subclass shares that out over ranks.
+    """Trains a model in one process; a subclass shares that out over ranks.
 
-    `plain` is the module by its own names, `model` what is called. `averages`: the library takes the mean of the ranks'
-    gradients. `opaque`: the library keeps the state in a form of its own, so it writes and reads checkpoints itself, by `write`
-    and `read`, and nobody else counts its bytes. `casts_itself`: it needs no `torch.autocast` around the model. `norm` is that
-    of the last update's gradients before they were clipped, nan where they are not. `stateful` is the optimizer that keeps
-    this rank's state.
+    `plain` is the module by its own names, `model` what is called, `stateful` the optimizer that keeps this rank's state.
     """
 
-    averages, opaque, casts_itself = False, False, False
-    norm: torch.Tensor | float = math.nan
+    averages = False  # the library takes the mean of the ranks' gradients
+    is_opaque = False  # the library alone writes, reads and counts its state: it has methods `write` and `read`
+    casts_itself = False  # it needs no `torch.autocast` around the model
+    norm: torch.Tensor | float = math.nan  # of the last update's gradients before they were clipped, if they are
 
-    def __init__(self, plain: nn.Module, make_optimizer: MakeOptimizer):
+    def __init__(self, plain: nn.Module, optimizer_of: OptimizerOf):
         self.plain = self.model = plain
-        self.optimizer = self.stateful = make_optimizer(plain)
+        self.optimizer = self.stateful = optimizer_of(plain)
 
     @property
     def keeps_counts_on_device(self) -> bool:
-        """Whether step counts lie beside the parameters, as torch has them for what is fused or captured in a graph."""
+        """Whether step counts are on the parameters' device, where torch has them for fused and for captured updates."""
         return any(group.get("fused") or group.get("capturable") for group in self.optimizer.param_groups)
 
     def around(self, is_last: bool) -> AbstractContextManager:
@@ -70,8 +73,8 @@ class Ddp(Engine):
 
     averages = True
 
-    def __init__(self, plain: nn.Module, make_optimizer: MakeOptimizer):
-        super().__init__(plain, make_optimizer)
+    def __init__(self, plain: nn.Module, optimizer_of: OptimizerOf):
+        super().__init__(plain, optimizer_of)
         self.model = DistributedDataParallel(plain)
 
     def around(self, is_last: bool) -> AbstractContextManager:
@@ -81,8 +84,8 @@ class Ddp(Engine):
 class Zero1(Ddp):
     """DDP with `ZeroRedundancyOptimizer`: every rank updates its own share of the parameters (Rajbhandari et al. 2020)."""
 
-    def __init__(self, plain: nn.Module, make_optimizer: MakeOptimizer):
-        super().__init__(plain, lambda model: share_state(make_optimizer(model)))
+    def __init__(self, plain: nn.Module, optimizer_of: OptimizerOf):
+        super().__init__(plain, lambda model: share_state(optimizer_of(model)))
         self.stateful = self.optimizer.optim
 
 
@@ -92,7 +95,38 @@ class Fsdp2(Engine):
     averages, casts_itself = True, True
 
     def __init__(
-        self, plain: nn.Module, make_optimizer: MakeOptimizer, *, device: torch.device, halves: bool, replicas: int = 1
+        self,
+        plain: nn.Module,
+        optimizer_of: OptimizerOf,
+        *,
+        device: torch.device,
+        mixed_precision: bool,
+        replicas: int = 1,
     ):
-        shard_blocks(plain, device.type, replicas, halves=halves)
-        super().__init__(plain, make_optimizer)
+        shard_blocks(plain, device.type, replicas, halves=mixed_precision)
+        super().__init__(plain, optimizer_of)
+
+
+def make_engine(job: Job, split: BatchSplit, plain: nn.Module, device: torch.device) -> Engine:
+    """The engine that `job` names, around a model on `device`."""
+    optimizer_of = partial(make_optimizer, job.optimizer, lr=job.lr, options=job.options)
+    if job.strategy.startswith("deepspeed"):
+        from course_utils.script.deepspeed import DeepSpeed
+
+        engine = DeepSpeed(
+            plain,
+            optimizer_of,
+            stage=int(job.strategy[-1]),
+            precision=job.precision,
+            micro_batch=split.micro_batch,
+            accumulation=split.accumulation,
+            clip_to=CLIP_TO if job.clipping else None,
+        )
+    elif job.strategy in SHARDED:
+        mixed = job.precision == "autocast"
+        engine = Fsdp2(plain, optimizer_of, device=device, mixed_precision=mixed, replicas=job.replicas)
+    else:
+        engine = {"none": Engine, "ddp": Ddp, "zero1": Zero1}[job.strategy](plain, optimizer_of)
+    if job.compiled:
+        engine.model.compile()
+    return engine

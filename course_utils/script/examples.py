@@ -27,7 +27,7 @@ _PREPARED = "COURSE_EXAMPLES"
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows by number: `columns` as the model takes them, of each row its `weights` in the loss and its `tokens`.
+    """Rows by number: the `columns` of the model's batches, and for each row its `weights` in the loss and its `tokens`.
 
     `fixed` goes to the model with every batch; `key` tells these examples from others.
     """
@@ -46,8 +46,8 @@ class Examples:
         return {name: column[rows] for name, column in self.columns.items()} | self.fixed
 
     def hand_over(self, job: Job) -> dict[str, str]:
-        """Write them into the folder of `job`; the variables by which processes that train it find them there (`load`)."""
-        path = job.out / f"examples-{_key(job)}.pt"
+        """Write these into the folder of `job`; returns the variables by which processes that train it find them (`load`)."""
+        path = job.out / f"examples-{_key_of(job)}.pt"
         with replacing(path) as partial:
             torch.save(vars(self), partial)
         return {_PREPARED: str(path.absolute())}
@@ -76,20 +76,20 @@ class Order:
 
 def load(job: Job) -> tuple[Source, Examples]:
     """The model to be trained, and what it is trained on: as it was handed over to this process, or else prepared here."""
-    source = _source(job)
+    source = _find_source(job)
     path = Path(variables(_PREPARED).get(_PREPARED, ""))
-    if path.name == f"examples-{_key(job)}.pt":
+    if path.name == f"examples-{_key_of(job)}.pt":
         return source, Examples(**torch.load(path, mmap=True))  # ranks of one machine share this memory
-    return source, _task(job, source) if job.data is None else _text(job, source)
+    return source, _load_task(job, source) if job.data is None else _read_text(job, source)
 
 
-def _key(job: Job) -> str:
-    """Tells jobs apart that do not train on the same examples."""
+def _key_of(job: Job) -> str:
+    """A word that tells jobs apart which do not train on the same examples."""
     fields = (job.model, job.data, job.tokenizer, job.weights, job.sequence, job.packed)
     return hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
 
 
-def _task(job: Job, source: Source) -> Examples:
+def _load_task(job: Job, source: Source) -> Examples:
     """The course's own task at the settings' scale: which package does a function come from?"""
     functions = data.load_functions()
     train = functions["train"].select(range(min(settings().scale.train_rows, len(functions["train"]))))
@@ -100,7 +100,7 @@ def _task(job: Job, source: Source) -> Examples:
     return Examples(columns, weights, columns["attention_mask"].sum(1), {}, "the course's own task")
 
 
-def _source(job: Job) -> Source:
+def _find_source(job: Job) -> Source:
     if job.model:
         source = source_of(job.model)
     else:
@@ -124,9 +124,9 @@ def _source(job: Job) -> Source:
     return source
 
 
-def _text(job: Job, source: Source) -> Examples:
-    documents, key = _documents(job.data)
-    encode, vocabulary = _tokenizer(tokenizer_of(job))
+def _read_text(job: Job, source: Source) -> Examples:
+    documents, key = _read_documents(job.data)
+    encode, vocabulary = _load_tokenizer(tokenizer_of(job))
     if vocabulary > source.config.vocab_size:
         raise CourseError(
             f"The tokenizer has {vocabulary} entries, but {job.model} only {source.config.vocab_size}; give another --tokenizer."
@@ -149,7 +149,7 @@ def tokenizer_of(job: Job) -> str | Path:
     return job.tokenizer or job.weights or models.tokenizer_beside(job.model) or "bytes"
 
 
-def _documents(path: Path) -> tuple[list[str], str]:
+def _read_documents(path: Path) -> tuple[list[str], str]:
     """Texts, and what tells this file from others: of `.jsonl` the field `text`, of others what blank lines part."""
     try:
         whole = path.read_text(encoding="utf-8")
@@ -172,7 +172,7 @@ def _documents(path: Path) -> tuple[list[str], str]:
     return texts, hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
-def _tokenizer(name: str | Path) -> tuple[Callable[[str], list[int]], int]:
+def _load_tokenizer(name: str | Path) -> tuple[Callable[[str], list[int]], int]:
     """A function from a text to its tokens, and how many kinds there are."""
     if name == "bytes":
         return lambda text: list((text + "\n").encode()), 256

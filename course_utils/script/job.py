@@ -1,4 +1,4 @@
-"""What `course train` is asked for, and what of it goes together. Imports no torch: the command's help is made of it."""
+"""The settings of `course train`, and which exclude each other. Imports no torch: the command's help is made of it."""
 
 import json
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ def flag_of(name: str) -> str:
 
 
 def _field(default: Any, what: str, same: bool = False) -> Any:
-    """A field with its default, and what the help of its flag says; `same`: it decides parameters and batches."""
+    """A field with its default and the help of its flag; `same`: it decides parameters and batches."""
     return field(default=default, metadata={"help": what, "same": same})
 
 
 def _as_planned(name: str, same: bool = False) -> Any:
-    """A field that is the recipe's: the same words, the same default."""
+    """The field `name` of `Recipe`, with its help and its default."""
     recipe_field = Recipe.__dataclass_fields__[name]
     return _field(recipe_field.default, recipe_field.metadata["help"], same)
 
@@ -148,19 +148,19 @@ class Job:
             )
 
     def split(self, world_size: int) -> "BatchSplit":
-        """An update's examples among this many ranks. Raises `CourseError` where they do not divide."""
+        """The split of an update's examples over `world_size` ranks. Raises `CourseError` where they do not divide."""
         return BatchSplit(self, world_size)
 
     @property
     def identity(self) -> dict:
-        """What must be the same for a run to go on from a checkpoint."""
+        """The settings that must be those of a checkpoint for a run to go on from it."""
         values = {setting.name: getattr(self, setting.name) for setting in fields(self) if setting.metadata.get("same")}
         # Nothing else can read DeepSpeed's checkpoints.
         values["engine"] = self.strategy if self.strategy.startswith("deepspeed") else "torch"
         return json.loads(json.dumps(values, default=str))
 
     def flags(self) -> list[str]:
-        """The command line that asks for this."""
+        """The command line of this job."""
         words = []
         for setting in fields(self):
             value, flag = getattr(self, setting.name), flag_of(setting.name)
@@ -175,7 +175,7 @@ class Job:
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """How an update's examples are split: each of `world_size` ranks takes `accumulation` micro-batches of `micro_batch`."""
+    """The split of an update's examples: each of `world_size` ranks takes `accumulation` micro-batches of `micro_batch`."""
 
     job: Job
     world_size: int
@@ -205,13 +205,13 @@ class BatchSplit:
         return self.job.batch // self.world_size // self.micro_batch
 
     def micro_batches(self, rows: list[int], rank: int) -> list[list[int]]:
-        """Those of a rank, from the numbers of an update's examples."""
+        """A rank's micro-batches, from the numbers of an update's examples."""
         own = rows[self.job.batch // self.world_size * rank :][: self.job.batch // self.world_size]
         return [own[i : i + self.micro_batch] for i in range(0, len(own), self.micro_batch)]
 
     @property
     def recipe(self) -> Recipe:
-        """What `course plan` calls this. The model is built by it, and the bytes of a step are predicted from it."""
+        """This job for `course plan`: the model is built by it, and the bytes of a step are predicted from it."""
         from course_utils.script.optimizers import kind_of
 
         job, kind = self.job, kind_of(self.job.optimizer)

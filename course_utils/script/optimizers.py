@@ -15,19 +15,13 @@ from course_utils.optim import ChainedOptimizer, hidden_matrices
 
 _BY_ELEMENT = {"SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "RMSProp"}
 _BY_ELEMENT |= {"Adagrad", "AdaGrad", "Adadelta", "ASGD", "Rprop"}
-_NOT_HERE = {
-    "LBFGS",
-    "SparseAdam",
-    "GaLore",
-    "APOLLO",
-    "adamw4bit",
-    "Optimizer",
-}  # they ask for more than parameters and a rate
+# These need more than parameters and a rate.
+_NOT_HERE = {"LBFGS", "SparseAdam", "GaLore", "APOLLO", "adamw4bit", "Optimizer"}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """An optimizer by name: `make_optimizer(parameters, **arguments)`. `recipe` predicts its bytes, None where nothing does.
+    """What an optimizer's name stands for: `make_optimizer(parameters, **arguments)`; `recipe` predicts its bytes.
 
     `by_element`: every element is updated from its own gradient and state alone, so parts of a tensor can be updated apart.
     """
@@ -40,9 +34,9 @@ class Kind:
 
 
 def kind_of(name: str) -> Kind:
-    """What is behind a name. Raises `CourseError` for one that makes no optimizer here."""
+    """What `name` stands for. Raises `CourseError` for a name that makes no optimizer here."""
     if name == "muon":
-        return Kind(_muon, {}, False, False, None)
+        return Kind(_make_muon, {}, False, False, None)
     spec = OPTIMIZERS.get(name, Spec(name))
     room, _, class_name = spec.path.replace("torch.optim.", "torch.").partition(".")
     place = {"torch": torch.optim, "course": optim}.get(room)
@@ -73,7 +67,7 @@ def _is_optimizer(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
 
 
-def _muon(model: nn.Module, lr: float, **options) -> ChainedOptimizer:
+def _make_muon(model: nn.Module, lr: float, **options) -> ChainedOptimizer:
     """Muon for the hidden matrices, with updates as large as AdamW's (Liu et al. 2025), and AdamW for all else."""
     if not hasattr(torch.optim, "Muon"):
         raise CourseError(f"torch {torch.__version__} has no Muon; install torch 2.9 or later.")

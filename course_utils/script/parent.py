@@ -15,7 +15,7 @@ _NAME = "COURSE_PARENT"
 def end_with_parent() -> None:
     """End this process within a second after its parent, however that ends: else it would go on, and hold its ports.
 
-    An agent that `end_with_beginner` looks after says by a variable who it is: it may have ended before its rank could ask.
+    An agent that `end_with_starter` watches names itself in a variable: it may have ended before its rank looks for its parent.
     """
     parent = int(variables(_NAME).get(_NAME, os.getppid()))
 
@@ -27,13 +27,13 @@ def end_with_parent() -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
-def end_with_beginner() -> None:
-    """End this process after the one that began it by `launch.start`; its parent may be the server that it is forked from."""
+def end_with_starter() -> None:
+    """End this process after the one that started it by `launch.start`; its parent may be the server that forked it."""
     set_variable(_NAME, str(os.getpid()))
-    beginner = parent_process().sentinel
+    starter = parent_process().sentinel
 
     def look() -> None:
-        wait([beginner])
+        wait([starter])
         os._exit(1)
 
     threading.Thread(target=look, daemon=True).start()

@@ -39,7 +39,7 @@ class ThisRank:
 
 
 def this_rank() -> ThisRank:
-    """As the environment says, or as a process group that stands."""
+    """Which rank this process is, by the process group that stands or else by the environment."""
     env = variables("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
     local = int(env.get("LOCAL_RANK", torch.cuda.current_device() if torch.cuda.is_available() else 0))
     if dist.is_initialized():
@@ -52,7 +52,7 @@ def this_rank() -> ThisRank:
 
 @contextmanager
 def joined(here: ThisRank) -> Iterator[None]:
-    """Inside, the process group stands, unless this process is alone or it stood already."""
+    """A context in which the process group stands; one that stood already stays, and a process alone has none."""
     if here.world_size == 1 or dist.is_initialized():
         yield
         return
@@ -76,7 +76,7 @@ def sum_over_ranks(value: float, device: torch.device) -> float:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Inside, no other process works in this folder; one that is about to end is waited for. Raises `CourseError`."""
+    """A context in which no other process works in `folder`; waits for one that is about to end. Raises `CourseError`."""
     try:
         import fcntl
     except ModuleNotFoundError:  # Windows has no such locks

@@ -12,10 +12,8 @@ import torch
 from torch import nn
 
 from course_utils.errors import CourseError, require_count
-from course_utils.files import read_json, write_json
-from course_utils.hardware import calibrate
 from course_utils.hardware.operators import OperatorWatch
-from course_utils.memory import distinct_bytes, estimate
+from course_utils.memory import distinct_bytes
 from course_utils.memory.planning.command import FRESH_ADDRESSES
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.workload import Workload
@@ -24,19 +22,19 @@ from course_utils.models import pretrained
 from course_utils.optim import schedules
 from course_utils.script import rank
 from course_utils.script.checkpoints import Checkpoints
-from course_utils.script.engines import Ddp, Engine, Fsdp2, Zero1
+from course_utils.script.engines import CLIP_TO, Engine, make_engine
 from course_utils.script.examples import Examples, Order, load, tokenizer_of
-from course_utils.script.job import FREE, SHARDED, BatchSplit, Job
+from course_utils.script.expectation import Expectation
+from course_utils.script.job import FREE, BatchSplit, Job
 from course_utils.script.loggers import LOGGERS, Logger
-from course_utils.script.optimizers import make_optimizer
+from course_utils.script.meter import Meter, UpdateLog
 from course_utils.script.parent import end_with_parent
 from course_utils.script.rank import ThisRank
 from course_utils.units import format_bytes
 
-_HALVES = {"autocast": torch.bfloat16, "fp16": torch.float16}
+_AUTOCAST_DTYPES = {"autocast": torch.bfloat16, "fp16": torch.float16}
 _SEED_OF_UPDATE = 2**20  # the number of the random state in which parameters are updated, above any micro-batch's
-_CLIP_TO = 1.0  # the norm of the gradients
-_MEASURED_UPDATE = 2  # the update, of those of this process, whose memory is measured: the state is there by then
+_MEASURED_UPDATE = 2  # of this process's updates, the one whose memory is measured: the state is there by then
 
 
 @dataclass
@@ -90,7 +88,7 @@ def train(
 
 
 def prepare(job: Job, world_size: int) -> tuple[BatchSplit, Source, Examples]:
-    """All that can be looked at before ranks meet: how a batch is split, the model, its examples, and the folder, which is made.
+    """Check what can be checked before ranks meet, and make the folder; returns how a batch is split, the model, its examples.
 
     Raises `CourseError`.
     """
@@ -106,7 +104,7 @@ def prepare(job: Job, world_size: int) -> tuple[BatchSplit, Source, Examples]:
 
 @contextmanager
 def naming_files(folder: Path) -> Iterator[None]:
-    """Errors of files in `folder`, and of a disk that is full, as one sentence."""
+    """A context in which an error of a file in `folder`, or of a full disk, becomes a `CourseError`."""
     try:
         yield
     except OSError as error:
@@ -117,32 +115,8 @@ def naming_files(folder: Path) -> Iterator[None]:
         ) from error
 
 
-@dataclass
-class Expectation:
-    """What is worked out before the ranks meet: the predicted peak, and what this machine can compute in a second."""
-
-    peak: int | None = None
-    flops: float | None = None
-
-    @classmethod
-    def of(cls, job: Job, split: BatchSplit, source: Source, device: torch.device) -> "Expectation":
-        path = job.out / "known.json"
-        if job.quick:
-            return cls()
-        key = f"{split.recipe} of {source.key} in {job.precision} on {device.type}, {torch.get_num_threads()} threads"
-        stored = read_json(path) or {}
-        if stored.get("asked") == key:
-            return cls(stored["peak"], stored["flops"])
-        peak = estimate(source, split.recipe).peak if split.is_predictable else None
-        name = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
-        flops = None if job.precision == "fp64" else calibrate([name], exchange=False).flops[name]
-        expected = cls(peak, flops)
-        write_json(path, {"asked": key, **vars(expected)})
-        return expected
-
-
 class TrainingLoop:
-    """The updates of a job as one rank makes them, each a step; what is needed was prepared before."""
+    """Makes the updates of a job on one rank, each a step; what they need was prepared before."""
 
     def __init__(
         self,
@@ -160,15 +134,15 @@ class TrainingLoop:
         self.loggers, self.say, self.progress = loggers, say, progress
         self.device = here.device
         self.order = Order(len(examples), job.batch, job.seed)
-        self.engine = self._make_engine(self._make_model(source))
+        self.engine = make_engine(job, split, self._make_model(source), self.device)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=job.precision == "fp16")
         identity = {**job.identity, "data": examples.key}
         self.checkpoints = Checkpoints(job.out / "checkpoints", self.engine, identity, job.keep)
-        self.update_log = _UpdateLog(job.out / "reached") if here.rank == 0 else None
+        self.update_log = UpdateLog(job.out) if here.rank == 0 else None
         self.flops, self.peak = 0, None
 
     def run(self) -> Result:
-        """From where the newest checkpoint stands to the end."""
+        """Make the updates from the newest checkpoint on to the last."""
         with self.begun() as first:
             step = first
             while step < self.job.steps:
@@ -189,9 +163,9 @@ class TrainingLoop:
 
     @contextmanager
     def begun(self) -> Iterator[int]:
-        """Yields how many updates have been made; inside, `next` makes more."""
+        """Yields the number of updates made before; inside, `next` makes more."""
         self.first = self._resume()
-        self.meter = _Meter()
+        self.meter = Meter()
         from tqdm.auto import tqdm
 
         is_seen = self.progress and not self.here.rank
@@ -200,10 +174,10 @@ class TrainingLoop:
             yield self.first
 
     def next(self, step: int) -> int:
-        """The update after update `step`, with all that goes with it; returns its number."""
+        """Make the update after update `step`, log it and save it where that is due; returns its number."""
         if self.here.rank == 0:
             self.update_log.note(step + 1)
-        can_measure = self.here.rank == 0 and not self.job.quick and not self.engine.opaque
+        can_measure = self.here.rank == 0 and not self.job.quick and not self.engine.is_opaque
         measured = can_measure and step == self.first + _MEASURED_UPDATE - 1
         loss, norm = self._measure_update(step) if measured else self._update(step)
         self.meter.pending[step] = loss
@@ -225,56 +199,29 @@ class TrainingLoop:
         model = Workload(source, self.split.recipe).make_model().to(self.device)
         return model.double() if job.precision == "fp64" else model
 
-    def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return make_optimizer(self.job.optimizer, model, self.job.lr, self.job.options)
-
-    def _make_engine(self, plain: nn.Module) -> Engine:
-        job, make = self.job, self._make_optimizer
-        if job.strategy.startswith("deepspeed"):
-            from course_utils.script.deepspeed import DeepSpeed
-
-            engine = DeepSpeed(
-                plain,
-                make,
-                stage=int(job.strategy[-1]),
-                precision=job.precision,
-                micro_batch=self.split.micro_batch,
-                accumulation=self.split.accumulation,
-                clip_to=_CLIP_TO if job.clipping else None,
-            )
-        elif job.strategy in SHARDED:
-            engine = Fsdp2(plain, make, device=self.device, halves=job.precision == "autocast", replicas=job.replicas)
-        else:
-            engine = {"none": Engine, "ddp": Ddp, "zero1": Zero1}[job.strategy](plain, make)
-        if job.compiled:
-            engine.model.compile()
-        return engine
-
     def _resume(self) -> int:
+        """Load the newest checkpoint, if there is one; returns after which update the run goes on."""
         about = self.checkpoints.load(self.say) or {"step": 0, "more": {"flags": {}}}
         step, more = about["step"], about["more"]
         if step and self.scaler.is_enabled():
             self.scaler.load_state_dict(more["scaler"])
         for name, before in more["flags"].items():
-            if self._flags()[name] != before:
-                self.say(f"From here on {name.replace('_', ' ')} is {self._flags()[name]} instead of {before}.")
+            if self._free_flags()[name] != before:
+                self.say(f"From here on {name.replace('_', ' ')} is {self._free_flags()[name]} instead of {before}.")
         if self.update_log is not None and self.update_log.last and step < self.job.steps:
-            again = range(step + 1, self.update_log.last + 1)
-            several = f"updates {step + 1} to {self.update_log.last} are" if again else "none is"
-            self.say(
-                f"Goes on after update {step}; {f'update {step + 1} is' if len(again) == 1 else several} computed again."
-            )
+            again = _describe_updates(step + 1, self.update_log.last)
+            self.say(f"Goes on after update {step}; {again} computed again.")
         return step
 
     def _save(self, step: int) -> None:
-        self.checkpoints.save(step, {"scaler": self.scaler.state_dict(), "flags": self._flags()})
+        self.checkpoints.save(step, {"scaler": self.scaler.state_dict(), "flags": self._free_flags()})
 
-    def _flags(self) -> dict:
-        """What a run may change on its way, and says so."""
+    def _free_flags(self) -> dict:
+        """The flags that a run may change on its way, which it says."""
         return {name: getattr(self.job, name) for name in FREE}
 
     def _update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
-        """One update: this rank's part of the loss, and the norm of the gradients where they are clipped."""
+        """Make an update; returns this rank's part of the loss, and the norm of the gradients where they are clipped."""
         job, split, engine, examples = self.job, self.split, self.engine, self.examples
         rows = self.order[step]
         total = examples.weights[rows].sum().item()
@@ -296,8 +243,8 @@ class TrainingLoop:
         self._seed(step, _SEED_OF_UPDATE)
         if job.clipping:
             self.scaler.unscale_(engine.optimizer)
-            engine.clip(_CLIP_TO)
-        factor = _factor(job, step)
+            engine.clip(CLIP_TO)
+        factor = _learning_rate_factor(job, step)
         for group in engine.optimizer.param_groups:
             group["lr"] = job.lr * factor
         engine.update(partial(self.scaler.step, engine.optimizer))
@@ -307,7 +254,7 @@ class TrainingLoop:
     def _seed(self, step: int, micro: int) -> None:
         """A seed of its own for each micro-batch, the same on whatever rank it is computed.
 
-        As `torch.manual_seed`, which notes a whole stack for each kind of device that is not in use, and never forgets it.
+        Not by `torch.manual_seed`: for each kind of device that is not in use, it stores a stack trace and never frees it.
         """
         mixed = self.job.seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + micro * 0x94D049BB133111EB
         seed = mixed % 2**63
@@ -316,7 +263,7 @@ class TrainingLoop:
             torch.cuda.manual_seed(seed)
 
     def _measure_update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
-        """One update, and the allocator's peak of it."""
+        """Make an update, and note the allocator's peak."""
         engine, allocator = self.engine, allocator_of(self.device)
         states = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
         whole = [*engine.plain.parameters(), *engine.plain.buffers(), *states]
@@ -327,7 +274,7 @@ class TrainingLoop:
         return made
 
     def _watch(self) -> AbstractContextManager[OperatorWatch | None]:
-        """Counts the operations of the first micro-batch: every other has as many."""
+        """A context that counts the operations of the first micro-batch: every other has as many."""
         is_needless = self.flops or self.job.compiled or self.here.rank or self.job.quick
         return nullcontext() if is_needless else OperatorWatch()
 
@@ -335,10 +282,10 @@ class TrainingLoop:
         return {name: v.to(self.device) if isinstance(v, torch.Tensor) else v for name, v in batch.items()}
 
     def _autocast(self):
-        halves = _HALVES.get(self.job.precision)
-        if halves is None or self.engine.casts_itself:
+        dtype = _AUTOCAST_DTYPES.get(self.job.precision)
+        if dtype is None or self.engine.casts_itself:
             return nullcontext()
-        return torch.autocast(self.device.type, halves)
+        return torch.autocast(self.device.type, dtype)
 
     def _log_row(self, step: int, norm: torch.Tensor | float) -> None:
         """Tell the loggers and the bar about the updates since the last row; `step` is the newest, `norm` its gradients'."""
@@ -352,7 +299,7 @@ class TrainingLoop:
         values = {
             "attempt": self.update_log.attempts if self.update_log else 0,
             "loss": mean,
-            "lr": job.lr * _factor(job, step),
+            "lr": job.lr * _learning_rate_factor(job, step),
             "gradient_norm": float(norm) if job.clipping else None,
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
@@ -378,48 +325,14 @@ class TrainingLoop:
         self.say("; ".join(words) + ".")
 
 
-def last_update_begun(folder: Path) -> int:
-    """Which update of the run in this folder was at work last, 0 before the first."""
-    try:
-        return int((folder / "reached").read_text(encoding="ascii").split()[0])
-    except (OSError, IndexError):
-        return 0
-
-
-class _UpdateLog:
-    """A file that tells the process that takes a run up which update was at work last, and how often it was taken up."""
-
-    def __init__(self, path: Path):
-        path.touch()
-        self.file = path.open("r+", encoding="ascii")
-        self.last, self.attempts = map(int, self.file.read().split() or (0, 0))
-        self.attempts += 1
-
-    def note(self, number: int) -> None:
-        """Update `number` is at work; it is written down before it is computed."""
-        self.file.seek(0)
-        self.file.write(f"{number:>12} {self.attempts:>8}")
-        self.file.flush()
-
-
-class _Meter:
-    """Losses of the updates so far, and tokens and seconds of the rows about them."""
-
-    def __init__(self):
-        self.begun = self.row_begun = time.perf_counter()
-        self.pending: dict[int, torch.Tensor] = {}  # losses of updates about which there is no row yet
-        self.losses: dict[int, float] = {}
-        self.rows: list[tuple[int, float]] = []  # tokens and seconds
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second, without the first row, which warms up, where there are others; nan before any."""
-        tokens, seconds = map(sum, zip(*(self.rows[1:] or self.rows or [(0, float("nan"))]), strict=True))
-        return tokens / seconds
-
-
-def _factor(job: Job, step: int) -> float:
-    """Of the learning rate at an update counted from 0. A warm-up of w updates ends at the w-th, and begins above 0."""
+def _learning_rate_factor(job: Job, step: int) -> float:
+    """The factor on `lr` at an update counted from 0. A warm-up of w updates begins above 0 and ends at the w-th."""
     if step < job.warmup:
         return (step + 1) / job.warmup
     return schedules.cosine(step - job.warmup, job.steps - job.warmup, floor=job.floor)
+
+
+def _describe_updates(first: int, last: int) -> str:
+    if last < first:
+        return "none is"
+    return f"update {first} is" if last == first else f"updates {first} to {last} are"

@@ -135,9 +135,9 @@ def test_torchrun_takes_no_flag_of_a_run_for_one_of_its_own(job, tmp_path, torch
 def test_a_run_on_ranks_tokenizes_once(job, what, tmp_path, monkeypatch, torchrun_is_caught):
     """The process that becomes torchrun does, and not its ranks; a rank that is started by hand does so itself."""
     own = {**job, "strategy": "ddp"} if what == "text" else {"batch": 4, "sequence": 16, "strategy": "ddp"}
-    tokenize, made = (examples, "_text") if what == "text" else (examples.data, "tokenize")
-    plain, calls = getattr(tokenize, made), []
-    monkeypatch.setattr(tokenize, made, lambda *arguments: calls.append(arguments) or plain(*arguments))
+    module, name = (examples, "tokenizer_of") if what == "text" else (examples.data, "tokenize")
+    tokenize, calls = getattr(module, name), []
+    monkeypatch.setattr(module, name, lambda *arguments: calls.append(arguments) or tokenize(*arguments))
     with pytest.raises(BecameTorchrunError) as became:
         main(["train", *flags(own, tmp_path), "--ranks", "2"])
     assert len(calls) == 1

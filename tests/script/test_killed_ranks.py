@@ -15,7 +15,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 from course_utils.distributed import RankError, launch
 from course_utils.memory.planning.command import FRESH_ADDRESSES
 from course_utils.script import checkpoints
-from course_utils.script.run import last_update_begun
+from course_utils.script.meter import last_update_begun
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ import pytest
 import torch
 from small_job import SIZES, written
 
-from course_utils.script import Job, train
-from course_utils.script import run as loop
+from course_utils.script import Job, expectation, train
+from course_utils.script.examples import load
 from course_utils.script.loggers import CsvLogger, TensorBoardLogger
 
 
-class Kept:
+class RowsByStep:
     def __init__(self):
         self.rows, self.is_closed = {}, False
 
@@ -34,7 +34,7 @@ def job(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(job, tmp_path_factory):
     """A run, its folder, and what a logger of our own was given."""
-    folder, own = tmp_path_factory.mktemp("run"), Kept()
+    folder, own = tmp_path_factory.mktemp("run"), RowsByStep()
     return train(Job(**job, out=folder), loggers=[own], say=len), folder, own
 
 
@@ -69,11 +69,11 @@ def test_flops_are_those_of_the_operators(run):
 def test_a_rate_is_of_its_precision_and_its_device(job, tmp_path, monkeypatch):
     """The file in the run's folder is read only for what it was measured for."""
     measured = iter(range(1, 9))
-    monkeypatch.setattr(loop, "calibrate", lambda names, **_: SimpleNamespace(flops={names[0]: next(measured)}))
+    monkeypatch.setattr(expectation, "calibrate", lambda names, **_: SimpleNamespace(flops={names[0]: next(measured)}))
 
     def rate(precision, device):
         settings = Job(**{**job, "precision": precision, "compiled": True}, out=tmp_path)  # which nothing predicts
-        return loop.Expectation.of(settings, settings.split(1), loop.load(settings)[0], torch.device(device)).flops
+        return expectation.Expectation.of(settings, settings.split(1), load(settings)[0], torch.device(device)).flops
 
     assert [rate("fp32", "cpu"), rate("fp32", "cpu")] == [1, 1]
     assert [rate("autocast", "cpu"), rate("autocast", "cuda"), rate("fp32", "cuda")] == [2, 3, 4]
