@@ -18,7 +18,7 @@ SIZES = {
 }
 
 
-def written(folder: Path) -> dict:
+def write_small_model(folder: Path) -> dict:
     """The model's configuration and a text of functions in `folder`, as fields of a job."""
     config = models.configuration("llama", **SIZES)
     (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
@@ -34,16 +34,16 @@ def parameters(engine) -> dict[str, torch.Tensor]:
     return {name: (t.full_tensor() if hasattr(t, "full_tensor") else t).clone() for name, t in state.items()}
 
 
-def trained(fields: dict) -> tuple[dict[str, torch.Tensor], dict[int, float], list[str]]:
+def run_job(fields: dict) -> tuple[dict[str, torch.Tensor], dict[int, float], list[str]]:
     """Parameters after training, this rank's losses, and what was said."""
     lines = []
     result = train(Job(**fields), say=lines.append)
     return parameters(result.engine), result.losses, lines
 
 
-def each_trained(jobs: dict[str, dict]) -> dict[str, tuple]:
+def run_jobs(jobs: dict[str, dict]) -> dict[str, tuple]:
     """The same of several jobs, one after the other: so that they share the start of their ranks."""
-    return {name: trained(fields) for name, fields in jobs.items()}
+    return {name: run_job(fields) for name, fields in jobs.items()}
 
 
 def largest_difference(state: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:

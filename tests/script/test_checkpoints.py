@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from small_job import each_trained, largest_difference, trained, written
+from small_job import largest_difference, run_job, run_jobs, write_small_model
 
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
@@ -14,14 +14,14 @@ from course_utils.script import Job, rank, train
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     more = {"precision": "fp64", "steps": 6, "save_every": 2, "micro_batch": 3, "keep": 5, "quick": True}
-    return {**written(tmp_path_factory.mktemp("job")), **more}
+    return {**write_small_model(tmp_path_factory.mktemp("job")), **more}
 
 
 @pytest.fixture(scope="module")
 def whole(job, tmp_path_factory):
     """An undisturbed run in one process: its parameters, and its folder with three checkpoints."""
     folder = tmp_path_factory.mktemp("whole")
-    return trained({**job, "out": folder})[0], folder
+    return run_job({**job, "out": folder})[0], folder
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def folder(whole, tmp_path):
 
 
 def test_a_run_goes_on_as_if_it_had_never_stopped(job, whole, folder):
-    state, losses, lines = trained({**job, "out": folder})
+    state, losses, lines = run_job({**job, "out": folder})
     assert largest_difference(state, whole[0]) == 0
     assert sorted(losses) == [5, 6]
     assert lines[0] == "Goes on after update 4; updates 5 to 6 are computed again."
@@ -41,10 +41,10 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(job, whole, folder):
 
 def test_every_strategy_goes_on(job, tmp_path):
     jobs = {name: {**job, "strategy": name, "out": tmp_path / name} for name in ("ddp", "zero1", "fsdp2")}
-    first, _ = launch(each_trained, 2, jobs)
+    first, _ = launch(run_jobs, 2, jobs)
     for name in jobs:
         shutil.rmtree(tmp_path / name / "checkpoints" / "step-00000006")
-    again, _ = launch(each_trained, 2, jobs)
+    again, _ = launch(run_jobs, 2, jobs)
     for name in jobs:
         assert largest_difference(again[name][0], first[name][0]) == 0
         assert sorted(again[name][1]) == [5, 6]
@@ -56,10 +56,10 @@ def test_every_strategy_goes_on(job, tmp_path):
 )
 def test_it_goes_on_with_other_ranks_and_another_strategy(job, whole, folder, strategy, ranks):
     shutil.rmtree(folder / "checkpoints" / "step-00000004")
-    state = launch(trained, ranks, {**job, "strategy": strategy, "out": folder})
+    state = launch(run_job, ranks, {**job, "strategy": strategy, "out": folder})
     assert largest_difference(state[0][0], whole[0]) < 1e-10
     shutil.rmtree(folder / "checkpoints" / "step-00000006")  # and back, from update 4 of these ranks
-    assert largest_difference(trained({**job, "out": folder})[0], whole[0]) < 1e-10
+    assert largest_difference(run_job({**job, "out": folder})[0], whole[0]) < 1e-10
 
 
 # A name in the checkpoint's folder, what is done to it, and what is said of it.
@@ -83,7 +83,7 @@ TORN = {
 def test_a_torn_checkpoint_is_named_and_the_one_before_it_taken(job, whole, folder, name):
     file, tear, words = TORN[name]
     tear(folder / "checkpoints" / "step-00000004" / file)
-    state, losses, lines = trained({**job, "out": folder})
+    state, losses, lines = run_job({**job, "out": folder})
     assert "step-00000004 is left out: " in lines[0]
     assert words in lines[0]
     assert sorted(losses) == [3, 4, 5, 6]
@@ -110,12 +110,12 @@ def test_a_checkpoint_of_another_run_is_refused(job, folder):
 
 
 def test_what_is_changed_on_the_way_is_said(job, folder):
-    _, _, lines = trained({**job, "lr": 0.5, "steps": 8, "out": folder})
+    _, _, lines = run_job({**job, "lr": 0.5, "steps": 8, "out": folder})
     assert lines[:2] == ["From here on steps is 8 instead of 6.", "From here on lr is 0.5 instead of 0.001."]
 
 
 def test_fewer_steps_than_were_made_change_nothing(job, whole, folder):
-    state, losses, lines = trained({**job, "steps": 3, "out": folder})
+    state, losses, lines = run_job({**job, "steps": 3, "out": folder})
     assert (losses, lines[-1]) == ({}, "All 4 updates are already done; increase --steps to continue.")
 
 
@@ -126,7 +126,7 @@ def test_two_runs_do_not_work_in_one_folder(job, tmp_path, monkeypatch):
 
 
 def test_only_the_newest_are_kept(job, tmp_path):
-    trained({**job, "keep": 2, "out": tmp_path})
+    run_job({**job, "keep": 2, "out": tmp_path})
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
 
 
@@ -134,7 +134,7 @@ def test_what_was_being_written_when_a_run_ended_is_cleared_away(job, folder):
     partial = folder / "checkpoints" / "step-00000005.partial"
     partial.mkdir()
     (partial / "__0_0.distcp").write_bytes(b"half")
-    trained({**job, "out": folder})
+    run_job({**job, "out": folder})
     assert not partial.exists()
 
 
@@ -150,16 +150,16 @@ def test_a_place_that_cannot_be_written_is_said(job, tmp_path):
 def test_the_state_of_any_optimizer_is_kept(job, name, tmp_path):
     """Codes and codebooks of 8 bits, factors, step counts that are Python's numbers."""
     own = {**job, "optimizer": name, "precision": "fp32", "batch": 6, "options": {}, "out": tmp_path}
-    first, _, _ = trained(own)
+    first, _, _ = run_job(own)
     shutil.rmtree(tmp_path / "checkpoints" / "step-00000006")
-    again, losses, _ = trained(own)
+    again, losses, _ = run_job(own)
     assert sorted(losses) == [5, 6]
     assert largest_difference(again, first) == 0
 
 
 def test_the_scale_of_the_loss_is_kept(job, tmp_path):
     own = {**job, "precision": "fp16", "out": tmp_path}
-    trained(own)
+    run_job(own)
     stored = json.loads((tmp_path / "checkpoints" / "step-00000004" / "run.json").read_text(encoding="utf-8"))
     assert stored["more"]["scaler"]["scale"] == 2.0**16
     assert stored["more"]["scaler"]["_growth_tracker"] == 4
@@ -177,6 +177,6 @@ def test_good_ones_are_not_dropped_for_torn_ones_of_later_updates(job, folder):
     (folder / "checkpoints" / "step-00000004" / ".metadata").unlink()
     with pytest.raises(KeyboardInterrupt):
         train(Job(**{**job, "save_every": 3, "keep": 1, "log_every": 1}, out=folder), loggers=[Ends()], say=[].append)
-    _, losses, lines = trained({**job, "out": folder})
+    _, losses, lines = run_job({**job, "out": folder})
     assert min(losses) == 4
     assert "Goes on after update 3" in lines[-2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from processes import COURSE, PATIENCE, TORCHRUN, awaited, flags, parameters_in, started
-from small_job import largest_difference, trained, written
+from small_job import largest_difference, run_job, write_small_model
 
 from course_utils.cli import main
 from course_utils.script import Job, examples
@@ -15,12 +15,12 @@ from course_utils.script import Job, examples
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     more = {"precision": "fp64", "steps": 4, "save_every": 2, "micro_batch": 3, "quick": True}
-    return {**written(tmp_path_factory.mktemp("job")), **more}
+    return {**write_small_model(tmp_path_factory.mktemp("job")), **more}
 
 
 @pytest.fixture(scope="module")
 def alone(job, tmp_path_factory):
-    return trained({**job, "out": tmp_path_factory.mktemp("alone")})[0]
+    return run_job({**job, "out": tmp_path_factory.mktemp("alone")})[0]
 
 
 # Accelerate starts ranks by torchrun only where it is told of several GPUs; there need not be any.
@@ -46,12 +46,12 @@ WAYS = {
 def test_two_processes_train_as_one_does(job, alone, way, tmp_path):
     text = Path(shutil.copy(job["data"], tmp_path))
     own = {**job, "strategy": "fsdp2", "data": text}
-    with started([*WAYS[way], *flags(own, tmp_path / "run")], tmp_path / "said.txt") as process:
+    with started([*WAYS[way], *flags(own, tmp_path / "run")], tmp_path / "output.log") as process:
         if way == "with ranks":  # which have the tokens already
             awaited(lambda: list((tmp_path / "run").glob("examples-*.pt")))
             text.unlink()
         code = process.wait(PATIENCE)
-    output = (tmp_path / "said.txt").read_text(encoding="utf-8", errors="replace")
+    output = (tmp_path / "output.log").read_text(encoding="utf-8", errors="replace")
     assert code == 0, output
     assert "4 updates, " in output
     assert ("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in output) is False  # nothing restarts here, or it is set

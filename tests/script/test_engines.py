@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from small_job import each_trained, largest_difference, trained, written
+from small_job import largest_difference, run_job, run_jobs, write_small_model
 from torch import nn
 
 from course_utils import models
@@ -19,12 +19,12 @@ from course_utils.script.examples import Order, load
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     more = {"precision": "fp64", "steps": 5, "micro_batch": 3, "clipping": True, "warmup": 2, "quick": True}
-    return {**written(folder), **more, "optimizer": "torch.AdamW"}
+    return {**write_small_model(folder), **more, "optimizer": "torch.AdamW"}
 
 
 @pytest.fixture(scope="module")
 def alone(job, tmp_path_factory):
-    return trained({**job, "out": tmp_path_factory.mktemp("alone")})
+    return run_job({**job, "out": tmp_path_factory.mktemp("alone")})
 
 
 # With adapters most parameters are frozen.
@@ -36,7 +36,7 @@ def on_two_ranks(job, tmp_path_factory):
     """By strategy, and with adapters, what each of two ranks came to: of ranks that are started once."""
     jobs = {name: {**job, "strategy": name} for name in ("ddp", "zero1", "fsdp2")}
     jobs["adapters"] = jobs["fsdp2"] | ADAPTERS
-    return launch(each_trained, 2, {name: {**job, "out": tmp_path_factory.mktemp(name)} for name, job in jobs.items()})
+    return launch(run_jobs, 2, {name: {**job, "out": tmp_path_factory.mktemp(name)} for name, job in jobs.items()})
 
 
 def check(ranks, alone):
@@ -52,11 +52,11 @@ def test_ranks_train_as_one_process_does(alone, on_two_ranks, strategy):
 
 
 def test_two_groups_of_two_ranks_train_as_one_process_does(job, alone, tmp_path):
-    check(launch(trained, 4, {**job, "strategy": "hsdp", "replicas": 2, "out": tmp_path}), alone)
+    check(launch(run_job, 4, {**job, "strategy": "hsdp", "replicas": 2, "out": tmp_path}), alone)
 
 
 def test_adapters_train_on_ranks_too(job, on_two_ranks, tmp_path):
-    check([rank["adapters"] for rank in on_two_ranks], trained({**job, **ADAPTERS, "out": tmp_path}))
+    check([rank["adapters"] for rank in on_two_ranks], run_job({**job, **ADAPTERS, "out": tmp_path}))
 
 
 @pytest.mark.slow
@@ -64,14 +64,14 @@ def test_adapters_train_on_ranks_too(job, on_two_ranks, tmp_path):
 def test_the_courses_own_task_trains_on_ranks_too(strategy, tmp_path):
     """It has a mask, labels of its own and another schedule."""
     own = {"precision": "fp64", "steps": 3, "batch": 8, "sequence": 16, "quick": True, "micro_batch": 2}
-    ranks = launch(trained, 2, {**own, "strategy": strategy, "out": tmp_path / "two"})
-    check(ranks, trained({**own, "out": tmp_path / "one"}))
+    ranks = launch(run_job, 2, {**own, "strategy": strategy, "out": tmp_path / "two"})
+    check(ranks, run_job({**own, "out": tmp_path / "one"}))
 
 
 def test_one_process_trains_as_a_plain_loop_does(job, tmp_path):
     """The loop written out, without micro-batches, on a model without dropout."""
     still = without_dropout(job, tmp_path) | {"micro_batch": 0}
-    state, losses, _ = trained({**still, "out": tmp_path / "run"})
+    state, losses, _ = run_job({**still, "out": tmp_path / "run"})
     source, examples = load(Job(**still, out=tmp_path))
     model, order = source.make().double(), Order(len(examples), still["batch"], 0)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -98,8 +98,8 @@ def without_dropout(job, folder):
 def test_zero1_has_the_options_of_the_optimizer(job, tmp_path):
     """Adam's decoupled decay, which AdamW keeps and does not take."""
     adam = {**job, "optimizer": "torch.Adam", "options": {"weight_decay": 0.1, "decoupled_weight_decay": True}}
-    single, _, _ = trained({**adam, "out": tmp_path / "one"})
-    [(state, _, _), _] = launch(trained, 2, {**adam, "strategy": "zero1", "out": tmp_path / "two"})
+    single, _, _ = run_job({**adam, "out": tmp_path / "one"})
+    [(state, _, _), _] = launch(run_job, 2, {**adam, "strategy": "zero1", "out": tmp_path / "two"})
     assert largest_difference(state, single) < 1e-10
 
 
@@ -121,5 +121,5 @@ def test_the_command_line_of_a_job_asks_for_that_job(job, tmp_path):
 
 def test_the_model_is_the_one_that_the_settings_seed_makes(job, tmp_path):
     made = models.from_configuration(models.from_json(job["data"].parent / "config.json"))
-    state, _, _ = trained({**job, "precision": "fp32", "steps": 1, "lr": 1e-30, "warmup": 0, "out": tmp_path})
+    state, _, _ = run_job({**job, "precision": "fp32", "steps": 1, "lr": 1e-30, "warmup": 0, "out": tmp_path})
     assert largest_difference(state, made.state_dict()) < 1e-20

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_job import trained, written
+from small_job import run_job, write_small_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from course_utils.errors import CourseError
@@ -35,13 +35,13 @@ def test_documents_of_one_row_do_not_see_each_other(family):
 def test_other_families_are_refused(tmp_path):
     config = AutoConfig.for_model("opt", vocab_size=259, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     (tmp_path / "config.json").write_text(config.to_json_string(), encoding="utf-8")
-    fields = written(tmp_path / "text" if (tmp_path / "text").mkdir() is None else tmp_path)
+    fields = write_small_model(tmp_path / "text" if (tmp_path / "text").mkdir() is None else tmp_path)
     with pytest.raises(CourseError, match="Documents in one row of opt see each other"):
         load(Job(**{**fields, "model": str(tmp_path / "config.json")}, packed=True, out=tmp_path))
 
 
 def examples_of(tmp_path, text, **changes):
-    fields = written(tmp_path)
+    fields = write_small_model(tmp_path)
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     return load(Job(**{**fields, **changes}, out=tmp_path))[1]
 
@@ -83,7 +83,7 @@ def test_every_epoch_has_every_batch_in_an_order_of_its_own():
     ],
 )
 def test_what_is_no_text_is_said(tmp_path, name, content, words):
-    fields = written(tmp_path)
+    fields = write_small_model(tmp_path)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CourseError, match=words):
         load(Job(**{**fields, "data": tmp_path / name}, out=tmp_path))
@@ -91,7 +91,7 @@ def test_what_is_no_text_is_said(tmp_path, name, content, words):
 
 def test_training_begins_from_the_weights_that_are_named(tmp_path):
     """The loss of the first update is that of the trained model on the same batch, and not that of a fresh one."""
-    fields = written(tmp_path)
+    fields = write_small_model(tmp_path)
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(fields["model"], attention_dropout=0.0))
     with torch.no_grad():  # surely not what a fresh model says
@@ -102,17 +102,17 @@ def test_training_begins_from_the_weights_that_are_named(tmp_path):
     batch = examples[Order(len(examples), 12, seed=0)[0]]
     with torch.no_grad():
         expected = model(**batch).loss.item()
-    _, fresh, _ = trained({**job, "out": tmp_path / "fresh"})
-    _, losses, _ = trained({**job, "weights": str(tmp_path / "trained"), "out": tmp_path / "on"})
+    _, fresh, _ = run_job({**job, "out": tmp_path / "fresh"})
+    _, losses, _ = run_job({**job, "weights": str(tmp_path / "trained"), "out": tmp_path / "on"})
     assert losses[1] == pytest.approx(expected, rel=1e-5)
     assert abs(fresh[1] - expected) > 0.1
 
 
 def test_who_named_no_tokenizer_is_told_that_tokens_are_bytes(tmp_path):
-    fields = {**written(tmp_path), "steps": 1, "quick": True}
-    _, losses, lines = trained({**fields, "tokenizer": "", "out": tmp_path / "unnamed"})
+    fields = {**write_small_model(tmp_path), "steps": 1, "quick": True}
+    _, losses, lines = run_job({**fields, "tokenizer": "", "out": tmp_path / "unnamed"})
     assert lines[0] == "Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own."
-    _, same, silent = trained({**fields, "out": tmp_path / "named"})
+    _, same, silent = run_job({**fields, "out": tmp_path / "named"})
     assert losses == same
     assert len(lines) == 1 + len(silent)
 
@@ -120,7 +120,7 @@ def test_who_named_no_tokenizer_is_told_that_tokens_are_bytes(tmp_path):
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_trained_weights_without_their_tokenizer_are_refused(tmp_path, family):
     """Transformers reads a folder without one as an empty tokenizer, to which all texts are the same."""
-    fields, folder = written(tmp_path), tmp_path / "trained"
+    fields, folder = write_small_model(tmp_path), tmp_path / "trained"
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     configuration = AutoConfig.for_model(family, vocab_size=256, num_key_value_heads=2, **sizes)
     AutoModelForCausalLM.from_config(configuration).save_pretrained(folder)
@@ -131,7 +131,7 @@ def test_trained_weights_without_their_tokenizer_are_refused(tmp_path, family):
 
 
 def test_the_trained_model_is_had_as_the_document_says(tmp_path, monkeypatch):
-    state, _, _ = trained({**written(tmp_path), "steps": 1, "quick": True, "out": tmp_path / "runs" / "mine"})
+    state, _, _ = run_job({**write_small_model(tmp_path), "steps": 1, "quick": True, "out": tmp_path / "runs" / "mine"})
     document = (Path(__file__).parents[2] / "docs" / "train.md").read_text(encoding="utf-8")
     (code,) = re.findall("```python\n(.*?)```", document, re.DOTALL)
     monkeypatch.chdir(tmp_path)
@@ -141,8 +141,8 @@ def test_the_trained_model_is_had_as_the_document_says(tmp_path, monkeypatch):
 
 
 def test_adapters_on_random_weights_are_said_to_be_that(tmp_path):
-    fields = {**written(tmp_path), "steps": 1, "quick": True, "lora": 2}
-    _, _, lines = trained({**fields, "out": tmp_path / "run"})
+    fields = {**write_small_model(tmp_path), "steps": 1, "quick": True, "lora": 2}
+    _, _, lines = run_job({**fields, "out": tmp_path / "run"})
     assert any("random weights" in line and "--weights" in line for line in lines)
     with pytest.raises(CourseError, match="--weights, .* are for language models; add --model and --data"):
         Job(out=tmp_path, weights="gpt2")

@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from small_job import written
+from small_job import write_small_model
 from torch import nn
 
 from course_utils.distributed import launch
@@ -48,7 +48,7 @@ def fields_of(*names):
 PAIRS = [pair for pair in itertools.combinations(FLAGS, 2) if fields_of(*pair) is not None]
 
 
-def trained(plain, pairs, folder):
+def find_failures(plain, pairs, folder):
     """What is wrong with each pair that does not train here, on this rank."""
     wrong = {}
     for number, pair in enumerate(pairs):
@@ -62,17 +62,17 @@ def trained(plain, pairs, folder):
     return wrong
 
 
-def captured(plain, pairs, folder):
+def find_failures_captured(plain, pairs, folder):
     """The same where steps are captured as for the compiler, and then run as they are: compiling takes half a minute a pair."""
     as_it_is = partialmethod(nn.Module.compile, backend="aot_eager")
     with patch.object(nn.Module, "compile", as_it_is):
-        return trained(plain, pairs, folder)
+        return find_failures(plain, pairs, folder)
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
-    return {**written(folder), "steps": 2, "batch": 4, "quick": True, "out": folder / "nothing"}
+    return {**write_small_model(folder), "steps": 2, "batch": 4, "quick": True, "out": folder / "nothing"}
 
 
 def groups():
@@ -89,20 +89,20 @@ def groups():
 @pytest.mark.parametrize("group", groups(), ids=lambda group: f"{group[0]}{', compiled' * group[1]}")
 def test_every_legal_pair_trains(plain, group, tmp_path):
     pairs = [pair for pair in groups()[group] if not refusal(pair, plain)]
-    way, ranks = captured if group[1] else trained, {"none": 1, "hsdp": 4}.get(group[0], 2)
+    way, ranks = find_failures_captured if group[1] else find_failures, {"none": 1, "hsdp": 4}.get(group[0], 2)
     state = [way(plain, pairs, tmp_path)] if ranks == 1 else launch(way, ranks, plain, pairs, tmp_path, seconds=600)
     assert state == ranks * [{}]
 
 
 @pytest.mark.slow
 def test_a_step_is_really_compiled(plain, tmp_path):
-    assert trained(plain, [("--strategy none", "--compile")], tmp_path) == {}
+    assert find_failures(plain, [("--strategy none", "--compile")], tmp_path) == {}
 
 
 def test_some_pairs_train(plain, tmp_path):
     """A few of those above, so that each run of the tests has some."""
     others = ("accumulation", "--packed", "--chunked-loss 16", "--optimizer muon")
-    assert trained(plain, [("--strategy none", other) for other in others], tmp_path) == {}
+    assert find_failures(plain, [("--strategy none", other) for other in others], tmp_path) == {}
 
 
 def test_the_page_has_the_table(plain):

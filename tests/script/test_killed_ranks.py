@@ -9,7 +9,7 @@ from unittest.mock import patch
 import psutil
 import pytest
 from processes import COURSE, TORCHRUN, alive, awaited, flags, parameters_in, started, store, workers
-from small_job import largest_difference, trained, written
+from small_job import largest_difference, run_job, write_small_model
 from torch.distributed.checkpoint import FileSystemWriter
 
 from course_utils.distributed import RankError, launch
@@ -21,12 +21,12 @@ from course_utils.script.meter import last_update_begun
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     more = {"precision": "fp64", "steps": 6, "save_every": 2, "micro_batch": 3, "quick": True}
-    return {**written(tmp_path_factory.mktemp("job")), **more}
+    return {**write_small_model(tmp_path_factory.mktemp("job")), **more}
 
 
 @pytest.fixture(scope="module")
 def whole(job, tmp_path_factory):
-    return trained({**job, "out": tmp_path_factory.mktemp("whole")})[0]
+    return run_job({**job, "out": tmp_path_factory.mktemp("whole")})[0]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def long_job(job):
 
 @pytest.fixture(scope="module")
 def undisturbed(long_job, tmp_path_factory):
-    return trained({**long_job, "out": tmp_path_factory.mktemp("undisturbed")})[0]
+    return run_job({**long_job, "out": tmp_path_factory.mktemp("undisturbed")})[0]
 
 
 # Where the checkpoint of update 4 is then: what is called at that moment, and which rank dies there.
@@ -63,7 +63,7 @@ def dies(fields, moment):
         return plain(*arguments, **options)
 
     with patch.object(owner, name, killed):
-        return trained(fields)
+        return run_job(fields)
 
 
 # Those with "metadata" are the two instants at which all data is there and no checkpoint is.
@@ -75,12 +75,12 @@ def test_there_is_always_one_good_checkpoint(job, whole, moment, tmp_path):
     own = {**job, "strategy": "fsdp2", "out": tmp_path}
     with pytest.raises(RankError, match="was killed by SIGKILL"):
         launch(dies, 2, own, moment)
-    again, _ = launch(trained, 2, own)
+    again, _ = launch(run_job, 2, own)
     assert min(again[1]) in (3, 5)
     assert largest_difference(again[0], whole) < 1e-10
 
 
-def killed(out, agent, chance):
+def kill_a_worker(out, agent, chance):
     """A worker killed, a while after it and the other have made an update; with it the processes that were there."""
     team = awaited(lambda: len(workers(agent)) == 2 and workers(agent))
     before = last_update_begun(out)
@@ -100,11 +100,11 @@ def test_thirty_workers_killed_in_a_row(long_job, undisturbed, tmp_path):
     kills, chance = 30, random.Random(1)
     own = {**long_job, "strategy": "fsdp2"}
     command = [*COURSE, "--ranks", 2, "--max-restarts", 100, *flags(own, tmp_path / "run")]
-    with started(command, tmp_path / "said.txt") as agent:
-        seen = set().union(*(killed(tmp_path / "run", agent.pid, chance) for _ in range(kills)))
+    with started(command, tmp_path / "output.log") as agent:
+        seen = set().union(*(kill_a_worker(tmp_path / "run", agent.pid, chance) for _ in range(kills)))
         assert agent.wait(240) == 0
         awaited(lambda: not any(map(alive, seen)), 3)
-    output = (tmp_path / "said.txt").read_text(encoding="utf-8", errors="replace")
+    output = (tmp_path / "output.log").read_text(encoding="utf-8", errors="replace")
     assert "Connection refused" not in output
     assert output.count("computed again") == kills
     assert largest_difference(parameters_in(tmp_path / "run", 200), undisturbed) < 1e-10
@@ -123,7 +123,7 @@ def test_five_agents_killed_and_started_again(long_job, undisturbed, tmp_path):
         command += flags(own, tmp_path / "run")
 
         def start(number):
-            return stack.enter_context(started(command, tmp_path / f"said {number}.txt", **FRESH_ADDRESSES))
+            return stack.enter_context(started(command, tmp_path / f"agent {number}.log", **FRESH_ADDRESSES))
 
         agents = [start(0), start(1)]
         for _ in range(5):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_job import SIZES, written
+from small_job import SIZES, write_small_model
 
 from course_utils.script import Job, expectation, train
 from course_utils.script.examples import load
@@ -28,7 +28,7 @@ class RowsByStep:
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     more = {"steps": 6, "micro_batch": 3, "clipping": True, "log_every": 4, "save_every": 3}
-    return {**written(tmp_path_factory.mktemp("job")), **more}
+    return {**write_small_model(tmp_path_factory.mktemp("job")), **more}
 
 
 @pytest.fixture(scope="module")
