@@ -148,7 +148,7 @@ def assign_files(rows: Iterable[Function]) -> dict[str, str]:
 
 
 def rows_of_the_file() -> list[dict]:
-    """What the file holds, from the standard library of the Python that runs."""
+    """The rows of the file, from the standard library of the Python that runs."""
     rows = read_functions()
     split_of = assign_files(rows)
     rows.sort(key=lambda row: hashlib.sha256(repr(row[:4]).encode()).digest())

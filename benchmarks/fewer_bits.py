@@ -14,16 +14,15 @@ from course_utils import memory
 from course_utils.lessons import c11b_fewer_bits as lesson
 from course_utils.settings import settings
 
-RATES = {
+RATES = {  # by the kind of optimizer
     "SGD": (1.0, 3.0, 10.0),
     "AdamW": (1e-3, 2e-3, 4e-3),
     "GaLore": (5e-3, 1e-2, 2e-2, 4e-2),
     "APOLLO": (2e-3, 5e-3, 1e-2, 2e-2),
     "LoRA": (1e-3, 3e-3, 1e-2, 3e-2),
 }
-"""Of each kind of optimizer."""
 ADAMWS = (5e-4, 1e-3, 2e-3)
-TUNING = {
+TUNING = {  # by the way to fine-tune; the others have `ADAMWS`
     "half the width": (1e-3, 2e-3, 4e-3),
     "SGD": (1e-2, 3e-2, 1e-1),
     "Adafactor": (1e-2, 3e-2, 1e-1),
@@ -33,7 +32,6 @@ TUNING = {
     "LoRA of rank 16": (1e-3, 3e-3, 1e-2),
     "QLoRA of rank 16": (1e-3, 3e-3, 1e-2),
 }
-"""Of ways to fine-tune; the others are `ADAMWS`."""
 TUNED = (lesson.AS_IT_IS, "8-bit AdamW", "4-bit AdamW", *TUNING)
 TUNING_SEEDS = (10, 11, 12)
 
@@ -71,7 +69,7 @@ def main():
 
 
 def fine_tune() -> list[dict]:
-    """Of each way that is stored the held-out loss at three rates and with three seeds, and what they started from."""
+    """Rows of the held-out loss of each stored way at three rates and with three seeds, and of what they started from."""
     scale, runs, begun = settings().scale, [], {}
     recipe = memory.Recipe(batch=16, sequence=scale.sequence, device=settings().device.type)
     narrow = replace(scale, width=scale.width // 2)

@@ -36,7 +36,7 @@ ADAMS = (3e-4, 1e-3, 2e-3, 3e-3, 1e-2)
 
 
 def settled() -> dict[tuple[str, str], Contender]:
-    """By name and schedule: all with the cosine, Adam and AdamW with a constant rate, too."""
+    """The contenders by name and schedule: all with the cosine, Adam and AdamW with a constant rate, too."""
     cosine = {(name, "cosine"): contender for name, contender in contenders().items()}
     return cosine | {(name, "constant"): replace(cosine[name, "cosine"], cosine=False) for name in ("Adam", "AdamW")}
 

@@ -34,7 +34,7 @@ class Nothing(TorchDispatchMode):
 
 
 def cases() -> dict[str, tuple[Workload, int]]:
-    """By name a step, and how many of it make one turn; the second consists of small operators."""
+    """Steps by name, and how many of each make one turn; the second consists of small operators."""
     distilbert = Workload(models.configuration("distilbert-base-cased", labels=2), Recipe(batch=8, sequence=128))
     token_by_token = next(case for case in THIRD if case.model == "Mamba")
     return {

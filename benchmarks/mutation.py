@@ -73,13 +73,13 @@ def mutants(source: str) -> Iterator[tuple[str, str]]:
 
 
 def explained(name: str) -> dict[str, set[str]]:
-    """By question of that set, the mutants of which `EXPLAINED` says why they survive."""
+    """The mutants of which `EXPLAINED` says why they survive, by question of that set."""
     groups = json.loads(EXPLAINED.read_text("utf-8")).get(name, {})
     return {question: {what for group in reasons.values() for what in group} for question, reasons in groups.items()}
 
 
 def survivors(authored: Authored) -> tuple[int, list[str]]:
-    """How many mutants a question's solution has, and descriptions of those that pass every case."""
+    """The number of mutants of a question's solution, and descriptions of those that pass every case."""
     if authored.question.share or authored.question.figures:
         return 0, []
     cases = authored.question.cases() + [case for seed in SEEDS for case in authored.question.cases(seed)]

@@ -22,11 +22,11 @@ from course_utils.memory.planning.at_once import known_recipes
 from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import Recipe
 
+# Without the course's own small models, which differ by scale.
 NAMES = tuple(name for name in models.NAMES if name not in models.FAMILIES)
-"""The course's own small models differ by scale."""
+# For one example and for more: the batch up to which formulas are confirmed, and lengths, of which the first possible one is
+# taken, since attention to a window is another step beyond it.
 LARGEST = {1: (1, (32768, 4096, 2048)), 2: (64, (8192, 4096, 2048))}
-"""Of one example and of more: the batch up to which formulas are confirmed, and the lengths, of which the first that can be is
-taken: attention to a window is another step beyond it."""
 
 
 def member(name: str) -> dict:

@@ -244,7 +244,7 @@ def in_range(row: Row, log: Log) -> bool:
 
 
 def width(log: Log) -> float:
-    """How many times the least the most is."""
+    """The quotient of the most and the least."""
     least, most = needs(log, "cuda")
     return most / least
 

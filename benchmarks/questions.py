@@ -18,7 +18,7 @@ def questions() -> list[re.Match]:
 
 
 def answer(command: str) -> str:
-    """What it prints, worked out anew."""
+    """Its output, worked out anew."""
     words = [sys.executable, "-m", "course_utils.cli", "plan", "--again", *shlex.split(command)[2:]]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
     if not done.stdout:

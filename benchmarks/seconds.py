@@ -31,7 +31,7 @@ _STEPS, _REPEATS = 3, 3
 
 @dataclass
 class Row:
-    """One case: its operators, and of each repeat the seconds that were predicted and measured."""
+    """One case: its operators, and the predicted and the measured seconds of each repeat."""
 
     case: Case
     operators: tuple[Operator, ...]
@@ -45,7 +45,7 @@ class Row:
 
     @property
     def spread(self) -> float:
-        """By how much the slowest repeat is slower than the fastest, as a share."""
+        """The share by which the slowest repeat is slower than the fastest."""
         return max(self.measured) / min(self.measured) - 1
 
     @property

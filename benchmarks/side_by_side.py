@@ -22,7 +22,7 @@ def compare(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, 
 
 
 def summarize(seconds: Mapping[str, list[float]], unit: int = 1, digits: int = 2) -> dict[str, tuple[str, str]]:
-    """Of each way the median, divided by `unit`, and its ratio to the first way, round by round: median (min to max)."""
+    """The median of each way, divided by `unit`, and its ratio to the first way, round by round: median (min to max)."""
     reference, summaries = next(iter(seconds.values())), {}
     for name, times in seconds.items():
         ratios = [t / r for t, r in zip(times, reference, strict=True)]
@@ -42,7 +42,7 @@ def report(seconds: Mapping[str, list[float]], unit: int = 1) -> None:
 def print_tables(
     purpose: str, groups: Mapping[str, Mapping], head: str, rows: Callable[[Mapping, int], Iterable[str]]
 ) -> None:
-    """What a benchmark's command does: a Markdown table for each group that was asked for, `rows(ways, rounds)` below `head`."""
+    """Run a benchmark's command: print a Markdown table for each group that was asked for, `rows(ways, rounds)` below `head`."""
     parser = argparse.ArgumentParser(description=purpose)
     parser.add_argument("groups", nargs="*", help="which groups; by default all")
     parser.add_argument("--rounds", type=int, default=10)

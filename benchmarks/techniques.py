@@ -38,7 +38,7 @@ class Way:
 
     @property
     def recipe(self) -> memory.Recipe:
-        """What `memory.estimate` is told of it."""
+        """This way for `memory.estimate`."""
         return memory.Recipe(
             precision="autocast" if self.autocast else "fp32",
             batch=self.batch // self.k,
@@ -53,7 +53,7 @@ class Way:
         return checkpoint_blocks(model, using=self.checkpoint) if self.checkpoint else nullcontext()
 
     def step(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: dict) -> None:
-        """One update from the whole batch."""
+        """Make one update from the whole batch."""
         parts = [
             dict(zip(batch, rows, strict=True)) for rows in zip(*(v.chunk(self.k) for v in batch.values()), strict=True)
         ]
@@ -64,7 +64,7 @@ class Way:
 
 
 def groups() -> dict[str, dict[str, Way]]:
-    """By name: torch's way of checkpointing before the same by hand, and every combination of the three techniques."""
+    """Groups by name: torch's way of checkpointing before the same by hand, and every combination of the three techniques."""
     by_hooks = {"checkpoint": checkpoint_by_hooks}
     return {
         "Checkpointing every block, re-entrant": {

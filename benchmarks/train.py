@@ -55,7 +55,7 @@ def make_job(folder: Path, **changes) -> Job:
 
 
 class Bare:
-    """The same by hand: nothing is logged, saved or looked up."""
+    """The same training by hand: nothing is logged, saved or looked up."""
 
     def __init__(self, job: Job, source, examples):
         rank, ranks = dist.get_rank(), dist.get_world_size()

@@ -44,7 +44,7 @@ def _train(seed: int):
 
 
 def _underflow_of(model, seed: int) -> list[float]:
-    """Of the gradients of outputs, and of those of parameters."""
+    """The shares that vanish of the gradients of outputs, and of those of parameters."""
     batch = _batch(seed)
     both = lesson.gradients_of(model, lambda: model(**batch).loss)
     return [lesson.underflow_in(gradients, FP16).vanished for gradients in both]

@@ -51,7 +51,7 @@ def _runs(seed, ways, of=("mixed", "by package"), steps=STEPS, **options):
 
 
 def _losses(*arguments, **options):
-    """The same, of each run the last loss of the ranks' mean."""
+    """The last loss of the ranks' mean in each of these runs."""
     runs = _runs(*arguments, **options)
     return {kind: {name: run.losses[-1] for name, run in of_kind.items()} for kind, of_kind in runs.items()}
 

@@ -69,8 +69,7 @@ def _is_sound(row: BudgetLine) -> bool:
     return finite and isinstance(row.what, str) and isinstance(row.unit, str)
 
 
-CHOICES = Section("capstone", lambda value: Choice(**value))
-"""By the scenario."""
+CHOICES = Section("capstone", lambda value: Choice(**value))  # by scenario
 
 
 def keep(choice: Choice) -> None:

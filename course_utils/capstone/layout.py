@@ -38,7 +38,7 @@ class Layout:
         return f"{self.data} × {self.tensor} × {self.pipeline} (data × tensor × pipeline)"
 
     def part_of(self, source: Source) -> Source:
-        """What one card has of a model like Llama, before data ranks share it out: its stage's blocks, narrower by `tensor`.
+        """One card's part of a model like Llama, before data ranks share it out: its stage's blocks, narrower by `tensor`.
 
         Heads and the MLP's inner width are cut; norms, embedding and output layer are whole on every card, as by
         `distributed.tensor_parallel`. A stage counts as if it had both the embedding and the output layer. Raises

@@ -61,7 +61,7 @@ def measured(
 
 @contextmanager
 def _guard(model: nn.Module, operations: Operations) -> Iterator[None]:
-    """In the block the usual ways out of torch and into other threads and processes are refused by name, and whoever switches the
+    """A context that refuses the usual ways out of torch and into other threads and processes by name, and whoever switches the
     counter off is found out whenever a module, a gradient or an optimizer follows."""
     python = torch._C.DispatchKey.Python
 

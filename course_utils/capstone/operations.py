@@ -61,7 +61,7 @@ class Operations(TorchDispatchMode):
 
 @cache
 def _formula(func: OpOverload) -> Callable[..., int] | None:
-    """How to count an operator from what it takes and gives; None where there is no way."""
+    """A function that counts an operator from its arguments and its result; None where there is no way."""
     packet, name = func.overloadpacket, func.overloadpacket.__name__
     if formula := flop_formula(packet):
         return lambda args, kwargs, answer: formula(*args, **kwargs, out_val=answer)

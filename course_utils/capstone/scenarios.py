@@ -113,7 +113,7 @@ class Weighed:
 
     @property
     def figures(self) -> tuple[BudgetLine, ...]:
-        """What is predicted beside its budget."""
+        """The predictions, each with its budget."""
         scenario = self.scenario
         rows = [
             BudgetLine("memory", scenario.memory, self.need.most, None, "bytes"),
@@ -135,7 +135,7 @@ class Weighed:
         return "\n".join([*lines, *(broken or better)])
 
     def on_bytes(self) -> str | None:
-        """What does not fit, where and because of what; None where it fits."""
+        """The end of a sentence on what does not fit, where and because of what; None where it fits."""
         if self.fits:
             return None
         peak, there = self.estimate.peak_instant, format_bytes(self.scenario.memory)
@@ -147,7 +147,7 @@ class Weighed:
         return f"{needs}. The peak is in {where}: {by_kind}. The largest terms: {terms}"
 
     def on_seconds(self, limit: float) -> str | None:
-        """What takes too long, and what it goes into."""
+        """The same of an update that takes longer than `limit`."""
         if self.seconds <= limit:
             return None
         largest = sorted(self.parts.items(), key=lambda part: -part[1])[:2]
@@ -157,7 +157,7 @@ class Weighed:
         return f"{takes}. The largest terms: {terms}; most of the computing is `{operator}` in {phase}"
 
     def on_bytes_between(self) -> str | None:
-        """What sends too much from machine to machine, and by what."""
+        """The same of too many bytes from machine to machine."""
         limit = self.scenario.between
         if limit is None or self.leaving <= limit:
             return None
@@ -166,7 +166,7 @@ class Weighed:
         return f"{sends}. The largest term: {most.why} ({format_bytes(most.leaving)})"
 
     def on_level(self) -> str | None:
-        """By which field it disturbs the training more than it need."""
+        """The same of a field that disturbs the training more than it need."""
         levels = levels_of(self.recipe)
         worst = max(levels, key=levels.get, default=None)
         if worst is None or levels[worst] <= self.scenario.level:
@@ -194,7 +194,7 @@ def choose(
 
 
 def levels_of(recipe: Recipe) -> dict[str, int]:
-    """By field, how much each choice disturbs the training on the ladder of `course plan`: 0 nothing, 3 what is trained."""
+    """The level of each field's choice on the ladder of `course plan`: 0 disturbs nothing, 3 changes what is trained."""
     return {name: _level(name, value) for name, value in plain_recipe(recipe).items()}
 
 
@@ -225,7 +225,7 @@ _alone = Lock()  # a dry run patches torch for the whole process
 
 
 def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """What makes it another update, or one that nobody can weigh, a sentence each."""
+    """A sentence for each reason why this is another update, or one that nobody can weigh."""
     if callable(recipe.optimizer):
         yield "The optimizer is a function here; give one of the names that a Recipe knows."
     if recipe.device != scenario.device:
@@ -290,7 +290,7 @@ def _parts(trial: Trial, layout: Layout, recipe: Recipe, sent: tuple[Sent, ...])
 
 
 def in_flight(trial: Trial, count: int) -> Trial:
-    """The same where forward passes of `count` micro-batches are done before the backward pass of the first."""
+    """The trial where forward passes of `count` micro-batches are done before the first backward pass."""
     labels = trial.log.labels
     if count == 1:
         return trial

@@ -15,10 +15,8 @@ from course_utils import models
 
 PACKAGES = ("asyncio", "email", "importlib", "multiprocessing", "xml")
 ROWS, HELD, SEQUENCE, VOCABULARY = 2048, 600, 32, 8192
-HELD_SHARE = 0.23
-"""Of each package's functions at most this share is held out."""
-PADDING = 0
-"""The one token id that means the same in every draw."""
+HELD_SHARE = 0.23  # of each package's functions, the most that is held out
+PADDING = 0  # the one token id that means the same in every draw
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def accuracy(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> float
 
 
 def _choose_files(source: random.Random, labels: torch.Tensor, files: list[str]) -> set[str]:
-    """Of each package files in random order, as long as they keep within `HELD_SHARE` of its functions."""
+    """Files of each package in random order, as long as they keep within `HELD_SHARE` of its functions."""
     sizes: dict[int, dict[str, int]] = {label: {} for label in range(len(PACKAGES))}
     for label, file in zip(labels.tolist(), files, strict=True):
         sizes[label][file] = sizes[label].get(file, 0) + 1

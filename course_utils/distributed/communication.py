@@ -19,7 +19,7 @@ _TIMES_AROUND = {"reduce-scatter": 1, "all-gather": 1, "all-reduce": 2}
 
 
 class Times(NamedTuple):
-    """How often per update, as a number and as it stands in the formula."""
+    """How often an update does something, as a number and as it stands in the formula."""
 
     number: Fraction
     symbol: str

@@ -31,7 +31,6 @@ class DDP(nn.Module):
                 parameter.register_post_accumulate_grad_hook(partial(self._gradient_is_ready, bucket))
 
     def forward(self, *args, **kwargs):
-        """The module's own."""
         return self.module(*args, **kwargs)
 
     @contextmanager

@@ -141,7 +141,7 @@ class FSDP(nn.Module):
         return {name: state[name] for name in self.state_names}
 
     def gather_by_name(self, shards: Iterable[Float[Tensor, " _"]]) -> dict[str, Tensor]:
-        """From a shard of each unit, such as one kind of an optimizer's state: the parameters' tensors, on every rank."""
+        """The parameters' tensors by name, on every rank, from a shard of each unit, such as one kind of an optimizer's state."""
         tensors = {}
         for unit, shard in zip(self.units, shards, strict=True):
             row = shard.new_empty(len(shard) * unit.ranks)

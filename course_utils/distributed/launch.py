@@ -30,10 +30,8 @@ from course_utils.distributed import worker
 from course_utils.distributed.waiting import sign_of_life
 from course_utils.errors import CourseError
 
-SECONDS = 120.0
-"""How long the ranks may take by default."""
-METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-"""How ranks are started, by the name that `multiprocessing` has for it."""
+SECONDS = 120.0  # that the ranks may take by default
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # by which `multiprocessing` starts ranks
 # Each costs a rank seconds.
 _SLOW_IMPORTS = ("course_utils.models", "course_utils.training", "course_utils.script", "transformers.models.")
 _BROKEN_OFF = "Connection closed by peer"  # gloo's words
@@ -161,7 +159,7 @@ def _without_the_script() -> Iterator[None]:
 
 
 def _list_preloads() -> list[str]:
-    """What the server imports: what every rank needs, and what ranks would each import because this process works with it."""
+    """The modules that the server imports: those of every rank, and those that this process works with."""
     # Where there is a GPU, models' modules may ask its driver, and that does not survive a fork.
     slow = () if torch.cuda.is_available() else _SLOW_IMPORTS
     return ["course_utils.distributed.preload", *(name for name in list(sys.modules) if name.startswith(slow))]
@@ -188,7 +186,7 @@ def _await(ranks: Sequence[BaseProcess], folder: Path, seconds: float, writer: C
 
 
 def _ask_whereabouts(ranks: Sequence[BaseProcess], folder: Path) -> str:
-    """Where each rank is, by its own word; one that holds on to the interpreter, or is stopped, has none."""
+    """Where each rank says that it is; one that holds on to the interpreter, or is stopped, says nothing."""
     deadline, places = time.monotonic() + _GRACE_SECONDS, {}
     while len(places) < len(ranks) and time.monotonic() < deadline:
         for number, rank in enumerate(ranks):

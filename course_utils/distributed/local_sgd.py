@@ -105,7 +105,7 @@ def average_over_ranks(tensors: Sequence[Tensor]) -> None:
 
 @torch.no_grad()
 def drift(parameters: Iterable[Tensor]) -> float:
-    """How far this rank is from the mean of all ranks: ‖θ − mean θ‖. What it sends is not counted."""
+    """The distance of this rank from the mean of all ranks, ‖θ − mean θ‖. What it sends is not counted."""
     own = torch.cat([p.reshape(-1) for p in parameters])
     mean = own.clone()
     with uncounted():

@@ -49,7 +49,7 @@ class Pipeline:
         return losses
 
     def receive(self, i: int, rank: int) -> Tensor:
-        """What that rank sends of micro-batch i."""
+        """The tensor that `rank` sends for micro-batch i."""
         came = torch.empty(self.boundary, dtype=self.dtype)
         dist.recv(came, rank, tag=i)
         return came

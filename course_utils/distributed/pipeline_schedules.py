@@ -1,4 +1,4 @@
-"""In which order the stages of a pipeline do their work, and when.
+"""Orders in which the stages of a pipeline work, and the slots that they take.
 
 A stage's order is a list of actions. ("F", i) is the forward pass of micro-batch i and ("B", i) its backward pass. Where the
 backward pass is cut in two, ("B", i) makes the gradient of the stage's input, for which the stage before waits, and ("W", i)
@@ -17,12 +17,12 @@ WHOLE, CUT_IN_TWO = {"F": 1, "B": 2}, {"F": 1, "B": 1, "W": 1}
 
 
 def gpipe(stages: int, micro_batches: int) -> list[list[Action]]:
-    """All forward passes, then all backward passes (Huang et al. 2019)."""
+    """The orders of GPipe: all forward passes, then all backward passes (Huang et al. 2019)."""
     return [[(kind, i) for kind in "FB" for i in range(micro_batches)] for _ in range(stages)]
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> list[list[Action]]:
-    """Forward passes until the first gradient can come back; then a backward pass after each (Narayanan et al. 2019)."""
+    """The orders of 1F1B: forward passes until a gradient can come back, then one of each in turn (Narayanan et al. 2019)."""
     orders = []
     for stage in range(stages):
         ahead = min(stages - 1 - stage, micro_batches)
@@ -48,7 +48,7 @@ def zero_bubble(stages: int, micro_batches: int) -> list[list[Action]]:
 
 
 def needs(stage: int, action: Action, stages: int) -> set[tuple[int, str, int]]:
-    """What must be done before: (stage, kind, micro-batch)."""
+    """The actions that must be done before this one: (stage, kind, micro-batch)."""
     kind, i = action
     if kind == "F":
         return {(stage - 1, "F", i)} if stage else set()

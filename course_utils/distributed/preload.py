@@ -1,4 +1,4 @@
-"""What the fork server imports before any rank exists, so that no rank has to: imported there and nowhere else."""
+"""Imports of the fork server before any rank exists, so that no rank has to make them; nothing else imports this."""
 
 import logging
 

@@ -11,8 +11,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Float32, Int8, Shaped
 from torch import Tensor
 
-BLOCK = 2048
-"""Elements that share one scale."""
+BLOCK = 2048  # elements that share one scale
 
 
 def to_levels(
@@ -38,7 +37,7 @@ def from_levels(
     like: Float[Tensor, "*shape"],
     levels: int = 127,
 ) -> Float[Tensor, "*shape"]:
-    """What `to_levels` meant, in the shape and type of `like`."""
+    """The tensor that `to_levels` rounded, in the shape and type of `like`."""
     return (codes * (scales / levels)).view(-1)[: like.numel()].view_as(like).to(like.dtype)
 
 

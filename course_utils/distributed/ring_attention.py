@@ -60,7 +60,7 @@ class RingAttention(torch.autograd.Function):
 
 
 def pass_on(*tensors: Tensor) -> list[Tensor]:
-    """To the next rank what is here, from the one before what was there; the last one's next is the first."""
+    """Send these tensors to the next rank, and receive those of the rank before; the first comes after the last."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if ranks == 1:
         return list(tensors)

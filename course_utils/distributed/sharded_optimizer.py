@@ -32,7 +32,6 @@ class ShardedOptimizer:
         return self.owner[parameter] == dist.get_rank()
 
     def zero_grad(self) -> None:
-        """Drop the gradients of all parameters."""
         for parameter in self.owner:
             parameter.grad = None
 

@@ -1,4 +1,4 @@
-"""What a rank sends and receives, message by message and collective by collective.
+"""Counting what a rank sends and receives, message by message and collective by collective.
 
 It is counted where an operator of torch.distributed is called, also by DDP, FSDP2 or Accelerate. A collective counts as a
 ring sends it, which is the least that leaves every rank with the same load (Patarasuk & Yuan 2009); an all-to-all sends each part
@@ -50,7 +50,7 @@ class Entry:
 
 
 class Traffic:
-    """What one rank sent and received."""
+    """The record of what one rank sent and received."""
 
     def __init__(self):
         self.entries: list[Entry] = []
@@ -83,7 +83,7 @@ class Traffic:
 
 @contextmanager
 def counted() -> Iterator[Traffic]:
-    """Count all that this rank sends meanwhile, also in the backward pass; counts may be nested."""
+    """A context that counts all that this rank sends, also in the backward pass; counts may be nested."""
     traffic = Traffic()
     with _Watcher(traffic):
         yield traffic
@@ -91,7 +91,7 @@ def counted() -> Iterator[Traffic]:
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """What torch.distributed does meanwhile is not counted."""
+    """A context in which nothing that torch.distributed does is counted."""
     _uncounted.append(None)
     try:
         yield

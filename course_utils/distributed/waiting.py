@@ -13,7 +13,7 @@ _LIVE = {"course": "live"}  # a stored notebook is without it
 
 @contextmanager
 def sign_of_life(ranks: int) -> Iterator[None]:
-    """In a notebook, a line that ranks are at work, and then how long they were; nothing elsewhere, nor in a strict run."""
+    """A context that shows in a notebook that ranks are at work, and then for how long; in a strict run it shows nothing."""
     if settings().strict or not _in_notebook():
         yield
         return

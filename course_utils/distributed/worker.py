@@ -1,4 +1,4 @@
-"""What a rank does from its start to its end."""
+"""The process of a rank, from its start to its end."""
 
 import os
 import pickle
@@ -41,7 +41,7 @@ def write_job(folder: Path, work: Callable, arguments: tuple, seconds: float) ->
 
 
 def main(job: Path, rank: int, world_size: int, reader: Connection) -> None:
-    """One rank: what it returns goes into a file; what it raises goes into another, and the exit code is 1.
+    """Run one rank: its result goes into a file; its error goes into another, and the exit code is 1.
 
     Once `reader` can be read, a third file says where the rank is; `reader` is all ranks' own, so nobody reads it.
     """
@@ -58,17 +58,17 @@ def main(job: Path, rank: int, world_size: int, reader: Connection) -> None:
 
 
 def read_result(folder: Path, rank: int):
-    """What the rank's work returned."""
+    """The result of the rank's work."""
     return pickle.loads(_path_of(folder, "result", rank).read_bytes())
 
 
 def read_report(folder: Path, rank: int) -> dict:
-    """What the rank's failure was: `kind`, `text`, `place`, `trace`, and the `time` it came; raises `OSError` without one."""
+    """The rank's failure: `kind`, `text`, `place`, `trace`, and the `time` it came; raises `OSError` without one."""
     return pickle.loads(_path_of(folder, "failure", rank).read_bytes())
 
 
 def read_whereabouts(folder: Path, rank: int) -> str:
-    """Where the rank was when it was asked; raises `OSError` before it has said so."""
+    """The place in the work where the rank was when asked; raises `OSError` before it has answered."""
     return pickle.loads(_path_of(folder, "whereabouts", rank).read_bytes())
 
 
@@ -86,8 +86,10 @@ def _run_in_group(work: Callable, arguments: tuple, folder: Path, rank: int, wor
 
 
 def _meet(place: Path, rank: int, limit: timedelta) -> dist.Store:
-    """Where the ranks find each other: a port that the system gives the first rank, which says in a file which. A free port found
-    beforehand may be taken a moment later, and torch's own file store needs locks, which a sandbox may not have."""
+    """The store where the ranks meet, at a port that the system gives the first rank, which writes it to a file.
+
+    A free port found beforehand may be taken a moment later, and torch's own file store needs locks, which a sandbox may not have.
+    """
     if not rank:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=limit, wait_for_workers=False)
         with replacing(place) as draft:
@@ -151,5 +153,5 @@ def _write(path: Path, value: object) -> None:
 
 
 def _path_of(folder: Path, what: str, rank: int) -> Path:
-    """Where a rank's "result", its "failure" or its "whereabouts" are."""
+    """The file of a rank's "result", "failure" or "whereabouts"."""
     return folder / f"{what}-{rank}"

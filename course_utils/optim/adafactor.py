@@ -32,7 +32,7 @@ class Adafactor(AdamW):
         return {"step": torch.zeros(()), "row_var": row_var, "col_var": col_var}
 
     def decay(self, parameter: Tensor, gradient: Tensor, group: dict) -> Tensor:
-        """Not yet: α depends on θ as it is before the decay, so `update` decays."""
+        """The gradient as it is: α depends on θ before the decay, so `update` decays."""
         return gradient
 
     def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:

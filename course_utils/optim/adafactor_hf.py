@@ -36,7 +36,7 @@ class HFAdafactor(Adafactor):
             state[name].add_(group["eps"][0] * t ** group["beta2_decay"])
 
     def floor(self, gradient: Tensor, group: dict) -> float:
-        """None: ε₁ is in the averages."""
+        """0: ε₁ is in the averages."""
         return 0.0
 
     def step_size(self, parameter: Tensor, t: float, group: dict) -> float:

@@ -41,17 +41,27 @@ class Adam8bit(AdamW):
         return state
 
     def decay(self, parameter: Tensor, gradient: Tensor, group: dict) -> Tensor:
-        """Not yet: `update_wide` decays, in 32 bits."""
+        """The gradient as it is: `update_wide` decays, in 32 bits."""
         return gradient
 
     def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
-        """Adam's update on 32-bit averages: a small tensor's own, or those of one stretch after the other."""
-        theta, gradient, block = parameter.reshape(-1), gradient.reshape(-1), group["block_size"]
-        if "qmap1" not in state:
+        """Adam's update on 32-bit averages: a small tensor's own, or those that its codes stand for."""
+        theta, gradient = parameter.reshape(-1), gradient.reshape(-1)
+        if "qmap1" in state:
+            self.update_in_stretches(theta, gradient, state, group)
+        else:
             averages = {name: state[f"state{number}"].view(-1) for number, name in self.names.items()}
             self.update_wide(theta, gradient, {"step": state["step"], **averages}, group)
+        if not parameter.is_contiguous():  # such as a convolution's in channels_last: θ is a copy
+            parameter.copy_(theta.view(parameter.shape))
+
+    def update_in_stretches(
+        self, theta: Float[Tensor, " n"], gradient: Float[Tensor, " n"], state: dict, group: dict
+    ) -> None:
+        """Stretch by stretch: dequantize both averages, update, quantize them again."""
+        block = group["block_size"]
         blocks = max(1, stretch_on(theta.device.type) // block)
-        for first in range(0, len(state.get("absmax1", ())), blocks):
+        for first in range(0, len(state["absmax1"]), blocks):
             part = slice(first * block, (first + blocks) * block)
             scales = slice(first, first + blocks)
             averages = {"step": state["step"]}
@@ -60,11 +70,9 @@ class Adam8bit(AdamW):
                 averages[name] = dequantize(codes, absmax, state[f"qmap{number}"], block, _widen(theta.dtype))
             self.update_wide(theta[part], gradient[part], averages, group)
             for number, name in self.names.items():
-                # Handed over, it is gone as soon as it is scaled.
+                # Popped, the average is freed as soon as it is scaled.
                 codes, absmax = quantize(averages.pop(name), state[f"qmap{number}"], block)
                 state[f"state{number}"].view(-1)[part], state[f"absmax{number}"][scales] = codes, absmax
-        if not parameter.is_contiguous():  # such as a convolution's in channels_last: θ is a copy
-            parameter.copy_(theta.view(parameter.shape))
 
     def update_wide(
         self, theta: Float[Tensor, " n"], gradient: Float[Tensor, " n"], averages: dict, group: dict
@@ -76,14 +84,14 @@ class Adam8bit(AdamW):
         theta.copy_(wide)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """As torch's, which would turn the codes into the parameter's dtype: here the state stays as it was saved."""
+        """Load the state as it was saved: torch's method turns the codes into the parameter's dtype."""
         super().load_state_dict(state_dict)
         for number, parameter in enumerate(p for group in self.param_groups for p in group["params"]):
             saved = dict(state_dict["state"].get(number, {}))
             for name, value in saved.items():
                 saved[name] = value.to(parameter.device, copy=True) if isinstance(value, torch.Tensor) else value
-            books = {f"qmap{which}": codebook for which, codebook in self.codebooks(parameter.device).items()}
-            saved.update({name: codebook for name, codebook in books.items() if name in saved})
+            shared = {f"qmap{which}": codebook for which, codebook in self.codebooks(parameter.device).items()}
+            saved.update({name: codebook for name, codebook in shared.items() if name in saved})
             self.state[parameter] = saved
 
     @classmethod
@@ -109,7 +117,8 @@ class Adam8bit(AdamW):
         look-up; and 4 for each block. A small tensor needs its denominator only.
         """
         elements, stretch = prod(shape), min(prod(shape), stretch_on(device))
-        return 4 * elements if elements < 4096 else 17 * stretch + 4 * -(-stretch // cls.defaults["block_size"])
+        small = elements < cls.defaults["min_8bit_size"]
+        return 4 * elements if small else 17 * stretch + 4 * -(-stretch // cls.defaults["block_size"])
 
 
 class AdamW8bit(Adam8bit):

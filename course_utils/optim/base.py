@@ -1,4 +1,4 @@
-"""What all optimizers by hand share: they walk over the parameters, check, and count bytes. None of the mathematics is here.
+"""The base class of all optimizers by hand, which walks over the parameters, checks, and counts bytes. Mathematics is elsewhere.
 
 `torch.optim.Optimizer` keeps the books: `param_groups`, `state_dict`, and the hooks that schedulers need.
 """
@@ -9,7 +9,7 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-RANGES = {
+RANGES = {  # by option: the lowest value allowed, and the first above it that is not; None always is
     "lr": (0, inf),
     "momentum": (0, inf),
     "alpha": (0, 1),
@@ -21,7 +21,6 @@ RANGES = {
     "min_8bit_size": (0, inf),
     "block_size": (1, inf),
 }
-"""Of each option, the lowest value that is allowed and the first above it that is not; `None` is always allowed."""
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -33,8 +32,9 @@ class Optimizer(torch.optim.Optimizer):
 
     defaults = {"lr": 1e-3, "weight_decay": 0.0}
     state_names = ()
-    temporaries = 0
-    """Tensors of the parameter's size that an update needs for a moment; L2 regularization needs one more."""
+    temporaries = (
+        0  # tensors of the parameter's size that an update needs for a moment; L2 regularization needs one more
+    )
 
     def __init__(self, params: Iterable, lr: float | None = None, **options):
         if unknown := options.keys() - self.defaults.keys():
@@ -47,9 +47,9 @@ class Optimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def decay(self, parameter: Tensor, gradient: Tensor, group: dict) -> Tensor:
-        """The gradient that `update` gets. Here L2 regularization: λθ joins it, and so enters all that is made of it.
+        """The gradient that `update` gets. Here L2 regularization: λθ is added to it, so it enters the averages too.
 
-        AdamW changes `parameter` instead; optimizers whose `update` decays by itself hand on the gradient.
+        AdamW changes `parameter` instead; optimizers whose `update` decays by itself return the gradient as it is.
         """
         return gradient.add(parameter, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
 
@@ -59,7 +59,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update every parameter that has a gradient; give back the closure's loss, or None without one.
+        """Update every parameter that has a gradient; returns the closure's loss, or None without one.
 
         Raises `TypeError` for a sparse gradient, before any parameter has moved.
         """
@@ -77,11 +77,12 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     def add_param_group(self, param_group: dict) -> None:
-        """As torch's, after a look at the group's options; raises `ValueError` for one that is out of range."""
-        for name, value in {**self.defaults, **param_group}.items():
-            low, high = RANGES.get(name, (-inf, inf))
+        """Do as torch's method; raises `ValueError` for an option that is out of range."""
+        options = {**self.defaults, **param_group}
+        for name, (low, high) in RANGES.items():
+            value = options.get(name)
             for number in value if isinstance(value, tuple) else [value]:
-                if name in RANGES and number is not None and not low <= number < high:
+                if number is not None and not low <= number < high:
                     raise ValueError(f"{name}={value} is out of range: it must be at least {low} and below {high}.")
         super().add_param_group(param_group)
 

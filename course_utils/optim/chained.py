@@ -23,18 +23,16 @@ class ChainedOptimizer(torch.optim.Optimizer):
         """The base class makes a state, which nothing uses."""
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """One step of each; gives back the closure's loss, or None without one."""
+        """One step of each optimizer; returns the closure's loss, or None without one."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for optimizer in self.optimizers:
             optimizer.step()
         return loss
 
     def state_dict(self) -> dict:
-        """The state of each, in their order."""
         return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Take over what `state_dict` gave."""
         for optimizer, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]

@@ -18,13 +18,13 @@ from course_utils.optim.adam import AdamW
 class GaLore(AdamW):
     """Matrices whose shorter side is above `rank` are projected, and their steps taken times `scale`; all else is AdamW's.
 
-    P is found anew every `interval` steps; the averages stay as they were.
+    P is computed anew every `interval` steps; the averages stay as they were.
     """
 
     defaults = {**AdamW.defaults, "rank": 128, "interval": 200, "scale": 0.25}
 
     def add_param_group(self, param_group: dict) -> None:
-        """As `Optimizer`'s; raises `ValueError` for a `rank` or an `interval` below 1. A `rank` of `inf` projects nothing."""
+        """Do as `Optimizer`; raises `ValueError` for a `rank` or an `interval` below 1. A `rank` of `inf` projects nothing."""
         for name in ("rank", "interval"):
             if (value := param_group.get(name, self.defaults[name])) < 1:
                 raise ValueError(f"{name}={value} is out of range: it must be at least 1.")
@@ -67,6 +67,7 @@ class GaLore(AdamW):
 
     @classmethod
     def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, rank: float = 128) -> int:
+        """Bytes of state for one parameter tensor: two narrow averages, the directions, and a 4-byte step counter."""
         if not is_projected(shape, rank):
             return super().state_bytes(shape, itemsize)
         return super().state_bytes((rank, max(shape)), itemsize) + rank * min(shape) * itemsize

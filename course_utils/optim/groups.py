@@ -1,4 +1,4 @@
-"""Which parameters weight decay acts on."""
+"""The parameters that weight decay acts on."""
 
 import re
 

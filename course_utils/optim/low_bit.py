@@ -42,6 +42,7 @@ class AdamW16bit(AdamW):
 
     @classmethod
     def state_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
+        """Bytes of state for one parameter tensor, whatever its own type: two averages of 2 bytes, and a step counter."""
         return super().state_bytes(shape, 2)
 
     @classmethod
@@ -81,6 +82,7 @@ class AdamW4bit(AdamW8bit):
     def state_bytes(
         cls, shape: Sequence[int], itemsize: int = 4, min_8bit_size: int = 4096, block_size: int = 128
     ) -> int:
+        """Bytes of state for one parameter tensor: half a byte for each code, 4 for each scale, without the codebooks."""
         elements = prod(shape)
         if elements < min_8bit_size:
             return super().state_bytes(shape, itemsize, min_8bit_size)
@@ -90,7 +92,8 @@ class AdamW4bit(AdamW8bit):
     def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, device: str = "cpu") -> int:
         """Bytes that the update of one 32-bit tensor needs for a moment: a byte for each code, and packing or 8-bit AdamW."""
         elements, of_update = prod(shape), super().temporary_bytes(shape, itemsize, device)
-        return of_update if elements < 4096 else 2 * elements + max(of_update, 5 * elements // 2)
+        small = elements < cls.defaults["min_8bit_size"]
+        return of_update if small else 2 * elements + max(of_update, 5 * elements // 2)
 
 
 @cache

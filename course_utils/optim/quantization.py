@@ -8,8 +8,8 @@ from jaxtyping import Float, Integer, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
 
-PAPER_BLOCK, BLOCK = 2048, 256
-"""Values that share a scale: in the paper (Dettmers et al. 2022, section 2.1), and in today's libraries."""
+PAPER_BLOCK = 2048  # values that share a scale in the paper (Dettmers et al. 2022, section 2.1)
+BLOCK = 256  # values that share a scale in today's libraries
 
 
 def quantize(
@@ -73,7 +73,7 @@ def stochastic(
 
 
 def look_up(values: Float[Tensor, " n"], codebook: Float[Tensor, " entries"]) -> UInt8[Tensor, " n"]:
-    """As `nearest` for flat `values`, ten times as fast for float32: two look-ups and one comparison.
+    """The same as `nearest` for flat `values`, ten times as fast for float32: two look-ups and one comparison.
 
     A float32's upper 16 bits (sign, exponent, 7 bits of the fraction) name one of 65,536 small intervals. In a coarse enough
     codebook no interval holds more than one midpoint.

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as plain functions of the step; each gives the factor on α for update number `step`, from 0 on.
+"""Learning-rate schedules as plain functions of the step; each returns the factor on α for update number `step`, from 0 on.
 
 `torch.optim.lr_scheduler.LambdaLR(optimizer, partial(cosine, total=1000, warmup=50))` makes one drive an optimizer. Where
 torch or Transformers have the same schedule, the factors are theirs.

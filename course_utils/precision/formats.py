@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Format:
-    """Without `infinities` only the pattern of all ones is NaN, as in E4M3; without `nan` it is a number too, as in E2M1."""
+    """A format; without `infinities` only all ones are NaN, as in E4M3, and without `nan` they are a number too, as in E2M1."""
 
     name: str
     exponent_bits: int

@@ -87,7 +87,7 @@ class LossScaler:
         self._overflowed, self._stepped = {}, set()
 
     def state_dict(self) -> dict:
-        """What a checkpoint keeps, with the names of PyTorch's scaler, and the number of skipped updates."""
+        """The state for a checkpoint, with the names of PyTorch's scaler, and the number of skipped updates."""
         return {
             "scale": self.get_scale(),
             "growth_factor": self.growth_factor,
@@ -98,7 +98,7 @@ class LossScaler:
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Take over what `state_dict` gave, or PyTorch's scaler did."""
+        """Restore what `state_dict` returned, here or of PyTorch's scaler."""
         self._scale = torch.tensor(state["scale"], dtype=torch.float32)
         self.growth_factor, self.backoff_factor = state["growth_factor"], state["backoff_factor"]
         self.growth_interval, self._finite_in_a_row = state["growth_interval"], state["_growth_tracker"]

@@ -40,26 +40,26 @@ class RoundToNearest(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient; returns the closure's loss, or None without one."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group, inside in zip(self.param_groups, self.inner.param_groups, strict=True):
             inside.update({name: value for name, value in group.items() if name != "params"})  # a schedule's changes
             for theta in group["params"]:
                 if theta.grad is not None:
-                    self._step_one(theta, self._copies[theta])
+                    self._step_alone(theta, self._copies[theta])
         return loss
 
-    def _step_one(self, theta: Tensor, copy: Tensor) -> None:
+    def _step_alone(self, theta: Tensor, copy: Tensor) -> None:
         is_16_bit = theta.dtype != torch.float32
         copy.data = self.widen(theta, self.state[theta]) if is_16_bit else theta.data
         copy.grad, self.inner.state[copy] = theta.grad.float(), self.state[theta]  # one state for both
-        self.inner.step()  # moves this one alone: no other copy has a gradient now
+        self.inner.step()  # It moves this copy alone: no other has a gradient now.
         if is_16_bit:
             self.write_back(copy.data, theta, self.state[theta])
         copy.data, copy.grad = torch.empty(0, device=theta.device), None
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Take over what `state_dict` gave, in the types it has there: the base class would round it to 16 bits."""
+        """Restore what `state_dict` returned in its own types: the base class would round it to 16 bits."""
         super().load_state_dict(state_dict)
         for number, theta in enumerate(self._copies):
             for name, value in state_dict["state"].get(number, {}).items():
@@ -83,11 +83,9 @@ class StochasticRounding(RoundToNearest):
         theta.copy_(fmt.stochastic(copy, self.generator))
 
     def state_dict(self) -> dict:
-        """With the state of the random numbers."""
         return {**super().state_dict(), "generator": self.generator.get_state()}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """With the state of the random numbers."""
         super().load_state_dict(state_dict)
         self.generator.set_state(state_dict["generator"].cpu())
 

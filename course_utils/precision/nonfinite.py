@@ -1,4 +1,4 @@
-"""Which tensor of a run is the first that holds an infinity or a NaN."""
+"""Finding the first tensor of a run that holds an infinity or a NaN."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -54,7 +54,7 @@ class Examples:
 
 
 class Order:
-    """Which rows are update `step`'s, counted from 0: whole batches of a new permutation every epoch; its last rows are left out.
+    """The rows of each update, counted from 0: whole batches of a new permutation every epoch, whose last rows are left out.
 
     Raises `CourseError` where there are fewer rows than a batch takes.
     """
@@ -145,7 +145,7 @@ def _read_text(job: Job, source: Source) -> Examples:
 
 
 def tokenizer_of(job: Job) -> str | Path:
-    """Whose tokens a text is made of: as asked for, those of the weights, those beside the model, or else bytes."""
+    """The tokenizer's name or folder: the job's, that of the weights, that beside the model, or else "bytes"."""
     return job.tokenizer or job.weights or models.tokenizer_beside(job.model) or "bytes"
 
 

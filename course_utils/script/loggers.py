@@ -1,4 +1,4 @@
-"""Where the figures of a run go. A `Logger` of your own needs two methods."""
+"""Destinations of the figures of a run. A `Logger` of your own needs two methods."""
 
 import csv
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Logger(Protocol):
-    """What `train` calls, on rank 0 alone."""
+    """The interface that `train` calls, on rank 0 alone."""
 
     def log(self, step: int, values: dict[str, float | None]) -> None:
         """The figures of the updates since the last call, up to update `step`; None for what this run does not measure."""

@@ -26,7 +26,7 @@ class UpdateLog:
 
 
 def last_update_begun(folder: Path) -> int:
-    """Which update of the run in this folder was at work last, 0 before the first."""
+    """The number of the update of the run in this folder that was at work last, 0 before the first."""
     try:
         return int((folder / UPDATE_FILE).read_text(encoding="ascii").split()[0])
     except (OSError, IndexError):

@@ -34,7 +34,7 @@ class Kind:
 
 
 def kind_of(name: str) -> Kind:
-    """What `name` stands for. Raises `CourseError` for a name that makes no optimizer here."""
+    """The kind of optimizer called `name`. Raises `CourseError` for a name that makes no optimizer here."""
     if name == "muon":
         return Kind(_make_muon, {}, False, False, None)
     spec = OPTIMIZERS.get(name, Spec(name))

@@ -21,7 +21,7 @@ _PATIENCE = 300.0  # seconds that a collective may take before its rank gives up
 
 @dataclass(frozen=True)
 class ThisRank:
-    """Which rank this process is, of how many; `agent` says that one of torchrun's watches over it.
+    """This process as a rank; `agent`: an agent of torchrun watches over it.
 
     `stale`: after a restart that agent still offers the addresses of ranks that have ended; `FRESH_ADDRESSES` prevents it.
     """
@@ -39,7 +39,7 @@ class ThisRank:
 
 
 def this_rank() -> ThisRank:
-    """Which rank this process is, by the process group that stands or else by the environment."""
+    """This process as a rank of the process group that stands, or else as the environment announces it."""
     env = variables("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
     local = int(env.get("LOCAL_RANK", torch.cuda.current_device() if torch.cuda.is_available() else 0))
     if dist.is_initialized():

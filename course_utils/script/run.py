@@ -39,7 +39,7 @@ _MEASURED_UPDATE = 2  # of this process's updates, the one whose memory is measu
 
 @dataclass
 class Result:
-    """What a run came to. `losses` by update, of those that this process took part in; bytes and rates as logged."""
+    """The result of a run. `losses` are those of this process's updates, by number; bytes and rates are as logged."""
 
     step: int
     resumed_from: int

@@ -70,7 +70,7 @@ class TiledAttention(torch.autograd.Function):
 
 
 def visible(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[slice, list[slice]]]:
-    """For each tile of queries those of the keys that it sees any of; causal, none beyond the diagonal."""
+    """The tiles of queries, each with the tiles of keys that it sees any of; causal, none beyond the diagonal."""
     for rows in pieces(queries, TILE):
         yield rows, [cols for cols in pieces(keys, TILE) if not is_causal or cols.start < rows.stop]
 
@@ -95,5 +95,5 @@ def above_diagonal(rows: slice, cols: slice, device: torch.device) -> Bool[Tenso
 
 
 def wide(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """At least 32 bits, in which sums over pieces are kept."""
+    """The tensor in at least 32 bits, in which sums over pieces are kept."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -97,7 +97,7 @@ class ForwardState:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """That state again, with gradients on; afterwards random numbers go on as if nothing had run."""
+        """A context with that state and gradients on; afterwards random numbers go on as if nothing had run."""
         with torch.random.fork_rng(self.gpus, device_type=self.kind), self.autocast, torch.enable_grad():
             torch.set_rng_state(self.random[0])
             for gpu, state in zip(self.gpus, self.random[1], strict=True):
@@ -106,5 +106,5 @@ class ForwardState:
 
 
 def detach(tensor: Tensor) -> Tensor:
-    """The same numbers at the start of a new graph."""
+    """The same tensor as a leaf of a new graph."""
     return tensor.detach().requires_grad_(tensor.requires_grad)

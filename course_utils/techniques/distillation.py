@@ -1,11 +1,13 @@
 """Distillation (Hinton, Vinyals and Dean 2015): a small model learns what a larger one says of every class, not the label alone.
 
-`student` and `teacher` are logits (…, V) of the same tokens; `labels` (…) are whole numbers, −100 where there is none.
+`student` and `teacher` are logits (…, V) of the same tokens; `labels` (…) are whole numbers, `IGNORED` where there is none.
 """
 
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+
+from course_utils.techniques.chunked_loss import IGNORED
 
 
 def soft_loss(
@@ -18,7 +20,7 @@ def soft_loss(
 
     A gradient by the student's logits falls as 1/T² as T grows; the factor makes up for that.
     """
-    here = labels != -100
+    here = labels != IGNORED
     wanted, predicted = ((logits[here] / temperature).log_softmax(-1) for logits in (teacher.detach(), student))
     return temperature**2 * F.kl_div(predicted, wanted, reduction="batchmean", log_target=True)
 

@@ -43,5 +43,5 @@ def adapt(model: nn.Module, rank: int, alpha: float, names: Collection[str]) -> 
 
 
 def adapter_state(model: nn.Module) -> dict[str, Tensor]:
-    """What need be saved: the trained parameters by name."""
+    """The trained parameters by name, which are all that need be saved."""
     return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}

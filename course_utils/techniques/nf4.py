@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from course_utils.optim.codebook import dynamic_codebook
+from course_utils.optim.low_bit import pack_nibbles, unpack_nibbles
 from course_utils.optim.quantization import dequantize, nearest, quantize
 
 BLOCK, SECOND_BLOCK = 64, 256
-_LARGEST = 0.9677083
-"""The share of a normal distribution below the largest number, as in the authors' code."""
+_LARGEST = 0.9677083  # the share of a normal distribution below the largest number, as in the authors' code
 
 
 @cache
@@ -30,8 +30,8 @@ def normal_codebook() -> Float[Tensor, " 16"]:
 
 @dataclass(frozen=True)
 class NF4:
-    """A weight of `shape`. `codes`: two to a byte, the first in the upper half, uint8; `scales`: a byte for each block; `mean`
-    of the scales; `second`: a float32 for each block of scales.
+    """A weight of `shape`: `codes` two to a byte, `scales` a byte for each block, their `mean`, and a float32 in `second` for
+    each block of scales.
     """
 
     codes: UInt8[Tensor, " bytes"]
@@ -46,14 +46,14 @@ class NF4:
         """`weight`, quantized; raises `RuntimeError` unless `BLOCK` divides the number of its elements."""
         blocks = weight.detach().float().reshape(-1, BLOCK)
         scales = blocks.abs().amax(1)
-        codes = nearest(blocks * (1 / scales.clamp(min=1e-38))[:, None], normal_codebook()).view(-1, 2)
+        codes = nearest(blocks * (1 / scales.clamp(min=1e-38))[:, None], normal_codebook())
         mean = scales.mean()
         narrow, second = quantize(scales - mean, dynamic_codebook(), SECOND_BLOCK)
-        return cls(codes[:, 0] << 4 | codes[:, 1], narrow, mean, second, weight.shape, weight.dtype)
+        return cls(pack_nibbles(codes), narrow, mean, second, weight.shape, weight.dtype)
 
     def wide(self) -> Tensor:
         """The weight that the codes stand for."""
-        codes = torch.stack([self.codes >> 4, self.codes & 15], -1).flatten()
+        codes = unpack_nibbles(self.codes, self.shape.numel())
         scales = dequantize(self.scales, self.second, dynamic_codebook(), SECOND_BLOCK) + self.mean
         return dequantize(codes, scales, normal_codebook(), BLOCK).view(self.shape).to(self.dtype)
 

@@ -1,4 +1,4 @@
-"""What backward needs, kept on disk between forward and backward."""
+"""Saved tensors on disk between forward and backward."""
 
 from os import SEEK_CUR
 from pathlib import Path
@@ -39,7 +39,7 @@ class SavedOnDisk(saved_tensors_hooks):
         self.file = self.written = None
 
     def write(self, tensor: Tensor) -> Tensor | tuple:
-        """In forward: a tensor to its place in the file, its shape and its type."""
+        """Write a tensor in forward; returns its place in the file, its shape and its type, or a small tensor itself."""
         storage = tensor.untyped_storage()
         size, memory = storage.nbytes(), StorageWeakRef(storage)
         if size < self.smallest or memory in self.resident:
@@ -57,7 +57,7 @@ class SavedOnDisk(saved_tensors_hooks):
 
     @staticmethod
     def read(saved: Tensor | tuple) -> Tensor:
-        """In backward: the tensor again."""
+        """Read the tensor again in backward."""
         if isinstance(saved, Tensor):
             return saved
         file, start, size, dtype, device, layout = saved

@@ -32,7 +32,7 @@ def pack(documents: Sequence[Int[Tensor, " _"]], rows: Sequence[Sequence[int]], 
 def lay_out(
     documents: Sequence[Int[Tensor, " _"]], rows: Sequence[Sequence[int]], room: int
 ) -> tuple[dict[str, Tensor], Int[Tensor, "rows room"]]:
-    """In each row these documents, one behind the other, and padding up to `room`; and whose each place is, by number.
+    """Columns of rows with these documents, one behind the other, and padding up to `room`; and each place's document, by number.
 
     A label is the token at its own place, as Transformers shifts them; a document's first token is nobody's next. All are (rows,
     room) in int64. Raises `RuntimeError` where the documents of a row are longer than `room`.
@@ -51,6 +51,6 @@ def lay_out(
 
 
 def may_see(owner: Int[Tensor, "rows room"]) -> Bool[Tensor, "rows 1 room room"]:
-    """Which queries may see which keys: those of the same document, up to their own place."""
+    """The mask of the keys that each query may see: those of its document, up to its own place."""
     same = owner[:, :, None] == owner[:, None, :]
     return same.tril()[:, None]

@@ -59,7 +59,7 @@ def checkpoint_blocks(
 
 
 def run_checkpointed(using: Callable, forwards: list[Callable], hidden: Tensor, *args, **kwargs) -> Tensor:
-    """All `forwards` one after the other, behind one checkpoint; `args` and `kwargs`, such as a mask, go to each."""
+    """Run all `forwards` one after the other behind one checkpoint; `args` and `kwargs`, such as a mask, go to each."""
 
     def segment(hidden: Tensor) -> Tensor:
         for forward in forwards:

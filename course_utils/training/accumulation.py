@@ -16,7 +16,7 @@ from course_utils.training.loop import Run
 
 
 def num_loss_tokens(model: nn.Module, batch: dict) -> int:
-    """How many terms the loss of `model` on `batch` is a mean of.
+    """The number of terms of which the loss of `model` on `batch` is the mean.
 
     Labels of whole numbers count unless they are -100: one for each example, or one for each token. A causal language model
     predicts the next token, so the first label of each row is no target and does not count. Labels that are not whole numbers
@@ -86,12 +86,12 @@ class Accumulate(Callback):
     def _begin_group(self) -> None:
         self._micro_batches = self._terms = self._first_terms = 0  # of this group
 
-    def on_train_begin(self, run: "Run") -> None:
+    def on_train_begin(self, run: Run) -> None:
         """Begin with an empty group, unless the run goes on from a checkpoint."""
         if run.step == 0:
             self._begin_group()
 
-    def scale_loss(self, run: "Run", loss: torch.Tensor) -> torch.Tensor:
+    def scale_loss(self, run: Run, loss: torch.Tensor) -> torch.Tensor:
         """The loss times Tᵢ/T₁; T₁ is that of the first micro-batch in which anything counts."""
         terms = num_loss_tokens(run.model, run.batch)
         self._first_terms = self._first_terms or terms
@@ -99,11 +99,11 @@ class Accumulate(Callback):
         self._terms += terms
         return loss * (terms / max(1, self._first_terms))
 
-    def should_update(self, run: "Run") -> bool:
-        """After the k-th micro-batch, and after the last one there is."""
+    def should_update(self, run: Run) -> bool:
+        """True after the k-th micro-batch, and after the last one."""
         return self._micro_batches >= self.k or run.is_last_of_epoch
 
-    def before_update(self, run: "Run") -> None:
+    def before_update(self, run: Run) -> None:
         weights = self._terms / max(1, self._first_terms)
         for parameter in run.model.parameters():
             if parameter.grad is not None and weights not in (0, 1):
@@ -123,7 +123,7 @@ def accumulated_step(
     micro_batches: Sequence[dict],
     callbacks: Sequence[Callback] = (),
 ) -> float:
-    """One update from all `micro_batches`, as `train` does it with `Accumulate`; returns their joint mean loss."""
+    """Make one update from all `micro_batches`, as `train` does with `Accumulate`; returns their joint mean loss."""
     run = Run(model, optimizer, list(micro_batches), callbacks=[Accumulate(len(micro_batches)), *callbacks])
     total = terms = 0
     with run.started():

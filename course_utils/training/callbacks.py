@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Every method is called at its moment of the loop with the `Run`; by default each does nothing.
+    """A change to the loop, which calls every method at its moment with the `Run`; by default they do nothing.
 
     `rescales` says that a callback multiplies the loss and puts the gradients right in `before_update`; what needs the true
     gradients comes after it. The order among those that rescale does not matter.
@@ -22,7 +22,7 @@ class Callback:
     rescales = False
 
     def on_train_begin(self, run: "Run") -> None:
-        """Before the first step; `run.step` is above 0 when the run was resumed."""
+        """Called before the first step; `run.step` is above 0 when the run was resumed."""
 
     def forward(self, run: "Run") -> AbstractContextManager:
         """A context in which the forward pass is computed."""
@@ -37,27 +37,27 @@ class Callback:
         return True
 
     def before_update(self, run: "Run") -> None:
-        """After the backward pass, before the optimizer's step."""
+        """Called after the backward pass and before the optimizer's step."""
 
     def update(self, run: "Run", optimizer_step: Callable[[], object]) -> object:
-        """Around the optimizer's step: call it and return what it gave, or leave it out and return False.
+        """Call the optimizer's step and return its result, or skip it and return False.
 
         After False the schedule waits as well. The gradients are dropped in any case.
         """
         return optimizer_step()
 
     def after_batch(self, run: "Run") -> None:
-        """After each batch, whether or not it ended in an update."""
+        """Called after each batch, whether or not it ended in an update."""
 
     def on_train_end(self, run: "Run") -> None:
-        """After the last step, and also when the run was interrupted."""
+        """Called after the last step, and also when the run was interrupted."""
 
     def state_dict(self) -> dict:
         """What a checkpoint must keep of this callback."""
         return {}
 
     def load_state_dict(self, state: dict) -> None:
-        """Take over what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
 
 
 class ClipGradients(Callback):

@@ -91,7 +91,7 @@ def restore(run: "Run", path: Path) -> None:
 
 
 def _callbacks_with_state(run: "Run") -> dict[str, Callback]:
-    """Callbacks that keep something; a progress bar or a checkpointer may come and go between runs."""
+    """The callbacks that have a state; a progress bar or a checkpointer may come and go between runs."""
     stateful = [callback for callback in run.callbacks if type(callback).state_dict is not Callback.state_dict]
     return {f"{index} {type(callback).__name__}": callback for index, callback in enumerate(stateful)}
 

@@ -1,4 +1,4 @@
-"""How well a model does on data it was not trained on."""
+"""Loss and scores of a model on data that it was not trained on."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

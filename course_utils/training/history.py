@@ -28,7 +28,7 @@ class History:
         """
         if not self.steps:
             return pd.DataFrame()
-        rows = pd.DataFrame([{**row, "loss": _number(row["loss"])} for row in self.steps]).set_index("step")
+        rows = pd.DataFrame([{**row, "loss": _to_number(row["loss"])} for row in self.steps]).set_index("step")
         rows.insert(rows.columns.get_loc("seconds") + 1, "tokens_per_second", rows["tokens"] / rows["seconds"].diff())
         return rows
 
@@ -39,7 +39,7 @@ class History:
     @property
     def losses(self) -> list[float]:
         """The loss of each step."""
-        return [_number(row["loss"]) for row in self.steps]
+        return [_to_number(row["loss"]) for row in self.steps]
 
     def tokens_per_second(self, skip: int = 1) -> float:
         """Mean throughput over the run without its first `skip` steps, which also warm up; nan when nothing is left."""
@@ -51,11 +51,10 @@ class History:
 
     def state_dict(self) -> dict:
         """Plain numbers only."""
-        steps = [{**row, "loss": _number(row["loss"])} for row in self.steps]
+        steps = [{**row, "loss": _to_number(row["loss"])} for row in self.steps]
         return {"steps": steps, "evaluations": list(self.evaluations)}
 
     def load_state_dict(self, state: dict) -> None:
-        """Take over what `state_dict` gave."""
         self.steps, self.evaluations = list(state["steps"]), list(state["evaluations"])
 
 
@@ -66,7 +65,7 @@ class Recorder:
         self.history, self.began = History(optimizer=optimizer), time.perf_counter()
 
     def add(self, epoch: int, loss: torch.Tensor, learning_rate: float, batch: dict) -> None:
-        """One step of epoch `epoch`, counted from 1; `seconds` run from the recorder's birth."""
+        """Add a step of epoch `epoch`, counted from 1; its `seconds` are those since the recorder was made."""
         self.history.steps.append(
             {
                 "step": len(self.history.steps) + 1,
@@ -79,5 +78,5 @@ class Recorder:
         )
 
 
-def _number(value: float | torch.Tensor) -> float:
+def _to_number(value: float | torch.Tensor) -> float:
     return value.item() if isinstance(value, torch.Tensor) else value

@@ -68,7 +68,7 @@ def train(
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict, callbacks: Sequence[Callback] = ()
 ) -> torch.Tensor:
-    """One step (forward, backward, update) as `train` does it, phases marked; returns the loss, detached."""
+    """Make one step (forward, backward, update) as `train` does, with its phases marked; returns the detached loss."""
     run = Run(model, optimizer, [batch], callbacks=list(callbacks))
     with run.started():
         loss = run.forward_backward(run.on_device(batch))
@@ -78,7 +78,7 @@ def train_step(
 
 @dataclass
 class Run:
-    """One training run: what it trains, where it stands, what it saw.
+    """One training run: what it trains, how far it has come, its history.
 
     `step` counts batches, `epoch` finished epochs, `position` batches of the epoch at work, `seconds` those of training;
     `batch` is the one at work, on the model's device.
@@ -115,7 +115,7 @@ class Run:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Every callback starts; each that has started also finishes."""
+        """A context in which the callbacks have started; at its end those that have started finish."""
         with ExitStack() as finishing:
             for callback in self.callbacks:
                 callback.on_train_begin(self)
@@ -174,9 +174,7 @@ class Run:
             self.position += 1
             learning_rate = self.optimizer.param_groups[0]["lr"]
             loss, flops = self._compute_and_count(self.on_device(batch))
-            wishes = [
-                callback.should_update(self) for callback in self.callbacks
-            ]  # each is called, whatever others say
+            wishes = [callback.should_update(self) for callback in self.callbacks]  # all are called
             if all(wishes):
                 self.update()
             self.step += 1
@@ -204,7 +202,7 @@ class Run:
 
 @contextmanager
 def _explain_memory_errors() -> Iterator[None]:
-    """Turn the several ways in which memory ends into one sentence."""
+    """A context that turns the errors of exhausted memory into one sentence."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError, too

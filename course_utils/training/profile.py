@@ -81,7 +81,7 @@ class Trace:
 
     @classmethod
     def from_events(cls, events: Iterable[torch.autograd.profiler_util.FunctionEvent]) -> "Trace":
-        """From the profiler's events, in microseconds; steps that the run did not reach are left out."""
+        """The trace of the profiler's events, whose times are in microseconds; steps that the run did not reach are left out."""
         events = list(events)
         on_gpu = any(event.device_type != DeviceType.CPU for event in events)
         rows = []
@@ -147,7 +147,7 @@ class Trace:
         return table.sort_values("seconds", ascending=False)
 
     def verdict(self) -> str:
-        """One sentence on how long the model waited for its data loader."""
+        """A sentence on how long the model waited for its data loader."""
         steps, gaps = len(self.of("step")), self.gaps()
         waits = gaps.loc[gaps["where"] == LOADING, "seconds"]
         if waits.empty:
@@ -169,7 +169,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Throughput:
-    """What a run got done each second, and which share of the machine's best rate of matrix products that is."""
+    """Rates of a run, and their share of the machine's best rate of matrix products."""
 
     tokens_per_second: float
     flops_per_second: float

@@ -19,9 +19,9 @@ class Progress(Callback):
         from tqdm.auto import tqdm
         from tqdm.notebook import tqdm as in_notebook
 
-        how, self.place = {"unit": "batch", "leave": False, "mininterval": _SECONDS_BETWEEN_LOOKS}, None
+        options, self.place = {"unit": "batch", "leave": False, "mininterval": _SECONDS_BETWEEN_LOOKS}, None
         is_widget = issubclass(tqdm, in_notebook)
-        self.bar = tqdm(total=run.total_steps, initial=run.step, **how, **({"display": False} if is_widget else {}))
+        self.bar = tqdm(total=run.total_steps, initial=run.step, **options, **({"display": False} if is_widget else {}))
         if is_widget:
             from IPython.display import display
 

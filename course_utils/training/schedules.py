@@ -1,4 +1,4 @@
-"""Learning-rate schedules."""
+"""The schedule of chapter 00, which is a library's; `optim.schedules` has schedules by hand."""
 
 import torch
 

@@ -16,14 +16,14 @@ def model_with_gradients(make_optimizer: Callable) -> tuple[torch.nn.Module, tor
 
 
 def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradients: Sequence[torch.Tensor]) -> None:
-    """The update alone, with these gradients."""
+    """Make the update alone, with these gradients."""
     for p, gradient in zip(model.parameters(), gradients, strict=True):
         p.grad = gradient
     optimizer.step()
 
 
 def seconds_of_update(make_optimizer: Callable) -> float:
-    """Of one `update` by this optimizer, on a model for which it has made its state."""
+    """Seconds of one `update` by this optimizer, on a model for which it has made its state."""
     parts = model_with_gradients(make_optimizer)
     update(*parts)
     return seconds_of(lambda: update(*parts))

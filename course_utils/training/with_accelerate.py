@@ -21,8 +21,9 @@ def train_with_accelerate(
     seed: int | None = None,
     **options,
 ) -> History:
-    """As `train`, with an `Accelerator(**options)` in charge of devices, precision, accumulation and backward."""
-    accelerator = _fresh_accelerator(**options)
+    """Train as `train` does, with an `Accelerator(**options)` in charge of devices, precision, accumulation and backward."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # else the options of the process's first Accelerator stay
+    accelerator = Accelerator(cpu=settings().device.type == "cpu", **options)
     model, optimizer, batches, schedule = accelerator.prepare(model, optimizer, batches, schedule)
     recorder = Recorder(optimizer.optimizer)
     torch.manual_seed(settings().seed if seed is None else seed)
@@ -41,8 +42,3 @@ def train_with_accelerate(
             recorder.add(epoch + 1, loss.detach(), learning_rate, batch)
     accelerator.unwrap_model(model, keep_fp32_wrapper=False)  # else the model would stay in this run's precision
     return recorder.history
-
-
-def _fresh_accelerator(**options) -> Accelerator:
-    AcceleratorState._reset_state(reset_partial_state=True)  # else the options of the process's first Accelerator stay
-    return Accelerator(cpu=settings().device.type == "cpu", **options)

@@ -22,7 +22,7 @@ def train_with_trainer(
     seed: int | None = None,
     **arguments,
 ) -> History:
-    """As `train`, through `Trainer` with `TrainingArguments(**arguments)`.
+    """Train as `train` does, through `Trainer` with `TrainingArguments(**arguments)`.
 
     With `optimizer=None` Trainer builds its own, from `optim=…`, `learning_rate=…` and the like.
     Two of Trainer's defaults are off unless asked for, since the other loops do neither:
@@ -32,7 +32,7 @@ def train_with_trainer(
     with TemporaryDirectory() as folder:
         trainer = RecordingTrainer(
             model=model,
-            args=_arguments(batches, epochs, seed, {"output_dir": folder, **arguments}),
+            args=_make_arguments(batches, epochs, seed, {"output_dir": folder, **arguments}),
             train_dataset=batches.dataset,
             optimizers=(optimizer, schedule),
             callbacks=[_SeedAtStart(seed)],
@@ -45,7 +45,7 @@ class RecordingTrainer(Trainer):
     """Trainer that takes its batches as they are given and records every step's loss unrounded."""
 
     def train_on(self, batches: DataLoader) -> None:
-        """Train; the model is afterwards as plain as it came, and `recorder` holds the history."""
+        """Train; afterwards the model is unwrapped again, and `recorder` holds the history."""
         self.batches, self.recorder = batches, Recorder()
         self.remove_callback(PrinterCallback)
         self.train()
@@ -75,7 +75,7 @@ class _SeedAtStart(TrainerCallback):
         torch.manual_seed(self.seed)
 
 
-def _arguments(batches: DataLoader, epochs: int, seed: int, changes: dict) -> TrainingArguments:
+def _make_arguments(batches: DataLoader, epochs: int, seed: int, changes: dict) -> TrainingArguments:
     defaults = {
         "num_train_epochs": epochs,
         "per_device_train_batch_size": batches.batch_size,

@@ -77,7 +77,7 @@ STEPS = {
 
 
 def by_step():
-    """By way, bytes that all ranks together send in four steps, and those counted by this rank."""
+    """Bytes that all ranks together send in four steps, and those counted by this rank, by way."""
     counts = {}
     for name, make in STEPS.items():
         step = make()

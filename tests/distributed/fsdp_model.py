@@ -46,8 +46,8 @@ def batch(share, step):
     return {"input_ids": tokens, "labels": tokens}
 
 
-def trained(model, shares, optimizer=None):
-    """Plain SGD: without momentum or decay a zero gradient and none are the same."""
+def train(model, shares, optimizer=None):
+    """Some updates, by default of plain SGD: without momentum or decay a zero gradient and none are the same."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(UPDATES):
         for share in shares:
@@ -58,7 +58,7 @@ def trained(model, shares, optimizer=None):
 
 
 def sharded_families(families):
-    """By family, checkpoint and units: the full state after some updates."""
+    """The full state after some updates, by family, checkpoint and units."""
     results = {}
     for family in families:
         for name, using in (
@@ -70,15 +70,15 @@ def sharded_families(families):
                 plain = model_of(family, seed=dist.get_rank())
                 model = FSDP(plain, () if whole else techniques.blocks_of(plain))
                 if using is None:
-                    trained(model, [dist.get_rank()])
+                    train(model, [dist.get_rank()])
                 else:
                     with techniques.checkpoint_blocks(plain, using=using):
-                        trained(model, [dist.get_rank()])
+                        train(model, [dist.get_rank()])
                 results[family, name, whole] = model.full_state_dict()
     return results
 
 
-def sent():
+def count_sent():
     """Bytes that this rank sends in some updates, by method, with the number of the model's elements."""
     results, rank = {}, dist.get_rank()
     for method in ("ddp", "zero1", "zero2", "zero3"):
@@ -91,7 +91,7 @@ def sent():
         else:
             model = FSDP(plain, techniques.blocks_of(plain), reshard_after_forward=method == "zero3")
         with counted() as traffic:
-            trained(model, [rank], optimizer)
+            train(model, [rank], optimizer)
         results[method] = traffic.sent
     return results
 

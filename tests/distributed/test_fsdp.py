@@ -14,7 +14,7 @@ from course_utils.techniques import checkpoint_by_hooks
 STEPS = 5
 
 
-class Net(nn.Module):
+class TiedNet(nn.Module):
     """A weight tied inside the root, sizes that no number of ranks divides, and a buffer."""
 
     def __init__(self, seed: int = 0):
@@ -61,10 +61,10 @@ OURS = {
 
 
 def our_ways(ways):
-    """By way, the states after every step, the elements of this rank's shards, and the bytes gathered at the end."""
+    """The states after every step by way, the elements of this rank's shards, and the bytes gathered at the end."""
     results = {}
     for name, options in ways.items():
-        net = Net(seed=dist.get_rank())
+        net = TiedNet(seed=dist.get_rank())
         model = FSDP(net, **{key: value(net) if callable(value) else value for key, value in options.items()})
         states = train(model, [dist.get_rank()], state=FSDP.full_state_dict)
         results[name] = states, sum(p.numel() for p in model.parameters()), gathered(model)
@@ -79,11 +79,11 @@ def assert_equal(expected, states, where=""):
 
 
 def test_two_ranks_are_bit_equal_to_one_process_that_accumulates():
-    expected = train(Net(), [0, 1])
+    expected = train(TiedNet(), [0, 1])
     for results in launch(our_ways, 2, OURS):
         for name, (states, elements, left) in results.items():
             assert_equal(expected, states, name)
-            assert elements <= sum(p.numel() for p in Net().parameters()) / 2 + 3
+            assert elements <= sum(p.numel() for p in TiedNet().parameters()) / 2 + 3
             assert left == 0
 
 

@@ -16,8 +16,8 @@ momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 adam = partial(torch.optim.Adam, lr=0.01)
 
 
-class Net(nn.Module):
-    """With a frozen layer, a buffer of numbers and one of a count."""
+class NetWithBuffers(nn.Module):
+    """A net with a frozen layer, a buffer of numbers and one of a count."""
 
     def __init__(self, seed: int = 0):
         super().__init__()
@@ -34,7 +34,7 @@ class Net(nn.Module):
         return self.last(torch.tanh(self.frozen(torch.tanh(self.first(x)))) + self.shift)
 
 
-def trained(net):
+def trainable(net):
     return [p for p in net.parameters() if p.requires_grad]
 
 
@@ -43,9 +43,9 @@ def flat(tensors):
 
 
 def run(make_optimizer, steps=STEPS, extra_tensors=lambda net: (), finish=True, **options):
-    """On a rank: the parameters and the drift after every step, the bytes sent, the net and the optimizer at the end."""
-    net = Net(seed=dist.get_rank()).double()
-    optimizer = make_optimizer(trained(net))
+    """The parameters and the drift of a rank after every step, the bytes sent, the net and the optimizer at the end."""
+    net = NetWithBuffers(seed=dist.get_rank()).double()
+    optimizer = make_optimizer(trainable(net))
     thetas, drifts = [], []
     with counted() as traffic:
         local = LocalSGD(optimizer, extra_tensors=extra_tensors(net), **options)
@@ -54,9 +54,9 @@ def run(make_optimizer, steps=STEPS, extra_tensors=lambda net: (), finish=True, 
             net(data(dist.get_rank(), step).double()).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-            drifts.append(drift(trained(net)))
+            drifts.append(drift(trainable(net)))
             local.step()
-            thetas.append(flat(trained(net)))
+            thetas.append(flat(trainable(net)))
         if finish:
             local.finish()
     return thetas, drifts, traffic.sent - at_start, net, optimizer.state
@@ -65,14 +65,14 @@ def run(make_optimizer, steps=STEPS, extra_tensors=lambda net: (), finish=True, 
 def run_ddp(make_optimizer):
     """The same with gradients averaged at every step."""
     with counted() as traffic:
-        net = DDP(Net(seed=0).double())
-        optimizer, thetas = make_optimizer(trained(net)), []
+        net = DDP(NetWithBuffers(seed=0).double())
+        optimizer, thetas = make_optimizer(trainable(net)), []
         at_start = traffic.sent
         for step in range(STEPS):
             net(data(dist.get_rank(), step).double()).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-            thetas.append(flat(trained(net)))
+            thetas.append(flat(trainable(net)))
     return thetas, traffic.sent - at_start
 
 
@@ -97,15 +97,17 @@ def test_ranks_differ_within_a_round_and_are_equal_after():
     first, second = launch(partial(run, momentum, steps=7, sync_every=3), 2)
     for step, (mine, yours) in enumerate(zip(first[0], second[0], strict=True), start=1):
         assert torch.equal(mine, yours) == (step % 3 == 0), f"step {step}"
-    assert torch.equal(flat(trained(first[3])), flat(trained(second[3]))), "the last round of one step is averaged too"
+    assert torch.equal(flat(trainable(first[3])), flat(trainable(second[3]))), (
+        "the last round of one step is averaged too"
+    )
     assert first[1] == pytest.approx(second[1]), "two ranks are equally far from their mean"
     assert first[1][0] < first[1][1] < first[1][2] > first[1][3] > 0
 
 
 def at_start():
-    net = Net(seed=dist.get_rank())
+    net = NetWithBuffers(seed=dist.get_rank())
     net.shift += dist.get_rank()
-    LocalSGD(momentum(trained(net)), 1, extra_tensors=[net.shift])
+    LocalSGD(momentum(trainable(net)), 1, extra_tensors=[net.shift])
     return net.state_dict()
 
 
@@ -131,20 +133,20 @@ def test_what_becomes_of_the_state(state):
 def outer_run(outer):
     """Three rounds of ours, and the same with torch's SGD given (last average − mean) as a gradient."""
     ours = run(momentum, sync_every=2, outer_optimizer=outer)[0][1::2]
-    net = Net(seed=0).double()
-    optimizer, rights = momentum(trained(net)), []
-    anchors = [p.detach().clone().requires_grad_() for p in trained(net)]
+    net = NetWithBuffers(seed=0).double()
+    optimizer, rights = momentum(trainable(net)), []
+    anchors = [p.detach().clone().requires_grad_() for p in trainable(net)]
     sgd = torch.optim.SGD(anchors, lr=outer.lr, momentum=outer.momentum, nesterov=outer.momentum > 0)
     for step in range(STEPS):
         net(data(dist.get_rank(), step).double()).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
         if step % 2:
-            for p, anchor in zip(trained(net), anchors, strict=True):
+            for p, anchor in zip(trainable(net), anchors, strict=True):
                 dist.all_reduce(p.data)
                 anchor.grad = anchor.detach() - p.data / dist.get_world_size()
             sgd.step()
-            for p, anchor in zip(trained(net), anchors, strict=True):
+            for p, anchor in zip(trainable(net), anchors, strict=True):
                 p.data.copy_(anchor.data)
             rights.append(flat(anchors))
     return ours, rights
@@ -162,7 +164,7 @@ def test_outer_steps_are_those_of_torchs_nesterov_on_outer_gradients(outer):
 def test_a_rank_sends_an_hth_of_what_data_parallelism_sends():
     ranks, every = 4, 3
     sent = launch(partial(run, momentum, sync_every=every), ranks)[0][2]
-    elements = sum(p.numel() for p in trained(Net()))
+    elements = sum(p.numel() for p in trainable(NetWithBuffers()))
     predicted = communication("local-sgd", elements, ranks, every=every, parameter_bytes=8)
     assert sent == pytest.approx(STEPS * predicted.bytes, rel=0.01)
     assert sent == launch(run_ddp, ranks, momentum)[0][1] / every
@@ -174,8 +176,8 @@ def test_averaged_state_is_sent_too():
 
 
 def post_local():
-    net = Net().double()
-    optimizer, averaged = momentum(trained(net)), []
+    net = NetWithBuffers().double()
+    optimizer, averaged = momentum(trainable(net)), []
     local = LocalSGD(optimizer, sync_every=1)
     for step in range(6):
         local.sync_every = 1 if step < 2 else 4

@@ -58,7 +58,7 @@ def test_nothing_begins_before_what_it_needs_and_a_stage_does_one_thing_at_a_tim
 
 
 def orders_of_torch(micro_batches):
-    """By kind of schedule, this rank's order in torch's letters: I is the gradient of the input, W that of the weights."""
+    """This rank's orders in torch's letters, by kind of schedule: I is the gradient of the input, W that of the weights."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
     from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
 

@@ -12,7 +12,7 @@ LENGTH = 24
 
 
 def compared(ranks, is_causal, share):
-    """On each rank: the largest difference from the whole sequence, bytes sent in forward and in all, those of a part."""
+    """The largest difference on each rank from the whole sequence, bytes sent in forward and in all, those of a part."""
     generator = torch.Generator().manual_seed(0)
     whole = [torch.randn(2, 3, LENGTH, 8, generator=generator, dtype=torch.float64) for _ in range(4)]
     places = share(LENGTH, ranks)

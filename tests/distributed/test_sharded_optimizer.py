@@ -66,7 +66,7 @@ def schedule(optimizer):
 
 
 def on_rank():
-    """By optimizer, the parameters at the end, and whether this rank keeps state of its own share only."""
+    """The parameters at the end, by optimizer, and whether this rank keeps state of its own share only."""
     results, rank = {}, dist.get_rank()
     for name, (kind, options) in OPTIMIZERS.items():
         model = net()

@@ -1,10 +1,10 @@
 """Adafactor by hand against torch's and against Transformers', in float64."""
 
-import copy
 from functools import partial
 
 import pytest
 import torch
+from beside import parameters_of, run_beside
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.optimization import Adafactor as TransformersAdafactor
@@ -46,7 +46,7 @@ def transformers_groups(draw):
     }
 
 
-def parameters_of(specs, generator):
+def draw_parameters(specs, generator):
     """A list of tensors per group; every other matrix is not contiguous."""
     made = [[torch.randn(s, generator=generator, dtype=torch.float64) for s in spec["shapes"]] for spec in specs]
     turned = [[p.mT.clone().mT if i % 2 and p.ndim > 1 else p for i, p in enumerate(group)] for group in made]
@@ -64,19 +64,6 @@ def same(parameters):
     return [[p.detach().clone(memory_format=torch.preserve_format).requires_grad_() for p in g] for g in parameters]
 
 
-def flat(parameters):
-    return [p for group in parameters for p in group]
-
-
-def give_gradients(mine, theirs, generator):
-    """The same gradients to both, over twelve decades; about one in five is missing, and some are zero."""
-    for p, q in zip(flat(mine), flat(theirs), strict=True):
-        scale = 10.0 ** torch.randint(-6, 7, (), generator=generator)
-        kind = torch.rand((), generator=generator)
-        gradient = torch.randn(p.shape, generator=generator, dtype=torch.float64) * scale * (kind < 0.9)
-        p.grad, q.grad = (None, None) if kind < 0.2 else (gradient, gradient.clone())
-
-
 def in_transformers_terms(spec):
     """The options of a group as `Adafactor` has them."""
     renamed = {"clip_threshold": "d", "decay_rate": "beta2_decay"}
@@ -85,33 +72,22 @@ def in_transformers_terms(spec):
     return {**options, "lr": lr}
 
 
-def run_beside(mine, theirs, ours, reference, generator, reload_at, steps=20):
-    for step in range(steps):
-        give_gradients(mine, theirs, generator)
-        before = [None if p.grad is None else p.grad.clone() for p in flat(mine)]
-        ours.step()
-        reference.step()
-        if step == reload_at:
-            saved = copy.deepcopy(ours.state_dict())
-            ours = type(ours)([{"params": group["params"]} for group in ours.param_groups])
-            ours.load_state_dict(saved)
-        for p, gradient in zip(flat(mine), before, strict=True):
-            assert (p.grad is None) if gradient is None else torch.equal(p.grad, gradient)
-    for p, q in zip(flat(mine), flat(theirs), strict=True):
+def assert_same_parameters(ours, theirs):
+    for p, q in zip(parameters_of(ours.param_groups), parameters_of(theirs.param_groups), strict=True):
         torch.testing.assert_close(p, q, **EXACT)
-    return ours
 
 
 @given(specs=st.lists(torch_groups(), min_size=1, max_size=3), seed=st.integers(0, 2**31), reload_at=st.integers(0, 19))
 @settings(max_examples=20, deadline=None)
 def test_many_steps_equal_torch(specs, seed, reload_at):
     generator = torch.Generator().manual_seed(seed)
-    mine = parameters_of(specs, generator)
-    theirs = same(mine)
-    reference = torch.optim.Adafactor(grouped(specs, theirs), foreach=False)
-    ours = run_beside(mine, theirs, Adafactor(grouped(specs, mine)), reference, generator, reload_at)
-    for p, q in zip(flat(mine), flat(theirs), strict=True):
-        state, wanted = ours.state.get(p, {}), reference.state.get(q, {})
+    mine = draw_parameters(specs, generator)
+    theirs = torch.optim.Adafactor(grouped(specs, same(mine)), foreach=False)
+    ours = Adafactor(grouped(specs, mine))
+    ours = run_beside(ours, theirs, generator, steps=20, reload_at=reload_at, decades=6)
+    assert_same_parameters(ours, theirs)
+    for p, q in zip(parameters_of(ours.param_groups), parameters_of(theirs.param_groups), strict=True):
+        state, wanted = ours.state.get(p, {}), theirs.state.get(q, {})
         assert {name: value.shape for name, value in state.items()} == {name: v.shape for name, v in wanted.items()}
         for name, value in wanted.items():
             torch.testing.assert_close(state[name], value, **EXACT)
@@ -121,11 +97,10 @@ def test_many_steps_equal_torch(specs, seed, reload_at):
 @settings(max_examples=20, deadline=None)
 def test_many_steps_equal_transformers(specs, seed, at):
     generator = torch.Generator().manual_seed(seed)
-    mine = parameters_of(specs, generator)
-    theirs = same(mine)
+    mine = draw_parameters(specs, generator)
+    theirs = TransformersAdafactor(grouped(specs, same(mine)))
     ours = HFAdafactor(grouped([in_transformers_terms(spec) for spec in specs], mine))
-    reference = TransformersAdafactor(grouped(specs, theirs))
-    run_beside(mine, theirs, ours, reference, generator, at)
+    assert_same_parameters(run_beside(ours, theirs, generator, steps=20, reload_at=at, decades=6), theirs)
 
 
 def random_gradients(shape, steps, dtype=torch.float64, size=1.0):

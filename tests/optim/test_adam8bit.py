@@ -1,6 +1,7 @@
 """8-bit Adam by hand: against a float64 reference that searches the whole book, and against bitsandbytes."""
 
 import copy
+import itertools
 
 import bitsandbytes
 import pytest
@@ -74,7 +75,7 @@ def reference_of(groups):
     return [Reference(p.detach(), **{n: group[n] for n in names}) for group in groups for p in group["params"]]
 
 
-def a_gradient(shape, generator):
+def draw_gradient(shape, generator):
     """None one time in five, else normal numbers of one of nine scales, zero in places."""
     if torch.rand((), generator=generator) < 0.2:
         return None
@@ -96,7 +97,7 @@ def test_steps_equal_a_reference_that_quantizes_exactly(specs, seed, reload_at):
     expected, ours = reference_of(mine), Adam8bit(mine)
     parameters = [p for group in mine for p in group["params"]]
     for step in range(12):
-        given_gradients = [a_gradient(p.shape, generator) for p in parameters]
+        given_gradients = [draw_gradient(p.shape, generator) for p in parameters]
         for p, reference, gradient in zip(parameters, expected, given_gradients, strict=True):
             p.grad = None if gradient is None else gradient.clone()
             if gradient is not None:
@@ -114,7 +115,7 @@ def test_steps_equal_a_reference_that_quantizes_exactly(specs, seed, reload_at):
             assert ours.state[p][f"state{number}"].flatten().tolist() == places.tolist()
 
 
-def trained(kind, steps, shape=(96, 64), dtype=torch.float32, decades=0.0, **options):
+def after_steps(kind, steps, shape=(96, 64), dtype=torch.float32, decades=0.0, **options):
     """A parameter after `steps` with the same random gradients for every kind, its optimizer, and where it started."""
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(shape, generator=generator).to(dtype)
@@ -131,8 +132,8 @@ def trained(kind, steps, shape=(96, 64), dtype=torch.float32, decades=0.0, **opt
 @pytest.mark.parametrize("decay", [{}, {"weight_decay": 0.3}])
 def test_the_first_step_equals_the_library(by_hand, oracle, decay):
     """The states are still exact then; and the decay is decoupled in both classes of both."""
-    mine, ours, _ = trained(by_hand, 1, **decay)
-    theirs, library, _ = trained(oracle, 1, **decay)
+    mine, ours, _ = after_steps(by_hand, 1, **decay)
+    theirs, library, _ = after_steps(oracle, 1, **decay)
     torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
     assert ours.defaults["weight_decay"] == library.defaults["weight_decay"]
 
@@ -141,8 +142,8 @@ def test_the_first_step_equals_the_library(by_hand, oracle, decay):
 @pytest.mark.parametrize(("decades", "bound"), [(0.0, 0.01), (1.0, 0.02)])
 def test_thirty_steps_stay_near_the_library(by_hand, oracle, decades, bound):
     """Only its rounding differs: the two paths part by less than `bound` of their length, scales and codes hardly."""
-    mine, ours, start = trained(by_hand, 30, decades=decades)
-    theirs, library, _ = trained(oracle, 30, decades=decades)
+    mine, ours, start = after_steps(by_hand, 30, decades=decades)
+    theirs, library, _ = after_steps(oracle, 30, decades=decades)
     assert (mine - theirs).norm() <= bound * (theirs - start).norm()
     (state,), (other,) = ours.state.values(), library.state.values()
     for number in (1, 2):
@@ -152,43 +153,49 @@ def test_thirty_steps_stay_near_the_library(by_hand, oracle, decades, bound):
         assert torch.equal(state[f"qmap{number}"], other[f"qmap{number}"])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(40, 40, 3, 3), (8, 4, 3, 3)], ids=["8 bits", "32 bits"])
-@pytest.mark.parametrize("layout", ["channels_last", "transposed", "strided"])
-def test_a_parameter_that_is_not_contiguous_steps_as_a_contiguous_one_and_as_in_the_library(layout, shape, dtype):
+LAYOUTS = {
+    "channels last": lambda tensor: tensor.clone(memory_format=torch.channels_last),
+    "transposed": lambda tensor: tensor.transpose(0, 1).contiguous().transpose(0, 1),
+    "strided": lambda tensor: tensor.repeat_interleave(2, -1)[..., ::2],
+}
+SHAPES = {"8 bits": (40, 40, 3, 3), "32 bits": (8, 4, 3, 3)}
+not_contiguous = pytest.mark.parametrize(
+    ("layout", "bits", "dtype"), list(itertools.product(LAYOUTS, SHAPES, [torch.float32, torch.bfloat16]))
+)
+
+
+def after_steps_in(lay, kind, steps, shape, dtype):
+    """A parameter after `steps`, laid out in memory by `lay`, and its state."""
     generator = torch.Generator().manual_seed(0)
     start, *gradients = (torch.randn(shape, generator=generator).to(dtype) for _ in range(4))
+    parameter = lay(start).requires_grad_()
+    optimizer, strides = kind([parameter], lr=1e-2), parameter.stride()
+    for gradient in gradients[:steps]:
+        parameter.grad = lay(gradient)
+        optimizer.step()
+    assert kind is not AdamW8bit or parameter.stride() == strides
+    return parameter.detach(), optimizer.state[parameter]
 
-    def lay(tensor):
-        if layout == "channels_last":
-            return tensor.clone(memory_format=torch.channels_last)
-        if layout == "transposed":
-            return tensor.transpose(0, 1).contiguous().transpose(0, 1)
-        return tensor.repeat_interleave(2, -1)[..., ::2]
 
-    ends, states = [], []
-    for kind, put in ((AdamW8bit, torch.clone), (AdamW8bit, lay), (bitsandbytes.optim.AdamW8bit, lay)):
-        parameter = put(start).requires_grad_()
-        optimizer = kind([parameter], lr=1e-2)
-        strides = parameter.stride()
-        for gradient in gradients[: 1 if kind is not AdamW8bit else 3]:
-            parameter.grad = put(gradient)
-            optimizer.step()
-            if len(ends) == 1 and gradient is gradients[0]:
-                first = parameter.detach().clone()
-        assert kind is not AdamW8bit or parameter.stride() == strides
-        ends.append(parameter.detach())
-        states.append(optimizer.state[parameter])
-    plain, laid, theirs = ends
+@not_contiguous
+def test_a_parameter_that_is_not_contiguous_steps_as_a_contiguous_one(layout, bits, dtype):
+    plain, state = after_steps_in(torch.clone, AdamW8bit, 3, SHAPES[bits], dtype)
+    laid, other = after_steps_in(LAYOUTS[layout], AdamW8bit, 3, SHAPES[bits], dtype)
     assert torch.equal(plain, laid)
-    assert all(torch.equal(states[0][f"state{number}"], states[1][f"state{number}"]) for number in (1, 2))
-    torch.testing.assert_close(first, theirs, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+    assert all(torch.equal(state[f"state{number}"], other[f"state{number}"]) for number in (1, 2))
+
+
+@not_contiguous
+def test_a_parameter_that_is_not_contiguous_steps_as_in_the_library(layout, bits, dtype):
+    ours, _ = after_steps_in(LAYOUTS[layout], AdamW8bit, 1, SHAPES[bits], dtype)
+    theirs, _ = after_steps_in(LAYOUTS[layout], bitsandbytes.optim.AdamW8bit, 1, SHAPES[bits], dtype)
+    torch.testing.assert_close(ours, theirs, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (4095,), (4096,), (4097,), (64, 64), (80, 80), (33, 5, 41)])
 def test_state_is_the_library_s_by_name_type_shape_and_bytes(shape):
-    _, ours, _ = trained(Adam8bit, 1, shape)
-    _, library, _ = trained(bitsandbytes.optim.Adam8bit, 1, shape)
+    _, ours, _ = after_steps(Adam8bit, 1, shape)
+    _, library, _ = after_steps(bitsandbytes.optim.Adam8bit, 1, shape)
     (state,), (other,) = ours.state.values(), library.state.values()
     described = [
         {n: (v.dtype, v.shape) if isinstance(v, torch.Tensor) else v for n, v in s.items()} for s in (state, other)
@@ -217,8 +224,8 @@ def test_the_books_are_kept_once_for_all_also_after_a_reload():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_reload_continues_identically(dtype):
-    straight, *_ = trained(AdamW8bit, 20, dtype=dtype)
-    again, *_ = trained(Restarting, 20, dtype=dtype)
+    straight, *_ = after_steps(AdamW8bit, 20, dtype=dtype)
+    again, *_ = after_steps(Restarting, 20, dtype=dtype)
     assert torch.equal(straight, again)
 
 
@@ -234,8 +241,8 @@ class Restarting(AdamW8bit):
 
 @pytest.mark.parametrize("shape", [(), (7,), (63, 65)])
 def test_small_tensors_step_as_torch_does(shape):
-    mine, ours, _ = trained(AdamW8bit, 20, shape, torch.float64)
-    theirs, _, _ = trained(torch.optim.AdamW, 20, shape, torch.float64, foreach=False)
+    mine, ours, _ = after_steps(AdamW8bit, 20, shape, torch.float64)
+    theirs, _, _ = after_steps(torch.optim.AdamW, 20, shape, torch.float64, foreach=False)
     torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
     (state,) = ours.state.values()
     assert set(state) == {"step", "state1", "state2"}
@@ -253,13 +260,13 @@ def test_a_group_can_be_kept_in_32_bits():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_parameters_step_as_in_the_library(dtype):
-    mine, ours, _ = trained(AdamW8bit, 3, dtype=dtype)
-    theirs, _, _ = trained(bitsandbytes.optim.AdamW8bit, 3, dtype=dtype)
+    mine, ours, _ = after_steps(AdamW8bit, 3, dtype=dtype)
+    theirs, _, _ = after_steps(bitsandbytes.optim.AdamW8bit, 3, dtype=dtype)
     assert mine.dtype == dtype
     torch.testing.assert_close(mine, theirs, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
     (state,) = ours.state.values()
     assert (state["state1"].dtype, state["absmax1"].dtype) == (torch.uint8, torch.float32)
-    small, ours, _ = trained(AdamW8bit, 3, (5,), dtype)
+    small, ours, _ = after_steps(AdamW8bit, 3, (5,), dtype)
     assert next(iter(ours.state.values()))["state1"].dtype == torch.float32
 
 

@@ -4,13 +4,13 @@ import copy
 
 import pytest
 import torch
+from beside import parameters_of, run_beside
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scratch import scratch_of
 
+from course_utils import optim
 from course_utils.optim import SGD, Adafactor, AdaGrad, Adam, AdamW, Momentum, Nesterov, RMSProp
-from course_utils.optim.galore import APOLLO, GaLore
-from course_utils.optim.low_bit import AdamW4bit, AdamW16bit
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 PAIRS = {
@@ -47,19 +47,6 @@ def draw_groups(data, by_hand, generator):
     return [{**chosen, "params": [parameter(shape) for shape in sizes]} for chosen, sizes in specs]
 
 
-def parameters_of(groups):
-    return [p for group in groups for p in group["params"]]
-
-
-def give_gradients(ours, theirs, generator):
-    """The same gradients to both, over eight decades; about one in five is missing, and some are zero."""
-    for mine, other in zip(ours, theirs, strict=True):
-        scale = 10.0 ** torch.randint(-4, 5, (), generator=generator)
-        kind = torch.rand((), generator=generator)
-        gradient = torch.randn(mine.shape, generator=generator, dtype=torch.float64) * scale * (kind < 0.9)
-        mine.grad, other.grad = (None, None) if kind < 0.2 else (gradient, gradient.clone())
-
-
 @all_pairs
 @given(data=st.data(), seed=st.integers(0, 2**31), reload_at=st.integers(0, 49))
 @settings(max_examples=10, deadline=None)
@@ -68,17 +55,7 @@ def test_fifty_steps_equal_torch(by_hand, data, seed, reload_at):
     mine = draw_groups(data, by_hand, generator)
     theirs = copy.deepcopy(mine)
     ours, reference = by_hand(mine), oracle([{**group, **fixed} for group in theirs], foreach=False)
-    for step in range(50):
-        give_gradients(parameters_of(mine), parameters_of(theirs), generator)
-        before = [None if p.grad is None else p.grad.clone() for p in parameters_of(mine)]
-        ours.step()
-        reference.step()
-        if step == reload_at:
-            saved = copy.deepcopy(ours.state_dict())
-            ours = by_hand(mine)
-            ours.load_state_dict(saved)
-        for p, gradient in zip(parameters_of(mine), before, strict=True):
-            assert (p.grad is None) if gradient is None else torch.equal(p.grad, gradient)
+    ours = run_beside(ours, reference, generator, steps=50, reload_at=reload_at, decades=4)
     for p, q in zip(parameters_of(mine), parameters_of(theirs), strict=True):
         scale = max(1.0, q.detach().abs().max().item())
         torch.testing.assert_close(p / scale, q / scale, **EXACT)
@@ -120,7 +97,8 @@ def test_temporary_bytes_are_what_the_allocator_sees(by_hand):
 
 @pytest.mark.parametrize("shape", [(512, 512), (300, 704), (1024, 512), (30, 40)])
 @pytest.mark.parametrize(
-    ("kind", "options"), [(AdamW16bit, {}), (AdamW4bit, {}), (GaLore, {"rank": 16}), (APOLLO, {"rank": 16})]
+    ("kind", "options"),
+    [(optim.AdamW16bit, {}), (optim.AdamW4bit, {}), (optim.GaLore, {"rank": 16}), (optim.APOLLO, {"rank": 16})],
 )
 def test_temporary_bytes_of_fewer_bits_and_directions_are_what_the_allocator_sees(kind, options, shape):
     model = torch.nn.Linear(*shape, bias=False)

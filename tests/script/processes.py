@@ -70,7 +70,7 @@ def alive(pid: int) -> bool:
 
 
 def parameters_in(out: Path, step: int) -> dict[str, torch.Tensor]:
-    """Those of the newest checkpoint, which must be that of `step`."""
+    """The parameters of the newest checkpoint, which must be that of `step`."""
     assert max((out / "checkpoints").iterdir()).name == f"step-{step:08d}"
     return checkpoints.parameters_in(out)
 

@@ -42,7 +42,7 @@ def run_job(fields: dict) -> tuple[dict[str, torch.Tensor], dict[int, float], li
 
 
 def run_jobs(jobs: dict[str, dict]) -> dict[str, tuple]:
-    """The same of several jobs, one after the other: so that they share the start of their ranks."""
+    """The results of several jobs, one after the other, so that they share the start of their ranks."""
     return {name: run_job(fields) for name, fields in jobs.items()}
 
 

@@ -33,7 +33,7 @@ ADAPTERS = {"lora": 2, "steps": 3}
 
 @pytest.fixture(scope="module")
 def on_two_ranks(job, tmp_path_factory):
-    """By strategy, and with adapters, what each of two ranks came to: of ranks that are started once."""
+    """Results of each of two ranks, by strategy and with adapters; the ranks are started once."""
     jobs = {name: {**job, "strategy": name} for name in ("ddp", "zero1", "fsdp2")}
     jobs["adapters"] = jobs["fsdp2"] | ADAPTERS
     return launch(run_jobs, 2, {name: {**job, "out": tmp_path_factory.mktemp(name)} for name, job in jobs.items()})

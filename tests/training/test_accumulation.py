@@ -24,12 +24,12 @@ WORDS, LENGTH = 30, 7
 class Tagger(nn.Module):
     """A label for each token, so that -100 can leave any of them out; small enough for hundreds of examples."""
 
-    def __init__(self, dtype=torch.float64, dropout=0.0):
+    def __init__(self, dropout=0.0):
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            self.table = nn.Embedding(WORDS, 4, dtype=dtype)
-            self.head = nn.Linear(4, 3, dtype=dtype)
+            self.table = nn.Embedding(WORDS, 4, dtype=torch.float64)
+            self.head = nn.Linear(4, 3, dtype=torch.float64)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, input_ids, labels):
@@ -61,21 +61,13 @@ class Loader(list):
     sampler = None
 
 
-def trained(batches, callbacks=(), epochs=1, dtype=torch.float64, every=None, **options):
-    model = Tagger(dtype)
+def train(batches, callbacks=(), **options):
+    """A tagger after training, and the history."""
+    model = Tagger()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
-    history = training.train(
-        model,
-        optimizer,
-        Loader(batches),
-        epochs=epochs,
-        schedule=schedule,
-        callbacks=list(callbacks),
-        progress=False,
-        **options,
-    )
-    return model, history
+    options |= {"schedule": schedule, "callbacks": list(callbacks), "progress": False}
+    return model, training.train(model, optimizer, Loader(batches), **options)
 
 
 def assert_same(first, second, tolerance=1e-12):
@@ -94,8 +86,8 @@ def assert_same(first, second, tolerance=1e-12):
 def test_parameters_are_those_of_whole_batches(counts, k, epochs, clip, seed):
     batches = ragged(counts, seed)
     clipping = [ClipGradients(clip)] if clip else []
-    accumulated, history = trained(batches, [Accumulate(k), *clipping], epochs)
-    whole, at_once = trained(groups_of(batches, k), clipping, epochs)
+    accumulated, history = train(batches, [Accumulate(k), *clipping], epochs=epochs)
+    whole, at_once = train(groups_of(batches, k), clipping, epochs=epochs)
     assert_same(accumulated, whole)
     rates = history.frame()["learning_rate"].tolist()
     at_updates = [rates[i] for i in range(len(rates)) if i % len(batches) % k == 0]
@@ -105,16 +97,16 @@ def test_parameters_are_those_of_whole_batches(counts, k, epochs, clip, seed):
 
 def test_a_micro_batch_in_which_nothing_counts_changes_nothing():
     batches = ragged([0, 4, 0, 9])
-    assert_same(trained(batches, [Accumulate(4)])[0], trained([joined(batches)])[0])
-    model, _ = trained(ragged([0, 0]), [Accumulate(2)])
+    assert_same(train(batches, [Accumulate(4)])[0], train([joined(batches)])[0])
+    model, _ = train(ragged([0, 0]), [Accumulate(2)])
     assert_same(model, Tagger(), 0)
 
 
 @pytest.mark.parametrize("steps", [1, 3, 4])
 def test_the_end_of_the_run_makes_an_update_of_what_is_left(steps):
     batches = ragged([3, 9, 5, 7, 2])
-    accumulated, _ = trained(batches, [Accumulate(3)], steps=steps)
-    assert_same(accumulated, trained(groups_of(batches[:steps], 3))[0])
+    accumulated, _ = train(batches, [Accumulate(3)], steps=steps)
+    assert_same(accumulated, train(groups_of(batches[:steps], 3))[0])
 
 
 class Interrupt(training.Callback):
@@ -155,14 +147,14 @@ def test_padding_and_autocast_on_a_real_model(split):
     """Autocast rounds by row and not by batch, so both ways round alike but for the sums over the batch."""
     batches = list(data.batches(split, 8))
     results = {}
-    for name, given_batches, callbacks in [
+    for name, examples, callbacks in [
         ("whole", [joined(batches)], []),
         ("accumulated", batches, [Accumulate(len(batches))]),
     ]:
         for autocast in ([], [Autocast(torch.bfloat16)]):
             model = models.build("distilbert", labels=3, **NO_DROPOUT)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            training.train(model, optimizer, Loader(given_batches), callbacks=[*callbacks, *autocast], progress=False)
+            training.train(model, optimizer, Loader(examples), callbacks=[*callbacks, *autocast], progress=False)
             results[name, bool(autocast)] = model
     assert_same(results["accumulated", False], results["whole", False], 1e-6)
     assert_same(results["accumulated", True], results["whole", True], 2e-3)
@@ -171,18 +163,22 @@ def test_padding_and_autocast_on_a_real_model(split):
 @pytest.mark.parametrize("family", models.FAMILIES)
 @pytest.mark.parametrize("labels", [None, 3])
 def test_terms_are_those_of_the_models_own_loss(family, labels):
-    """A loss that is a mean of T terms, times T, is the sum that its logits give."""
     model = models.build(family, labels=labels).eval()
     ids = torch.randint(1, 900, (3, 9))
     targets = torch.where(torch.rand(3, 9) < 0.4, -100, ids) if labels is None else torch.tensor([0, 2, 1])
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": targets}
+    assert_terms(model, batch, shifts=labels is None and family != "distilbert")
+
+
+def assert_terms(model, batch, shifts):
+    """A loss that is a mean of T terms, times T, is the sum that its logits give."""
     with torch.no_grad():
-        answer = model(**batch)
-    logits, wanted = answer.logits, targets
-    if labels is None and family != "distilbert":
-        logits, wanted = logits[:, :-1], targets[:, 1:]
-    total = nn.functional.cross_entropy(logits.flatten(0, -2), wanted.flatten(), reduction="sum")
-    assert total.item() == pytest.approx(training.num_loss_tokens(model, batch) * answer.loss.item(), rel=1e-5)
+        output = model(**batch)
+    logits, targets = output.logits, batch["labels"]
+    if shifts:
+        logits, targets = logits[:, :-1], targets[:, 1:]
+    total = nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
+    assert total.item() == pytest.approx(training.num_loss_tokens(model, batch) * output.loss.item(), rel=1e-5)
 
 
 def test_labels_of_floating_point_all_count():
@@ -231,9 +227,9 @@ class Scaled(training.Callback):
 
 def test_the_order_among_callbacks_that_rescale_does_not_matter():
     batches = ragged([3, 9, 5, 7, 2])
-    right, _ = trained(batches, [Accumulate(2), ClipGradients(0.05)])
+    right, _ = train(batches, [Accumulate(2), ClipGradients(0.05)])
     for callbacks in ([Accumulate(2), Scaled()], [Scaled(), Accumulate(2)]):
-        assert_same(trained(batches, [*callbacks, ClipGradients(0.05)])[0], right)
+        assert_same(train(batches, [*callbacks, ClipGradients(0.05)])[0], right)
 
 
 def test_a_class_of_the_readers_own_shifts_labels_like_the_class_it_extends():
@@ -308,12 +304,7 @@ def test_a_vision_language_model_predicts_the_next_token_too():
     config = transformers.LlavaConfig(vision_config=vision, text_config=text)
     model = transformers.LlavaForConditionalGeneration(config).eval()
     ids = torch.randint(5, 90, (3, 9))
-    batch = {"input_ids": ids, "labels": torch.where(torch.rand(3, 9) < 0.4, -100, ids)}
-    with torch.no_grad():
-        answer = model(**batch)
-    targets = batch["labels"][:, 1:].flatten()
-    total = nn.functional.cross_entropy(answer.logits[:, :-1].flatten(0, 1), targets, reduction="sum")
-    assert total.item() == pytest.approx(training.num_loss_tokens(model, batch) * answer.loss.item(), rel=1e-5)
+    assert_terms(model, {"input_ids": ids, "labels": torch.where(torch.rand(3, 9) < 0.4, -100, ids)}, shifts=True)
 
 
 def encoder_decoder():

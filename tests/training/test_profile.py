@@ -19,7 +19,7 @@ from course_utils.training.profile import ELSEWHERE, LOADING, Trace
 
 
 def trace_of(*rows):
-    """Of (kind, name, start, end) and perhaps own seconds, by default all of it."""
+    """A trace of rows (kind, name, start, end) and perhaps own seconds, by default all of it."""
     rows = [(kind, name, a, b, *(own or [b - a])) for kind, name, a, b, *own in rows]
     return Trace(pd.DataFrame(rows, columns=["kind", "name", "start", "end", "own"]))
 

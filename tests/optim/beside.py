@@ -1,0 +1,32 @@
+"""An optimizer by hand beside a library's: the same gradients to both, and a reload on the way."""
+
+import copy
+
+import torch
+
+
+def parameters_of(groups):
+    return [p for group in groups for p in group["params"]]
+
+
+def run_beside(ours, theirs, generator, *, steps, reload_at, decades):
+    """Give both optimizers the same gradients, and let ours go on from its saved state after step `reload_at`; returns ours.
+
+    Gradients are as many `decades` above and below 1; about one in five is missing, and some are zero.
+    """
+    for step in range(steps):
+        for mine, other in zip(parameters_of(ours.param_groups), parameters_of(theirs.param_groups), strict=True):
+            scale = 10.0 ** torch.randint(-decades, decades + 1, (), generator=generator)
+            kind = torch.rand((), generator=generator)
+            gradient = torch.randn(mine.shape, generator=generator, dtype=torch.float64) * scale * (kind < 0.9)
+            mine.grad, other.grad = (None, None) if kind < 0.2 else (gradient, gradient.clone())
+        before = [None if p.grad is None else p.grad.clone() for p in parameters_of(ours.param_groups)]
+        ours.step()
+        theirs.step()
+        if step == reload_at:
+            saved = copy.deepcopy(ours.state_dict())
+            ours = type(ours)([{"params": group["params"]} for group in ours.param_groups])
+            ours.load_state_dict(saved)
+        for p, gradient in zip(parameters_of(ours.param_groups), before, strict=True):
+            assert (p.grad is None) if gradient is None else torch.equal(p.grad, gradient)
+    return ours
