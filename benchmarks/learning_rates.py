@@ -14,15 +14,7 @@ from pathlib import Path
 from torch import nn
 
 from course_utils import data, models
-from course_utils.lessons.c05b_choosing import (
-    RACE_SEEDS,
-    RESTS,
-    RUNS,
-    SWEEP_SEEDS,
-    contenders,
-    final_loss,
-    shared_out,
-)
+from course_utils.lessons.c05b_choosing import RACE_SEEDS, RESTS, RUNS, SWEEP_SEEDS, contenders, final_loss, shared_out
 from course_utils.lessons.shared import Contender
 from course_utils.settings import Scale, settings
 from course_utils.training import evaluate

@@ -109,17 +109,7 @@ def pairs(folder: Path, strategy: str) -> list[float]:
 def restarts(folder: Path, kills: int) -> list[float]:
     """Seconds from a killed worker to the next update, on two ranks that save every tenth."""
     job = make_job(folder, strategy="fsdp2", save_every=10, steps=100_000)
-    command = [
-        sys.executable,
-        "-m",
-        "course_utils.cli",
-        "train",
-        "--ranks",
-        "2",
-        "--max-restarts",
-        "100",
-        *job.flags(),
-    ]
+    command = [sys.executable, "-m", "course_utils.cli", "train", "--ranks", "2", "--max-restarts", "100", *job.flags()]
     at_work, seconds = job.out / UPDATE_FILE, []
     with (folder / "agent.log").open("w") as log:
         agent = subprocess.Popen(

@@ -11,17 +11,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="beginnings of claims' names; by default all")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
-    arguments = parser.parse_args()
+    parsed = parser.parse_args()
     failed = 0
     for name, holds in load().items():
-        if name.startswith(tuple(arguments.names) or ""):
-            against = [seed for seed in arguments.seeds if not holds(seed)]
+        if name.startswith(tuple(parsed.names) or ""):
+            against = [seed for seed in parsed.seeds if not holds(seed)]
             failed += bool(against)
             outcome = f"fails with {', '.join(map(str, against))}" if against else "holds"
-            print(
-                f"{name:30} {outcome} ({len(arguments.seeds) - len(against)} of {len(arguments.seeds)} seeds)",
-                flush=True,
-            )
+            print(f"{name:30} {outcome} ({len(parsed.seeds) - len(against)} of {len(parsed.seeds)} seeds)", flush=True)
     return 1 if failed else 0
 
 

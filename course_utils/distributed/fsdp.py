@@ -12,8 +12,10 @@ from torch.autograd.function import FunctionCtx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 # Their names since torch 2.13, and before.
-all_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-reduce_scatter_into = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather_into = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
+reduce_scatter_into = (
+    dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
+)
 
 
 class FlatParameter:

@@ -88,7 +88,7 @@ def _run_in_group(work: Callable, arguments: tuple, folder: Path, rank: int, wor
 def _meet(place: Path, rank: int, limit: timedelta) -> dist.Store:
     """The store where the ranks meet, at a port that the system gives the first rank, which writes it to a file.
 
-    A free port found beforehand may be taken a moment later, and torch's own file store needs locks, which a sandbox may not have.
+    A free port found beforehand may be taken a moment later; torch's own file store needs locks, which a sandbox may not have.
     """
     if not rank:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=limit, wait_for_workers=False)

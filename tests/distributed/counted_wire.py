@@ -1,26 +1,20 @@
 """Run by `test_traffic.py` in a network of its own: what its loopback interface sends, and what is counted of it."""
 
 import json
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from course_utils.distributed import DDP, FSDP, QSGD, LocalSGD, ShardedOptimizer, counted, launch, ring
+from course_utils.lessons.c10_fsdp_and_zero import loopback_sent
 
 RANKS = 2
-
-
-def sent() -> int:
-    """Bytes that the interface has sent so far, headers included: the tenth column of the kernel's table."""
-    lines = Path("/proc/self/net/dev").read_text().splitlines()
-    return int(next(line for line in lines if line.strip().startswith("lo:")).split(":")[1].split()[8])
 
 
 def by_hand():
     """Bytes that all ranks together send for rings, torch's own collectives and DDP by hand, and those counted by this rank."""
     dist.barrier()
-    before, numbers = sent(), torch.ones(1_000_000)
+    before, numbers = loopback_sent(), torch.ones(1_000_000)
     with counted() as traffic:
         ring.all_reduce(numbers)
         ring.all_gather(ring.reduce_scatter(numbers), len(numbers))
@@ -28,7 +22,7 @@ def by_hand():
         dist.all_to_all_single(torch.empty_like(numbers), numbers)
         DDP(torch.nn.Linear(1000, 1000))(torch.ones(2, 1000)).sum().backward()
         dist.barrier()
-    return sent() - before, traffic.sent
+    return loopback_sent() - before, traffic.sent
 
 
 def layers():
@@ -68,12 +62,7 @@ def local_steps():
     return LocalSGD(torch.optim.SGD(layers().parameters()), sync_every=1).step
 
 
-STEPS = {
-    "ZeRO-1": sharded_update,
-    "local SGD": local_steps,
-    "8 bits": coarse_gradients,
-    "FSDP": sharded,
-}
+STEPS = {"ZeRO-1": sharded_update, "local SGD": local_steps, "8 bits": coarse_gradients, "FSDP": sharded}
 
 
 def by_step():
@@ -83,12 +72,12 @@ def by_step():
         step = make()
         step()  # what is sent only once, to begin with
         dist.barrier()
-        before = sent()
+        before = loopback_sent()
         with counted() as traffic:
             for _ in range(4):
                 step()
             dist.barrier()
-        counts[name] = sent() - before, traffic.sent
+        counts[name] = loopback_sent() - before, traffic.sent
     return counts
 
 

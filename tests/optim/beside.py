@@ -30,3 +30,11 @@ def run_beside(ours, theirs, generator, *, steps, reload_at, decades):
         for p, gradient in zip(parameters_of(ours.param_groups), before, strict=True):
             assert (p.grad is None) if gradient is None else torch.equal(p.grad, gradient)
     return ours
+
+
+def state_bytes_of(make_optimizer, parameter):
+    """Bytes of a parameter's state after one update, without codebooks, which all parameters share."""
+    optimizer, parameter.grad = make_optimizer([parameter]), torch.ones_like(parameter)
+    optimizer.step()
+    state = optimizer.state[parameter].items()
+    return sum(value.nbytes for name, value in state if isinstance(value, torch.Tensor) and "qmap" not in name)

@@ -84,11 +84,7 @@ def draw_gradient(shape, generator):
     return values * (torch.rand(shape, generator=generator) < 0.9)
 
 
-@given(
-    specs=st.lists(groups(), min_size=1, max_size=3),
-    seed=st.integers(0, 2**31),
-    reload_at=st.integers(0, 11),
-)
+@given(specs=st.lists(groups(), min_size=1, max_size=3), seed=st.integers(0, 2**31), reload_at=st.integers(0, 11))
 @settings(max_examples=40, deadline=None)
 def test_steps_equal_a_reference_that_quantizes_exactly(specs, seed, reload_at):
     """Parameters to 1e-10 and every code the same, with groups, missing gradients and a reload in the middle."""

@@ -1,11 +1,13 @@
 """GaLore beside its equations, written out with NumPy."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from beside import state_bytes_of
 
-from course_utils.optim.adam import AdamW
-from course_utils.optim.galore import APOLLO, GaLore
+from course_utils.optim import APOLLO, AdamW, GaLore
 
 OPTIONS = {"lr": 0.1, "weight_decay": 0.05, "rank": 3, "interval": 4, "scale": 0.5}
 
@@ -14,10 +16,6 @@ def adam_step(gradient, m, v, t):
     """The step at a rate of 1, and both averages."""
     m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
     return (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8), m, v
-
-
-def bytes_of(state):
-    return sum(value.nbytes for value in state.values() if isinstance(value, torch.Tensor))
 
 
 def by_equations(theta, gradients):
@@ -58,11 +56,8 @@ def test_what_is_not_wider_than_the_rank_is_adamws():
 
 @pytest.mark.parametrize("shape", [(5, 8), (8, 5), (3, 8), (6,)])
 def test_state_bytes_are_those_of_the_state(shape):
-    parameter = torch.nn.Parameter(torch.ones(shape))
-    parameter.grad = torch.ones(shape)
-    optimizer = GaLore([parameter], **OPTIONS)
-    optimizer.step()
-    assert bytes_of(optimizer.state[parameter]) == GaLore.state_bytes(shape, rank=3)
+    state_bytes = state_bytes_of(partial(GaLore, **OPTIONS), torch.nn.Parameter(torch.ones(shape)))
+    assert state_bytes == GaLore.state_bytes(shape, rank=3)
 
 
 APOLLO_OPTIONS = {**OPTIONS, "growth": 1.01}
@@ -107,7 +102,9 @@ def test_apollo_scales_the_gradient_itself(turned, rank):
 
     for update, right in zip(updates, apollo_by_equations(theta, gradients, rank, draw), strict=True):
         torch.testing.assert_close(update, lay(right), rtol=1e-5, atol=1e-5)
-    assert bytes_of(state) == APOLLO.state_bytes((5, 8), 8, rank)
+    assert state_bytes_of(partial(APOLLO, **{**APOLLO_OPTIONS, "rank": rank}), parameter) == APOLLO.state_bytes(
+        (5, 8), 8, rank
+    )
 
 
 def test_apollo_moves_after_a_step_at_rate_zero_and_after_a_gradient_of_zeros():
@@ -136,8 +133,5 @@ def test_what_is_out_of_range_is_refused(options):
 
 
 def test_an_infinite_rank_projects_nothing():
-    parameter = torch.nn.Parameter(torch.ones(5, 8))
-    parameter.grad = torch.ones(5, 8)
-    optimizer = GaLore([parameter], rank=float("inf"))
-    optimizer.step()
-    assert bytes_of(optimizer.state[parameter]) == AdamW.state_bytes((5, 8))
+    state_bytes = state_bytes_of(partial(GaLore, rank=float("inf")), torch.nn.Parameter(torch.ones(5, 8)))
+    assert state_bytes == AdamW.state_bytes((5, 8))

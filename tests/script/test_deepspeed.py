@@ -29,12 +29,12 @@ def job(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(job, tmp_path_factory):
     return {
-        name: run_and_gather({**job, "precision": name, "out": tmp_path_factory.mktemp(name)})
+        name: run_rank({**job, "precision": name, "out": tmp_path_factory.mktemp(name)})
         for name in ("fp32", "autocast")
     }
 
 
-def run_and_gather(fields):
+def run_rank(fields):
     """Whole parameters, losses and what was said; the parameters' type; how many of their elements are on this rank."""
     lines = []
     result = train(Job(**fields), say=lines.append)
@@ -56,7 +56,7 @@ def test_two_ranks_train_as_one_process_does_and_go_on_from_what_is_whole(job, a
     """With dropout, accumulation, clipping and a schedule; then the newest checkpoint is cut short, and the next lacks a file."""
     fields = {**job, "strategy": f"deepspeed-{stage}", "out": tmp_path / "run"}
     single, losses, _, _, elements = alone["fp32"]
-    undisturbed = launch(run_and_gather, 2, fields)
+    undisturbed = launch(run_rank, 2, fields)
     for state, _, _, kinds, held in undisturbed:
         assert largest_difference(state, single) < 1e-5
         assert kinds == {torch.float32}
@@ -67,7 +67,7 @@ def test_two_ranks_train_as_one_process_does_and_go_on_from_what_is_whole(job, a
     cut = newest / "deepspeed" / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
     os.truncate(cut, cut.stat().st_size // 2)
     (next_one / "deepspeed" / cut.name).unlink()
-    (again, some, lines, _, _), _ = launch(run_and_gather, 2, fields)
+    (again, some, lines, _, _), _ = launch(run_rank, 2, fields)
     assert largest_difference(again, undisturbed[0][0]) == 0
     assert some == {step: undisturbed[0][1][step] for step in (3, 4, 5)}
     assert f"deepspeed/{cut.name} is shorter than it was" in lines[0]
@@ -87,7 +87,7 @@ def test_halves_are_those_that_were_asked_for(job, alone, tmp_path):
             "save_every": 0,
             "out": tmp_path / precision,
         }
-        ranks = launch(run_and_gather, 2, fields)
+        ranks = launch(run_rank, 2, fields)
         losses = {step: sum(mine[step] for _, mine, *_ in ranks) for step in range(1, 6)}
         assert ranks[0][3] == {kind}
         assert losses == pytest.approx(alone["autocast"][1], rel=1e-3)
@@ -101,17 +101,17 @@ def test_halves_are_those_that_were_asked_for(job, alone, tmp_path):
 @pytest.mark.slow
 def test_only_as_many_ranks_of_the_same_stage_go_on_and_others_are_told(job, tmp_path):
     fields = {**job, "steps": 3, "micro_batch": 2, "strategy": "deepspeed-1", "out": tmp_path / "run"}
-    launch(run_and_gather, 2, fields)
+    launch(run_rank, 2, fields)
     with pytest.raises(RankError, match="2 ranks wrote it, and only as many can read it, not 3"):
-        launch(run_and_gather, 3, fields)
+        launch(run_rank, 3, fields)
     with pytest.raises(RankError, match="its engine is 'deepspeed-1', here 'deepspeed-2'"):
-        launch(run_and_gather, 2, {**fields, "strategy": "deepspeed-2"})
+        launch(run_rank, 2, {**fields, "strategy": "deepspeed-2"})
     with pytest.raises(CourseError, match="its engine is 'deepspeed-1', here 'torch'"):
         train(Job(**{**fields, "strategy": "none"}), say=[].append)
     for file in (tmp_path / "run" / "checkpoints").glob("*/deepspeed/mp_rank_00_model_states.pt"):
         file.write_bytes(bytes(file.stat().st_size))
     with pytest.raises(RankError, match="None of the checkpoints in .* it cannot be read"):
-        launch(run_and_gather, 2, fields)
+        launch(run_rank, 2, fields)
 
 
 @needs_deepspeed

@@ -114,9 +114,7 @@ def table(plain) -> str:
     strategies = [name for name in FLAGS if name.startswith("--strategy")]
     others = [name for name in FLAGS if name not in strategies]
     head = ["", *(name.removeprefix("--strategy ") for name in strategies)]
-    rows = [
-        [other, *("–" if refusal((strategy, other), plain) else "yes" for strategy in strategies)] for other in others
-    ]
+    rows = [[other, *("–" if refusal((name, other), plain) else "yes" for name in strategies)] for other in others]
     lines = [head, ["---"] + len(strategies) * [":-:"], *rows]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     refused = {pair: refusal(pair, plain) for pair in itertools.combinations(others, 2) if pair in PAIRS}

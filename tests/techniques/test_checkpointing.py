@@ -83,10 +83,8 @@ def gradients(model, x, using, seed=0):
     return [loss.detach(), after, x.grad, *(p.grad for p in model.parameters())]
 
 
-def same(first, second):
-    return all(
-        (a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in zip(first, second, strict=True)
-    )
+def same(mine, its):
+    return all((a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in zip(mine, its, strict=True))
 
 
 @BOTH

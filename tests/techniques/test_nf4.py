@@ -33,9 +33,7 @@ def test_codes_and_second_statistics_are_the_librarys_and_its_scales_where_it_ro
     assert len(other) < 0.01 * len(ours.scales)
     scales = (w.float().view(-1, 64).abs().amax(1) - ours.mean)[other]
     relative = scales / ours.second[other // SECOND_BLOCK]
-    distance, its = (
-        (dynamic_codebook()[codes[other].long()] - relative).abs() for codes in (ours.scales, state.absmax)
-    )
+    distance, its = ((dynamic_codebook()[code[other].long()] - relative).abs() for code in (ours.scales, state.absmax))
     assert (distance <= its).all(), "the library's look-up on a CPU takes a neighbor now and then"
 
 
