@@ -79,7 +79,7 @@ def run(grid: str, number: int) -> Row:
     work = Workload(case.config, case.recipe, case.batch)
     try:
         return Row(grid, name, measured_peak(work), dry_run(work.build, work.step, "cuda").peak)
-    except (CourseError, RuntimeError) as refusal:  # where memory runs out, too
+    except (CourseError, RuntimeError) as refusal:  # RuntimeError: memory has run out
         return Row(grid, name, 1, 0, str(refusal))
 
 

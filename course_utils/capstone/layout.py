@@ -93,13 +93,13 @@ def sent_by(layout: Layout, cluster: Cluster, recipe: Recipe, width: int, blocks
         shards = layout.data // recipe.replicas
         group = (recipe.replicas, layout.tensor * shards) if of_replicas else (shards, layout.tensor)
         hides = "all" if of_replicas else _HIDES.get(collective, "")
-        yield _on_ring(f"{collective} among data ranks", size, messages, *group, cluster, hides)
+        yield _send_on_ring(f"{collective} among data ranks", size, messages, *group, cluster, hides)
     numbers = recipe.batch * recipe.sequence * width
     if layout.tensor > 1:
         times = (6 if recipe.checkpointing else 4) * blocks * recipe.accumulation
         rounds = 2 * (layout.tensor - 1)
         size = times * rounds * numbers * (4 if recipe.precision == "fp32" else 2) // layout.tensor
-        yield _on_ring("all-reduce among tensor ranks", size, times * rounds, layout.tensor, 1, cluster)
+        yield _send_on_ring("all-reduce among tensor ranks", size, times * rounds, layout.tensor, 1, cluster)
     if layout.pipeline > 1:
         message = numbers * recipe.itemsize  # autocast leaves what goes from block to block in float32
         far = layout.cards > cluster.cards
@@ -110,7 +110,9 @@ def sent_by(layout: Layout, cluster: Cluster, recipe: Recipe, width: int, blocks
         yield Sent("activations from stage to stage", 2 * recipe.accumulation * message, seconds, leaving)
 
 
-def _on_ring(why: str, size: int, messages: int, ranks: int, apart: int, cluster: Cluster, hides: str = "") -> Sent:
+def _send_on_ring(
+    why: str, size: int, messages: int, ranks: int, apart: int, cluster: Cluster, hides: str = ""
+) -> Sent:
     """A ring leaves a machine over one of its cards, so as many rings as there are cards between two of its ranks do."""
     leaving = (ranks * apart > cluster.cards) * min(apart, cluster.cards) * size
     link = cluster.ring(ranks, apart)

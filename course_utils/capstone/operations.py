@@ -44,7 +44,7 @@ class Operations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
     ) -> object:
-        kwargs, count = kwargs or {}, _formula(func)
+        kwargs, count = kwargs or {}, _formula_of(func)
         if count is None:  # made of other operators, as `linear` is without autograd
             with self:
                 answer = func.decompose(*args, **kwargs)
@@ -60,7 +60,7 @@ class Operations(TorchDispatchMode):
 
 
 @cache
-def _formula(func: OpOverload) -> Callable[..., int] | None:
+def _formula_of(func: OpOverload) -> Callable[..., int] | None:
     """A function that counts an operator from its arguments and its result; None where there is no way."""
     packet, name = func.overloadpacket, func.overloadpacket.__name__
     if formula := flop_formula(packet):
@@ -72,10 +72,12 @@ def _formula(func: OpOverload) -> Callable[..., int] | None:
     alike = getattr(torch.ops.aten, plain, packet)  # `add` of `_foreach_add_`
     pointwise = any(torch.Tag.pointwise in getattr(alike, overload).tags for overload in alike.overloads())
     simple = ours and (plain in _BY_ELEMENTS or pointwise)
-    return (lambda args, kwargs, answer: max(map(_elements, (answer, *args, *kwargs.values())))) if simple else None
+    return (
+        (lambda args, kwargs, answer: max(map(_count_elements, (answer, *args, *kwargs.values())))) if simple else None
+    )
 
 
-def _elements(value: object) -> int:
+def _count_elements(value: object) -> int:
     if isinstance(value, list | tuple):
-        return sum(map(_elements, value))
+        return sum(map(_count_elements, value))
     return value.numel() if isinstance(value, torch.Tensor) else 0

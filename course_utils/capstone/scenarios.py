@@ -94,7 +94,7 @@ class Weighed:
     @cached_property
     def parts(self) -> dict[str, float]:
         """Seconds of one update by what they go into."""
-        return dict(_parts(self.trial, self.layout, self.recipe, self.sent))
+        return dict(_split_seconds(self.trial, self.layout, self.recipe, self.sent))
 
     @property
     def seconds(self) -> float:
@@ -217,11 +217,11 @@ def weigh(scenario: Scenario, recipe: Recipe, layout: Layout | None = None) -> W
     layout = layout or Layout()
     for sentence in _faults(scenario, recipe, layout):
         raise CourseError(sentence)
-    with _alone:
+    with _DRY_RUN_LOCK:
         return _weigh(scenario, recipe, layout)
 
 
-_alone = Lock()  # a dry run patches torch for the whole process
+_DRY_RUN_LOCK = Lock()  # a dry run patches torch for the whole process
 
 
 def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]:
@@ -272,7 +272,7 @@ def _weigh(scenario: Scenario, recipe: Recipe, layout: Layout) -> Weighed:
     return Weighed(scenario, recipe, layout, estimate, needs(trial.log, recipe.device), trial, sent)
 
 
-def _parts(trial: Trial, layout: Layout, recipe: Recipe, sent: tuple[Sent, ...]) -> Iterator[tuple[str, float]]:
+def _split_seconds(trial: Trial, layout: Layout, recipe: Recipe, sent: tuple[Sent, ...]) -> Iterator[tuple[str, float]]:
     by_phase = Counter()
     for (phase, _), seconds in trial.clock.items():
         by_phase[phase] += seconds

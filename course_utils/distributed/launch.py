@@ -30,12 +30,12 @@ from course_utils.distributed import worker
 from course_utils.distributed.waiting import sign_of_life
 from course_utils.errors import CourseError
 
-SECONDS = 120.0  # that the ranks may take by default
+SECONDS = 120.0  # the time that ranks may take by default
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # by which `multiprocessing` starts ranks
-# Each costs a rank seconds.
+# Modules that cost a rank seconds each.
 _SLOW_IMPORTS = ("course_utils.models", "course_utils.training", "course_utils.script", "transformers.models.")
 _BROKEN_OFF = "Connection closed by peer"  # gloo's words
-_GRACE_SECONDS = 0.5  # in which ranks may say what they saw, or where they are
+_GRACE_SECONDS = 0.5  # the time in which ranks may report what they saw, or where they are
 
 _LIKELY_CAUSES = {
     "SIGKILL": ", as the system does where memory runs out",

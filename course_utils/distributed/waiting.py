@@ -20,11 +20,11 @@ def sign_of_life(ranks: int) -> Iterator[None]:
     from IPython.display import display
 
     who, begun = format_counted(ranks, "rank"), time.monotonic()
-    place = display(_line(f"{who} at work …"), metadata=_LIVE, raw=True, display_id=True)
+    place = display(_make_output(f"{who} at work …"), metadata=_LIVE, raw=True, display_id=True)
     try:
         yield
     finally:
-        place.update(_line(f"{who}, {format_seconds(time.monotonic() - begun)}"), metadata=_LIVE, raw=True)
+        place.update(_make_output(f"{who}, {format_seconds(time.monotonic() - begun)}"), metadata=_LIVE, raw=True)
 
 
 def _in_notebook() -> bool:
@@ -32,5 +32,5 @@ def _in_notebook() -> bool:
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
-def _line(text: str) -> dict:
+def _make_output(text: str) -> dict:
     return {"text/plain": text, "text/html": f'<div style="opacity: 0.7">{text}</div>'}

@@ -29,7 +29,7 @@ class SavedOnDisk(saved_tensors_hooks):
     def __enter__(self):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file = TemporaryFile(dir=self.folder, buffering=0)
-        self.written = {}  # where each piece of memory begins in the file
+        self.written = {}  # the place in the file of each piece of memory
         self.bytes_written = self.pieces_written = 0
         super().__enter__()
         return self

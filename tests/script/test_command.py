@@ -47,7 +47,7 @@ def test_two_processes_train_as_one_does(job, alone, way, tmp_path):
     text = Path(shutil.copy(job["data"], tmp_path))
     own = {**job, "strategy": "fsdp2", "data": text}
     with started([*WAYS[way], *flags(own, tmp_path / "run")], tmp_path / "output.log") as process:
-        if way == "with ranks":  # which have the tokens already
+        if way == "with ranks":  # The command has written the tokens for its ranks.
             awaited(lambda: list((tmp_path / "run").glob("examples-*.pt")))
             text.unlink()
         code = process.wait(PATIENCE)

@@ -72,7 +72,7 @@ def test_a_rate_is_of_its_precision_and_its_device(job, tmp_path, monkeypatch):
     monkeypatch.setattr(expectation, "calibrate", lambda names, **_: SimpleNamespace(flops={names[0]: next(measured)}))
 
     def rate(precision, device):
-        settings = Job(**{**job, "precision": precision, "compiled": True}, out=tmp_path)  # which nothing predicts
+        settings = Job(**{**job, "precision": precision, "compiled": True}, out=tmp_path)  # Nothing predicts this.
         return expectation.Expectation.of(settings, settings.split(1), load(settings)[0], torch.device(device)).flops
 
     assert [rate("fp32", "cpu"), rate("fp32", "cpu")] == [1, 1]
