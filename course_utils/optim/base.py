@@ -32,9 +32,8 @@ class Optimizer(torch.optim.Optimizer):
 
     defaults = {"lr": 1e-3, "weight_decay": 0.0}
     state_names = ()
-    temporaries = (
-        0  # tensors of the parameter's size that an update needs for a moment; L2 regularization needs one more
-    )
+    # Tensors of the parameter's size that an update needs for a moment; L2 regularization needs one more.
+    temporaries = 0
 
     def __init__(self, params: Iterable, lr: float | None = None, **options):
         if unknown := options.keys() - self.defaults.keys():
