@@ -127,7 +127,7 @@ def without_momentum_a_large_outer_step_fails(seed):
     outers = [(1.0, 0.0), (1.4, 0.0), (2.0, 0.0), (3.0, 0.0), (0.7, 0.9)]
     ways = {outer: (SGD, _sync(40, outer_optimizer=OuterNesterov(*outer))) for outer in outers}
     plain, longer, twice, three, diloco = _losses(seed, ways, of=["mixed"])["mixed"].values()
-    return diloco < longer < plain < twice and not three < 2 * twice
+    return diloco < min(plain, longer) and plain < twice and not three < 2 * twice
 
 
 @claim("09-bits")
