@@ -58,7 +58,10 @@ def test_every_file_of_the_packages_is_packed():
         "package-data"
     ]
     packed = {
-        path for name, globs in patterns.items() for one in globs for path in (ROOT / name.replace(".", "/")).glob(one)
+        path
+        for name, globs in patterns.items()
+        for pattern in globs
+        for path in (ROOT / name.replace(".", "/")).glob(pattern)
     }
     listed = subprocess.run(
         ["git", "ls-files", "course_utils", "course_staff"],

@@ -244,8 +244,8 @@ def mirrored(path: Path) -> list[str]:
     rooms = rooms if root is PACKAGE else rooms[1:]
     folder = root.joinpath(*rooms)
     there = folder.rglob("*") if rooms else folder.glob("*")
-    names = [each.stem for each in there if each.suffix == ".py" or each.is_dir()]
-    return [f"test_{prefix}{each}" for each in names for prefix in ("", *(f"{room}_" for room in rooms[-1:]))]
+    names = [path.stem for path in there if path.suffix == ".py" or path.is_dir()]
+    return [f"test_{prefix}{stem}" for stem in names for prefix in ("", *(f"{room}_" for room in rooms[-1:]))]
 
 
 def test_a_file_of_tests_is_called_after_the_file_that_it_tests_or_says_what_else_it_is_of():

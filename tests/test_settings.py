@@ -62,4 +62,4 @@ def test_settings_are_read_once_and_frozen(monkeypatch):
 @pytest.mark.parametrize(("scale", "count"), [("smoke", (0,)), ("laptop", (0, 1, 2)), ("gpu", (0, 1, 2))])
 def test_only_smoke_keeps_one(scale, count):
     items = range(3), (0, 1, 2), [0, 1, 2]
-    assert [tuple(SCALES[scale].one_at_smoke(each)) for each in items] == [count] * 3
+    assert [tuple(SCALES[scale].one_at_smoke(values)) for values in items] == [count] * 3

@@ -46,10 +46,10 @@ def _key_of(arguments: argparse.Namespace) -> str:
     for name, room in {"model": models, "teacher": models, "memory": hardware, "machine": hardware}.items():
         if getattr(arguments, name) and not Path(words[name]).exists():
             words[name] = room.known_as(words[name])
-    files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
+    files = [Path(path) for path in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if path]
     if arguments.data:  # of a folder what tells one content from another without reading it
         inside = ((path.name, path.stat()) for path in sorted(Path(arguments.data).glob("*")))
-        words["files of data"] = str([(name, one.st_size, one.st_mtime_ns) for name, one in inside])
+        words["files of data"] = str([(name, status.st_size, status.st_mtime_ns) for name, status in inside])
     files = [(path / "config.json" if path.is_dir() else path) for path in files]
     code = Path(course_utils.__file__).parent
     # A later version of the course may answer otherwise, also by its tables of tools, models and formulas.

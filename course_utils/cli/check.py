@@ -68,8 +68,10 @@ def _reset(arguments: argparse.Namespace) -> int:
     requested = arguments.set or arguments.notebook
     begun = my_progress().standings
     if requested is not None:
-        begun = [one for one in begun if one.name == find_set(requested)]
-    what = ", ".join(f"{one.name} ({one.passed} of {one.questions} passed)" for one in begun if one.passed)
+        begun = [progress for progress in begun if progress.name == find_set(requested)]
+    what = ", ".join(
+        f"{progress.name} ({progress.passed} of {progress.questions} passed)" for progress in begun if progress.passed
+    )
     if what and not arguments.yes:
         try:
             answer = input(f"Reset your progress in {what}? A copy is saved. [y/N] ")
@@ -78,7 +80,7 @@ def _reset(arguments: argparse.Namespace) -> int:
         if answer.strip().lower() not in ("y", "yes"):
             print("Nothing was reset.")
             return 1
-    folder = KEPT.forget([one.name for one in begun])
+    folder = KEPT.forget([progress.name for progress in begun])
     if folder is None:
         print("There was no progress to reset.")
     else:
@@ -98,11 +100,11 @@ def find_set(name: str) -> str:
 
 def find_notebook(name: str) -> Path:
     """A path as it is given, or the learner's copy of the exercise of that name; the checkout's where there is no copy."""
-    given = Path(name)
-    if given.suffix == ".ipynb" or given.exists():
-        if not given.is_file():
-            raise CourseError(f"There is no notebook at {given}; check the name.")
-        return given
+    path = Path(name)
+    if path.suffix == ".ipynb" or path.exists():
+        if not path.is_file():
+            raise CourseError(f"There is no notebook at {path}; check the name.")
+        return path
     place = find_place()
     sets = sorted(map(set_of, (place.root / "exercises").glob("*.ipynb")))
     inside = exercises_of(require_one_name(set_of(name), sets, "exercise"))

@@ -82,18 +82,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     recipe = parser.add_argument_group("the recipe (fields of memory.Recipe)")
     whose = f"the training loop: {', '.join(LOOPS)}, each with its own defaults (default: {_DEFAULT_LOOP})"
     recipe.add_argument("--loop", metavar="NAME", help=whose)
-    for one in fields(Recipe):
-        recipe.add_argument(flag_of(one.name), default=None, help=_help_of(one), **_FORMS[one.type])
+    for field in fields(Recipe):
+        recipe.add_argument(flag_of(field.name), default=None, help=_help_of(field), **_FORMS[field.type])
 
 
-def _help_of(one: Field) -> str:
+def _help_of(field: Field) -> str:
     """What it is, its choices, its default, and those of the loops that have another."""
-    choices = ", ".join(str(choice) for choice in one.metadata["choices"] if choice != "")
-    usual = _usual(_DEFAULT_LOOP).get(one.name, one.default)
-    others = {loop: _usual(loop).get(one.name, one.default) for loop in LOOPS}
+    choices = ", ".join(str(choice) for choice in field.metadata["choices"] if choice != "")
+    usual = _usual(_DEFAULT_LOOP).get(field.name, field.default)
+    others = {loop: _usual(loop).get(field.name, field.default) for loop in LOOPS}
     defaults = [f"default: {_say(usual)}"]
     defaults += [f"{loop}: {_say(value)}" for loop, value in others.items() if value != usual]
-    return f"{one.metadata['help']}{f': {choices}' if choices else ''} ({', '.join(defaults)})"
+    return f"{field.metadata['help']}{f': {choices}' if choices else ''} ({', '.join(defaults)})"
 
 
 def _say(value: object) -> str:
@@ -363,16 +363,16 @@ def _model(arguments: argparse.Namespace) -> "str | Source":
 
 def _flags(arguments: argparse.Namespace) -> dict[str, object]:
     """The fields of a recipe that are given as options."""
-    given = {one.name: getattr(arguments, one.name) for one in fields(Recipe)}
-    return {name: value for name, value in given.items() if value is not None}
+    values = {field.name: getattr(arguments, field.name) for field in fields(Recipe)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _recipe(arguments: argparse.Namespace, words: str = "") -> Recipe:
     """From the options, and on top of them from words such as `checkpointing,batch=4`."""
-    given = (arguments.reading.fields if arguments.reading else _flags(arguments)) | read_fields(words)
+    settings = (arguments.reading.fields if arguments.reading else _flags(arguments)) | read_fields(words)
     loop = arguments.loop or (arguments.reading and arguments.reading.tool.loop) or _DEFAULT_LOOP
-    chosen = {**_usual(loop), **given}
-    if chosen.get("in_backward") and "clipping" not in given:  # which looks at all gradients together
+    chosen = {**_usual(loop), **settings}
+    if chosen.get("in_backward") and "clipping" not in settings:  # which looks at all gradients together
         chosen["clipping"] = False
     if "context_parallel" in chosen:
         chosen.setdefault("ranks", chosen["context_parallel"])

@@ -245,10 +245,10 @@ def _refuse_unknown(changes: dict, config_class: type) -> None:
 
 def _refuse_half_a_size(name: str, sizes: dict, changes: dict, config_class: type) -> None:
     """Sizes that belong together come together: else most of a large model would silently be the small one's."""
-    given = {config_class.attribute_map.get(change, change) for change in changes}
+    changed = {config_class.attribute_map.get(change, change) for change in changes}
     together = [size for size in sizes if size in SIZES and "position" not in size]
-    left_out = [f"{size}={sizes[size]}" for size in together if size not in given]
-    if left_out and given & set(together) - {"vocab_size"}:
+    left_out = [f"{size}={sizes[size]}" for size in together if size not in changed]
+    if left_out and changed & set(together) - {"vocab_size"}:
         published = next(model for model, (family, _) in PUBLISHED.items() if family == name)
         raise CourseError(
             f"{name!r} is the course's own small model, and {', '.join(left_out)} would stay; give these too, "

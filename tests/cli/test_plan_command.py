@@ -304,15 +304,15 @@ def test_shipped_formulas_answer_unless_more_is_asked_for(more, worked_out, caps
 
 
 @pytest.mark.parametrize(
-    ("one", "same"),
+    ("first", "again"),
     [
         ("llama-3.1-8b --memory RTX-3090 --search", "meta-llama/Llama-3.1-8B --memory rtx3090 --search"),
         ("gpt2-small --memory 8GB --machine H100", "gpt2-small --memory 8GB --machine h100"),
         ("gpt2-small --memory 8GB --teacher llama-3.1-8b", "gpt2-small --memory 8GB --teacher LLAMA-3.1-8b"),
     ],
 )
-def test_an_answer_is_found_again_however_its_model_and_its_card_are_spelled(one, same, worked_out):
-    for words in (one, same):
+def test_an_answer_is_found_again_however_its_model_and_its_card_are_spelled(first, again, worked_out):
+    for words in (first, again):
         assert main(["plan", *words.split()]) == 0
     assert worked_out == [1]
 

@@ -250,12 +250,14 @@ def test_a_cards_own_operators_are_counted_unless_others_are_asked_for():
         return model, torch.optim.SGD(model.parameters(), lr=0.1), *batch
 
     card, computer = hardware.machine("H100"), replace(hardware.machine("H100"), name="a computer")
-    names = {device: [one.name for one in count_operators(build, train, device)] for device in ("cpu", "cuda")}
+    names = {device: [call.name for call in count_operators(build, train, device)] for device in ("cpu", "cuda")}
     assert names["cpu"] != names["cuda"], "foreach"
     for machine, device, expected in ((card, "", "cuda"), (card, "cpu", "cpu"), (computer, "", "cpu")):
-        assert [one.name for one in predict_seconds(build, train, machine, device=device).operators] == names[expected]
+        assert [call.name for call in predict_seconds(build, train, machine, device=device).operators] == names[
+            expected
+        ]
     measured = predict_seconds(build, train, replace(computer, asynchronous=True))
-    assert [one.name for one in measured.operators] == names["cuda"], "calibrated on a GPU"
+    assert [call.name for call in measured.operators] == names["cuda"], "calibrated on a GPU"
 
 
 def test_what_is_no_machine_is_refused():

@@ -92,11 +92,11 @@ def test_further_sizes_are_formulas_and_equal_dry_runs(recipe):
 
 def test_one_example_has_formulas_of_its_own():
     fresh = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=5)
-    one = estimate(fresh, Recipe(batch=1, sequence=64))
-    predicted = one.at(sequence=128)
+    first = estimate(fresh, Recipe(batch=1, sequence=64))
+    predicted = first.at(sequence=128)
     assert "formulas found" in predicted.how
     assert predicted.peak == dry(fresh, predicted.recipe).peak
-    assert one.at(batch=2).how == "a dry run of 3 of its 5 blocks", "two examples are another regime"
+    assert first.at(batch=2).how == "a dry run of 3 of its 5 blocks", "two examples are another regime"
 
 
 @pytest.mark.slow
@@ -195,7 +195,8 @@ def layers_in_4_bits(model):
 
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear4bit)}
     return {
-        name: (one.in_features, one.out_features, memory.distinct_bytes([one.weight])) for name, one in layers.items()
+        name: (layer.in_features, layer.out_features, memory.distinct_bytes([layer.weight]))
+        for name, layer in layers.items()
     }
 
 

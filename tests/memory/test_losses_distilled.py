@@ -94,8 +94,8 @@ def test_few_blocks_tell_of_all_the_students_and_the_teacher_stays_whole(teacher
     assert {"parameters of 6 model.layers", "parameters of 3 teacher.model.layers"} <= set(names)
     predicted = first.at(batch=5, sequence=64)
     assert "formulas found" in predicted.how
-    for one in (first, predicted):
-        assert one.peak == dry_run(one.workload.build, one.workload.step).peak
+    for prediction in (first, predicted):
+        assert prediction.peak == dry_run(prediction.workload.build, prediction.workload.step).peak
     terms = predicted.working("forward")
     for formula, size in zip(terms["formula"], terms["bytes"], strict=True):
         plain = formula.replace("²", "**2").replace("·", "*").replace("×", "*")

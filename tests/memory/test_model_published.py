@@ -80,7 +80,7 @@ AS_ANOTHER = ("kimi_k2", "llama4")
 
 
 def test_what_is_not_used_of_a_file_is_said(tmp_path):
-    published = next(one for one in PUBLISHED if one["name"] == "distilbert/distilgpt2")
+    published = next(model for model in PUBLISHED if model["name"] == "distilbert/distilgpt2")
     fields = published["config"] | {"quantization_config": {"bits": 4}, "tie_encoder_decoder": False, "n_layer": 2}
     file = tmp_path / "config.json"
     file.write_text(json.dumps(fields), encoding="utf-8")
@@ -115,7 +115,7 @@ def test_the_courses_own_small_models_say_so():
 
 
 def test_where_no_block_can_be_left_out_it_says_so_first():
-    published = next(one for one in PUBLISHED if one["name"] == "ai21labs/AI21-Jamba-1.5-Mini")
+    published = next(model for model in PUBLISHED if model["name"] == "ai21labs/AI21-Jamba-1.5-Mini")
     jamba = transformers.JambaConfig(**published["config"])
     assert source_of(jamba).whole.startswith("None of its 32 blocks can be left out: all are run")
     assert source_of("gpt2-small").whole == ""

@@ -51,7 +51,7 @@ def draw(seed):
     drawn = random.Random(seed)
     name = drawn.choice(list(named_models()))
     shuffled = drawn.sample(RECIPES, len(RECIPES))
-    recipe = next(one for one in shuffled if look_up(name, replace(one, sequence=512)))
+    recipe = next(recipe for recipe in shuffled if look_up(name, replace(recipe, sequence=512)))
     batches = (1,) if recipe.batch == 1 else (2, 3, 8, 50)
     rounds = 1 if recipe.accumulation == 1 else drawn.choice((2, 3, 8))
     config = source_of(name).config

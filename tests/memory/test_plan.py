@@ -32,7 +32,7 @@ def planned(share):
 @pytest.fixture
 def only(monkeypatch):
     """A function that leaves no changes but those of these names."""
-    return lambda names: monkeypatch.setattr(search, "CHANGES", tuple(one for one in CHANGES if one.name in names))
+    return lambda names: monkeypatch.setattr(search, "CHANGES", tuple(c for c in CHANGES if c.name in names))
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def assert_rows_are_in_order(answer):
     disturb = [(row.level, sum(levels[name] for name in row.names)) for row in answer.rows]
     assert disturb == sorted(disturb)
     names = [set(row.names) for row in answer.rows]
-    assert not any(one < other for one in names for other in names)
+    assert not any(fewer < more for fewer in names for more in names)
 
 
 def assert_no_change_is_spare(answer):
@@ -186,7 +186,8 @@ def test_two_rows_do_not_hide_three_changes_that_disturb_less_than_one_of_them(o
 def test_a_row_has_its_number_with_and_without_seconds(only):
     only({"Adafactor", "SGD", "LoRA of rank 16", "QLoRA of rank 16"})
     card = int(0.8 * needed().most)
-    timed, plain = (plan(LLAMA, card, RECIPE, machine=one, cards=()) for one in (hardware.machine("RTX 4090"), None))
+    timed = plan(LLAMA, card, RECIPE, machine=hardware.machine("RTX 4090"), cards=())
+    plain = plan(LLAMA, card, RECIPE, cards=())
     assert len(plain.rows) == 4
     assert [row.names for row in timed.rows] == [row.names for row in plain.rows]
     seconds = [row.seconds for row in timed.rows]
@@ -275,9 +276,9 @@ def test_a_row_that_fits_without_a_lower_peak_says_what_falls(only):
 def seconds_by_dtype(recipe, card):
     """Of the operators of a step, by what they are called too."""
     work, counts = memory.Workload(LLAMA, recipe), Counter()
-    for one in memory.predict_seconds(work.build, work.step, card, device="cuda").operators:
-        for name in (one.work.dtype, (one.name, one.work.dtype)):
-            counts[name] += card.seconds(one.work)
+    for operator in memory.predict_seconds(work.build, work.step, card, device="cuda").operators:
+        for name in (operator.work.dtype, (operator.name, operator.work.dtype)):
+            counts[name] += card.seconds(operator.work)
     return counts
 
 
@@ -285,13 +286,13 @@ def seconds_by_dtype(recipe, card):
 def test_what_takes_longer_with_adapters_is_of_float32(only):
     card = hardware.machine("H100")
     only({"LoRA of rank 16", "QLoRA of rank 16"})
-    one = replace(RECIPE, precision="bf16", batch=1)
-    whole, adapters = (seconds_by_dtype(replace(one, lora=rank), card) for rank in (0, 16))
+    single = replace(RECIPE, precision="bf16", batch=1)
+    whole, adapters = (seconds_by_dtype(replace(single, lora=rank), card) for rank in (0, 16))
     assert adapters["float32"] > whole["float32"]
     assert adapters["bfloat16"] < whole["bfloat16"], "the gradients of the weights are saved"
-    of_4_bits = seconds_by_dtype(replace(one, lora=16, quantized="nf4"), card)
+    of_4_bits = seconds_by_dtype(replace(single, lora=16, quantized="nf4"), card)
     assert {dtype for name, dtype in filter(lambda it: "attention" in it[0], of_4_bits)} == {"float32"}
-    recipe = replace(one, accumulation=16)
+    recipe = replace(single, accumulation=16)
     room = int(0.99 * needs(attempt(source_of(LLAMA), recipe).log, "cuda").most)
     rows = {row.names[0]: row for row in plan(LLAMA, room, recipe, machine=card, cards=()).rows}
     lora, quantized = rows["LoRA of rank 16"], rows["QLoRA of rank 16"]

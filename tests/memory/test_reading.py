@@ -53,7 +53,7 @@ def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_datacla
     from trl import ModelConfig, SFTConfig
 
     def default(kind, key):
-        own = next(one for one in fields(kind) if one.name == key)
+        own = next(field for field in fields(kind) if field.name == key)
         value = own.default if own.default is not MISSING else own.default_factory()
         return getattr(value, "value", value)
 

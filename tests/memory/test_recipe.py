@@ -145,7 +145,7 @@ def _parameters(model) -> dict:
         state = getattr(parameter, "quant_state", None)
         second = getattr(state, "state2", None)
         scales = [state.absmax, *([second.absmax] if second else [])] if state else []
-        gradients[name] = parameter.dtype, parameter.nbytes, [one.nbytes for one in scales], parameter.requires_grad
+        gradients[name] = parameter.dtype, parameter.nbytes, [scale.nbytes for scale in scales], parameter.requires_grad
     return gradients
 
 

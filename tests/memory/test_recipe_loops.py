@@ -65,7 +65,7 @@ def _peaks(make) -> tuple[int, int]:
         profiler.stop()
     events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
     changes = [event for event in events if event.name() == "[memory]"]
-    times, totals = [one.start_ns() for one in changes], list(accumulate(one.nbytes() for one in changes))
+    times, totals = [change.start_ns() for change in changes], list(accumulate(change.nbytes() for change in changes))
     second, third = (next(event for event in events if event.name() == f"step {n}") for n in (1, 2))
     end = second.start_ns() + second.duration_ns()
     update = max(total for t, total in zip(times, totals, strict=True) if second.start_ns() <= t <= end)

@@ -143,7 +143,7 @@ class Estimate:
         """
         import pandas as pd
 
-        by_name = {one.name: one for one in self.instants}
+        by_name = {moment.name: moment for moment in self.instants}
         if instant is not None and instant not in by_name:
             raise CourseError(f"No instant is called {instant!r}; choose one of {', '.join(by_name)}.")
         chosen = by_name[instant] if instant else self.peak_instant

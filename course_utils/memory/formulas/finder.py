@@ -275,7 +275,7 @@ def _read(row: np.ndarray, in_primes: int | None, chosen: dict[str, int], sizes:
     return sum(parts, Polynomial())
 
 
-_known: dict[tuple, Finder] = {}
+_finders: dict[tuple, Finder] = {}
 
 
 def finder_of(source: Source, recipe: Recipe) -> Finder:
@@ -283,4 +283,4 @@ def finder_of(source: Source, recipe: Recipe) -> Finder:
     whatever = replace(recipe, batch=1, sequence=1)
     if source.key is None:
         return Finder(source, whatever)
-    return _known.setdefault((*keys_of(source, recipe), whatever), Finder(source, whatever))
+    return _finders.setdefault((*keys_of(source, recipe), whatever), Finder(source, whatever))

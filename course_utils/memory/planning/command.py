@@ -168,7 +168,11 @@ def _refuse_what_has_no_flag(recipe: Recipe) -> None:
             f"{recipe.optimizer} does not go with zero_stage={recipe.zero_stage} in course train: it looks at whole tensors, or "
             "is no optimizer of torch's, as ZeRO-1 wants; take an AdamW, or no ZeRO."
         )
-    unknown = [one.name for one in fields(recipe) if one.name in OWN_LOOP and getattr(recipe, one.name) != one.default]
+    unknown = [
+        field.name
+        for field in fields(recipe)
+        if field.name in OWN_LOOP and getattr(recipe, field.name) != field.default
+    ]
     if unknown:
         values = " and ".join(f"{name}={getattr(recipe, name)!r}" for name in unknown)
         parts = " and ".join(OWN_LOOP[name] for name in unknown)

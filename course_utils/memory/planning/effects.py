@@ -79,12 +79,12 @@ def contradictions(recipes: Sequence[Recipe]) -> dict[str, list[tuple[str, str]]
     by_sentence: dict[str, list[tuple[str, str]]] = {}
     for recipe in recipes:
         alone = [change for change in CHANGES if not _refusal(recipe, [change])]
-        for one, other in combinations(alone, 2):
-            first, second = one.apply(recipe), other.apply(recipe)
-            if first and second and not first.keys() & second.keys() and (why := _refusal(recipe, [one, other])):
+        for first, second in combinations(alone, 2):
+            ours, theirs = first.apply(recipe), second.apply(recipe)
+            if ours and theirs and not ours.keys() & theirs.keys() and (why := _refusal(recipe, [first, second])):
                 pairs = by_sentence.setdefault(why, [])
-                if (one.name, other.name) not in pairs:
-                    pairs.append((one.name, other.name))
+                if (first.name, second.name) not in pairs:
+                    pairs.append((first.name, second.name))
     return by_sentence
 
 

@@ -38,7 +38,7 @@ _WHERE = (  # of a traceback the first that any of its lines says: backward may 
 
 def why(before: Estimate, after: Estimate) -> str:
     """Which terms fell from one recipe to another, which did not, and which instant binds now."""
-    first, then = (f"{format_bytes(one.peak)} in {one.peak_instant.name}" for one in (before, after))
+    first, then = (f"{format_bytes(estimate.peak)} in {estimate.peak_instant.name}" for estimate in (before, after))
     lines = [f"peak: {first}, then {then}"]
     was, now = before.by_instant(), after.by_instant()
     for phase in dict.fromkeys([*was, *now]):

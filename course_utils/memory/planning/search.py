@@ -261,13 +261,15 @@ def _guess_peak(base: dict, alone: list[dict]) -> float:
     """The peak of several changes together, from bytes by phase and kind: where a change alone has most of a kind, the others
     lower that as they lower the most there ever is of it."""
 
-    def most(one: dict, kind: str) -> int:
-        return max(kinds.get(kind, 0) for kinds in one.values())
+    def most(phases: dict, kind: str) -> int:
+        return max(kinds.get(kind, 0) for kinds in phases.values())
 
     def size(phase: str, kind: str) -> float:
-        largest = max(alone, key=lambda one: one.get(phase, {}).get(kind, 0))
-        others = [one for one in alone if one is not largest and most(base, kind)]
-        return largest.get(phase, {}).get(kind, 0) * prod(min(1, most(one, kind) / most(base, kind)) for one in others)
+        largest = max(alone, key=lambda phases: phases.get(phase, {}).get(kind, 0))
+        others = [phases for phases in alone if phases is not largest and most(base, kind)]
+        return largest.get(phase, {}).get(kind, 0) * prod(
+            min(1, most(phases, kind) / most(base, kind)) for phases in others
+        )
 
-    kinds = {kind for one in alone for of_phase in one.values() for kind in of_phase}
+    kinds = {kind for phases in alone for of_phase in phases.values() for kind in of_phase}
     return max(sum(size(phase, kind) for kind in kinds) for phase in base)

@@ -193,9 +193,9 @@ class Plan:
     def json(self) -> dict:
         """The plan as JSON holds it; seconds are None without a machine."""
         instants = {}
-        for one in self.estimate.instants:
-            terms = [{"name": term.name, "bytes": term.bytes} for term in one.parts]
-            instants[one.name] = {"bytes": one.bytes, "by_kind": one.by_kind, "terms": terms}
+        for instant in self.estimate.instants:
+            terms = [{"name": term.name, "bytes": term.bytes} for term in instant.parts]
+            instants[instant.name] = {"bytes": instant.bytes, "by_kind": instant.by_kind, "terms": terms}
         return {
             "model": self.model,
             "memory": self.memory,

@@ -251,7 +251,7 @@ def _config_of(what: str | Path) -> "PretrainedConfig | ConvNetConfig":
         path /= "config.json"
     if path.suffix == ".json" or path.is_file():
         return models.from_json(path)
-    near = get_close_matches(path.name, (one.name for one in path.parent.glob("*.json")), 1, cutoff=0.8)
+    near = get_close_matches(path.name, (file.name for file in path.parent.glob("*.json")), 1, cutoff=0.8)
     if near and models.known_as(str(what)) not in models.NAMES:
         raise CourseError(f"There is no file {path}; did you mean {path.with_name(near[0])}?")
     return models.configuration(str(what))

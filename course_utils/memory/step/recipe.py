@@ -164,8 +164,8 @@ class Recipe:
             raise CourseError(f"optimizer={self.optimizer!r} is no optimizer; give a name, or a function.")
         if self.lora_targets == ("all-linear",):
             object.__setattr__(self, "lora_targets", ())
-        for one in fields(self):
-            _check_field(one, getattr(self, one.name))
+        for declared in fields(self):
+            _check_field(declared, getattr(self, declared.name))
         if not isinstance(self.teacher, str):
             raise CourseError(f"teacher={self.teacher!r} is no text; give a model's name or path, or '' for none.")
         for sentence in self._contradictions():
@@ -262,25 +262,25 @@ class Recipe:
         return 2 if self.precision.startswith("bf16") else 4
 
 
-def _check_field(one: Field, value: object) -> None:
+def _check_field(field: Field, value: object) -> None:
     """Raise `CourseError` for a value that this field cannot have."""
-    name, least = one.name, one.metadata["least"]
-    choices = () if callable(value) else one.metadata["choices"]
+    name, least = field.name, field.metadata["least"]
+    choices = () if callable(value) else field.metadata["choices"]
     # True is no stage, though it equals 1
     if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
         names = (choice or repr(choice) for choice in choices)
         raise CourseError(f"No {name} is called {value!r}; {suggest(value, names)}")
     is_of_names = isinstance(value, tuple) and all(isinstance(word, str) and word for word in value)
-    if one.type == tuple[str, ...] and not is_of_names:
-        raise CourseError(f"{name}={value!r} are no names; give a tuple of {one.metadata['help']}.")
-    if one.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
+    if field.type == tuple[str, ...] and not is_of_names:
+        raise CourseError(f"{name}={value!r} are no names; give a tuple of {field.metadata['help']}.")
+    if field.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
         raise CourseError(f"{name}={value!r} is no share; give a number from 0 to below 1.")
-    if one.type is bool and not isinstance(value, bool):
+    if field.type is bool and not isinstance(value, bool):
         raise CourseError(f"{name} must be True or False, not {value!r}.")
     if least and value is not None:
         require_count(name, value)
-    elif one.type is int and not choices and (type(value) is not int or value < 0):
-        raise CourseError(f"{name}={value!r} is no {one.metadata['unit']}; give a whole number, or 0 for none.")
+    elif field.type is int and not choices and (type(value) is not int or value < 0):
+        raise CourseError(f"{name}={value!r} is no {field.metadata['unit']}; give a whole number, or 0 for none.")
 
 
 def plain_recipe(recipe: Recipe) -> dict:
@@ -296,7 +296,7 @@ def flag_of(name: str) -> str:
 
 def read_fields(words: str) -> dict[str, Any]:
     """Fields as words: `batch=4,lora_targets=q_proj+v_proj,clipping=no`. Raises `CourseError` for an unknown one."""
-    values, by_name = {}, {one.name: one for one in fields(Recipe)}
+    values, by_name = {}, {field.name: field for field in fields(Recipe)}
     for word in filter(None, words.split(",")):
         name, has_value, value = word.strip().partition("=")
         name = name.replace("-", "_")

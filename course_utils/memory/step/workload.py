@@ -154,7 +154,7 @@ class Workload:
                         gathered = [torch.cat(both) for both in zip(gathered, of_batch, strict=True)]
                     else:
                         rows = max(0, recipe.eval_logits - recipe.eval_batch)
-                        gathered = [one.new_zeros(rows, *one.shape[1:]) for one in of_batch]
+                        gathered = [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in of_batch]
         model.train()
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:

@@ -143,8 +143,8 @@ class CpuAllocator:
 
     def _operator_at(self, time: int) -> str:
         """The operator at work at `time`, the outermost: the one that Python or autograd called."""
-        at_work = [one for one in self._spans if one[0] <= time <= one[1] and one[3] != _USER_SCOPE]
-        names = (name for _, _, name, _ in sorted(at_work, key=lambda one: one[0]))
+        at_work = [span for span in self._spans if span[0] <= time <= span[1] and span[3] != _USER_SCOPE]
+        names = (name for _, _, name, _ in sorted(at_work, key=lambda span: span[0]))
         return next((name for name in names if not name.startswith(_NO_OPERATORS)), "")
 
 

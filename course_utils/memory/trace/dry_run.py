@@ -161,8 +161,8 @@ def _pretend_ranks(ranks: int, device: str, rank: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _gather_same(gathered: list, one: object, group: dist.ProcessGroup | None = None) -> None:
-    gathered[:] = [one] * len(gathered)
+def _gather_same(gathered: list, tensor: object, group: dist.ProcessGroup | None = None) -> None:
+    gathered[:] = [tensor] * len(gathered)
 
 
 @contextmanager
@@ -197,7 +197,7 @@ def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer
                 "build() returned a model with real weights; make it and its optimizer inside build, with fresh weights "
                 "(of Transformers: AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(…)), not from_pretrained)."
             )
-    if any(isinstance(unwrap(one), torch.optim.LBFGS) for one in optimizers):
+    if any(isinstance(unwrap(optimizer), torch.optim.LBFGS) for optimizer in optimizers):
         raise CourseError("How often LBFGS calls its closure depends on the loss, whose value a dry run has not.")
     parameters = [parameter for model in models for parameter in model.parameters()]
     # FSDP2 leaves shards on the host.

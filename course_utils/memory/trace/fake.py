@@ -103,10 +103,10 @@ def _let_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]:
     """
     swap = torch.utils.swap_tensors
 
-    def swap_forgotten(one: torch.Tensor, other: torch.Tensor) -> None:
+    def swap_forgotten(first: torch.Tensor, second: torch.Tensor) -> None:
         mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
-        answers.forget(one, other)
-        swap(one, other)
+        answers.forget(first, second)
+        swap(first, second)
 
     with patch.object(torch.utils, "swap_tensors", swap_forgotten):
         yield
@@ -256,8 +256,8 @@ class Answers(TorchDispatchMode):
     def _with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple) -> object:
         try:
             answer = func(*args, **kwargs)
-            tensors = (one for one in tree_leaves(answer) if isinstance(one, torch.Tensor))
-            wanted = written_places(func) or any(_is_small(one) for one in tensors)
+            tensors = (tensor for tensor in tree_leaves(answer) if isinstance(tensor, torch.Tensor))
+            wanted = written_places(func) or any(_is_small(tensor) for tensor in tensors)
         except (DynamicOutputShapeException, DataDependentOutputException):
             answer, wanted = None, True  # a shape that depends on values, which are known
         if not wanted:
@@ -266,8 +266,8 @@ class Answers(TorchDispatchMode):
             real = func(*originals[0], **originals[1])
         if answer is None:
             # A real tensor knows the host alone.
-            place = next(device_of(one) for one in tree_leaves((args, kwargs)) if isinstance(one, FakeTensor))
-            answer = tree_map_only(torch.Tensor, lambda one: self._mode.from_tensor(one).to(place), real)
+            place = next(device_of(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, FakeTensor))
+            answer = tree_map_only(torch.Tensor, lambda tensor: self._mode.from_tensor(tensor).to(place), real)
         for fake, value in zip(tree_leaves(answer), tree_leaves(real), strict=True):
             if isinstance(fake, FakeTensor) and _is_small(value):
                 self._values[fake] = value
@@ -310,7 +310,7 @@ def _as_large_as_real(func: OpOverload, args: tuple, kwargs: dict, answer: objec
     if func in _LOSSES and args[0].device == torch.device("cpu") and answer.dim() == 0:
         return answer.new_empty(max(args[0].numel(), args[1].numel())).as_strided((), ())
     if func is _aten.native_layer_norm.default and args[2] is not None and args[2].dtype != args[0].dtype:
-        return answer[0], *(one.to(args[2].dtype) for one in answer[1:])
+        return answer[0], *(statistic.to(args[2].dtype) for statistic in answer[1:])
     if func is _aten.mkldnn_rnn_layer.default and (footprint := try_out(func, args, kwargs)):
         return *answer[:3], answer[3].new_empty(footprint.returned[3])
     return answer

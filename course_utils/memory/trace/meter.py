@@ -69,7 +69,7 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.models = [model] if isinstance(model, nn.Module) else list(model)
         several = [] if optimizer is None else optimizer if isinstance(optimizer, list | tuple) else [optimizer]
-        self.optimizers = [unwrap(one) for one in several]
+        self.optimizers = [unwrap(optimizer) for optimizer in several]
         self._tensors = list(tensors)
         self.device = device or device_of_models(self.models)
         self._look_inside = look_inside and self.device == HOST
@@ -344,8 +344,8 @@ class Meter(TorchDispatchMode):
         modules = {id(p): name.rpartition(".")[0] for name, p in self._iterate_named("named_parameters")}
         for optimizer in self.optimizers:
             inner = getattr(optimizer, "optim", None)  # ZeroRedundancyOptimizer keeps its part in one of its own
-            for one in (optimizer, inner):
-                for parameter, state in one.state.items() if isinstance(one, torch.optim.Optimizer) else ():
+            for holder in (optimizer, inner):
+                for parameter, state in holder.state.items() if isinstance(holder, torch.optim.Optimizer) else ():
                     tensors = (value for value in tree_iter(state) if isinstance(value, torch.Tensor))
                     self._set_kind("optimizer state", tensors, module=modules.get(id(parameter), ""))
 

@@ -94,7 +94,7 @@ def parts_of(built: object) -> tuple[list[nn.Module], list[torch.optim.Optimizer
 
 def distinct_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
     """Each once, without Accelerate's wrapper."""
-    return list({id(one): one for one in map(unwrap, optimizers)}.values())
+    return list({id(optimizer): optimizer for optimizer in map(unwrap, optimizers)}.values())
 
 
 def trains(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:

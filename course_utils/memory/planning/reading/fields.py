@@ -300,8 +300,8 @@ def _write(value: object) -> str:
 
 def _plain_keys() -> dict[str, str]:
     """The fields that are a key of Trainer's or TRL's and no more, with the key."""
-    keys = {one.name: one.metadata.get("keys", {}) for one in fields(Recipe)}
-    keys = {name: one.get("trainer") or one.get("trl") for name, one in keys.items() if name not in _TAKEN_APART}
+    by_tool = {field.name: field.metadata["keys"] for field in fields(Recipe) if field.name not in _TAKEN_APART}
+    keys = {name: tools.get("trainer") or tools.get("trl") for name, tools in by_tool.items()}
     return {name: key for name, key in keys.items() if key} | {name: name for name in _HERE}
 
 
