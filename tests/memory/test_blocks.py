@@ -8,7 +8,7 @@ import transformers
 
 from course_utils import models
 from course_utils.memory import Recipe, dry_run, estimate
-from course_utils.memory.formulas.trial import attempt, run_whole
+from course_utils.memory.formulas.trial import run_step, try_recipe
 from course_utils.memory.step.blocks import Blocks
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.quantized import quantize_linears
@@ -52,8 +52,8 @@ def configuration(family, **changes):
 
 def assert_tells_the_whole(what, recipe=RECIPE, blocks=None):
     source = source_of(what)
-    tried = attempt(source, recipe)
-    assert tried.log.totals.tolist() == run_whole(source, recipe).log.totals.tolist()
+    tried = try_recipe(source, recipe)
+    assert tried.log.totals.tolist() == run_step(source, recipe).log.totals.tolist()
     assert blocks is None or f"3 of its {blocks} " in tried.how, tried.how
     return tried
 

@@ -13,7 +13,7 @@ from torch import nn
 from course_utils import memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import dry_run, measure
-from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.workload import Workload
@@ -370,7 +370,7 @@ def test_a_dry_run_as_on_cuda_says_what_the_allocator_reserves():
     config = models.configuration("gpt2", scale=SCALES["smoke"])
     work = Workload(config, recipe)
     usage = dry_run(work.build, work.step, device="cuda")
-    assert usage.peak <= usage.reserved == attempt(source_of(config), recipe).log.reserved, "as course plan has it"
+    assert usage.peak <= usage.reserved == try_recipe(source_of(config), recipe).log.reserved, "as course plan has it"
     assert usage.reserved % (2 * MiB) == 0, "in whole segments"
     with pytest.raises(CourseError, match="Only CUDA's allocator reserves bytes"):
         _ = dry_run(work.build, work.step).reserved

@@ -14,7 +14,7 @@ from transformers import BertConfig
 
 from course_utils.memory import Recipe, estimate, measure
 from course_utils.memory.formulas.finder import finder_of, fit, powers
-from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.step.model import source_of
 from course_utils.memory.trace.log import Log
 
@@ -92,13 +92,15 @@ def test_a_length_that_kernels_round_up_has_formulas_of_its_own():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
     config = BertConfig(**sizes, vocab_size=100, architectures=["BertForSequenceClassification"])
     finder = finder_of(source_of(config), Recipe("sgd", device="cuda"))
-    finder.attempt(4, 16)
+    finder.run(4, 16)
     assert finder.formulas_for(9, 16).holds(9, 16)
     assert not finder.by_regime[2, None].exact
     assert finder.formulas_for(9, 17) is None
     log, how = finder.log(7, 16)
     assert how.startswith("formulas")
-    assert np.array_equal(log.totals, attempt(finder.source, replace(finder.recipe, batch=7, sequence=16)).log.totals)
+    assert np.array_equal(
+        log.totals, try_recipe(finder.source, replace(finder.recipe, batch=7, sequence=16)).log.totals
+    )
 
 
 def test_of_a_function_that_makes_a_model_formulas_are_found_too():

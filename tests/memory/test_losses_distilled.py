@@ -105,8 +105,8 @@ def test_few_blocks_tell_of_all_the_students_and_the_teacher_stays_whole(teacher
 def test_the_teacher_is_there_when_the_student_is_saved_and_no_part_of_it(teachers):
     alone, beside = (estimate(LLAMA, replace(RECIPE, teacher=name)) for name in ("", teachers["language"]))
     bytes_of_teacher = sum(p.nbytes for p in models.from_configuration(LARGER).parameters())
-    for moment, taken in alone.aside().items():
-        assert beside.aside()[moment] - taken == pytest.approx(bytes_of_teacher, rel=0.01), moment
+    for moment, taken in alone.beside_training().items():
+        assert beside.beside_training()[moment] - taken == pytest.approx(bytes_of_teacher, rel=0.01), moment
 
 
 def test_a_teacher_that_does_not_suit_the_student_is_refused(teachers, tmp_path):

@@ -117,5 +117,5 @@ def test_the_courses_own_small_models_say_so():
 def test_where_no_block_can_be_left_out_it_says_so_first():
     published = next(model for model in PUBLISHED if model["name"] == "ai21labs/AI21-Jamba-1.5-Mini")
     jamba = transformers.JambaConfig(**published["config"])
-    assert source_of(jamba).whole.startswith("None of its 32 blocks can be left out: all are run")
-    assert source_of("gpt2-small").whole == ""
+    assert source_of(jamba).warning_of_slowness.startswith("None of its 32 blocks can be left out: all are run")
+    assert source_of("gpt2-small").warning_of_slowness == ""

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertForToken
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
-from course_utils.memory.formulas.trial import run_whole
+from course_utils.memory.formulas.trial import run_step
 from course_utils.memory.planning.emit import NO_SETTING, emit
 from course_utils.memory.planning.reading import hub
 from course_utils.memory.planning.reading.read import read
@@ -157,7 +157,7 @@ def test_a_script_s_own_head_is_the_one_that_is_planned(made, kind, blocks, caps
     sizes = {"hidden_size": 32, "num_hidden_layers": blocks, "num_attention_heads": 2, "intermediate_size": 48}
     config = BertConfig(**sizes, vocab_size=100, num_labels=7)
     recipe = Recipe(**{**LOOPS["trainer"], "batch": 4, "sequence": 16, "device": "cuda"})
-    whole = run_whole(source_of(kind(config)), recipe)
+    whole = run_step(source_of(kind(config)), recipe)
     config.architectures = ["BertForMaskedLM"]
     config.save_pretrained("tiny")
     arguments = "TrainingArguments('o', per_device_train_batch_size=4)"

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
-from course_utils.memory.formulas.trial import Trial, attempt
+from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.changes import CHANGES, Change, apply_all
 from course_utils.memory.planning.search import try_each
 from course_utils.memory.step.model import ModelLike, source_of
@@ -44,7 +44,7 @@ def effects(what: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dic
     source, effects = source_of(what), {}
     for recipe in recipes:
         left = [change for change in CHANGES if change.name not in effects]
-        base = attempt(source, recipe, machine)
+        base = try_recipe(source, recipe, machine)
         tried = try_each(left, source, recipe, machine)
         effects |= {change.name: effect_of(change, base, trial) for change, trial in tried if trial is not None}
     missing = [change.name for change in CHANGES if change.name not in effects]

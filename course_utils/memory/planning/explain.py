@@ -116,7 +116,7 @@ def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterato
         allocation = f"A tensor of that size is allocated in {at}, in {module or 'no module'}, by {operator} ({kind})"
         yield f"{allocation}, with {format_bytes(int(log.totals[place]))} in use."
     peak = estimate.peak_instant
-    largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.parts[:3])
+    largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.terms_in_bytes[:3])
     yield f"The step's peak is in {peak.name}, {format_bytes(peak.bytes)}: {largest}."
 
 

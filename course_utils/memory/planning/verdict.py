@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from course_utils.hardware import MACHINES, OFFERED
+from course_utils.memory.planning.changes import level_of
 from course_utils.memory.planning.emit import kind_for
 from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.units import GiB, MiB, format_bytes, format_seconds
@@ -81,7 +82,7 @@ class Row:
         need = needs(trial.log, trial.recipe.device)
         return cls(
             names=tuple(change.name for change in changes),
-            level=max(change.level for change in changes),
+            level=level_of(changes),
             costs="; ".join(dict.fromkeys([*(change.costs for change in changes), *remarks])),
             peak=trial.log.peak,
             need=need,
@@ -103,7 +104,7 @@ class Plan:
     """The answer to *does it fit?*: bytes needed on the card at least and at most, what binds, and what would help.
 
     `rows` are changes that make it fit, the least disturbing first, or where none was found the five that lower the peak most.
-    `helpless` are those that would not lower the peak at all, `unrated` those for whose products the machine has no rate.
+    `useless` are those that would not lower the peak at all, `unrated` those for whose products the machine has no rate.
     `nearest` is what disturbs less than any that fit and is tight. `largest` are the largest batch and the longest sequence that
     fit otherwise unchanged, 0 where none does and None where it does not matter, and the fewest cards by ZeRO-3, None where up to
     `most_cards` are not enough; those that are `open_ended` may be larger. `why_no_seconds` says why there are none though a
@@ -118,7 +119,7 @@ class Plan:
     need: Need
     verdict: str
     rows: tuple[Row, ...] = ()
-    helpless: tuple[str, ...] = ()
+    useless: tuple[str, ...] = ()
     largest: dict[str, int | None] = field(default_factory=dict)
     unrated: tuple[str, ...] = ()
     why_no_seconds: str = ""
@@ -139,7 +140,7 @@ class Plan:
             *([f"The loss is that of TRL {version('trl')}."] if self.recipe.trl_loss else []),
             *(f"{remark[0].upper()}{remark[1:]}." for remark in self.estimate.finder.source.remarks),
             f"The peak is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
-            *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
+            *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.terms_in_bytes[:5]),
         ]
         if self.recipe.device == "cuda":
             reserved, width = format_bytes(self.trial.log.reserved), self.need.most / self.need.least - 1
@@ -167,8 +168,8 @@ class Plan:
         if self.nearest:
             gentler = "Of what disturbs less, nothing was found that is sure to fit. " if any_fits else ""
             lines += ["", f"{gentler}Nearest: {' + '.join(self.nearest.names)}. It needs {self.nearest.need}."]
-        if self.helpless:
-            lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
+        if self.useless:
+            lines += ["", f"Alone these would not lower the peak: {', '.join(self.useless)}."]
         if self.unrated:
             lines += ["", f"Left out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."]
         none = "none is sure to fit" if self.verdict == TIGHT else "none fits"
@@ -194,7 +195,7 @@ class Plan:
         """The plan as JSON holds it; seconds are None without a machine."""
         instants = {}
         for instant in self.estimate.instants:
-            terms = [{"name": term.name, "bytes": term.bytes} for term in instant.parts]
+            terms = [{"name": term.name, "bytes": term.bytes} for term in instant.terms_in_bytes]
             instants[instant.name] = {"bytes": instant.bytes, "by_kind": instant.by_kind, "terms": terms}
         return {
             "model": self.model,
@@ -211,7 +212,7 @@ class Plan:
             "instants": instants,
             "rows": [row.json() for row in self.rows],
             "nearest": self.nearest and self.nearest.json(),
-            "no help": list(self.helpless),
+            "no help": list(self.useless),
             "no rate": list(self.unrated),
             "largest": self.largest,
             "or more": list(self.open_ended),
@@ -237,7 +238,9 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
 
     def longer(seconds: float) -> str:
-        return "" if isnan(seconds) else "+" * (seconds > 0) + format_seconds(seconds) if seconds else "none"
+        if isnan(seconds):
+            return ""
+        return f"{'+' if seconds > 0 else ''}{format_seconds(seconds)}" if seconds else "none"
 
     columns = {
         "row": [str(number) for number in range(1, len(rows) + 1)],

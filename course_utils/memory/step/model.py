@@ -125,7 +125,7 @@ class Source:
         return self._structure.repeated
 
     @property
-    def whole(self) -> str:
+    def warning_of_slowness(self) -> str:
         """What to say first where all of many blocks are run, for each recipe that is tried; else empty."""
         depth = self._structure.depth
         if self.repeated is not None or depth < FEWEST:

@@ -63,7 +63,7 @@ def dry_run(
     ranks: int = 1,
     rank: int = 0,
     timeout: float = 600.0,
-    warm: Callable[..., object] | None = None,
+    prime: Callable[..., object] | None = None,
     watch: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Usage:
     """Memory of the second `step(*build())`, without taking the step: in seconds and megabytes, whatever the model's size.
@@ -72,7 +72,7 @@ def dry_run(
     With `device="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
     are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
     `ranks` the step is that of one `rank` among them, in a process group whose other ranks are pretended. Where a step reads a
-    number that depends on values of floating tensors (`loss.item()`) it gets 1. `warm` creates the optimizer's state in place of
+    number that depends on values of floating tensors (`loss.item()`) it gets 1. `prime` creates the optimizer's state in place of
     a first step, and `watch()` is entered around the second. Raises `CourseError`, naming the line, if a step needs more of
     its values than that, never updates, is not done after `timeout` seconds, or if the model was not built inside.
     """
@@ -88,13 +88,13 @@ def dry_run(
         entered.enter_context(_explain_refusals())
         built = build()
         models, optimizers = parts_of(built)
-        _check_parts(models, optimizers, on_gpu=device == "cuda" and warm is None)
+        _check_parts(models, optimizers, on_gpu=device == "cuda" and prime is None)
         entered.enter_context(let_masks_have_values())  # build may have been the first to import Transformers
         if device == "cuda":
             for optimizer in optimizers:
                 prefer_foreach(optimizer)
         with record_optimizers() as made:
-            bind_step(warm or step, built)()
+            bind_step(prime or step, built)()
         every = distinct_optimizers([*optimizers, *made])
         tensors = [leaf for leaf in tree_leaves(built) if isinstance(leaf, torch.Tensor)]
         on_gpu = {"device": GPU, "round_to": 512, "look_inside": False} if device == "cuda" else {}

@@ -159,8 +159,8 @@ def _from_llama_factory(settings: Settings, tool: Tool) -> Settings:
         off = settings["disable_gradient_checkpointing"]
         settings["gradient_checkpointing"] = Value(not off.value, off.where)
     if bits := settings.get("quantization_bit"):
-        fits = bits.value == 4 and _is_on(settings, "quantization_method", None, "bnb", "bitsandbytes", "BNB")
-        settings["load_in_4bit" if fits else "other_quantization"] = Value(True, bits.where)
+        is_4_bit = bits.value == 4 and _is_on(settings, "quantization_method", None, "bnb", "bitsandbytes", "BNB")
+        settings["load_in_4bit" if is_4_bit else "other_quantization"] = Value(True, bits.where)
     if flash := settings.get("attn_implementation"):
         named = {"auto": "sdpa", "disabled": "eager"}
         settings["attn_implementation"] = Value(named.get(str(flash.value), flash.value), flash.where)
