@@ -156,7 +156,7 @@ def chapters_in(folder: Path, names: list[str] | None = None) -> list[Path]:
 
 
 def matching_names(name: str, every: Sequence[str]) -> list[str]:
-    """Those of `every`, such as `03_adamw`, that `name` means: all of the name, its number (`3`, `03`), or its beginning.
+    """The names in `every`, such as `03_adamw`, that `name` means: all of the name, its number (`3`, `03`), or its beginning.
 
     A chapter's own number means that chapter alone: `05` is not `05b`.
     """

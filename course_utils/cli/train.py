@@ -84,7 +84,7 @@ class _Lines:
 
 
 def _become_torchrun(job: Job, here: "ThisRank", arguments: argparse.Namespace) -> None:
-    """In place of this process, when all is checked that can be; comes back only as an error."""
+    """Replace this process by torchrun, when all is checked that can be; returns only as an error."""
     from course_utils.memory.planning.command import FRESH_ADDRESSES
     from course_utils.script.run import naming_files, prepare
 

@@ -34,7 +34,7 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """Of the whole step, one operator after the other."""
+        """Seconds of the whole step, one operator after the other."""
         return sum(self.machine.seconds(work) for _, work in self.operators)
 
     @property

@@ -118,7 +118,7 @@ def class_of(config: "PretrainedConfig") -> type[nn.Module]:
 
 
 def _find_in_any_case(named: str) -> str | None:
-    """As Transformers spells it today: Llama's first files say LLaMAForCausalLM."""
+    """The name as Transformers spells it today: Llama's first files say LLaMAForCausalLM."""
     import transformers
 
     return next((name for name in dir(transformers) if name.lower() == named.lower()), None)

@@ -153,7 +153,7 @@ class Estimate:
         return pd.DataFrame(rows, columns=["kind", "what", "formula", "bytes", "size"])
 
     def at(self, **changes) -> "Estimate":
-        """The same with another `batch`, `sequence` or any other field of the recipe."""
+        """The estimate of this model with another `batch`, `sequence` or any other field of the recipe."""
         return answer(self.finder.with_recipe(replace(self.recipe, **changes)), replace(self.recipe, **changes))
 
     def __str__(self):
@@ -243,7 +243,7 @@ def estimate(what: "ModelLike", recipe: Recipe = Recipe(), *, batch: Callable | 
 
 
 def answer(finder: "Finder", recipe: Recipe) -> Estimate:
-    """What `finder` knows or finds out of this recipe."""
+    """The estimate of a recipe from what `finder` knows, or finds out."""
     log, how = finder.log(recipe.batch, recipe.sequence)
     return Estimate(finder.source.name, recipe, log, how, finder)
 

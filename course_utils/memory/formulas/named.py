@@ -54,7 +54,7 @@ class StoredTrial:
 
 @cache
 def _member(name: str) -> dict:
-    """What the archive holds of a model; empty where it is none of its."""
+    """The archive's formulas of a model; empty where it has none."""
     with ZipFile(FILE) as archive:
         return json.loads(archive.read(f"{name}.json")) if f"{name}.json" in archive.namelist() else {}
 
@@ -66,7 +66,7 @@ def models() -> Iterator[str]:
 
 
 def key_of(recipe: Recipe) -> str:
-    """What the formulas by a recipe are filed under: of examples and of micro-batches it says one or more, and no length."""
+    """The key of a recipe's formulas: it tells one example or micro-batch from several, and says no length."""
     some = {"batch": min(recipe.batch, 2), "accumulation": min(recipe.accumulation, 2), "sequence": 0}
     return json.dumps(plain_recipe(recipe) | some, sort_keys=True)
 

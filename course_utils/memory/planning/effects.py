@@ -24,9 +24,8 @@ FELT = 0.1
 class Effect:
     """What a change does.
 
-    `lowers` has for each kind that it lowers the phases at whose fullest instant it does so; `at_most` are those of these kinds
-    that it lowers where there is most of them. `seconds` and `sent` are what a step takes and sends with it, as multiples of
-    what it does without.
+    `lowers` has, for each kind of bytes, the phases at whose fullest instant there is less of it. `at_most` are the kinds that
+    are lowered in the phase that has most of them. `seconds` and `sent` are multiples of what a step takes and sends without it.
     """
 
     change: Change
@@ -37,7 +36,7 @@ class Effect:
 
 
 def effects(what: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effect]:
-    """By name, in the order of `CHANGES`: each change on the first of `recipes` to which it makes a difference.
+    """The effect of each change by its name, on the first of `recipes` to which it makes a difference, in the order of `CHANGES`.
 
     `what` as for `estimate`. Raises `CourseError` where a change goes with none of the recipes.
     """
@@ -75,7 +74,7 @@ def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
 
 
 def contradictions(recipes: Sequence[Recipe]) -> dict[str, list[tuple[str, str]]]:
-    """Changes that go with one of `recipes` each, and not together: the recipe's own sentence, and the pairs it is said of."""
+    """Pairs of changes of which each goes with one of `recipes` and both together do not, by the recipe's own sentence."""
     by_sentence: dict[str, list[tuple[str, str]]] = {}
     for recipe in recipes:
         alone = [change for change in CHANGES if not _refusal(recipe, [change])]

@@ -40,8 +40,9 @@ def largest_sizes(finder: "Finder", recipe: Recipe, memory: int, trial: "Trial")
 def largest_confirmed(
     finder: "Finder", at: Callable, start: int, limit: int, is_enough: "Callable[[Log], bool]"
 ) -> int | None:
-    """By formulas, whose answer is confirmed. Where they do not hold there, dry runs near it find the largest; where they are
-    far off, dry runs alone.
+    """The largest size that is enough by formulas, if a dry run confirms it.
+
+    Where formulas do not hold there, dry runs near it find the largest; where they are far off, dry runs alone.
     """
 
     def confirm(n: int) -> bool:

@@ -38,13 +38,13 @@ _EASY = {
 }
 """Changes that cost hardly anything, so that as many as are needed may go with others."""
 _MOST_COSTLY = 3
-"""Changes that cost something in one combination."""
+"""The most changes in one combination that cost something."""
 _MOST_ALTERNATIVES = 4
-"""Combinations that are tried of those with the same gravest changes, beside the smallest of them."""
+"""Alternatives, combinations with the same gravest changes, that are tried beside the smallest of them."""
 _MOST_FAILED = 12
-"""Trials of a level that did not fit in one round, after which no more are tried."""
+"""Failed trials of a level in one round, after which no more are made."""
 _TOO_HIGH = 1.1
-"""A guess of what several changes take together may be as much too high."""
+"""The factor by which a guess of what several changes take together may be too high."""
 
 
 class Candidate(NamedTuple):
@@ -147,7 +147,10 @@ class Search:
                 yield Candidate(level, (len(gravest), gravest), order, changes)
 
     def _limit_of_disturbance(self, level: int) -> float:
-        """Two rows of a level are enough, and so are three in all, but for what disturbs less than one of them."""
+        """The sum of levels below which a combination is still tried.
+
+        Two rows of a level are enough, and so are three in all, unless a combination disturbs less than one of them.
+        """
         totals = sorted(disturbance(row.names)[1] for row in self.rows if row.level == level)
         if len(totals) > 1:
             return totals[1]
@@ -198,7 +201,7 @@ class Search:
         return Row.of(self.plan, changes, trial, trial.how, self._explain(changes, trial))
 
     def _explain(self, changes: tuple[Change, ...], trial: Trial) -> Iterator[str]:
-        """What explains the row's numbers, beside what each change costs."""
+        """Remarks that explain the row's numbers, beside what each change costs."""
         if trial.peak >= 0.999 * self.base.peak and fits(trial.log, trial.recipe.device, self.plan.memory):
             yield "only what the allocator reserves beyond the peak falls"
         if isnan(trial.seconds):
@@ -216,7 +219,7 @@ class Search:
             yield "time: adapters take each layer's input and output in float32, more here than the weights' gradients save"
 
     def _find_nearest(self) -> Row | None:
-        """What needs the least of all that is tight and disturbs less than any row."""
+        """The row that needs the least, of all that are tight and disturb less than each row that fits."""
         gentler = gentler_than(self.rows, self.tight)
         if not gentler:
             return None

@@ -28,7 +28,7 @@ BELOW, ABOVE = 0.02, 0.09
 ERROR = 0.005
 """By how much predictions for the CPU are off, at most: docs/accuracy.md."""
 _WIDE = 68
-"""Characters of words beside a row's numbers."""
+"""Columns of text beside a row's numbers."""
 _OWN_LOOP = " 'own loop': you write the training loop yourself; neither has a setting for it."
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 LARGEST_BATCH, LONGEST_SEQUENCE, FEWEST_CARDS = "largest batch", "longest sequence", "fewest cards by ZeRO-3"
@@ -184,7 +184,7 @@ class Plan:
     __repr__ = __str__
 
     def _remark_on_label(self) -> str:
-        """What to know of a memory that a label says, and which of the cards would not do as well with the least of it."""
+        """That CUDA offers less memory than a label says, and on which cards the verdict is worse then."""
         cards_of = self.need.cards
         worse = {v: [card for card in cards_of(v, OFFERED) if card not in cards_of(v)] for v in (TIGHT, DOES_NOT)}
         then = [f"{verdict} on {name_cards(cards, self.recipe)}" for verdict, cards in worse.items() if cards]
@@ -224,7 +224,7 @@ def _spell_for_json(seconds: float) -> float | None:
 
 
 def _list_fields(recipe: Recipe) -> Iterator[str]:
-    """What is mostly taken as usual, and all else that is not; the device is said by the rest of the answer."""
+    """The fields that people look for, and all others that are not as usual; the rest of the answer says the device."""
     for name in dict.fromkeys(("batch", "sequence", "precision", "optimizer", *plain_recipe(recipe))):
         value = getattr(recipe, name)
         if name != "device" and (recipe.quantized or name not in ("double_quantization", "upcast")):
@@ -282,7 +282,7 @@ def fits(log: "Log", device: str, memory: float) -> bool:
 
 
 def name_cards(names: Sequence[str], recipe: Recipe) -> str:
-    """Those with the least memory, the others as a number; beside a name that it lacks what the recipe multiplies in."""
+    """The cards with the least memory by name, the others as a number; in parentheses the type of number that a card lacks."""
     halves = "bfloat16" if recipe.precision != "fp16" else "float16"
     wanted = halves if recipe.precision != "fp32" or recipe.quantized else "float32"
     least = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]

@@ -30,7 +30,7 @@ _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 @dataclass(frozen=True)
 class Stretch:
-    """Of a list of `length` blocks those from `start` on that repeat: `count` times a pattern of `period` blocks."""
+    """The repeating part of a list of `length` blocks: from `start` on, `count` times a pattern of `period` blocks."""
 
     length: int
     start: int
@@ -50,9 +50,9 @@ class Blocks:
 
     @classmethod
     def of(cls, model: nn.Module) -> "Blocks | None":
-        """None where no list of a Transformers model has a pattern that repeats often enough.
+        """The lists of a Transformers model that repeat; None where no pattern repeats often enough.
 
-        Of another's `forward` nobody knows whether it treats equal blocks alike.
+        Whether another model's `forward` treats equal blocks alike is not known.
         """
         stretches = ((name, _stretch_of(model, name)) for name in _lists_of(model))
         by_list = {name: stretch for name, stretch in stretches if stretch is not None}

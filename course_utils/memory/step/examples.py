@@ -131,7 +131,7 @@ def _insert_pictures(
 
 
 def _make_labels(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, name: str) -> torch.Tensor:
-    """By what the model is for: a class for each pixel, a text for each sound, else a class for each example."""
+    """Labels by the model's purpose: a class for each pixel, a text for each sound, else a class for each example."""
     classes = getattr(config, "num_labels", 2)
     if "ForSemanticSegmentation" in name:
         side = getattr(config, "image_size", 224)

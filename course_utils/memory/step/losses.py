@@ -69,7 +69,7 @@ def _forward_by_pieces(
 
 
 def _shift(labels: torch.Tensor) -> torch.Tensor:
-    """Each token is to be told from those before it, as Transformers' own loss has it."""
+    """Labels moved by one place: each token is predicted from those before it, as in Transformers' own loss."""
     return F.pad(labels, (0, 1), value=IGNORED)[..., 1:]
 
 

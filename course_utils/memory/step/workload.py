@@ -318,7 +318,7 @@ def call(model: nn.Module, batch: torch.Tensor | tuple | list | dict) -> object:
 
 
 def _checkpoint(model: nn.Module, segments: int | None) -> None:
-    """By Transformers, which knows only single blocks; segments, and other models, by torch's function."""
+    """Checkpoint blocks by Transformers, which knows only single ones; segments, and other models, by torch's function."""
     # The newer of two names for the same thing; Transformers 5.1 knows only the older.
     older = getattr(model, "gradient_checkpointing_enable", None)
     enable = getattr(model, "activation_checkpointing_enable", older)

@@ -62,7 +62,7 @@ class CudaAllocator:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Around all runs; this allocator always keeps its books."""
+        """A context around all runs; this allocator always keeps its books."""
         torch.cuda.synchronize(self.device)
         self._before = torch.cuda.memory_allocated(self.device)
         yield
@@ -83,7 +83,7 @@ class CpuAllocator:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Around all runs: a release is only recorded when its allocation was."""
+        """A context around all runs: a release is only recorded when its allocation was."""
         if torch.autograd._profiler_enabled():  # a second one ends the first, and inside itself the process
             raise CourseError("Another profiler is running, or another measurement; end it before measuring.")
         profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)

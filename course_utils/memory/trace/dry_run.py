@@ -167,7 +167,7 @@ def _gather_same(gathered: list, tensor: object, group: dist.ProcessGroup | None
 
 @contextmanager
 def _collect_rarely() -> Iterator[None]:
-    """Fake tensors make many more Python objects than real ones; collected as often, cycles would cost much and die too soon."""
+    """Collect garbage rarely: fake tensors make many more objects than real ones, and their cycles would die too soon."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 20, 20)
     try:

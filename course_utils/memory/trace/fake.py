@@ -41,7 +41,7 @@ _FAULTS = (_aten.isnan.default, _aten.isinf.default)
 _LOSSES = (_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default)
 SAME_QUESTION = 5000
 """How often one line may ask for a value that nobody knows, before it is taken for a loop that waits for another answer."""
-_WHOLE, _FLOATING = 2**20, 2**10
+_MOST_WHOLE, _MOST_FLOATING = 2**20, 2**10
 """Elements up to which values are kept: of whole numbers and truths, and of floating numbers."""
 _ROOMS = [Path(__file__).parents[2] / room for room in ("memory", "cli")]
 _LIBRARIES = (Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix), *_ROOMS)
@@ -123,7 +123,7 @@ def _deep_copy(self: torch.Tensor, memo: dict) -> torch.Tensor:
 
 
 class Answers(TorchDispatchMode):
-    """Beside each small fake tensor of whole numbers keeps its values, and so can answer questions about them truly.
+    """Keeps the values of small fake tensors of whole numbers, and so answers questions about them truly.
 
     Masks, ids, lengths and what follows from them are such. A question for any other number (`loss.item()`) is answered
     with 1 of its dtype; only a `GradScaler`, which asks how many gradients were infinite, gets 0. Raises `CourseError`
@@ -162,19 +162,19 @@ class Answers(TorchDispatchMode):
         if real is not None:
             return self._with_values(func, args, kwargs, real)
         if func in _FAULTS:
-            return self._deny_faults(func(*args, **kwargs))
+            return self._answer_no_faults(func(*args, **kwargs))
         self._note_overwritten(func, args)
         if func is _aten.index.Tensor:
             args = args[0], self._without_masks(args[1])
         if func is _aten._ctc_loss.Tensor and (lengths := self._value(args[3])) is not None:
-            return _find_ways(args[0], lengths)
+            return _ctc_loss(args[0], lengths)
         if func is _aten._ctc_loss_backward.Tensor:  # torch's own fake lies on the host
             return torch.empty_like(args[1])
         if func is _aten._grouped_mm.default:
             return _multiply_groups(func, args, kwargs)
         return _as_large_as_real(func, args, kwargs, func(*args, **kwargs))
 
-    def _deny_faults(self, answer: torch.Tensor) -> torch.Tensor:
+    def _answer_no_faults(self, answer: torch.Tensor) -> torch.Tensor:
         """A loop that guards itself against NaN and infinity is predicted without them."""
         if _is_small(answer):
             with unset_fake_temporarily():
@@ -241,7 +241,7 @@ class Answers(TorchDispatchMode):
         return isinstance(leaf, torch.Tensor) and (not _is_small(leaf) or self._value(leaf) is None)
 
     def _without_masks(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Each mask of known truths as the lists of places, one for each of its dimensions, that it stands for."""
+        """The indices with each mask whose values are known replaced by the places that it chooses, a list for each dimension."""
         lists: list[torch.Tensor | None] = []
         for index in indices:
             value = None if index is None or index.dtype is not torch.bool else self._value(index)
@@ -280,7 +280,7 @@ def device_of(tensor: torch.Tensor) -> torch.device:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    most = _FLOATING if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _WHOLE
+    most = _MOST_FLOATING if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _MOST_WHOLE
     return tensor.numel() <= most and device_of(tensor).type != "meta"
 
 
@@ -293,8 +293,8 @@ def _multiply_groups(func: OpOverload, args: tuple, kwargs: dict) -> torch.Tenso
     return torch.empty_strided(answer.shape, answer.stride(), dtype=args[0].dtype, device=args[0].device)
 
 
-def _find_ways(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What CTC's loss returns: a number an example, and a table of frames by twice the longest label; it has no fake."""
+def _ctc_loss(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """CTC's loss, which has no fake kernel: a number an example, and a table of frames by twice the longest label."""
     with unset_fake_temporarily():
         longest = int(lengths.max())
     frames, examples, _ = log_probabilities.shape
@@ -317,7 +317,7 @@ def _as_large_as_real(func: OpOverload, args: tuple, kwargs: dict, answer: objec
 
 
 def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """Of `frames` and their lines, the innermost first: the caller's own line, and the module within it.
+    """The caller's own line, and the module within it, from `frames` and their lines, the innermost first.
 
     A command has no caller's line; there it is the module alone.
     """

@@ -93,7 +93,7 @@ def parts_of(built: object) -> tuple[list[nn.Module], list[torch.optim.Optimizer
 
 
 def distinct_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
-    """Each once, without Accelerate's wrapper."""
+    """The optimizers without Accelerate's wrapper, each once."""
     return list({id(optimizer): optimizer for optimizer in map(unwrap, optimizers)}.values())
 
 

@@ -13,15 +13,15 @@ from course_utils.memory.step.recipe import Recipe, flag_of
 
 AT_LEAST, UNKNOWN = "at least", "unknown"
 _NO_FILE = f"{UNKNOWN}: no file says"
-_OF_ADAPTERS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
-_TAKEN_APART = ("attention", "eval_batch", "lora", *_OF_ADAPTERS)
-_HERE = ("zero_stage", "offload", "ranks")  # fields that more than one file can set
+_ADAPTER_FIELDS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
+_READ_BY_HAND = ("attention", "eval_batch", "lora", *_ADAPTER_FIELDS)
+_IN_SEVERAL_FILES = ("zero_stage", "offload", "ranks")  # fields that more than one file can set
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
 
 
 @dataclass(frozen=True)
 class PublishedFacts:
-    """What settings need to know of a model, of which `dtype` is that of its published weights."""
+    """The facts about a model on which settings depend; `dtype` is that of its published weights."""
 
     family: str | None = None
     dtype: str | None = None
@@ -82,7 +82,7 @@ class Reading:
         return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
 
     def over(self, flags: dict[str, object]) -> "Reading":
-        """The same with the fields that a command's flags say, which win; what was unknown of such a field is then known."""
+        """The reading with a command's flags, which win over files; a field that a flag says is no longer unknown."""
         changed, fields = copy(self), {**self.fields, **flags}
         changed.provenance = self.provenance | {name: flag_of(name) for name in flags if self.provenance}
         where = changed.provenance.get("zero_stage")
@@ -92,7 +92,7 @@ class Reading:
         if fields.get("zero_stage") and "ranks" not in fields:
             raise CourseError(f"{where} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
         if not fields.get("lora"):
-            fields = {name: value for name, value in fields.items() if name not in _OF_ADAPTERS or name in flags}
+            fields = {name: value for name, value in fields.items() if name not in _ADAPTER_FIELDS or name in flags}
         changed.fields, changed.unmodeled = fields, {k: why for k, why in self.unmodeled.items() if k not in flags}
         return changed
 
@@ -300,9 +300,9 @@ def _write(value: object) -> str:
 
 def _plain_keys() -> dict[str, str]:
     """The fields that are a key of Trainer's or TRL's and no more, with the key."""
-    by_tool = {field.name: field.metadata["keys"] for field in fields(Recipe) if field.name not in _TAKEN_APART}
+    by_tool = {field.name: field.metadata["keys"] for field in fields(Recipe) if field.name not in _READ_BY_HAND}
     keys = {name: tools.get("trainer") or tools.get("trl") for name, tools in by_tool.items()}
-    return {name: key for name, key in keys.items() if key} | {name: name for name in _HERE}
+    return {name: key for name, key in keys.items() if key} | {name: name for name in _IN_SEVERAL_FILES}
 
 
 def _task_of_class(kind: str) -> str:

@@ -95,7 +95,7 @@ def _ask(name: str, otherwise: str) -> str:
 
 
 def describe(name: str) -> PublishedFacts:
-    """What settings need to know of a model that `find_model` found; nothing where it is no configuration."""
+    """The published facts about a model that `find_model` found; none where it is no configuration."""
     path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     if path.suffix == ".json" and path.is_file():
         try:

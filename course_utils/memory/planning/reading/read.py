@@ -32,7 +32,7 @@ _NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
 
 
 def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int | None = None) -> Reading:
-    """What `course plan` is asked about: `words` are a model and files in any order, `launch` is the line after `--`.
+    """Read what `course plan` is asked about: `words` are a model and files in any order, `launch` is the line after `--`.
 
     A later file counts before an earlier one, and the launch line before all; `ranks` is what a flag says of them, since other
     values depend on it. No script is run and no pickle opened. Raises `CourseError` for what is none of these, and for a file

@@ -131,7 +131,7 @@ class _ScriptReader:
         self.parsers = {name for name, function in called if function.endswith(".parse_args")}
 
     def read_arguments(self, call: ast.Call) -> Settings:
-        """By place or name; `**` is what is handed over by it, and `()` says where the call stands."""
+        """The arguments of a call by place or name; `**` is what is handed over by it, and `()` says where the call stands."""
         arguments = {str(place): self.read(argument) for place, argument in enumerate(call.args)}
         for keyword in call.keywords:
             value = self.read(keyword.value)
@@ -149,7 +149,7 @@ class _ScriptReader:
             return Value(Computed(ast.unparse(node)), where)
 
     def evaluate(self, node: ast.expr, depth: int = 0) -> object:
-        """What an expression says; raises `ValueError` where it is computed."""
+        """The value that an expression writes down; raises `ValueError` where it is computed."""
         match node:
             case ast.Constant(value=value):
                 return value
@@ -175,7 +175,7 @@ class _ScriptReader:
 
 
 def _options_in(nodes: list[ast.AST]) -> dict[str, ast.expr | None]:
-    """By name the options of a parser of `argparse`, each with its default, None where it has none."""
+    """The options of a parser of `argparse` by name, each with its default, None where it has none."""
     options = {}
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
