@@ -212,6 +212,6 @@ def test_what_is_no_rung_has_the_level_of_its_kind(field, value, level):
     ],
 )  # fmt: skip
 def test_what_is_another_update_is_refused_before_anything_is_run(name, recipe, layout, message, monkeypatch):
-    monkeypatch.setattr(scenarios, "attempt", None)
+    monkeypatch.setattr(scenarios, "try_recipe", None)
     with pytest.raises(CourseError, match=message):
         weigh(SCENARIOS[name], recipe, layout)

@@ -213,7 +213,10 @@ class Estimate:
             if size:
                 total = sum((formula.times(count) for (_, formula), count in chosen.items() if count), Polynomial())
                 text = f"{repeated} × ({total})" if repeated > 1 else str(total)
-                owner = f"{repeated} {_owner_of(where)}" if repeated > 1 else _owner_of(where)
+                owner = (
+                    where.removesuffix(".*") if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"
+                )
+                owner = f"{repeated} {owner}" if repeated > 1 else owner
                 name = f"{kind} of {owner}" if where or kind == "activations" else kind
                 yield Term(kind, name, text, size, total.letters, repeated)
 
@@ -251,7 +254,3 @@ def answer(finder: "Finder", recipe: Recipe) -> Estimate:
 def family(module: str) -> str:
     """A module's part of the model: of a block the list it is in, of all else its own name."""
     return block_of(module)[0]
-
-
-def _owner_of(where: str) -> str:
-    return where[:-2] if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"

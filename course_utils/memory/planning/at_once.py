@@ -98,14 +98,10 @@ def _largest(plan: Plan) -> tuple[dict[str, int | None], tuple[str, ...]]:
 
     rows, length = bounds_of(name, recipe)
     batch = largest_that_fits(lambda b: fits_with(batch=b), recipe.batch, rows) or 0
-    steps = (
-        largest_that_fits(
-            lambda n: fits_with(sequence=n * LENGTH_STEP), recipe.sequence // LENGTH_STEP, length // LENGTH_STEP
-        )
-        or 0
-    )
+    start, limit = recipe.sequence // LENGTH_STEP, length // LENGTH_STEP
+    steps = largest_that_fits(lambda n: fits_with(sequence=n * LENGTH_STEP), start, limit) or 0
     largest = {LARGEST_BATCH: batch, LONGEST_SEQUENCE: steps * LENGTH_STEP}
     if steps * LENGTH_STEP == plan.estimate.finder.positions:  # the model takes no more
         largest[LONGEST_SEQUENCE] = None
-    ends = zip(largest, (rows, length // LENGTH_STEP * LENGTH_STEP), strict=True)
+    ends = zip(largest, (rows, limit * LENGTH_STEP), strict=True)
     return largest, tuple(size for size, end in ends if largest[size] == end)

@@ -1,6 +1,7 @@
 """The largest batch and the longest sequence that fit."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
@@ -45,19 +46,14 @@ def largest_confirmed(
     Where formulas do not hold there, dry runs near it find the largest; where they are far off, dry runs alone.
     """
 
-    def confirm(n: int) -> bool:
+    def fits_by(log_of: "Callable[[int, int], Log]", n: int) -> bool:
         try:
-            return is_enough(finder.log(*at(n))[0])
+            return is_enough(log_of(*at(n)))
         except CourseError:  # the model does not take that many
             return False
 
-    def guess(n: int) -> bool:
-        try:
-            return is_enough(finder.guess(*at(n)))
-        except CourseError:
-            return False
-
-    guessed = largest_that_fits(guess, start, limit)
+    confirm = partial(fits_by, lambda b, s: finder.log(b, s)[0])
+    guessed = largest_that_fits(partial(fits_by, finder.guess), start, limit)
     if guessed is None:
         return None
     if confirm(guessed):

@@ -78,9 +78,8 @@ class Search:
 
     def run(self) -> Plan:
         """The plan with all rows that are shown, or where nothing fits the five changes that alone lower the peak most."""
-        trials = {}
-        for change, trial in try_each(CHANGES, self.source, self.base.recipe, self.machine, self.say):
-            trials[change.name] = trial
+        each_alone = try_each(CHANGES, self.source, self.base.recipe, self.machine, self.say)
+        trials = {change.name: trial for change, trial in each_alone}
         self.tried = {name: trial for name, trial in trials.items() if trial is not None}
         changes = [change for change in CHANGES if change.name in self.tried]
         alone = [self._make_row((change,), self.tried[change.name]) for change in changes]
@@ -120,7 +119,7 @@ class Search:
             if not self._try(changes):
                 failures += 1
                 continue
-            fewest = _leave_out_spare(changes, self._should_fit_and_does)
+            fewest = _leave_out_spare(changes, lambda fewer: self._guess(fewer) <= _TOO_HIGH and self._try(fewer))
             if {change.name for change in fewest} not in [{*row.names} for row in self.rows]:
                 return fewest, failures
         return None, failures
@@ -188,9 +187,6 @@ class Search:
         if changes and need.verdict(self.plan.memory) == TIGHT:
             self.tight.append((changes, need))
         return need.verdict(self.plan.memory) == FITS
-
-    def _should_fit_and_does(self, changes: tuple[Change, ...]) -> bool:
-        return self._guess(changes) <= _TOO_HIGH and self._try(changes)
 
     def _keep(self, row: Row) -> None:
         self.rows.append(row)

@@ -34,10 +34,6 @@ from course_utils.memory.trace.phases import bind_step, record_optimizers
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrap
 
 COMPILED_INSIDE = "A dry run follows PyTorch's own operators, not torch.compile's; leave it out of build and step."
-_READ_AS_ONE = (
-    "a dry run answers every number that is read with 1, so a question such as loss > 0.5 is answered with yes; "
-    "leave the question out, or the optimizer out of what build() returns."
-)
 _ADVICE = {  # by what PyTorch's refusal says
     "DataDependent|DynamicOutput|Cannot access data pointer|numpy": (
         "where that works with real tensors, it needs their values, and a dry run has none: "
@@ -101,7 +97,10 @@ def dry_run(
         with Meter(models, every, tensors=tensors, **on_gpu) as meter, record_optimizers() as made_again, watch():
             bind_step(step, built)()
     if optimizers and not made and not made_again:
-        raise CourseError(f"The step never called its optimizer: {_READ_AS_ONE}")
+        raise CourseError(
+            "The step never called its optimizer: a dry run answers every number that is read with 1, so a question such as "
+            "loss > 0.5 is answered with yes; leave the question out, or the optimizer out of what build() returns."
+        )
     usage = meter.usage()
     if device == "cuda" and usage.events and usage.peak == 0:
         raise CourseError(

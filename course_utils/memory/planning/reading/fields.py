@@ -57,7 +57,7 @@ class Reading:
             if value is not None and value.value is None:  # max_length: null
                 self.unmodeled[name] = f"{UNKNOWN}: {key} ({value.where}) has no bound; say it with {flag_of(name)}"
             elif value is not None:
-                self._put(name, _convert(name, key, value), value.where)
+                self._put(name, _CONVERTERS[type(getattr(Recipe, name))](key, value), value.where)
         if self.tool.loop:
             if "sequence" not in self.fields:
                 self.unmodeled.setdefault("sequence", f"{_NO_FILE} how long texts are; say it with --sequence")
@@ -312,14 +312,6 @@ def _task_of_class(kind: str) -> str:
     return kind.partition("For")[2]
 
 
-def _convert(name: str, key: str, value: Value) -> object:
-    """A value as the field `name` has it, by the type of the field's default."""
-    kind = type(getattr(Recipe, name))
-    if kind is bool:
-        return _switch(key, value)
-    return _count(key, value) if kind is int else float(_number(key, value))
-
-
 def _count(key: str, value: Value) -> int:
     number = _number(key, value)
     least = 0 if key == "zero_stage" else 1
@@ -352,3 +344,6 @@ def _names(key: str, value: Value) -> tuple[str, ...]:
     if not (isinstance(names, list) and names and all(isinstance(name, str) and name for name in names)):
         raise CourseError(f"{value.where}: {key} must be names, not {value.value!r}.")
     return tuple(names)
+
+
+_CONVERTERS = {bool: _switch, int: _count, float: _number}  # by the type of a field's default
