@@ -56,10 +56,8 @@ class Page:
 
 
 def pages_in(site: Path) -> list[Page]:
-    """Every page, the theme's own among them."""
     return [Page(path) for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
 
 
 def addresses_in(style: Path) -> list[str]:
-    """What a style sheet asks for."""
     return [address for address in _URL.findall(style.read_text(encoding="utf-8")) if not address.startswith("data:")]

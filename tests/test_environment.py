@@ -60,8 +60,8 @@ def test_every_file_of_the_packages_is_packed():
     packed = {
         path
         for name, globs in patterns.items()
-        for pattern in globs
-        for path in (ROOT / name.replace(".", "/")).glob(pattern)
+        for glob in globs
+        for path in (ROOT / name.replace(".", "/")).glob(glob)
     }
     listed = subprocess.run(
         ["git", "ls-files", "course_utils", "course_staff"],

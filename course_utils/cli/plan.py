@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from course_utils.cli import FORMS
 from course_utils.cli.answers import Answer, recall
 from course_utils.cli.progress import Progress, note
-from course_utils.cli.question import DEFAULT_LOOP, Question, defaults_of
+from course_utils.cli.question import DEFAULT_LOOP, FUNCTION_MARK, Question, defaults_of
 from course_utils.errors import CourseError
 from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of
 from course_utils.units import GiB, format_bytes
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find_answer(question: Question) -> Answer:
-    if question.names_function:  # its code may call other files, of which nothing is known
+    if FUNCTION_MARK in question.model:  # its code may call other files, of which nothing is known
         return _work_out(question)
     return recall(question, _work_out)
 
@@ -145,7 +145,7 @@ def _require_flags_that_belong_together(question: Question) -> None:
             raise CourseError(f"--{name} works only with --emit; add --emit {kind}, for example.")
     if arguments.emit:
         require_kind(arguments.emit)  # before a plan is worked out for it
-        if question.names_function and arguments.emit != "accelerate":
+        if FUNCTION_MARK in question.model and arguments.emit != "accelerate":
             raise CourseError(
                 f"--emit {arguments.emit} needs a saved model: call model.config.save_pretrained(FOLDER) and give FOLDER, or "
                 "write your own training loop."
@@ -161,9 +161,8 @@ def _measure_here(question: Question) -> Answer:
 
     frame = check(estimate(question.source, replace(question.recipe, device="cpu")))
     table = frame.to_string(formatters={"predicted": format_bytes, "measured": format_bytes})
-    where = f"Measured on this machine's CPU, with {question.recipe.optimizer}"
-    text = f"{where}; a kind differs if it is off by more than 1 % of the peak.\n{table}"
-    return Answer(text, frame.reset_index().to_dict("records"), 0)
+    how = f"Measured on this machine's CPU, with {question.recipe.optimizer}; a kind differs if it is off by more than 1 %"
+    return Answer(f"{how} of the peak.\n{table}", frame.reset_index().to_dict("records"), 0)
 
 
 def _emit(question: Question) -> str:
@@ -289,7 +288,7 @@ def _remark_on_dtype(question: Question) -> list[str]:
     from course_utils.memory.planning.reading.hub import describe
 
     if (
-        question.names_function
+        FUNCTION_MARK in question.model
         or question.reading
         or question.arguments.precision
         or question.recipe.precision != "fp32"

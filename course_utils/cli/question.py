@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from course_utils.memory.step.model import Source
 
 DEFAULT_LOOP = "trainer"
-_FUNCTION_MARK = ".py:"
+FUNCTION_MARK = ".py:"
 
 
 def defaults_of(loop: str) -> dict:
@@ -44,7 +44,7 @@ class Question:
         from course_utils.models import is_model
 
         word = arguments.model[0] if len(arguments.model) == 1 and arguments.launch is None else ""
-        if word and is_model(word) and ("/" not in word or _FUNCTION_MARK in word or Path(word).exists()):
+        if word and is_model(word) and ("/" not in word or FUNCTION_MARK in word or Path(word).exists()):
             return cls(arguments, word, None)
         from course_utils.memory.planning.reading.read import read
 
@@ -53,11 +53,6 @@ class Question:
             reading.unmodeled.pop("sequence", None)
             reading.provenance["sequence"] = str(arguments.data)
         return cls(arguments, reading.model, reading if reading.fields else None)
-
-    @property
-    def names_function(self) -> bool:
-        """Whether the model is FILE.py:FUNCTION."""
-        return _FUNCTION_MARK in self.model
 
     @cached_property
     def card(self) -> tuple[int, str | None]:
@@ -105,13 +100,13 @@ class Question:
             from course_utils.memory.step.model import with_head
 
             return with_head(self.model, *self.reading.head)
-        if not self.names_function:
+        if FUNCTION_MARK not in self.model:
             return self.model
         from runpy import run_path
 
         from course_utils.memory.step.model import source_of
 
-        file, _, name = self.model.rpartition(_FUNCTION_MARK)
+        file, _, name = self.model.rpartition(FUNCTION_MARK)
         path = Path(f"{file}.py")
         if not path.is_file():
             raise CourseError(f"There is no file {path}.")
@@ -130,6 +125,5 @@ class Question:
 
 
 def _fields_in(arguments: argparse.Namespace) -> dict[str, object]:
-    """The fields of a recipe that options set."""
     values = {field.name: getattr(arguments, field.name) for field in fields(Recipe)}
     return {name: value for name, value in values.items() if value is not None}

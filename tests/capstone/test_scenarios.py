@@ -157,9 +157,8 @@ def test_what_comes_after_the_update_hides_behind_nothing_and_an_all_reduce_behi
 def test_replicas_in_a_machine_of_their_own_send_only_gradients_between_machines():
     groups = replace(PLAIN, ranks=8, zero_stage=3, replicas=2, precision="bf16")
     traffic = dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter"), (100, 1))
-    sent = list(
-        sent_by(Layout(8), CLUSTER, groups, 64, 8, replace(try_recipe(source_of(LLAMA), PLAIN), traffic=traffic))
-    )
+    trial = replace(try_recipe(source_of(LLAMA), PLAIN), traffic=traffic)
+    sent = list(sent_by(Layout(8), CLUSTER, groups, 64, 8, trial))
     assert {one.why.split()[0] for one in sent if one.leaving} == {"all-reduce"}
     assert {one.why.split()[0] for one in sent if not one.leaving} == {"all-gather", "reduce-scatter"}
 

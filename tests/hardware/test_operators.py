@@ -250,14 +250,16 @@ def test_a_cards_own_operators_are_counted_unless_others_are_asked_for():
         return model, torch.optim.SGD(model.parameters(), lr=0.1), *batch
 
     card, computer = hardware.machine("H100"), replace(hardware.machine("H100"), name="a computer")
-    names = {device: [call.name for call in count_operators(build, train, device)] for device in ("cpu", "cuda")}
+
+    def names_of(operators):
+        return [operator.name for operator in operators]
+
+    names = {device: names_of(count_operators(build, train, device)) for device in ("cpu", "cuda")}
     assert names["cpu"] != names["cuda"], "foreach"
     for machine, device, expected in ((card, "", "cuda"), (card, "cpu", "cpu"), (computer, "", "cpu")):
-        assert [call.name for call in predict_seconds(build, train, machine, device=device).operators] == names[
-            expected
-        ]
+        assert names_of(predict_seconds(build, train, machine, device=device).operators) == names[expected]
     measured = predict_seconds(build, train, replace(computer, asynchronous=True))
-    assert [call.name for call in measured.operators] == names["cuda"], "calibrated on a GPU"
+    assert names_of(measured.operators) == names["cuda"], "calibrated on a GPU"
 
 
 def test_what_is_no_machine_is_refused():

@@ -29,7 +29,6 @@ REFUSED = {
 
 
 def parameters_in(estimated: Estimate) -> int:
-    """Bytes of parameters before the step, without the allocator's rounding."""
     log = estimated.log
     resident = zip(log.changes[: log.before_step].tolist(), log.labels, strict=False)
     return sum(size for size, (_, kind, _, _) in resident if kind == "parameters")

@@ -9,7 +9,7 @@ import yaml
 
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.planning.command import OWN_LOOP, slurm_file, torchrun_command, train_command, weights_of
-from course_utils.memory.step.recipe import OPTIMIZERS, Recipe
+from course_utils.memory.step.recipe import OPTIMIZERS, Recipe, plain_recipe
 
 _ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
 # Fields that `_trl` writes by hand, beside settings that are no fields.
@@ -126,9 +126,8 @@ def _describe_script(recipe: Recipe, settings: set[str]) -> str:
     held |= {"compiled"} if "dynamo_config" in settings else set()
     held |= {"zero_stage", "offload", "checkpointing"} if "fsdp_config" in settings else set()
     held |= {"precision"} if _MIXED[recipe.precision] != "no" else set()
-    usual, always = vars(Recipe()), ("optimizer", "batch", "sequence", "accumulation")
-    chosen = {name: value for name, value in vars(recipe).items() if name in always or value != usual[name]}
-    words = (f"{name}={value}" for name, value in chosen.items() if name not in held)
+    shown = {"optimizer", "batch", "sequence", "accumulation", *plain_recipe(recipe)} - held
+    words = (f"{name}={value}" for name, value in vars(recipe).items() if name in shown)
     return f"For the script to set: {', '.join(words)}."
 
 
@@ -152,8 +151,7 @@ def _trl(model: str, recipe: Recipe) -> str:
         "dtype": "bfloat16" if recipe.precision.startswith("bf16") else "float32",
         "max_grad_norm": 1.0 if recipe.clipping else 0.0,
     }
-    chosen = (field.name for field in fields(recipe) if getattr(recipe, field.name) != field.default)
-    settings |= _pick_keys(recipe, ("trainer", "trl"), {*chosen} - _TOGETHER)
+    settings |= _pick_keys(recipe, ("trainer", "trl"), plain_recipe(recipe).keys() - _TOGETHER)
     if recipe.eval_batch:
         settings["eval_strategy"] = "steps"
     if recipe.galore:  # of layers in blocks, which have numbers: not of the output layer

@@ -91,7 +91,6 @@ def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
 
 
 def _amounts_in(message: str) -> dict[str, int]:
-    """Bytes by what they are."""
     amounts = {}
     for name, pattern in _AMOUNTS.items():
         if match := re.search(pattern, message):

@@ -101,7 +101,6 @@ class Search:
         )
 
     def _run_round(self, useful: list[Change], count: int) -> None:
-        """Try combinations of `useful` changes, of which `count` cost something."""
         failed, candidates = Counter(), sorted(self._make_candidates(useful, count))
         for (level, _), group in groupby(candidates, key=lambda candidate: (candidate.level, candidate.gravest)):
             if is_full(self.rows, level) or failed[level] == _MOST_FAILED:

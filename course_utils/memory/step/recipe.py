@@ -276,7 +276,6 @@ class Recipe:
 
 
 def _check_field(field: Field, value: object) -> None:
-    """Raise `CourseError` for a value that this field cannot have."""
     name, least = field.name, field.metadata["least"]
     choices = () if callable(value) else field.metadata["choices"]
     # True is no stage, though it equals 1

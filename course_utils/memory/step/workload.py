@@ -177,7 +177,6 @@ class Workload:
     def _forward_and_loss(
         self, model: nn.Module, batch: torch.Tensor | tuple | list | dict, wants_logits: bool = False
     ) -> tuple:
-        """What the model returns, and the loss."""
         recipe = self.recipe
         if not (recipe.label_smoothing or recipe.trl_loss):
             outputs = call(model, batch)

@@ -383,7 +383,7 @@ class Meter(TorchDispatchMode):
 
 
 class _Addition(NamedTuple):
-    """A sum that is perhaps in place: the `new` piece is the `old` one if that dies after just so many `events`."""
+    """A sum perhaps in place: the `new` piece is the `old` one, if that dies after just so many `events`."""
 
     old: int
     new: int

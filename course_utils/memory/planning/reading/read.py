@@ -163,7 +163,6 @@ def _note_computed(call: Settings, problems: dict[str, str]) -> None:
 
 
 def _list_loaders(script: Script) -> list[str]:
-    """The functions by which a script loads a model."""
     ends = (".from_pretrained", ".from_config")
     return [name for name in script.calls if name.endswith(ends) and not any(no in name for no in _NO_MODELS)]
 
