@@ -11,7 +11,7 @@ class CourseError(Exception):
 
 def first_line(error: BaseException) -> str:
     """What an error says, for a sentence: the first line of its message, or its kind where it has none."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def require_count(name: str, value: object) -> None:

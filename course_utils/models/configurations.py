@@ -148,14 +148,8 @@ def remarks_on(config: "PretrainedConfig") -> list[str]:
         remarks.append(f"its family {config.family} is read as {config_class.model_type}, which its class belongs to")
     if getattr(config, "quantization_config", None):
         remarks.append("its quantization_config is left out: the model is planned as if its weights were not quantized")
-    named = {
-        *usual,
-        *config_class.attribute_map,
-        *signature(config_class).parameters,
-        "architectures",
-        "family",
-        "quantization_config",
-    }
+    named = {*usual, *config_class.attribute_map, *signature(config_class).parameters}
+    named |= {"architectures", "family", "quantization_config"}
     code = "".join(path.read_text(encoding="utf-8") for path in Path(getfile(config_class)).parent.glob("*.py"))
     unnamed = sorted(name for name in vars(config).keys() - named if not name.startswith("_")) if usual else []
     ignored = [name for name in unnamed if not re.search(rf"\b{name}\b", code)]  # it may be read where it is there
