@@ -17,9 +17,8 @@ def test_without_variables_the_machine_decides():
 
 
 def test_variables_are_taken(tmp_path):
-    chosen = read_settings(
-        {"COURSE_SCALE": "smoke", "COURSE_DEVICE": "cpu", "COURSE_SEED": "7", "COURSE_HOME": str(tmp_path)}
-    )
+    variables = {"COURSE_SCALE": "smoke", "COURSE_DEVICE": "cpu", "COURSE_SEED": "7", "COURSE_HOME": str(tmp_path)}
+    chosen = read_settings(variables)
     assert read_settings({"COURSE_STRICT": "1"}).strict
     assert (chosen.scale.name, chosen.device.type, chosen.seed, chosen.home) == ("smoke", "cpu", 7, tmp_path)
 

@@ -34,9 +34,8 @@ def test_a_command_shows_its_exit_codes_and_an_example_that_it_takes(name):
 def test_every_option_has_a_help_that_tells_its_default_and_its_choices(name, action):
     assert action.help
     if action.option_strings and action.default not in (None, False, argparse.SUPPRESS, ""):
-        assert re.search(
-            rf"default: .*{action.default:g}" if isinstance(action.default, float) else "default", action.help
-        )
+        default = rf"default: .*{action.default:g}" if isinstance(action.default, float) else "default"
+        assert re.search(default, action.help)
     text = " ".join(COMMANDS[name].format_help().split())
     assert not re.search(r"\{[\w.]+:\w+\}", text), "the names of a constant stand in its place"
     for choice in action.choices or ():

@@ -155,9 +155,7 @@ def test_a_network_with_inputs_of_its_own(tmp_path, capsys):
     assert "a function batch(b, s)" in capsys.readouterr().err
 
 
-def test_lengths_set_the_sequence_and_a_folder_of_examples_that_was_written_anew_is_another_question(
-    config, tmp_path, capsys
-):
+def test_lengths_set_the_sequence_and_examples_that_are_written_anew_are_another_question(config, tmp_path, capsys):
     for length in (200, 300):
         Dataset.from_dict({"length": [10, length]}).save_to_disk(tmp_path / "examples")
         main(["plan", config, "--data", str(tmp_path / "examples"), "--emit", "trl"])

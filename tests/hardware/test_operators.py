@@ -148,9 +148,8 @@ def test_all_counters_find_the_same_products():
         step()
     with Operations() as operations:
         step()
-    products = sum(
-        count for name, count in operations.by_operator.items() if "attention" in name or name.endswith("mm")
-    )
+    counts = operations.by_operator.items()
+    products = sum(count for name, count in counts if "attention" in name or name.endswith("mm"))
     right = 7 * 2 * (2 * 3 * 8 * 8 * 4) + 3 * 2 * (2 * 3 * 8 * 4 * 5)
     assert sum(operator.work.flops for operator in watch.operators) == counter.get_total_flops() == products == right
 
@@ -168,9 +167,8 @@ def test_kinds_of_products_are_told_apart():
 
 def test_what_sets_the_pace_beside_the_shape_is_told_apart():
     def norms(dim):
-        (work,) = works(
-            lambda: (torch.ones(4, 5, 3),), lambda x: torch.linalg.vector_norm(x, 2, dim), "linalg_vector_norm"
-        )
+        step = partial(torch.linalg.vector_norm, ord=2, dim=dim)
+        (work,) = works(lambda: (torch.ones(4, 5, 3),), step, "linalg_vector_norm")
         return work.kernel, work.side
 
     assert norms(-1) == ("linalg_vector_norm", 3), "side by side in memory"
@@ -202,10 +200,8 @@ def test_it_is_remembered_how_much_was_moved_since_an_input_was_touched():
 def test_of_products_the_rows_are_counted_and_of_lists_the_pieces():
     (product,) = works(lambda: (torch.ones(7, 5), torch.ones(5, 3)), torch.mm, "mm")
     assert (product.rows, product.side) == (7, 15**0.5)
-    (foreach,) = works(
-        lambda: (torch.ones(6), torch.ones(2)), lambda a, b: torch._foreach_sqrt([a, b]), "_foreach_sqrt"
-    )
-    assert (foreach.pieces, foreach.new) == (2, 32)
+    (roots,) = works(lambda: (torch.ones(6), torch.ones(2)), lambda a, b: torch._foreach_sqrt([a, b]), "_foreach_sqrt")
+    assert (roots.pieces, roots.new) == (2, 32)
 
 
 def test_the_steady_step_is_counted():
@@ -268,9 +264,7 @@ def test_what_is_no_machine_is_refused():
 
 
 def test_predicted_seconds_equal_the_closed_form():
-    machine = Machine(
-        "made up", "a test", 10**9, 100.0, {"float32": 50.0}, 1.0, "string", 1.0, seconds_per_operator=0.25
-    )
+    machine = Machine("slow", "a test", 10**9, 100.0, {"float32": 50.0}, 1.0, "string", 1.0, seconds_per_operator=0.25)
 
     def step(a, b):
         torch.mm(a, b)  # (2, 3) by (3, 5): 60 FLOPs = 1.2 s; 24 + 60 + 40 bytes = 1.24 s

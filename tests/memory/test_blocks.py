@@ -62,9 +62,7 @@ EVERY = sorted({family + head for family in FAMILIES for head in HEADS} & {*dir(
 QUICK = ("BertForSequenceClassification",)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EVERY]
-)
+@pytest.mark.parametrize("name", [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for key in EVERY])
 def test_every_head_is_its_own_as_module_as_function_and_by_its_name(name):
     kind = getattr(transformers, name)
     config = configuration(kind.config_class.__name__.removesuffix("Config"))

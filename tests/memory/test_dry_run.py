@@ -62,9 +62,8 @@ print(int(usage.timeline["parameters"].iloc[0]), highest() - before)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the record that is read here")
 @pytest.mark.slow
 def test_a_seven_billion_parameter_model_takes_megabytes():
-    child = subprocess.run(
-        [sys.executable, "-c", SEVEN_BILLION], capture_output=True, text=True, timeout=200, check=True
-    )
+    words = [sys.executable, "-c", SEVEN_BILLION]
+    child = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
     parameters, rise = map(int, child.stdout.split())
     assert parameters == 2 * 6_738_415_616
     assert 0 < rise < 500e6

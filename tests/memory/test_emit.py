@@ -289,9 +289,6 @@ def test_what_is_emitted_is_taken(optimizer, tmp_path):
         assert train.job_from(parser.parse_args([*words, "--out", str(tmp_path)])).optimizer == optimizer
 
 
-# --- TRL and Accelerate ----------------------------------------
-
-
 def test_accelerate_reads_its_settings(tmp_path):
     from accelerate.commands.config.config_args import load_config_from_file
 

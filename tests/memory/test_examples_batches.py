@@ -68,9 +68,7 @@ def segformer():
 
 
 def wav2vec():
-    sizes = {
-        name: TEXT[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    }
+    sizes = {key: TEXT[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")}
     sizes |= {"conv_dim": [32] * 7, "num_conv_pos_embeddings": 16, "vocab_size": 32, "mask_time_prob": 0.0}
     return transformers.Wav2Vec2Config(**sizes, architectures=["Wav2Vec2ForCTC"], layerdrop=0.0)
 

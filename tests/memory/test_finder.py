@@ -75,9 +75,7 @@ def ids(b, s):
     return torch.randint(50, (b, s))
 
 
-@pytest.mark.skipif(
-    not torch.backends.mkldnn.is_available(), reason="without oneDNN a convolution has no such scratch space"
-)
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="only oneDNN has such scratch space")
 def test_where_scratch_space_is_the_peak_no_formula_answers():
     predicted = estimate(Pictures, Recipe("sgd", batch=2), batch=lambda b, s: torch.randn(b, 3, 8, 8)).at(batch=4)
     work = predicted.workload

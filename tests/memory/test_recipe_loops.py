@@ -132,9 +132,8 @@ def test_the_loop_is_trls(tmp_path, fields):
     def make():
         torch.manual_seed(0)
         adapters = {"peft_config": peft.LoraConfig(r=8, target_modules="all-linear")} if recipe.lora else {}
-        arguments = _arguments(
-            recipe, tmp_path, trl.SFTConfig, max_length=64, dataset_kwargs={"skip_prepare_dataset": True}
-        )
+        options = {"max_length": 64, "dataset_kwargs": {"skip_prepare_dataset": True}}
+        arguments = _arguments(recipe, tmp_path, trl.SFTConfig, **options)
         rows = Dataset.from_list([{name: ids.tolist() for name, ids in row.items()} for row in _examples(recipe, 8)])
         model = AutoModelForCausalLM.from_config(LLAMA)
         return trl.SFTTrainer(

@@ -213,9 +213,7 @@ class Estimate:
             if size:
                 total = sum((formula.times(count) for (_, formula), count in chosen.items() if count), Polynomial())
                 text = f"{repeated} × ({total})" if repeated > 1 else str(total)
-                owner = (
-                    where.removesuffix(".*") if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"
-                )
+                owner = where[:-2] if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"
                 owner = f"{repeated} {owner}" if repeated > 1 else owner
                 name = f"{kind} of {owner}" if where or kind == "activations" else kind
                 yield Term(kind, name, text, size, total.letters, repeated)

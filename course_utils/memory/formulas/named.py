@@ -92,9 +92,8 @@ def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
     if not (least_b <= recipe.batch <= most_b and least_s <= recipe.sequence <= most_s):
         return None
     powers = np.array([recipe.batch**i * recipe.sequence**j for i, j in MONOMIALS], dtype=object)
-    sizes = np.array(
-        [int(round(sum(row * powers) / 24)) for row in np.array(packed["rows"], dtype=object)], dtype=np.int64
-    )
+    rows = np.array(packed["rows"], dtype=object)
+    sizes = np.array([int(round(sum(row * powers) / 24)) for row in rows], dtype=np.int64)
     growth = np.zeros(len(packed["events"]), dtype=np.int64)
     for place, more in packed["growth"].items():
         growth[int(place)] = more

@@ -143,9 +143,7 @@ def _recall_or_run(source: Source, recipe: Recipe, machine: Machine | None) -> T
     return _recalled[key]
 
 
-def run_step(
-    source: Source, recipe: Recipe, machine: Machine | None = None, idle: frozenset[str] = frozenset()
-) -> Trial:
+def run_step(source: Source, recipe: Recipe, machine: Machine | None = None, idle: frozenset = frozenset()) -> Trial:
     """The dry run of the whole step; parameters that are `idle` get no gradient in it, and so have no state."""
     workload, watch = Workload(source, recipe, idle=idle), OperatorWatch(HOST if recipe.device == "cuda" else None)
     clock, traffic, counts = Counter(), {}, []

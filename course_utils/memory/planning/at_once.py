@@ -29,10 +29,8 @@ _TRAINING = {
     "all in bfloat16 + update within backward": ("paged 8-bit AdamW", "Adafactor", "SGD"),
 }  # fmt: skip
 """Changes of what is updated and how, by those that they go with."""
-_MILDER = tuple(product(("", "gradient checkpointing"), ("", "micro-batch of 1")))
-_ALL = [
-    {*first.split(" + "), then, *mild} - {""} for first in _TRAINING for then in _TRAINING[first] for mild in _MILDER
-]
+_MILD = tuple(product(("", "gradient checkpointing"), ("", "micro-batch of 1")))
+_ALL = [{*first.split(" + "), then, *mild} - {""} for first in _TRAINING for then in _TRAINING[first] for mild in _MILD]
 _COMBINATIONS = sorted(filter(None, _ALL), key=disturbance)
 """The names of the changes that are asked about most, together, what disturbs least first."""
 

@@ -76,9 +76,7 @@ def _least_of_a_share(trial: Trial, ranks: int) -> float:
     return max(sum(size / ranks if kind in shared else size for kind, size in kinds) for kinds in in_use)
 
 
-def _fewest_cards(
-    source: Source, recipe: Recipe, memory: int, cards: Sequence[int], say: Callable[[str], None]
-) -> int | None:
+def _fewest_cards(source: Source, recipe: Recipe, memory: int, cards: Sequence[int], say: Callable) -> int | None:
     """The first of `cards`, which mostly is enough, else the last, which may be too few; then by halves: more hold less each."""
 
     def is_enough(count: int) -> bool:

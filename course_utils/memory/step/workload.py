@@ -30,9 +30,7 @@ class Workload:
     `CourseError` for sequences longer than the model's positions, or its teacher's.
     """
 
-    def __init__(
-        self, what: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset[str] = frozenset()
-    ):
+    def __init__(self, what: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset = frozenset()):
         self.source = source_of(what, batch)
         self.recipe = recipe
         self.idle = idle

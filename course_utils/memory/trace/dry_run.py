@@ -30,7 +30,7 @@ from course_utils.memory.trace.fake import (
 )
 from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter
-from course_utils.memory.trace.phases import bind_step, record_optimizers
+from course_utils.memory.trace.phases import Build, Step, bind_step, record_optimizers
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrap
 
 COMPILED_INSIDE = "A dry run follows PyTorch's own operators, not torch.compile's; leave it out of build and step."
@@ -52,14 +52,14 @@ _ADVICE = {  # by what PyTorch's refusal says
 
 
 def dry_run(
-    build: Callable[[], tuple],
-    step: Callable[..., object],
+    build: Build,
+    step: Step,
     device: str = "cpu",
     *,
     ranks: int = 1,
     rank: int = 0,
     timeout: float = 600.0,
-    prime: Callable[..., object] | None = None,
+    prime: Step | None = None,
     watch: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Usage:
     """Memory of the second `step(*build())`, without taking the step: in seconds and megabytes, whatever the model's size.
@@ -109,18 +109,14 @@ def dry_run(
     return usage
 
 
-def count_operators(
-    build: Callable[[], tuple], step: Callable[..., object], device: str = "cpu"
-) -> tuple[Operator, ...]:
+def count_operators(build: Build, step: Step, device: str = "cpu") -> tuple[Operator, ...]:
     """Every operator call of the second `step(*build())`, in order, as `dry_run` makes them."""
     watch = OperatorWatch(HOST if device == "cuda" else None)
     dry_run(build, step, device, watch=lambda: watch)
     return tuple(watch.operators)
 
 
-def predict_seconds(
-    build: Callable[[], tuple], step: Callable[..., object], machine: Machine, *, device: str = ""
-) -> Prediction:
+def predict_seconds(build: Build, step: Step, machine: Machine, *, device: str = "") -> Prediction:
     """The steady-state step `step(*build())` on `machine`: the sum over its operators of `machine.seconds`.
 
     Nothing is computed and no memory is taken. `device` as for `dry_run`: whose operators these are, by default the machine's

@@ -17,7 +17,7 @@ from course_utils.errors import CourseError
 from course_utils.memory.trace.allocator import allocator_of
 from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter, device_of_models
-from course_utils.memory.trace.phases import announce_phases, bind_step, record_optimizers
+from course_utils.memory.trace.phases import Build, Step, announce_phases, bind_step, record_optimizers
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, trains, unwrap
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
@@ -71,7 +71,7 @@ class Measurement:
         return "\n".join([*lines, total, *seconds])
 
 
-def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, timed: int = 1) -> Measurement:
+def measure(build: Build | tuple, step: Step, *, timed: int = 1) -> Measurement:
     """Measure the memory and the time of `step(*build())`, called as `dry_run` is.
 
     `build` returns a tuple with the model or models, the optimizers, and what else the step takes; or it is such a tuple, of

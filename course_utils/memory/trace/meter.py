@@ -130,9 +130,7 @@ class Meter(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
-    ):
+    def __torch_dispatch__(self, func: OpOverload, types: Collection, args: tuple = (), kwargs: dict | None = None):
         if func is ASKS_DEVICE and type(args[0]) is FakeTensor:
             return args[0].fake_device
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
