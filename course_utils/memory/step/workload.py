@@ -22,6 +22,8 @@ from course_utils.memory.trace.phases import phase
 from course_utils.precision import MasterWeights
 from course_utils.techniques import SavedOnDisk, checkpoint_blocks
 
+Batch = torch.Tensor | tuple | list | dict
+
 
 class Workload:
     """Training of the model that `what` describes, by `recipe`, on random examples: `build`, then `step` again and again.
@@ -172,9 +174,7 @@ class Workload:
             checkpoint = {name: tensor.clone() for name, tensor in own_state(model).items()}
             model.load_state_dict(checkpoint, strict=self.teacher is None)
 
-    def _forward_and_loss(
-        self, model: nn.Module, batch: torch.Tensor | tuple | list | dict, wants_logits: bool = False
-    ) -> tuple:
+    def _forward_and_loss(self, model: nn.Module, batch: Batch, wants_logits: bool = False) -> tuple:
         recipe = self.recipe
         if not (recipe.label_smoothing or recipe.trl_loss):
             outputs = call(model, batch)
@@ -307,7 +307,7 @@ def _list_trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
-def call(model: nn.Module, batch: torch.Tensor | tuple | list | dict) -> object:
+def call(model: nn.Module, batch: Batch) -> object:
     """The model on a batch: named inputs, several, or one."""
     if isinstance(batch, dict):
         return model(**batch)
