@@ -48,13 +48,9 @@ def flops(operators):
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_flops_of_a_transformer(attention):
     width, inner, layers, heads, vocabulary, batch, length = 32, 48, 2, 4, 64, 3, 16
-    sizes = {
-        "hidden_size": width,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-    }
-    config = models.configuration("llama", **sizes, num_key_value_heads=heads, vocab_size=vocabulary)
+    heads_of = {"num_attention_heads": heads, "num_key_value_heads": heads}
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, "vocab_size": vocabulary}
+    config = models.configuration("llama", **heads_of, **sizes)
     workload = Workload(config, Recipe(batch=batch, sequence=length, attention=attention))
     tokens = batch * length
     weights = layers * (4 * width**2 + 3 * width * inner) + width * vocabulary
@@ -190,9 +186,8 @@ def test_it_is_remembered_how_much_was_moved_since_an_input_was_touched():
             x.add_(1)  # 400 bytes are read and 400 written
             y.add_(1)
 
-    first, _, second, other = (
-        o.work for o in count_operators(lambda: (nn.Identity(), torch.ones(100), torch.ones(100)), step) if o.work.bytes
-    )
+    operators = count_operators(lambda: (nn.Identity(), torch.ones(100), torch.ones(100)), step)
+    first, _, second, other = (operator.work for operator in operators if operator.work.bytes)
     assert first.reach > 10**8, "it was touched in another step"
     assert second.reach == other.reach == 800
 
@@ -228,9 +223,8 @@ def test_operators_are_those_of_a_real_step():
             self.seen.append(str(function._overloadpacket))
             return function(*args, **kwargs or {})
 
-    config = models.configuration(
-        "llama", hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, vocab_size=50
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = models.configuration("llama", **sizes, vocab_size=50)
     workload = Workload(config, Recipe("adamw", batch=2, sequence=8, clipping=True))
     built = workload.build()
     workload.step(*built)
@@ -311,11 +305,8 @@ def test_flops_of_experts_do_not_depend_on_who_has_which_rows(rows):
     tokens, ends = sum(rows), torch.tensor(rows).cumsum(0).to(torch.int32)
 
     def build():
-        return (
-            torch.randn(tokens, 16, dtype=torch.bfloat16),
-            torch.randn(len(rows), 16, 32, dtype=torch.bfloat16),
-            ends.clone(),
-        )
+        x, experts = torch.randn(tokens, 16), torch.randn(len(rows), 16, 32)
+        return x.bfloat16(), experts.bfloat16(), ends.clone()
 
     (work,) = works(build, lambda x, experts, ends: torch._grouped_mm(x, experts, offs=ends), "_grouped_mm")
     assert work.flops == 2 * tokens * 16 * 32

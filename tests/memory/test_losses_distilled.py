@@ -12,9 +12,8 @@ from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 SIZES = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 300, "max_position_embeddings": 128, **HEADS}
 LLAMA, DEEP = (models.configuration("llama-7b", num_hidden_layers=blocks, **SIZES) for blocks in (2, 6))
-LARGER = models.configuration(
-    "llama-7b", num_hidden_layers=3, **{**SIZES, "hidden_size": 128, "intermediate_size": 320, "head_dim": 32}
-)
+LARGER_SIZES = {**SIZES, "hidden_size": 128, "intermediate_size": 320, "head_dim": 32}
+LARGER = models.configuration("llama-7b", num_hidden_layers=3, **LARGER_SIZES)
 TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_size=300, n_positions=128)
 RECIPE = Recipe(batch=3, sequence=40)
 

@@ -101,9 +101,8 @@ def test_a_tower_of_another_dtype_is_made_in_the_recipes():
     vision = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     text = {**vision, "vocab_size": 500, "model_type": "llama", "dtype": "float16"}
     picture = {**vision, "image_size": 56, "patch_size": 14, "model_type": "clip_vision_model"}
-    config = transformers.LlavaConfig(
-        architectures=["LlavaForConditionalGeneration"], image_token_index=499, vision_config=picture, text_config=text
-    )
+    options = {"architectures": ["LlavaForConditionalGeneration"], "image_token_index": 499}
+    config = transformers.LlavaConfig(vision_config=picture, text_config=text, **options)
     assert {parameter.dtype for parameter in models.from_configuration(config).parameters()} == {torch.float32}
     assert config.text_config.dtype == torch.float16
 

@@ -111,9 +111,8 @@ def test_the_loop_is_trainers(tmp_path, config, fields):
         if recipe.lora:
             model = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules="all-linear"))
         others = {"compute_metrics": lambda prediction: {}} if recipe.eval_logits else {}
-        arguments = _arguments(
-            recipe, tmp_path, bf16=recipe.precision == "autocast", gradient_checkpointing=recipe.checkpointing
-        )
+        options = {"bf16": recipe.precision == "autocast", "gradient_checkpointing": recipe.checkpointing}
+        arguments = _arguments(recipe, tmp_path, **options)
         return Trainer(model, arguments, train_dataset=rows, eval_dataset=held_out, callbacks=[_Marks()], **others)
 
     _compare(config, recipe, make)

@@ -18,9 +18,8 @@ from course_utils.memory.step.workload import Workload
 from course_utils.memory.trace.allocator import CpuAllocator
 
 SIZES = {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 4}
-LLAMA = models.configuration(
-    "llama-7b", **SIZES, head_dim=32, vocab_size=2000, num_hidden_layers=2, max_position_embeddings=128
-)
+OTHERS = {"head_dim": 32, "vocab_size": 2000, "num_hidden_layers": 2, "max_position_embeddings": 128}
+LLAMA = models.configuration("llama-7b", **SIZES, **OTHERS)
 PARAMETERS = models.parameter_bytes(models.from_configuration(LLAMA))
 RANKS = 2
 
