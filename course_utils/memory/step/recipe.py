@@ -166,14 +166,8 @@ class Recipe:
             _check_field(declared, getattr(self, declared.name))
         if not isinstance(self.teacher, str):
             raise CourseError(f"teacher={self.teacher!r} is no text; give a model's name or path, or '' for none.")
-        subjects = (
-            self._about_saving(),
-            self._about_update(),
-            self._about_loss(),
-            self._about_adapters(),
-            self._about_ranks(),
-        )
-        for sentence in chain(*subjects):
+        of_one_device = chain(self._about_saving(), self._about_update(), self._about_loss(), self._about_adapters())
+        for sentence in chain(of_one_device, self._about_ranks()):
             raise CourseError(sentence)
 
     def _about_saving(self) -> Iterator[str]:
