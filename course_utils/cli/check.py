@@ -49,10 +49,11 @@ def _check(arguments: argparse.Namespace) -> int:
     name = find_set(arguments.set or path.name)
     saved = datetime.fromtimestamp(path.stat().st_mtime)
     print(f"Checking {path.name} as saved on {saved:%Y-%m-%d at %H:%M:%S}; unsaved changes are not included.\n")
-    right, total = [], 0
+    results = []
     for result, shown in check_notebook(path, name):
         print(f"{shown}\n", flush=True)
-        right, total = right + [result.question] * result.passed, total + 1
+        results.append(result)
+    right, total = [result.question for result in results if result.passed], len(results)
     records = recall(name)
     seen = sum(question in records and records[question].only_seen for question in right)
     after = f", {seen} of them after you saw {'its solution' if seen == 1 else 'their solutions'}" if seen else ""

@@ -142,46 +142,52 @@ class Plan:
             f"The peak is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
             *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.terms_in_bytes[:5]),
         ]
+        return "\n".join([*lines, *self._lines_on_card(), *self._lines_on_rows(), *self._lines_on_sizes()])
+
+    __repr__ = __str__
+
+    def _lines_on_card(self) -> Iterator[str]:
         if self.recipe.device == "cuda":
             reserved, width = format_bytes(self.trial.log.reserved), self.need.most / self.need.least - 1
             how = f"The upper estimate is {width:.0%} above the lower. Known from {self.estimate.how}"
-            lines.append(f"The allocator reserves {reserved}. {how}.")
+            yield f"The allocator reserves {reserved}. {how}."
             on = {verdict: name_cards(self.need.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
-            lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
-            lines.append(self._remark_on_label())
+            yield f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}."
+            yield self._remark_on_label()
         else:
-            lines.append(f"Known from {self.estimate.how}.")
+            yield f"Known from {self.estimate.how}."
         if self.why_no_seconds:
-            lines.append(self.why_no_seconds)
+            yield self.why_no_seconds
         if not isnan(self.trial.seconds):
-            lines.append(f"A step takes at least {format_seconds(self.trial.seconds)} by the card's data sheet.")
+            yield f"A step takes at least {format_seconds(self.trial.seconds)} by the card's data sheet."
+
+    def _lines_on_rows(self) -> Iterator[str]:
         any_fits = any(row.verdict == FITS for row in self.rows)
         if self.verdict != FITS and not any_fits:
-            lines += ["", "Nothing was found that is sure to fit."]
+            yield "\nNothing was found that is sure to fit."
         if self.rows:
             alone, together = "Alone these lower the peak most:", "What would make it fit, the least intrusive first:"
+            yield "\n".join(["", together if any_fits else alone, *table(self.rows), ""])
             by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
-            lines += ["", together if any_fits else alone, *table(self.rows), ""]
             if any(row.verdict != DOES_NOT for row in self.rows):
-                lines += [f"To train by row N: --row N --emit train, or trl.{by_hand}"]
-            lines += ["Not every combination was tried: others may fit too."]
+                yield f"To train by row N: --row N --emit train, or trl.{by_hand}"
+            yield "Not every combination was tried: others may fit too."
         if self.nearest:
             gentler = "Of what disturbs less, nothing was found that is sure to fit. " if any_fits else ""
-            lines += ["", f"{gentler}Nearest: {' + '.join(self.nearest.names)}. It needs {self.nearest.need}."]
+            yield f"\n{gentler}Nearest: {' + '.join(self.nearest.names)}. It needs {self.nearest.need}."
         if self.useless:
-            lines += ["", f"Alone these would not lower the peak: {', '.join(self.useless)}."]
+            yield f"\nAlone these would not lower the peak: {', '.join(self.useless)}."
         if self.unrated:
-            lines += ["", f"Left out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."]
+            yield f"\nLeft out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."
+
+    def _lines_on_sizes(self) -> Iterator[str]:
         none = "none is sure to fit" if self.verdict == TIGHT else "none fits"
         sizes = {name: f"{value:,}" if value else none for name, value in self.largest.items() if value is not None}
         sizes |= {name: f"{sizes[name]} or more" for name in self.open_ended}
         if sizes:
-            lines += ["", "; ".join(f"{name}: {value}" for name, value in sizes.items())]
+            yield "\n" + "; ".join(f"{name}: {value}" for name, value in sizes.items())
         if self.largest.get(FEWEST_CARDS, 1) is None:
-            lines += ["", f"ZeRO-3 alone would not make it fit, on up to {self.most_cards} cards."]
-        return "\n".join(lines)
-
-    __repr__ = __str__
+            yield f"\nZeRO-3 alone would not make it fit, on up to {self.most_cards} cards."
 
     def _remark_on_label(self) -> str:
         """That CUDA offers less memory than a label says, and on which cards the verdict is worse then."""
