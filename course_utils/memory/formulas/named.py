@@ -24,7 +24,7 @@ FILE = Path(__file__).with_name("named.zip")
 
 @dataclass(frozen=True)
 class Named:
-    """A named model as an `Estimate` asks its finder about it."""
+    """A named model in place of a finder and its source: it has what an `Estimate` asks of both."""
 
     name: str
     remarks: list[str]
@@ -33,7 +33,7 @@ class Named:
 
     @property
     def source(self) -> "Named":
-        """The model again: an `Estimate` asks its finder for a source."""
+        """The model itself, which is its own source."""
         return self
 
     def count_blocks(self, log: Log) -> dict[str, int]:

@@ -60,12 +60,12 @@ LOOPS = {
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 
-def _field(default: Any, what: str, choices: tuple = (), least: int = 0, unit: str = "number", **keys: str) -> Any:
+def _field(default: Any, phrase: str, choices: tuple = (), least: int = 0, unit: str = "number", **keys: str) -> Any:
     """A field: its default, what its flag's help says, its choices, the least of a number and its unit, by tool its key there.
 
     The tools are `trainer` (TrainingArguments), `trl` (SFTConfig and ModelConfig beside these) and `accelerate`.
     """
-    about = {"help": what, "choices": choices, "least": least, "unit": unit, "keys": keys}
+    about = {"help": phrase, "choices": choices, "least": least, "unit": unit, "keys": keys}
     return field(default=default, metadata=about)
 
 

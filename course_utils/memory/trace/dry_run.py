@@ -74,28 +74,21 @@ def dry_run(
     """
     if device not in ("cpu", "cuda"):
         raise CourseError(f"device={device!r} is no device; use 'cpu' or 'cuda'.")
-    with ExitStack() as entered:
-        entered.enter_context(_collect_rarely())
-        entered.enter_context(_pretend_ranks(ranks, device, rank))
-        entered.enter_context(fake_tensors(timeout))
-        entered.enter_context(patch("torch.compile", _refuse_to_compile(torch.compile)))
-        if device == "cuda":
-            entered.enter_context(as_on_cuda())
-        entered.enter_context(_explain_refusals())
+    on_gpu = {"device": GPU, "round_to": 512, "look_inside": False} if device == "cuda" else {}
+    with _without_memory(device, ranks, rank, timeout):
         built = build()
         models, optimizers = parts_of(built)
         _check_parts(models, optimizers, on_gpu=device == "cuda" and prime is None)
-        entered.enter_context(let_masks_have_values())  # build may have been the first to import Transformers
         if device == "cuda":
             for optimizer in optimizers:
                 prefer_foreach(optimizer)
-        with record_optimizers() as made:
-            bind_step(prime or step, built)()
-        every = distinct_optimizers([*optimizers, *made])
         tensors = [leaf for leaf in tree_leaves(built) if isinstance(leaf, torch.Tensor)]
-        on_gpu = {"device": GPU, "round_to": 512, "look_inside": False} if device == "cuda" else {}
-        with Meter(models, every, tensors=tensors, **on_gpu) as meter, record_optimizers() as made_again, watch():
-            bind_step(step, built)()
+        with let_masks_have_values():  # once more: build may have been the first to import Transformers
+            with record_optimizers() as made:
+                bind_step(prime or step, built)()
+            every = distinct_optimizers([*optimizers, *made])
+            with Meter(models, every, tensors=tensors, **on_gpu) as meter, record_optimizers() as made_again, watch():
+                bind_step(step, built)()
     if optimizers and not made and not made_again:
         raise CourseError(
             "The step never called its optimizer: a dry run answers every number that is read with 1, so a question such as "
@@ -128,6 +121,20 @@ def predict_seconds(build: Build, step: Step, machine: Machine, *, device: str =
         raise CourseError(f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate().")
     is_gpu = machine.asynchronous or machine.name in MACHINES
     return Prediction(machine, count_operators(build, step, device or ("cuda" if is_gpu else "cpu")))
+
+
+@contextmanager
+def _without_memory(device: str, ranks: int, rank: int, timeout: float) -> Iterator[None]:
+    """Inside, tensors are fake and lie on `device`, other ranks are pretended, and what PyTorch refuses is explained."""
+    with ExitStack() as entered:
+        entered.enter_context(_collect_rarely())
+        entered.enter_context(_pretend_ranks(ranks, device, rank))
+        entered.enter_context(fake_tensors(timeout))
+        entered.enter_context(patch("torch.compile", _refuse_to_compile(torch.compile)))
+        if device == "cuda":
+            entered.enter_context(as_on_cuda())
+        entered.enter_context(_explain_refusals())
+        yield
 
 
 @contextmanager
