@@ -170,7 +170,8 @@ def test_as_on_cuda_a_number_like_a_tensor_lies_where_the_tensor_does():
     def step(model, x):
         (model(x) * x.new_tensor(2.0)).sum().backward()
 
-    dry_run(lambda: (nn.Linear(4, 4), torch.ones(2, 4)), step, "cuda")
+    usage = dry_run(lambda: (nn.Linear(4, 4), torch.ones(2, 4)), step, "cuda")
+    assert usage.host is None
 
 
 def test_a_device_may_be_named_as_on_a_gpu():
@@ -267,7 +268,7 @@ def test_a_loop_that_guards_itself_against_nan_is_predicted_as_if_there_were_non
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
-def test_a_build_that_asks_for_a_gpu_where_there_is_none_does_not_get_the_bytes_of_its_batch_for_an_answer():
+def test_a_build_that_fell_back_to_the_cpu_is_refused():
     def build():
         model = nn.Linear(64, 64).to("cuda" if torch.cuda.is_available() else "cpu")
         return model, torch.optim.Adam(model.parameters()), torch.ones(8, 64)
