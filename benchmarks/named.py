@@ -50,11 +50,11 @@ def member(name: str) -> dict:
 def find(source: Source, recipe: Recipe) -> tuple[Formulas, int] | None:
     """The formulas, and the bytes in use on the host, where these are the same at both ends."""
     finder, (batch, lengths) = Finder(source, replace(recipe, batch=1, sequence=1)), LARGEST[recipe.batch]
-    host = finder.attempt(recipe.batch, 256).host.peak
+    host = finder.run(recipe.batch, 256).host.peak
     for length in (min(source.positions or length, length) for length in lengths):
         formulas = finder.formulas_for(batch, length)
         if formulas is not None and formulas.depth is not None and not formulas.scratch:
-            return (formulas, host) if finder.attempt(batch, length).host.peak == host else None
+            return (formulas, host) if finder.run(batch, length).host.peak == host else None
     return None
 
 

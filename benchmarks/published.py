@@ -10,7 +10,7 @@ from torch.utils import checkpoint
 
 from benchmarks.document import write
 from course_utils import models
-from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.verdict import CONTEXT, needs
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import Recipe
@@ -229,7 +229,7 @@ TWELVE = slice(6, 18)
 @cache
 def logs() -> tuple[Log, ...]:
     """The predicted step of each row."""
-    return tuple(attempt(source_of(row.what), row.recipe, traffic=False).log for row in ROWS)
+    return tuple(try_recipe(source_of(row.what), row.recipe, traffic=False).log for row in ROWS)
 
 
 def predicted(row: Row, log: Log) -> float:

@@ -11,7 +11,7 @@ class CourseError(Exception):
 
 def first_line(error: BaseException) -> str:
     """What an error says, for a sentence: the first line of its message, or its kind where it has none."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def require_count(name: str, value: object) -> None:
@@ -28,13 +28,13 @@ def suggest(name: object, choices: Iterable[object], otherwise: str = "") -> str
 
     Upper and lower case do not count, and a name that differs by them alone is the only one that is asked about.
     """
-    names = {str(one).lower(): str(one) for one in choices}
+    names = {str(choice).lower(): str(choice) for choice in choices}
     wanted = str(name).lower().rpartition("/")[2]  # of a model on the Hub, without whose it is
     wanted = _ALSO.get(wanted, wanted)
-    near = [wanted] if wanted in names else [one for one in names if _begins_a_part(wanted, one)][:3]
+    near = [wanted] if wanted in names else [choice for choice in names if _begins_a_part(wanted, choice)][:3]
     near = near or get_close_matches(wanted, names, 2)
     if near:
-        return f"did you mean {' or '.join(names[one] for one in near)}?"
+        return f"did you mean {' or '.join(names[choice] for choice in near)}?"
     return otherwise or f"choose one of {', '.join(names.values())}."
 
 

@@ -156,16 +156,16 @@ def chapters_in(folder: Path, names: list[str] | None = None) -> list[Path]:
 
 
 def matching_names(name: str, every: Sequence[str]) -> list[str]:
-    """Those of `every`, such as `03_adamw`, that `name` means: all of the name, its number (`3`, `03`), or its beginning.
+    """The names in `every`, such as `03_adamw`, that `name` means: all of the name, its number (`3`, `03`), or its beginning.
 
     A chapter's own number means that chapter alone: `05` is not `05b`.
     """
-    return names_with_number(name, every) or [one for one in every if one.startswith(_two_digits(name))]
+    return names_with_number(name, every) or [full for full in every if full.startswith(_two_digits(name))]
 
 
 def names_with_number(name: str, every: Sequence[str]) -> list[str]:
     """As `matching_names`, by the whole name or its number only."""
-    return [one for one in every if _two_digits(name) in (one, one.partition("_")[0])]
+    return [full for full in every if _two_digits(name) in (full, full.partition("_")[0])]
 
 
 def require_one_name(name: str, every: Sequence[str], what: str) -> str:

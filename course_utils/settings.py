@@ -113,7 +113,7 @@ def settings() -> Settings:
 
 
 def variables(*beginnings: str) -> dict[str, str]:
-    """Those variables of this process's environment whose names begin with one of `beginnings`, to be looked at."""
+    """The variables of this process's environment whose names begin with one of `beginnings`, to be looked at."""
     return {name: value for name, value in os.environ.items() if name.startswith(beginnings)}
 
 

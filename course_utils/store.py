@@ -38,7 +38,7 @@ class Section:
     here: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def load(self, key: str | None = None) -> dict[str, Any]:
-        """All values, by key in order; with `key` that one alone."""
+        """The values by key, in order; with `key` that value alone."""
         return _use(lambda store: self._read(store, key), {}) if settings().home.is_dir() else {}
 
     def get(self, key: str) -> Any:

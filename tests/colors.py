@@ -34,15 +34,15 @@ def lab(rgb: np.ndarray) -> np.ndarray:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-def distance(one: str, other: str, reader: str) -> float:
+def distance(first: str, second: str, reader: str) -> float:
     """Between two colors in CIE L*a*b* (1976), as this reader sees them."""
-    first, second = (lab(SEEN_BY[reader] @ linear(color)) for color in (one, other))
-    return float(np.linalg.norm(first - second))
+    ours, theirs = (lab(SEEN_BY[reader] @ linear(color)) for color in (first, second))
+    return float(np.linalg.norm(ours - theirs))
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, second: str) -> float:
     """WCAG's ratio of relative luminances, 1 to 21."""
-    light = sorted((_XYZ[1] @ linear(color) + 0.05 for color in (one, other)), reverse=True)
+    light = sorted((_XYZ[1] @ linear(color) + 0.05 for color in (first, second)), reverse=True)
     return float(light[0] / light[1])
 
 

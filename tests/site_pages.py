@@ -32,18 +32,20 @@ class Page:
         return BeautifulSoup(self.path.read_text(encoding="utf-8"), "html.parser")
 
     def links(self) -> list[Link]:
-        return [self._link(one["href"]) for one in self.soup.select("a[href]")]
+        return [self._link(link["href"]) for link in self.soup.select("a[href]")]
 
     def assets(self) -> list[Link]:
         """Scripts, styles and pictures, which a browser fetches by itself; those that carry their bytes are left out."""
-        addresses = [one["src"] for one in self.soup.select("script[src], img[src], iframe[src], source[src]")]
+        addresses = [tag["src"] for tag in self.soup.select("script[src], img[src], iframe[src], source[src]")]
         addresses += [
-            one["href"] for one in self.soup.select("link[href]") if {"stylesheet", "icon", "preload"} & {*one["rel"]}
+            link["href"]
+            for link in self.soup.select("link[href]")
+            if {"stylesheet", "icon", "preload"} & {*link["rel"]}
         ]
-        return [self._link(one) for one in addresses if not one.startswith("data:")]
+        return [self._link(address) for address in addresses if not address.startswith("data:")]
 
     def ids(self) -> set[str]:
-        return {one.get("id") or one.get("name") for one in self.soup.select("[id], a[name]")}
+        return {tag.get("id") or tag.get("name") for tag in self.soup.select("[id], a[name]")}
 
     def _link(self, target: str) -> Link:
         parts = urlsplit(target)
@@ -54,10 +56,8 @@ class Page:
 
 
 def pages_in(site: Path) -> list[Page]:
-    """Every page, the theme's own among them."""
     return [Page(path) for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
 
 
 def addresses_in(style: Path) -> list[str]:
-    """What a style sheet asks for."""
-    return [one for one in _URL.findall(style.read_text(encoding="utf-8")) if not one.startswith("data:")]
+    return [address for address in _URL.findall(style.read_text(encoding="utf-8")) if not address.startswith("data:")]

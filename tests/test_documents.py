@@ -261,9 +261,8 @@ def test_the_address_is_set_in_one_place_and_leaves_no_trace_when_it_is_taken_ou
     assert "git clone https://git.example.org/a/course" in after["README.md"]
     assert "colab.research" not in after["README.md"], "Colab opens what is on GitHub"
     assert yaml.safe_load(after["CITATION.cff"])["repository-code"] == "https://git.example.org/a/course"
-    assert tomllib.loads(after["pyproject.toml"])["project"]["urls"] == {
-        "Repository": "https://git.example.org/a/course"
-    }
+    urls = tomllib.loads(after["pyproject.toml"])["project"]["urls"]
+    assert urls == {"Repository": "https://git.example.org/a/course"}
     assert "course-utils[course] @ git+https://git.example.org/a/course" in after["notebooks/13_capstone.ipynb"]
 
     for address in ("https://github.com/someone/course", "https://github.com/someone/course.git"):

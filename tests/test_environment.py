@@ -20,9 +20,7 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 def pythons() -> list[str]:
     """One interpreter of each version that is here and runs: on the path, or beside this one as version managers lay them."""
     beside = sorted(map(str, Path(sys.base_prefix).parent.glob("*/bin/python3.*")))
-    named = {
-        version: [f"python{version}", *(path for path in beside if path.endswith(version))] for version in VERSIONS
-    }
+    named = {end: [f"python{end}", *(path for path in beside if path.endswith(end))] for end in VERSIONS}
     able = [[path for path in paths if runs(path, version)] for version, paths in named.items()]
     return [running[0] for running in able if running]
 
@@ -54,11 +52,12 @@ def constrained() -> dict[str, str]:
 
 
 def test_every_file_of_the_packages_is_packed():
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
-        "package-data"
-    ]
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]
     packed = {
-        path for name, globs in patterns.items() for one in globs for path in (ROOT / name.replace(".", "/")).glob(one)
+        path
+        for name, globs in patterns.items()
+        for glob in globs
+        for path in (ROOT / name.replace(".", "/")).glob(glob)
     }
     listed = subprocess.run(
         ["git", "ls-files", "course_utils", "course_staff"],

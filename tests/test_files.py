@@ -55,14 +55,14 @@ def test_what_is_damaged_is_none_and_written_again(tmp_path, content):
 
 
 def test_copies_are_kept_beside_each_other_and_only_of_what_is_there(tmp_path):
-    one = tmp_path / "one"
-    assert keep_copies([one], tmp_path / "copies") is None
+    file = tmp_path / "one"
+    assert keep_copies([file], tmp_path / "copies") is None
     assert not (tmp_path / "copies").exists()
-    one.write_text("1")
-    folders = {keep_copies([one, tmp_path / "two"], tmp_path / "copies") for _ in range(3)}
+    file.write_text("1")
+    folders = {keep_copies([file, tmp_path / "two"], tmp_path / "copies") for _ in range(3)}
     assert [[path.read_text() for path in folder.iterdir()] for folder in folders] == [["1"]] * 3
     with pytest.raises(CourseError, match="No copy can be kept in"):
-        keep_copies([one], one / "inside")
+        keep_copies([file], file / "inside")
 
 
 def test_where_nothing_can_be_written_a_line_says_so(tmp_path, caplog):

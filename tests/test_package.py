@@ -108,16 +108,13 @@ def test_the_files_that_the_map_names_are_there(package):
 
 
 def test_nothing_that_a_learner_imports_needs_the_staffs_package():
-    assert [
-        path for path in MODULES if re.search(r"(import|from) course_staff", path.read_text(encoding="utf-8"))
-    ] == []
+    assert [path for path in MODULES if re.search(r"(import|from) course_staff", path.read_text("utf-8"))] == []
 
 
 def test_shapes_stand_only_where_torch_is_needed_anyway():
     """What imports jaxtyping imports torch at its top too, and what a command or `autodiff` starts with imports neither."""
-    shaped = {
-        path for path in [*MODULES, *STAFFS] if re.search(r"^\s*(import|from) jaxtyping", path.read_text("utf-8"), re.M)
-    }
+    imports = re.compile(r"^\s*(import|from) jaxtyping", re.M)
+    shaped = {path for path in [*MODULES, *STAFFS] if imports.search(path.read_text("utf-8"))}
     assert {room_of(path) for path in shaped} == {"distributed", "optim", "precision", "techniques"}
     assert all(re.search(r"^(import|from) torch\b", path.read_text("utf-8"), re.M) for path in shaped)
     program = (
@@ -238,14 +235,13 @@ def test_no_test_knows_a_private_name_of_the_course():
 def mirrored(path: Path) -> list[str]:
     """What a file of tests may be called by the folder that it is in: after a file or a room there, or the room and its file."""
     *rooms, name = path.relative_to(Path(__file__).parent).with_suffix("").parts
-    root = (
-        PACKAGE.parent / "benchmarks" if rooms[:1] == ["benchmarks"] else STAFF if rooms[:1] == ["staff"] else PACKAGE
-    )
+    roots = {("benchmarks",): PACKAGE.parent / "benchmarks", ("staff",): STAFF}
+    root = roots.get(tuple(rooms[:1]), PACKAGE)
     rooms = rooms if root is PACKAGE else rooms[1:]
     folder = root.joinpath(*rooms)
     there = folder.rglob("*") if rooms else folder.glob("*")
-    names = [each.stem for each in there if each.suffix == ".py" or each.is_dir()]
-    return [f"test_{prefix}{each}" for each in names for prefix in ("", *(f"{room}_" for room in rooms[-1:]))]
+    names = [path.stem for path in there if path.suffix == ".py" or path.is_dir()]
+    return [f"test_{prefix}{stem}" for stem in names for prefix in ("", *(f"{room}_" for room in rooms[-1:]))]
 
 
 def test_a_file_of_tests_is_called_after_the_file_that_it_tests_or_says_what_else_it_is_of():

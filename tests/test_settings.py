@@ -17,9 +17,8 @@ def test_without_variables_the_machine_decides():
 
 
 def test_variables_are_taken(tmp_path):
-    chosen = read_settings(
-        {"COURSE_SCALE": "smoke", "COURSE_DEVICE": "cpu", "COURSE_SEED": "7", "COURSE_HOME": str(tmp_path)}
-    )
+    variables = {"COURSE_SCALE": "smoke", "COURSE_DEVICE": "cpu", "COURSE_SEED": "7", "COURSE_HOME": str(tmp_path)}
+    chosen = read_settings(variables)
     assert read_settings({"COURSE_STRICT": "1"}).strict
     assert (chosen.scale.name, chosen.device.type, chosen.seed, chosen.home) == ("smoke", "cpu", 7, tmp_path)
 
@@ -62,4 +61,4 @@ def test_settings_are_read_once_and_frozen(monkeypatch):
 @pytest.mark.parametrize(("scale", "count"), [("smoke", (0,)), ("laptop", (0, 1, 2)), ("gpu", (0, 1, 2))])
 def test_only_smoke_keeps_one(scale, count):
     items = range(3), (0, 1, 2), [0, 1, 2]
-    assert [tuple(SCALES[scale].one_at_smoke(each)) for each in items] == [count] * 3
+    assert [tuple(SCALES[scale].one_at_smoke(values)) for values in items] == [count] * 3

@@ -88,7 +88,7 @@ def test_when_several_processes_write_at_once_nothing_is_lost():
         Section("bets").put(f"{sys.argv[1]}-{count}", count)
     """
     started = [start(program, str(number)) for number in range(3)]
-    assert [each.wait(timeout=100) for each in started] == [0] * 3
+    assert [process.wait(timeout=100) for process in started] == [0] * 3
     names = sorted(f"{number}-{count}" for number in range(3) for count in range(12))
     assert sorted(Section("ledger").get("shared")) == names
     assert sorted(Section("bets").load()) == sorted([*names, "07"])
@@ -135,7 +135,7 @@ def test_what_is_damaged_is_put_aside_and_said_and_costs_nothing_else(where, tex
     whole, (section, key) = everything(), where.split("/")
     with closing(sqlite3.connect(path_of())) as store, store:
         store.execute("UPDATE kept SET value = ? WHERE section = ? AND key = ?", (text, section, key))
-    places = [each.split("/")[0] for each in OLD]
+    places = [place.split("/")[0] for place in OLD]
     assert [len(now) < len(before) for now, before in zip(everything(), whole, strict=True)] == [
         place == section for place in places
     ]

@@ -26,7 +26,7 @@ def run_twice(path: Path, elsewhere: Path) -> None:
     write_notebook(twice, elsewhere / path.name)
     done = execute_chapter(elsewhere / path.name, scale="smoke").cells
     halves = zip(done[: len(first)], done[len(first) :], strict=True)
-    differing = [one.id for one, other in halves if is_exact(one) and shown(one) != shown(other)]
+    differing = [before.id for before, after in halves if is_exact(before) and shown(before) != shown(after)]
     assert differing == [], f"these cells put out something else the second time: {differing}"
     left = {entry.name for entry in elsewhere.iterdir()} - {path.name}
     assert left == set(), f"the notebook left {left} beside itself"

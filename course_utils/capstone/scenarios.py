@@ -15,7 +15,7 @@ from course_utils.errors import CourseError
 from course_utils.hardware import A100, LINKS, Cluster, Machine, machine
 from course_utils.memory.formulas.estimate import Estimate, family
 from course_utils.memory.formulas.finder import finder_of
-from course_utils.memory.formulas.trial import Trial, attempt
+from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.planning.verdict import FITS, Need, needs
 from course_utils.memory.step.blocks import depth_of
@@ -141,7 +141,7 @@ class Weighed:
         peak, there = self.estimate.peak_instant, format_bytes(self.scenario.memory)
         kinds = sorted(peak.by_kind.items(), key=lambda kind: -kind[1])[:3]
         by_kind = ", ".join(f"{name} {format_bytes(size)}" for name, size in kinds)
-        terms = ", ".join(f"{term.name} ({format_bytes(term.bytes)})" for term in peak.parts[:3])
+        terms = ", ".join(f"{term.name} ({format_bytes(term.bytes)})" for term in peak.terms_in_bytes[:3])
         where = f"{peak.name}, in `{peak.module}`" if peak.module else peak.name
         needs = f"needs {format_bytes(self.need.most)}, and {there} are there"
         return f"{needs}. The peak is in {where}: {by_kind}. The largest terms: {terms}"
@@ -262,7 +262,7 @@ def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]
 @lru_cache(maxsize=256)
 def _weigh(scenario: Scenario, recipe: Recipe, layout: Layout) -> Weighed:
     source = scenario.source if layout.cards == layout.data else layout.part_of(scenario.source)
-    trial = in_flight(attempt(source, recipe, scenario.card), min(layout.pipeline, recipe.accumulation))
+    trial = in_flight(try_recipe(source, recipe, scenario.card), min(layout.pipeline, recipe.accumulation))
     estimate = Estimate(source.name, recipe, trial.log, trial.how, finder_of(source, recipe))
     sent = ()
     if scenario.cluster is not None:

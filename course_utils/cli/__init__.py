@@ -67,7 +67,8 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         arguments, unknown = super().parse_known_args(args, namespace)
-        several = next((one.dest for one in self._actions if one.nargs == "*" and not one.option_strings), None)
+        positional = (action for action in self._actions if not action.option_strings)
+        several = next((action.dest for action in positional if action.nargs == "*"), None)
         if several and not any(word.startswith("-") for word in unknown):  # more of them stand behind an option
             setattr(arguments, several, [*getattr(arguments, several), *unknown])
             return arguments, []
@@ -85,9 +86,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         choice = re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if choice:
-            what, given, choices = choice.groups()
-            meant = suggest(given, re.findall(r"[\w.-]+", choices))
-            message = f"unknown {what if what[0] == '-' else ''} {given!r}; {meant}".replace("  ", " ")
+            what, word, choices = choice.groups()
+            meant = suggest(word, re.findall(r"[\w.-]+", choices))
+            message = f"unknown {what if what[0] == '-' else ''} {word!r}; {meant}".replace("  ", " ")
         end = "" if message.endswith((".", "?")) else "."
         self.exit(2, f"{self.prog}: {message[0].upper()}{message[1:]}{end}\n")
 
@@ -164,7 +165,7 @@ def _names(reference: re.Match) -> str:
         names = getattr(import_module(reference[1]), reference[2])
     except ModuleNotFoundError:
         return "…"
-    return ", ".join(str(one).replace("%", "%%") for one in names if one != "")
+    return ", ".join(str(name).replace("%", "%%") for name in names if name != "")
 
 
 def _staffs_modules() -> dict[str, ModuleType]:

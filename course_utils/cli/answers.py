@@ -1,6 +1,5 @@
 """Answers of `course plan`, stored by all that they depend on."""
 
-import argparse
 import hashlib
 import json
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+from course_utils.cli.question import Question
 from course_utils.store import Section
 
 
@@ -23,17 +23,17 @@ class Answer(NamedTuple):
 _ANSWERS = Section("plans", lambda stored: Answer(*stored))
 
 
-def recall(arguments: argparse.Namespace, work_out: Callable[[argparse.Namespace], Answer]) -> Answer:
+def recall(question: Question, work_out: Callable[[Question], Answer]) -> Answer:
     """The answer as it is stored, or else worked out and stored."""
-    key = _key_of(arguments)
-    answer = None if arguments.again or arguments.measure else _ANSWERS.get(key)
+    key = _key_of(question)
+    answer = None if question.arguments.again or question.arguments.measure else _ANSWERS.get(key)
     if answer is None:
-        answer = work_out(arguments)
+        answer = work_out(question)
         _ANSWERS.put(key, answer)
     return answer
 
 
-def _key_of(arguments: argparse.Namespace) -> str:
+def _key_of(question: Question) -> str:
     """The key of the answer to just this question.
 
     By its words, with models and cards by the names that they have here, what its files and the course's code hold, and the
@@ -42,14 +42,16 @@ def _key_of(arguments: argparse.Namespace) -> str:
     import course_utils
     from course_utils import hardware, models
 
-    words = {n: str(value) for n, value in sorted(vars(arguments).items()) if n not in ("run", "json", "again")}
+    arguments = question.arguments
+    values = vars(arguments) | {"model": question.model, "reading": question.reading}
+    words = {name: str(value) for name, value in sorted(values.items()) if name not in ("run", "json", "again")}
     for name, room in {"model": models, "teacher": models, "memory": hardware, "machine": hardware}.items():
-        if getattr(arguments, name) and not Path(words[name]).exists():
+        if values[name] and not Path(words[name]).exists():
             words[name] = room.known_as(words[name])
-    files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
+    files = [Path(path) for path in (question.model, arguments.teacher, arguments.data, arguments.explain) if path]
     if arguments.data:  # of a folder what tells one content from another without reading it
         inside = ((path.name, path.stat()) for path in sorted(Path(arguments.data).glob("*")))
-        words["files of data"] = str([(name, one.st_size, one.st_mtime_ns) for name, one in inside])
+        words["files of data"] = str([(name, status.st_size, status.st_mtime_ns) for name, status in inside])
     files = [(path / "config.json" if path.is_dir() else path) for path in files]
     code = Path(course_utils.__file__).parent
     # A later version of the course may answer otherwise, also by its tables of tools, models and formulas.
@@ -59,5 +61,4 @@ def _key_of(arguments: argparse.Namespace) -> str:
     for package in ("torch", "transformers", "peft", "trl", "bitsandbytes"):
         with suppress(PackageNotFoundError):
             versions.append(version(package))
-    question = json.dumps([words, texts, versions])
-    return hashlib.sha256(question.encode()).hexdigest()[:24]
+    return hashlib.sha256(json.dumps([words, texts, versions]).encode()).hexdigest()[:24]

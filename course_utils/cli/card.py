@@ -12,7 +12,7 @@ _MOST_GB = 1000  # more digits than these are a card's number
 
 def read_card(memory: str, machine: str | None) -> tuple[int, str | None]:
     """The bytes of a card by its name or its size, and the machine whose seconds are asked for."""
-    card, given = known_as(memory), memory.strip()
+    card, words = known_as(memory), memory.strip()
     named = known_as(machine) if machine else card if card in MACHINES else None
     if named is not None and named not in MACHINES:
         raise CourseError(
@@ -21,14 +21,14 @@ def read_card(memory: str, machine: str | None) -> tuple[int, str | None]:
         )
     if card in MACHINES:
         return MACHINES[card].memory, named
-    if given.isdigit() and int(given) < _MOST_GB:
-        raise CourseError(f"--memory {given} has no unit; did you mean {given}GB?")
-    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]+)", given)
+    if words.isdigit() and int(words) < _MOST_GB:
+        raise CourseError(f"--memory {words} has no unit; did you mean {words}GB?")
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]+)", words)
     if not match or match[2].upper() not in _UNITS:
-        within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", given))
+        within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", words))
         raise CourseError(
             f"{memory!r} is neither a memory size, such as 24GB or 16000MiB, nor a known card; "
-            f"{suggest(next(within, given), MACHINES)} "
+            f"{suggest(next(within, words), MACHINES)} "
             "For any other card give its memory and, for seconds, a similar card with --machine."
         )
     return int(float(match[1]) * _UNITS[match[2].upper()]), named

@@ -49,10 +49,11 @@ def _check(arguments: argparse.Namespace) -> int:
     name = find_set(arguments.set or path.name)
     saved = datetime.fromtimestamp(path.stat().st_mtime)
     print(f"Checking {path.name} as saved on {saved:%Y-%m-%d at %H:%M:%S}; unsaved changes are not included.\n")
-    right, total = [], 0
+    results = []
     for result, shown in check_notebook(path, name):
         print(f"{shown}\n", flush=True)
-        right, total = right + [result.question] * result.passed, total + 1
+        results.append(result)
+    right, total = [result.question for result in results if result.passed], len(results)
     records = recall(name)
     seen = sum(question in records and records[question].only_seen for question in right)
     after = f", {seen} of them after you saw {'its solution' if seen == 1 else 'their solutions'}" if seen else ""
@@ -68,8 +69,10 @@ def _reset(arguments: argparse.Namespace) -> int:
     requested = arguments.set or arguments.notebook
     begun = my_progress().standings
     if requested is not None:
-        begun = [one for one in begun if one.name == find_set(requested)]
-    what = ", ".join(f"{one.name} ({one.passed} of {one.questions} passed)" for one in begun if one.passed)
+        begun = [progress for progress in begun if progress.name == find_set(requested)]
+    what = ", ".join(
+        f"{progress.name} ({progress.passed} of {progress.questions} passed)" for progress in begun if progress.passed
+    )
     if what and not arguments.yes:
         try:
             answer = input(f"Reset your progress in {what}? A copy is saved. [y/N] ")
@@ -78,7 +81,7 @@ def _reset(arguments: argparse.Namespace) -> int:
         if answer.strip().lower() not in ("y", "yes"):
             print("Nothing was reset.")
             return 1
-    folder = KEPT.forget([one.name for one in begun])
+    folder = KEPT.forget([progress.name for progress in begun])
     if folder is None:
         print("There was no progress to reset.")
     else:
@@ -98,11 +101,11 @@ def find_set(name: str) -> str:
 
 def find_notebook(name: str) -> Path:
     """A path as it is given, or the learner's copy of the exercise of that name; the checkout's where there is no copy."""
-    given = Path(name)
-    if given.suffix == ".ipynb" or given.exists():
-        if not given.is_file():
-            raise CourseError(f"There is no notebook at {given}; check the name.")
-        return given
+    path = Path(name)
+    if path.suffix == ".ipynb" or path.exists():
+        if not path.is_file():
+            raise CourseError(f"There is no notebook at {path}; check the name.")
+        return path
     place = find_place()
     sets = sorted(map(set_of, (place.root / "exercises").glob("*.ipynb")))
     inside = exercises_of(require_one_name(set_of(name), sets, "exercise"))

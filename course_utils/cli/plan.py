@@ -1,37 +1,35 @@
-"""`course plan`: whether training a model fits on a card, and what to change if it does not."""
+"""`course plan`: whether training a model fits on a card, and what to change if it does not.
+
+Functions import what needs torch, since a stored answer needs none.
+"""
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import Field, fields, replace
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.cli import FORMS
 from course_utils.cli.answers import Answer, recall
-from course_utils.cli.card import read_card
 from course_utils.cli.progress import Progress, note
-from course_utils.errors import CourseError, suggest
-from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of, read_fields
+from course_utils.cli.question import DEFAULT_LOOP, FUNCTION_MARK, Question, defaults_of
+from course_utils.errors import CourseError
+from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of
 from course_utils.units import GiB, format_bytes
 
 if TYPE_CHECKING:
     from course_utils.memory.planning.reading.fields import Reading
     from course_utils.memory.planning.verdict import Plan
-    from course_utils.memory.step.model import Source
 
 HELP = "say whether training a model fits on a card, and what to change if it does not"
-_DEFAULT_LOOP = "trainer"
 _FORMS = FORMS | {
     int | None: FORMS[int],
     bool: {"action": argparse.BooleanOptionalAction},
     str | Callable: FORMS[str],
     tuple[str, ...]: {"type": lambda text: tuple(text.split(",")), "metavar": "NAME,NAME"},
 }
-_CODE = ".py:"
-_BY_FORMULAS = """
+_NOTE_ON_FORMULAS = """
 Answered from shipped formulas, for the most common changes and for lengths in steps of 64. --search adds all other changes, exact
 lengths, ZeRO-3 on several cards and, if you name the card, seconds; it takes about half a minute."""
 
@@ -80,101 +78,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON")
     add("--again", action="store_true", help="recompute, ignoring the cache")
     recipe = parser.add_argument_group("the recipe (fields of memory.Recipe)")
-    whose = f"the training loop: {', '.join(LOOPS)}, each with its own defaults (default: {_DEFAULT_LOOP})"
+    whose = f"the training loop: {', '.join(LOOPS)}, each with its own defaults (default: {DEFAULT_LOOP})"
     recipe.add_argument("--loop", metavar="NAME", help=whose)
-    for one in fields(Recipe):
-        recipe.add_argument(flag_of(one.name), default=None, help=_help_of(one), **_FORMS[one.type])
+    for field in fields(Recipe):
+        recipe.add_argument(flag_of(field.name), default=None, help=_help_of(field), **_FORMS[field.type])
 
 
-def _help_of(one: Field) -> str:
-    """What it is, its choices, its default, and those of the loops that have another."""
-    choices = ", ".join(str(choice) for choice in one.metadata["choices"] if choice != "")
-    usual = _usual(_DEFAULT_LOOP).get(one.name, one.default)
-    others = {loop: _usual(loop).get(one.name, one.default) for loop in LOOPS}
+def _help_of(field: Field) -> str:
+    """What the field is, its choices, its default, and the defaults of the loops that have another."""
+    choices = ", ".join(str(choice) for choice in field.metadata["choices"] if choice != "")
+    by_loop = {loop: defaults_of(loop).get(field.name, field.default) for loop in LOOPS}
+    usual = by_loop[DEFAULT_LOOP]
     defaults = [f"default: {_say(usual)}"]
-    defaults += [f"{loop}: {_say(value)}" for loop, value in others.items() if value != usual]
-    return f"{one.metadata['help']}{f': {choices}' if choices else ''} ({', '.join(defaults)})"
+    defaults += [f"{loop}: {_say(value)}" for loop, value in by_loop.items() if value != usual]
+    return f"{field.metadata['help']}{f': {choices}' if choices else ''} ({', '.join(defaults)})"
 
 
 def _say(value: object) -> str:
-    return ("no", "yes")[value] if isinstance(value, bool) else str(value or "none")
-
-
-def _usual(loop: str) -> dict:
-    """The defaults of a recipe of the command."""
-    if loop not in LOOPS:
-        raise CourseError(f"No loop is called {loop!r}; {suggest(loop, LOOPS)}")
-    return {"device": "cuda", **LOOPS[loop]}
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value or "none")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
-    model, reading = _read(arguments)
-    answer = _find_answer(argparse.Namespace(**{**vars(arguments), "model": model, "reading": reading}))
+    answer = _find_answer(Question.of(arguments))
     print(json.dumps(answer.values, indent=1) if arguments.json else answer.text)
     return answer.code
 
 
-def _read(arguments: argparse.Namespace) -> "tuple[str, Reading | None]":
-    """The model, and what files or a launch line say of its training; None where there is a model alone, which takes no time."""
-    from course_utils.models import is_model
-
-    word = arguments.model[0] if len(arguments.model) == 1 and arguments.launch is None else ""
-    if word and is_model(word) and ("/" not in word or _CODE in word or Path(word).exists()):
-        return word, None
-    from course_utils.memory.planning.reading.read import read
-
-    reading = read(arguments.model, arguments.launch, arguments.ranks).over(_flags(arguments))
-    if arguments.data:
-        reading.unmodeled.pop("sequence", None)
-        reading.provenance["sequence"] = str(arguments.data)
-    return reading.model, reading if reading.fields else None
+def _find_answer(question: Question) -> Answer:
+    if FUNCTION_MARK in question.model:  # its code may call other files, of which nothing is known
+        return _work_out(question)
+    return recall(question, _work_out)
 
 
-def _find_answer(arguments: argparse.Namespace) -> Answer:
-    if _CODE in arguments.model:  # code may call other files, of which nothing is known
-        return _work_out(arguments)
-    return recall(arguments, _work_out)
-
-
-def _work_out(arguments: argparse.Namespace) -> Answer:
+def _work_out(question: Question) -> Answer:
     """The answer to the one question that is asked, by default whether it fits."""
     from course_utils.memory.formulas.estimate import estimate
     from course_utils.memory.planning.explain import explain, why
 
-    _require_flags_that_belong_together(arguments)
-    what, recipe, spread = _model(arguments), _recipe(arguments), []
-    if arguments.data:
-        from course_utils.memory.planning.reading.lengths import describe_lengths, lengths_of
-
-        lengths = lengths_of(arguments.data)
-        recipe, spread = replace(recipe, sequence=max(lengths)), [describe_lengths(lengths)]
+    _require_flags_that_belong_together(question)
+    arguments, source, recipe = question.arguments, question.source, question.recipe
     if arguments.why:
-        before, after = (estimate(what, _recipe(arguments, words)) for words in arguments.why)
+        before, after = (estimate(source, question.recipe_with(words)) for words in arguments.why)
         return Answer(why(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0)
     if arguments.explain:
-        text = explain(arguments.explain, estimate(what, recipe))
+        text = explain(arguments.explain, estimate(source, recipe))
         return Answer(text, text.splitlines(), 0)
     if arguments.measure:
-        return _measure_here(what, recipe)
+        return _measure_here(question)
     if recipe.compiled and (arguments.row is not None or not arguments.emit):
-        return _say_unknown(arguments.model)
+        return _say_unknown(question.model)
     if arguments.emit:
-        text = _emit(arguments, what, recipe)
+        text = _emit(question)
         return Answer(text, text.splitlines(), 0)
-    answer = _plan(arguments, what, recipe)
-    return answer._replace(text="\n".join([*spread, answer.text]))
+    return _plan(question)
 
 
-def _require_flags_that_belong_together(arguments: argparse.Namespace) -> None:
+def _require_flags_that_belong_together(question: Question) -> None:
     from course_utils.memory.planning.emit import require_kind
 
+    arguments = question.arguments
     for name, kind in (("nodes", "slurm"), ("row", "train")):
         if getattr(arguments, name) is not None and not arguments.emit:
             raise CourseError(f"--{name} works only with --emit; add --emit {kind}, for example.")
     if arguments.emit:
         require_kind(arguments.emit)  # before a plan is worked out for it
-        if _CODE in arguments.model and arguments.emit != "accelerate":
+        if FUNCTION_MARK in question.model and arguments.emit != "accelerate":
             raise CourseError(
                 f"--emit {arguments.emit} needs a saved model: call model.config.save_pretrained(FOLDER) and give FOLDER, or "
                 "write your own training loop."
@@ -183,26 +154,27 @@ def _require_flags_that_belong_together(arguments: argparse.Namespace) -> None:
         raise CourseError("How large is the card? Give --memory 24GB, or the card's name.")
 
 
-def _measure_here(what: "str | Source", recipe: Recipe) -> Answer:
+def _measure_here(question: Question) -> Answer:
     """Each kind of bytes as it is predicted and as a few steps on this machine's CPU have it."""
     from course_utils.memory.formulas.estimate import estimate
     from course_utils.memory.planning.check import check
 
-    frame = check(estimate(what, replace(recipe, device="cpu")))
+    frame = check(estimate(question.source, replace(question.recipe, device="cpu")))
     table = frame.to_string(formatters={"predicted": format_bytes, "measured": format_bytes})
-    text = f"Measured on this machine's CPU, with {recipe.optimizer}; a kind differs if it is off by more than 1 % of the peak."
-    return Answer(f"{text}\n{table}", frame.reset_index().to_dict("records"), 0)
+    how = f"Measured on this machine's CPU, with {question.recipe.optimizer}; a kind differs if it is off by more than 1 %"
+    return Answer(f"{how} of the peak.\n{table}", frame.reset_index().to_dict("records"), 0)
 
 
-def _emit(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> str:
+def _emit(question: Question) -> str:
     """The recipe, or a row of its plan, as `--emit` asks for it; where a card is named, only if it may fit there."""
     from course_utils.memory.planning.emit import NO_SETTING, emit
 
+    arguments, recipe = question.arguments, question.recipe
     if arguments.row is not None:
-        recipe = _recipe_of_row(arguments)
+        recipe = _recipe_of_row(question)
     elif arguments.memory and not recipe.compiled:
-        _refuse_what_does_not_fit(arguments, what, recipe)
-    text = emit(arguments.emit, arguments.model, recipe, 1 if arguments.nodes is None else arguments.nodes)
+        _refuse_what_does_not_fit(question)
+    text = emit(arguments.emit, question.model, recipe, 1 if arguments.nodes is None else arguments.nodes)
     if arguments.memory and arguments.emit == "trl" and text.startswith(NO_SETTING):
         left_out = text.splitlines()[0].removeprefix(NO_SETTING)
         raise CourseError(
@@ -230,27 +202,28 @@ def _add_sources(reading: "Reading", answer: Answer) -> Answer:
     return Answer("\n".join([text, *sources]), values, code)
 
 
-def _recipe_of_row(arguments: argparse.Namespace) -> Recipe:
+def _recipe_of_row(question: Question) -> Recipe:
     """The recipe of a row of the plan, which is stored as if it had been asked for without `--emit`."""
     from course_utils.memory.planning.verdict import DOES_NOT, Need
 
-    without_emit = argparse.Namespace(**{**vars(arguments), "emit": None, "row": None, "nodes": None})
-    rows = _find_answer(without_emit).values["rows"]
-    if not 1 <= arguments.row <= len(rows):
-        raise CourseError(f"The plan has {len(rows)} rows, and no row {arguments.row}.")
-    row = rows[arguments.row - 1]
+    number = question.arguments.row
+    without_emit = argparse.Namespace(**{**vars(question.arguments), "emit": None, "row": None, "nodes": None})
+    rows = _find_answer(replace(question, arguments=without_emit)).values["rows"]
+    if not 1 <= number <= len(rows):
+        raise CourseError(f"The plan has {len(rows)} rows, and no row {number}.")
+    row = rows[number - 1]
     if row["verdict"] == DOES_NOT:
-        raise CourseError(f"Row {arguments.row} alone does not fit: it needs {Need(*row['need'])}.")
+        raise CourseError(f"Row {number} alone does not fit: it needs {Need(*row['need'])}.")
     return Recipe.of_plain(row["recipe"])
 
 
-def _refuse_what_does_not_fit(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> None:
-    from course_utils.memory.formulas.trial import attempt
+def _refuse_what_does_not_fit(question: Question) -> None:
+    from course_utils.memory.formulas.trial import try_recipe
     from course_utils.memory.planning.verdict import DOES_NOT, needs
     from course_utils.memory.step.model import source_of
 
-    memory, _ = read_card(arguments.memory, arguments.machine)
-    need = needs(attempt(source_of(what), recipe, traffic=False).log, recipe.device)
+    (memory, _), recipe = question.card, question.recipe
+    need = needs(try_recipe(source_of(question.source), recipe, traffic=False).log, recipe.device)
     if need.verdict(memory) == DOES_NOT:
         raise CourseError(
             f"This recipe does not fit in {format_bytes(memory)}: it needs {need}. Add --row N to write row N of the plan, which "
@@ -269,119 +242,62 @@ def _say_unknown(model: str) -> Answer:
     return Answer("\n".join(text), values, 2)
 
 
-def _plan(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> Answer:
+def _plan(question: Question) -> Answer:
     """Whether it fits, and what to do where it does not, with all that is said above and below."""
-    from course_utils.memory.planning.verdict import DOES_NOT
-
-    remarks = _remark_on_dtype(arguments, recipe)
-    plan = _plan_by_formulas(arguments, what, recipe)
-    if plan is not None:
-        remarks = [_BY_FORMULAS, *remarks]
-    else:
-        plan = _plan_by_dry_runs(arguments, what, recipe)
-    answer = Answer(str(plan), plan.json(), int(plan.verdict == DOES_NOT))
-    if arguments.reading:
-        answer = _add_sources(arguments.reading, answer)
-    if arguments.beside:
-        answer.values["beside"] = plan.estimate.aside()
-        sizes = ", ".join(f"{name} {size / GiB:.2f} GiB" for name, size in answer.values["beside"].items())
-        remarks = [*remarks, f"Beside training: {sizes}."]
-    return answer._replace(text="\n".join([answer.text, *remarks]))
-
-
-def _plan_by_formulas(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> "Plan | None":
-    """The plan for a model by its name, if shipped formulas have it and no more is asked for."""
     from course_utils.memory.planning.at_once import plan_at_once
+    from course_utils.memory.planning.reading.lengths import describe_lengths
+    from course_utils.memory.planning.verdict import DOES_NOT
     from course_utils.models import known_as
 
-    memory, _ = read_card(arguments.memory, arguments.machine)
+    arguments, source, memory, plan = question.arguments, question.source, question.card[0], None
     asks_for_more = arguments.search or arguments.machine or arguments.beside
-    if asks_for_more or not isinstance(what, str) or Path(what).exists():
-        return None
-    return plan_at_once(known_as(what), memory, recipe)
+    if isinstance(source, str) and not (asks_for_more or Path(source).exists()):
+        plan = plan_at_once(known_as(source), memory, question.recipe)
+    remarks = [_NOTE_ON_FORMULAS] if plan else []
+    plan = plan or _plan_by_dry_runs(question)
+    remarks += _remark_on_dtype(question)
+    answer = Answer(str(plan), plan.json(), int(plan.verdict == DOES_NOT))
+    if question.reading:
+        answer = _add_sources(question.reading, answer)
+    if arguments.beside:
+        answer.values["beside"] = plan.estimate.beside_training()
+        sizes = ", ".join(f"{name} {size / GiB:.2f} GiB" for name, size in answer.values["beside"].items())
+        remarks.append(f"Beside training: {sizes}.")
+    spread = [describe_lengths(question.lengths)] if question.lengths else []
+    return answer._replace(text="\n".join([*spread, answer.text, *remarks]))
 
 
-def _plan_by_dry_runs(arguments: argparse.Namespace, what: "str | Source", recipe: Recipe) -> "Plan":
+def _plan_by_dry_runs(question: Question) -> "Plan":
     from course_utils.hardware import MACHINES
     from course_utils.memory.planning.plan import plan
     from course_utils.memory.step.model import source_of
 
-    memory, machine = read_card(arguments.memory, arguments.machine)
-    progress, source = Progress(), source_of(what)
-    if arguments.sequence is None and not arguments.data and recipe.sequence == Recipe.sequence and source.positions:
+    (memory, machine), recipe, source, progress = question.card, question.recipe, source_of(question.source), Progress()
+    says_length = question.arguments.sequence is not None or question.lengths
+    if not says_length and recipe.sequence == Recipe.sequence and source.positions:
         recipe = replace(recipe, sequence=min(recipe.sequence, source.positions))
-    if source.whole:
-        note(f"{source.whole}.")
+    if source.warning_of_slowness:
+        note(f"{source.warning_of_slowness}.")
     answer = plan(source, memory, recipe, machine=MACHINES.get(machine), say=progress.say, show=progress.show)
     progress.close()
     return answer
 
 
-def _remark_on_dtype(arguments: argparse.Namespace, recipe: Recipe) -> list[str]:
-    """Transformers loads published weights in their own dtype, where nobody says another."""
+def _remark_on_dtype(question: Question) -> list[str]:
+    """A remark on weights that are published in 16 bits, where nobody says in which dtype to load them; else none."""
     from course_utils.memory.planning.reading.hub import describe
 
-    dtype = describe(arguments.model).dtype if _CODE not in arguments.model else None
-    if arguments.reading or arguments.precision or recipe.precision != "fp32" or dtype not in ("bfloat16", "float16"):
+    if (
+        FUNCTION_MARK in question.model
+        or question.reading
+        or question.arguments.precision
+        or question.recipe.precision != "fp32"
+    ):
+        return []
+    dtype = describe(question.model).dtype
+    if dtype not in ("bfloat16", "float16"):
         return []
     return [
         f"\nPlanned with float32 weights. They are published in {dtype}, and from_pretrained loads them so; to plan that, add "
         "--precision bf16."
     ]
-
-
-def _model(arguments: argparse.Namespace) -> "str | Source":
-    """A name or a path as it is, or with the head that a script takes; of FILE.py:FUNCTION the function, with the examples of a
-    function `batch` in the same file."""
-    if arguments.reading and arguments.reading.head:
-        from course_utils.memory.step.model import with_head
-
-        return with_head(arguments.model, *arguments.reading.head)
-    file, is_code, name = arguments.model.rpartition(_CODE)
-    if not is_code:
-        return arguments.model
-    from runpy import run_path
-
-    from course_utils.memory.step.model import source_of
-
-    path = Path(f"{file}.py")
-    if not path.is_file():
-        raise CourseError(f"There is no file {path}.")
-    sys.path.insert(0, str(path.parent.resolve()))  # as for a script, whose neighbors can be imported
-    try:
-        functions = run_path(str(path))
-    except ModuleNotFoundError as error:
-        raise CourseError(f"{path} imports {error.name}, which is not installed here.") from error
-    if not callable(functions.get(name)):
-        raise CourseError(f"{path} has no function called {name!r}; add one that returns the model.")
-    try:
-        signature(functions[name]).bind()
-    except TypeError as error:
-        raise CourseError(f"{name}() in {path} requires arguments ({error}); make them optional.") from error
-    return source_of(functions[name], functions.get("batch"))
-
-
-def _flags(arguments: argparse.Namespace) -> dict[str, object]:
-    """The fields of a recipe that are given as options."""
-    given = {one.name: getattr(arguments, one.name) for one in fields(Recipe)}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _recipe(arguments: argparse.Namespace, words: str = "") -> Recipe:
-    """From the options, and on top of them from words such as `checkpointing,batch=4`."""
-    given = (arguments.reading.fields if arguments.reading else _flags(arguments)) | read_fields(words)
-    loop = arguments.loop or (arguments.reading and arguments.reading.tool.loop) or _DEFAULT_LOOP
-    chosen = {**_usual(loop), **given}
-    if chosen.get("in_backward") and "clipping" not in given:  # which looks at all gradients together
-        chosen["clipping"] = False
-    if "context_parallel" in chosen:
-        chosen.setdefault("ranks", chosen["context_parallel"])
-    if arguments.global_batch:
-        a_round = chosen.get("batch", Recipe.batch) * chosen.get("ranks", 1) // chosen.get("context_parallel", 1)
-        if arguments.global_batch % a_round:
-            raise CourseError(
-                f"A global batch of {arguments.global_batch} does not divide into rounds of {a_round}, one micro-batch "
-                "per rank; change --global-batch or --batch."
-            )
-        chosen["accumulation"] = arguments.global_batch // a_round
-    return Recipe(**chosen)

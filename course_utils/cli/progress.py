@@ -19,7 +19,7 @@ class Progress:
         self.begun, self.is_terminal, self.last_line = time.monotonic(), sys.stderr.isatty(), 0.0
 
     def say(self, what_now: str) -> None:
-        """What is being done."""
+        """Tell what is being done: every time in a terminal, elsewhere now and then."""
         passed = time.monotonic() - self.begun
         if self.is_terminal and passed > 1:
             note(f"\r\033[K{passed:.0f} s: {what_now}", end="")
@@ -37,9 +37,10 @@ class Progress:
 
     def close(self) -> None:
         """Take the counter away."""
-        note("\r\033[K" * self.is_terminal, end="")
+        if self.is_terminal:
+            note("\r\033[K", end="")
 
 
 def note(text: str, end: str = "\n") -> None:
-    """To whom a pipe does not reach."""
+    """Write to stderr, which a pipe does not take."""
     print(text, end=end, file=sys.stderr, flush=True)

@@ -30,11 +30,11 @@ _FORMS = FORMS | {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The fields of `script.Job`, and how many ranks to start."""
-    for one in fields(Job):
-        usual = " ".join(one.default) if isinstance(one.default, tuple) else one.default
-        has_default = one.type in (int, float) or isinstance(usual, str) and usual
-        what = one.metadata["help"] + (f" (default: {usual})" if has_default else "")
-        parser.add_argument(flag_of(one.name), dest=one.name, help=what, **_FORMS[one.type])
+    for field in fields(Job):
+        usual = " ".join(field.default) if isinstance(field.default, tuple) else field.default
+        has_default = field.type in (int, float) or isinstance(usual, str) and usual
+        what = field.metadata["help"] + (f" (default: {usual})" if has_default else "")
+        parser.add_argument(flag_of(field.name), dest=field.name, help=what, **_FORMS[field.type])
     parser.add_argument(
         "--ranks", type=int, metavar="N", help="start this many processes on this machine, under torchrun"
     )
@@ -84,7 +84,7 @@ class _Lines:
 
 
 def _become_torchrun(job: Job, here: "ThisRank", arguments: argparse.Namespace) -> None:
-    """In place of this process, when all is checked that can be; comes back only as an error."""
+    """Replace this process by torchrun, when all is checked that can be; returns only as an error."""
     from course_utils.memory.planning.command import FRESH_ADDRESSES
     from course_utils.script.run import naming_files, prepare
 
@@ -103,12 +103,12 @@ def _become_torchrun(job: Job, here: "ThisRank", arguments: argparse.Namespace) 
 
 def job_from(arguments: argparse.Namespace) -> Job:
     """The job that a command line asks for; raises `CourseError` for one that cannot be."""
-    given = {one.name: getattr(arguments, one.name) for one in fields(Job)}
-    fields_given = {name: value for name, value in given.items() if value is not None}
-    fields_given["options"] = dict(map(_read_option, given["options"] or ()))
-    if given["logs"] is not None:
-        fields_given["logs"] = tuple(given["logs"])
-    return Job(**fields_given)
+    values = {field.name: getattr(arguments, field.name) for field in fields(Job)}
+    options = {name: value for name, value in values.items() if value is not None}
+    options["options"] = dict(map(_read_option, values["options"] or ()))
+    if values["logs"] is not None:
+        options["logs"] = tuple(values["logs"])
+    return Job(**options)
 
 
 def _read_option(text: str) -> tuple[str, object]:

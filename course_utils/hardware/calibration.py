@@ -135,7 +135,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def _seconds_per_operator(device: torch.device) -> float:
-    """Of a training step so small that it is nothing but calls: Python, dispatch, autograd, the optimizer's loop."""
+    """The pace of a training step so small that it is nothing but calls: Python, dispatch, autograd, the optimizer's loop."""
     layers = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4))
     model, x = nn.Sequential(*layers).to(device), torch.ones(1, 4, 8, device=device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)

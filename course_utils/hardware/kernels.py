@@ -115,10 +115,10 @@ def _elementwise(rows: torch.Tensor) -> Iterator[tuple[str, Callable[[], object]
     for pictures, evenness in ((even, ""), (uneven, UNEVEN)):
         for layout, ending in ((torch.contiguous_format, ""), (torch.channels_last, CHANNELS_LAST)):
             x = pictures.contiguous(memory_format=layout)
-            one, zero = torch.ones(x.shape[1]), torch.zeros(x.shape[1])
-            call = partial(_aten.native_batch_norm, x, one, zero, zero, one, True, 0.0, 1e-5)
+            ones, zeros = torch.ones(x.shape[1]), torch.zeros(x.shape[1])
+            call = partial(_aten.native_batch_norm, x, ones, zeros, zeros, ones, True, 0.0, 1e-5)
             yield f"native_batch_norm{ending}{evenness}", call
-            statistics = (one, zero, one, zero, one)
+            statistics = (ones, zeros, ones, zeros, ones)
             call = partial(_aten.native_batch_norm_backward, x, x, *statistics, True, 1e-5, [True] * 3)
             yield f"native_batch_norm_backward{ending}{evenness}", call
             if pictures is even:

@@ -46,7 +46,7 @@ class Cluster(NamedTuple):
     cards: int = 8
 
     def ring(self, ranks: int, apart: int) -> Link:
-        """Of `ranks` cards that are `apart` from each other. Each round waits for the slowest message.
+        """The link of a ring of `ranks` cards that are `apart` from each other. Each round waits for the slowest message.
 
         Between machines, those of its cards that share a machine send through their network cards at once, in several rings.
         """

@@ -83,7 +83,7 @@ class Machine:
     measured: Mapping[str, Curve] = field(default_factory=dict)
 
     def seconds(self, work: Work) -> float:
-        """By the roofline (Williams, Waterman & Patterson 2009), the slower of arithmetic and memory; before it comes the call.
+        """Seconds of one call by the roofline (Williams et al. 2009): the slower of arithmetic and memory, plus the call.
 
         What touches the host's memory goes at the pace of the link to it, each byte once. Raises `NoRateError` where the
         machine has no rate for the work's dtype.

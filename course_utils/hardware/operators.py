@@ -34,7 +34,7 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """Of the whole step, one operator after the other."""
+        """Seconds of the whole step, one operator after the other."""
         return sum(self.machine.seconds(work) for _, work in self.operators)
 
     @property
@@ -60,9 +60,7 @@ class Watch(TorchDispatchMode):
         """`function(*args, **kwargs)` gave `answer`."""
         raise NotImplementedError
 
-    def __torch_dispatch__(
-        self, function: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
-    ):
+    def __torch_dispatch__(self, function: OpOverload, types: Collection, args: tuple = (), kwargs: dict | None = None):
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # it comes again with the tensors inside
         answer = function(*args, **(kwargs or {}))

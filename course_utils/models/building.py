@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from course_utils.data import hub
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, first_line
 from course_utils.models.configurations import configuration
 from course_utils.models.convnet import ConvNet, ConvNetConfig
 from course_utils.settings import Scale, settings
@@ -53,10 +53,9 @@ def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | N
         try:
             return model_class(_drop_dtypes(config)).train()
         except ImportError as error:
-            reason = str(error).strip().partition("\n")[0].rstrip(".")
-            raise CourseError(
-                f"{model_class.__name__} needs a package that is not installed ({reason}); install it."
-            ) from error
+            reason = first_line(error).rstrip(".")
+            message = f"{model_class.__name__} needs a package that is not installed ({reason}); install it."
+            raise CourseError(message) from error
 
 
 def _drop_dtypes(config: "PretrainedConfig | ConvNetConfig"):
@@ -82,7 +81,7 @@ def pretrained(config: "PretrainedConfig", weights: str) -> nn.Module:
     try:
         model, about = model_class.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:  # Transformers raises many kinds
-        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise CourseError(
             f"There are no weights of {model_class.__name__} to be had from {weights} ({reason}); give a folder that "
             "save_pretrained wrote, or a name on the Hub that can be reached."
@@ -118,7 +117,7 @@ def class_of(config: "PretrainedConfig") -> type[nn.Module]:
 
 
 def _find_in_any_case(named: str) -> str | None:
-    """As Transformers spells it today: Llama's first files say LLaMAForCausalLM."""
+    """The name as Transformers spells it today: Llama's first files say LLaMAForCausalLM."""
     import transformers
 
     return next((name for name in dir(transformers) if name.lower() == named.lower()), None)

@@ -148,14 +148,8 @@ def remarks_on(config: "PretrainedConfig") -> list[str]:
         remarks.append(f"its family {config.family} is read as {config_class.model_type}, which its class belongs to")
     if getattr(config, "quantization_config", None):
         remarks.append("its quantization_config is left out: the model is planned as if its weights were not quantized")
-    named = {
-        *usual,
-        *config_class.attribute_map,
-        *signature(config_class).parameters,
-        "architectures",
-        "family",
-        "quantization_config",
-    }
+    named = {*usual, *config_class.attribute_map, *signature(config_class).parameters}
+    named |= {"architectures", "family", "quantization_config"}
     code = "".join(path.read_text(encoding="utf-8") for path in Path(getfile(config_class)).parent.glob("*.py"))
     unnamed = sorted(name for name in vars(config).keys() - named if not name.startswith("_")) if usual else []
     ignored = [name for name in unnamed if not re.search(rf"\b{name}\b", code)]  # it may be read where it is there
@@ -245,10 +239,10 @@ def _refuse_unknown(changes: dict, config_class: type) -> None:
 
 def _refuse_half_a_size(name: str, sizes: dict, changes: dict, config_class: type) -> None:
     """Sizes that belong together come together: else most of a large model would silently be the small one's."""
-    given = {config_class.attribute_map.get(change, change) for change in changes}
+    changed = {config_class.attribute_map.get(change, change) for change in changes}
     together = [size for size in sizes if size in SIZES and "position" not in size]
-    left_out = [f"{size}={sizes[size]}" for size in together if size not in given]
-    if left_out and given & set(together) - {"vocab_size"}:
+    left_out = [f"{size}={sizes[size]}" for size in together if size not in changed]
+    if left_out and changed & set(together) - {"vocab_size"}:
         published = next(model for model, (family, _) in PUBLISHED.items() if family == name)
         raise CourseError(
             f"{name!r} is the course's own small model, and {', '.join(left_out)} would stay; give these too, "

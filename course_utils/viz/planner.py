@@ -155,7 +155,7 @@ def planner_figure(model: PlannerModel = "distilbert-base-cased", card: str = NO
         f"{title}{in_all}, {verdict} on {card}" if verdict else title,
         memory,
     )
-    terms = answer.peak_instant.parts  # the picture need not wait until formulas are found
+    terms = answer.peak_instant.terms_in_bytes  # the picture need not wait until formulas are found
     shown = [f"{term.name}: {format_bytes(term.bytes)}" for term in terms[:_TERMS_IN_TEXT]]
     if len(terms) > _TERMS_IN_TEXT:
         shown.append(f"and {len(terms) - _TERMS_IN_TEXT} smaller terms")

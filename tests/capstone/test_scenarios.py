@@ -15,7 +15,7 @@ from course_utils.hardware import LINKS, Cluster, all_reduce_seconds
 from course_utils.lessons import c12_scaling_out as chapter_12
 from course_utils.lessons.c12_on_paper import llama as chapter_12_llama
 from course_utils.lessons.c12_on_paper import step_on_mesh
-from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import Recipe
@@ -65,8 +65,8 @@ def test_a_stage_keeps_what_forward_saved_of_every_micro_batch_in_flight():
         optimizer.zero_grad()
 
     truth = Log.of(dry_run(work.build, forward_first, "cuda")).peak
-    alone = attempt(source, recipe).peak
-    predicted = scenarios.in_flight(attempt(source, recipe), 4).peak
+    alone = try_recipe(source, recipe).peak
+    predicted = scenarios.in_flight(try_recipe(source, recipe), 4).peak
     assert truth > 2 * alone
     assert predicted == pytest.approx(truth, rel=0.05)  # but for the output layer, which a first stage has not
 
@@ -90,14 +90,14 @@ def leaving_by_edges(ranks, apart, cards, machine=4):
 
 @pytest.mark.parametrize(("ranks", "apart"), [(8, 1), (4, 1), (2, 1), (4, 2), (2, 4), (2, 2)])
 def test_bytes_leave_a_machine_by_every_ring_s_edge_between_machines(ranks, apart):
-    trial = replace(attempt(source_of(LLAMA), PLAIN), traffic={"all-gather": (1000, 7)})
+    trial = replace(try_recipe(source_of(LLAMA), PLAIN), traffic={"all-gather": (1000, 7)})
     layout = Layout(data=ranks, tensor=apart, pipeline=8 // (ranks * apart))
     sent = next(sent_by(layout, CLUSTER, replace(PLAIN, ranks=ranks), 64, 8, trial))
     assert sent.leaving == 1000 * leaving_by_edges(ranks, apart, 8)
 
 
 def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries():
-    trial, recipe = attempt(source_of(LLAMA), PLAIN), replace(PLAIN, accumulation=6, precision="bf16")
+    trial, recipe = try_recipe(source_of(LLAMA), PLAIN), replace(PLAIN, accumulation=6, precision="bf16")
     message = 2 * 32 * 64 * 2
     tensor, pipeline = sent_by(Layout(1, 4, 2), CLUSTER, recipe, 64, 4, trial)
     assert tensor.seconds == pytest.approx(6 * 4 * 4 * all_reduce_seconds(message, 4, CLUSTER.within))
@@ -116,7 +116,7 @@ def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, 
     sizes = {"width": 64, "blocks": 8, "inner": 192, "heads": 4, "kv_heads": 4, "vocabulary": 200, "context": 32}
     mesh = step_on_mesh(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, 1, tensor, pipeline, k)
     recipe = replace(PLAIN, precision="bf16", accumulation=k)
-    trial = replace(attempt(source_of(LLAMA), PLAIN), clock={("forward", "x"): mesh.seconds["computing"]})
+    trial = replace(try_recipe(source_of(LLAMA), PLAIN), clock={("forward", "x"): mesh.seconds["computing"]})
     sent = tuple(sent_by(Layout(1, tensor, pipeline), CLUSTER, recipe, 64, 8 // pipeline, trial))
     parts = seconds_of(trial, Layout(1, tensor, pipeline), recipe, sent)
     assert parts["all-reduce among tensor ranks"] == pytest.approx(mesh.seconds["tensor communication"])
@@ -125,7 +125,7 @@ def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, 
 
 
 def test_autocast_sends_from_stage_to_stage_in_float32():
-    trial = attempt(source_of(LLAMA), PLAIN)
+    trial = try_recipe(source_of(LLAMA), PLAIN)
     half, mixed = (
         list(sent_by(Layout(1, 2, 4), CLUSTER, replace(PLAIN, precision=precision), 64, 2, trial))
         for precision in ("bf16", "autocast")
@@ -136,7 +136,7 @@ def test_autocast_sends_from_stage_to_stage_in_float32():
 
 def test_what_comes_after_the_update_hides_behind_nothing_and_an_all_reduce_behind_the_last_backward_only():
     clock = {("forward", "x"): 5.0, ("backward", "x"): 10.0}
-    trial = replace(attempt(source_of(LLAMA), PLAIN), clock=clock)
+    trial = replace(try_recipe(source_of(LLAMA), PLAIN), clock=clock)
     sent = (
         Sent("all-reduce", 1, 7.0, 0, "last backward"),
         Sent("broadcast", 1, 1.0, 0),
@@ -154,7 +154,8 @@ def test_what_comes_after_the_update_hides_behind_nothing_and_an_all_reduce_behi
 def test_replicas_in_a_machine_of_their_own_send_only_gradients_between_machines():
     groups = replace(PLAIN, ranks=8, zero_stage=3, replicas=2, precision="bf16")
     traffic = dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter"), (100, 1))
-    sent = list(sent_by(Layout(8), CLUSTER, groups, 64, 8, replace(attempt(source_of(LLAMA), PLAIN), traffic=traffic)))
+    trial = replace(try_recipe(source_of(LLAMA), PLAIN), traffic=traffic)
+    sent = list(sent_by(Layout(8), CLUSTER, groups, 64, 8, trial))
     assert {message.why.split()[0] for message in sent if message.leaving} == {"all-reduce"}
     assert {message.why.split()[0] for message in sent if not message.leaving} == {"all-gather", "reduce-scatter"}
 
@@ -207,6 +208,6 @@ def test_what_is_no_rung_has_the_level_of_its_kind(field, value, level):
     ],
 )  # fmt: skip
 def test_what_is_another_update_is_refused_before_anything_is_run(name, recipe, layout, message, monkeypatch):
-    monkeypatch.setattr(scenarios, "attempt", None)
+    monkeypatch.setattr(scenarios, "try_recipe", None)
     with pytest.raises(CourseError, match=message):
         weigh(SCENARIOS[name], recipe, layout)

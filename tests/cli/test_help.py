@@ -10,21 +10,21 @@ from course_utils.errors import suggest
 from course_utils.memory.step.recipe import Recipe
 
 PARSER = cli.make_parser()
-COMMANDS = next(action for action in PARSER._actions if isinstance(action, argparse._SubParsersAction)).choices
+PARSERS = next(action for action in PARSER._actions if isinstance(action, argparse._SubParsersAction)).choices
 OPTIONS = [
     pytest.param(name, action, id=f"{name} {action.option_strings[0] if action.option_strings else action.dest}")
-    for name, command in COMMANDS.items()
+    for name, command in PARSERS.items()
     for action in command._actions
 ]
 
 
 def test_the_commands_of_both_packages_are_here():
-    assert [*COMMANDS] == [*cli.COMMANDS, *sorted(cli.STAFF)]
+    assert [*PARSERS] == [*cli.COMMANDS, *sorted(cli.STAFF)]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", PARSERS)
 def test_a_command_shows_its_exit_codes_and_an_example_that_it_takes(name):
-    text = " ".join(COMMANDS[name].format_help().split())
+    text = " ".join(PARSERS[name].format_help().split())
     assert cli.EXIT_CODES in text
     example = re.search(r"example: course (.*?) exit codes", text)[1].split()
     assert PARSER.parse_args(example).command == name
@@ -34,10 +34,9 @@ def test_a_command_shows_its_exit_codes_and_an_example_that_it_takes(name):
 def test_every_option_has_a_help_that_tells_its_default_and_its_choices(name, action):
     assert action.help
     if action.option_strings and action.default not in (None, False, argparse.SUPPRESS, ""):
-        assert re.search(
-            rf"default: .*{action.default:g}" if isinstance(action.default, float) else "default", action.help
-        )
-    text = " ".join(COMMANDS[name].format_help().split())
+        default = rf"default: .*{action.default:g}" if isinstance(action.default, float) else "default"
+        assert re.search(default, action.help)
+    text = " ".join(PARSERS[name].format_help().split())
     assert not re.search(r"\{[\w.]+:\w+\}", text), "the names of a constant stand in its place"
     for choice in action.choices or ():
         assert str(choice) in text
@@ -47,8 +46,8 @@ def test_a_plan_tells_the_defaults_of_a_recipe_and_every_name_that_it_knows():
     from course_utils.memory.planning.emit import FORMATS
     from course_utils.memory.step.recipe import LOOPS, OPTIMIZERS, PRECISIONS
 
-    text = COMMANDS["plan"].format_help()
-    for option in COMMANDS["plan"]._actions:
+    text = PARSERS["plan"].format_help()
+    for option in PARSERS["plan"]._actions:
         match = re.search(r"\(default: ([\w-]+)", option.help or "")
         if match and option.dest in Recipe.__dataclass_fields__ and option.dest not in ("optimizer", "device"):
             default = LOOPS["trainer"].get(option.dest, getattr(Recipe, option.dest))
@@ -59,7 +58,7 @@ def test_a_plan_tells_the_defaults_of_a_recipe_and_every_name_that_it_knows():
 def test_a_new_question_can_be_of_each_kind_that_its_help_lists():
     from course_staff.grading.skeleton import KINDS
 
-    text = " ".join(COMMANDS["new"].format_help().split())
+    text = " ".join(PARSERS["new"].format_help().split())
     assert ", ".join(KINDS) in text
     assert len(KINDS) > 6
 

@@ -155,9 +155,7 @@ def test_a_network_with_inputs_of_its_own(tmp_path, capsys):
     assert "a function batch(b, s)" in capsys.readouterr().err
 
 
-def test_lengths_set_the_sequence_and_a_folder_of_examples_that_was_written_anew_is_another_question(
-    config, tmp_path, capsys
-):
+def test_lengths_set_the_sequence_and_examples_that_are_written_anew_are_another_question(config, tmp_path, capsys):
     for length in (200, 300):
         Dataset.from_dict({"length": [10, length]}).save_to_disk(tmp_path / "examples")
         main(["plan", config, "--data", str(tmp_path / "examples"), "--emit", "trl"])
@@ -304,15 +302,15 @@ def test_shipped_formulas_answer_unless_more_is_asked_for(more, worked_out, caps
 
 
 @pytest.mark.parametrize(
-    ("one", "same"),
+    ("first", "again"),
     [
         ("llama-3.1-8b --memory RTX-3090 --search", "meta-llama/Llama-3.1-8B --memory rtx3090 --search"),
         ("gpt2-small --memory 8GB --machine H100", "gpt2-small --memory 8GB --machine h100"),
         ("gpt2-small --memory 8GB --teacher llama-3.1-8b", "gpt2-small --memory 8GB --teacher LLAMA-3.1-8b"),
     ],
 )
-def test_an_answer_is_found_again_however_its_model_and_its_card_are_spelled(one, same, worked_out):
-    for words in (one, same):
+def test_an_answer_is_found_again_however_its_model_and_its_card_are_spelled(first, again, worked_out):
+    for words in (first, again):
         assert main(["plan", *words.split()]) == 0
     assert worked_out == [1]
 

@@ -14,9 +14,8 @@ small = st.integers(0, 60)
 
 @pytest.fixture(scope="session")
 def tokenized(functions, tokenizer):
-    return data.tokenize(
-        DatasetDict({name: split.select(range(75)) for name, split in functions.items()}), tokenizer, 24
-    )
+    few = DatasetDict({name: split.select(range(75)) for name, split in functions.items()})
+    return data.tokenize(few, tokenizer, 24)
 
 
 def order(length, seed, epoch):

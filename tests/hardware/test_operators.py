@@ -48,13 +48,9 @@ def flops(operators):
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_flops_of_a_transformer(attention):
     width, inner, layers, heads, vocabulary, batch, length = 32, 48, 2, 4, 64, 3, 16
-    sizes = {
-        "hidden_size": width,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-    }
-    config = models.configuration("llama", **sizes, num_key_value_heads=heads, vocab_size=vocabulary)
+    heads_of = {"num_attention_heads": heads, "num_key_value_heads": heads}
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, "vocab_size": vocabulary}
+    config = models.configuration("llama", **heads_of, **sizes)
     workload = Workload(config, Recipe(batch=batch, sequence=length, attention=attention))
     tokens = batch * length
     weights = layers * (4 * width**2 + 3 * width * inner) + width * vocabulary
@@ -148,9 +144,8 @@ def test_all_counters_find_the_same_products():
         step()
     with Operations() as operations:
         step()
-    products = sum(
-        count for name, count in operations.by_operator.items() if "attention" in name or name.endswith("mm")
-    )
+    counts = operations.by_operator.items()
+    products = sum(count for name, count in counts if "attention" in name or name.endswith("mm"))
     right = 7 * 2 * (2 * 3 * 8 * 8 * 4) + 3 * 2 * (2 * 3 * 8 * 4 * 5)
     assert sum(operator.work.flops for operator in watch.operators) == counter.get_total_flops() == products == right
 
@@ -168,9 +163,8 @@ def test_kinds_of_products_are_told_apart():
 
 def test_what_sets_the_pace_beside_the_shape_is_told_apart():
     def norms(dim):
-        (work,) = works(
-            lambda: (torch.ones(4, 5, 3),), lambda x: torch.linalg.vector_norm(x, 2, dim), "linalg_vector_norm"
-        )
+        step = partial(torch.linalg.vector_norm, ord=2, dim=dim)
+        (work,) = works(lambda: (torch.ones(4, 5, 3),), step, "linalg_vector_norm")
         return work.kernel, work.side
 
     assert norms(-1) == ("linalg_vector_norm", 3), "side by side in memory"
@@ -192,9 +186,8 @@ def test_it_is_remembered_how_much_was_moved_since_an_input_was_touched():
             x.add_(1)  # 400 bytes are read and 400 written
             y.add_(1)
 
-    first, _, second, other = (
-        o.work for o in count_operators(lambda: (nn.Identity(), torch.ones(100), torch.ones(100)), step) if o.work.bytes
-    )
+    operators = count_operators(lambda: (nn.Identity(), torch.ones(100), torch.ones(100)), step)
+    first, _, second, other = (operator.work for operator in operators if operator.work.bytes)
     assert first.reach > 10**8, "it was touched in another step"
     assert second.reach == other.reach == 800
 
@@ -202,10 +195,8 @@ def test_it_is_remembered_how_much_was_moved_since_an_input_was_touched():
 def test_of_products_the_rows_are_counted_and_of_lists_the_pieces():
     (product,) = works(lambda: (torch.ones(7, 5), torch.ones(5, 3)), torch.mm, "mm")
     assert (product.rows, product.side) == (7, 15**0.5)
-    (foreach,) = works(
-        lambda: (torch.ones(6), torch.ones(2)), lambda a, b: torch._foreach_sqrt([a, b]), "_foreach_sqrt"
-    )
-    assert (foreach.pieces, foreach.new) == (2, 32)
+    (roots,) = works(lambda: (torch.ones(6), torch.ones(2)), lambda a, b: torch._foreach_sqrt([a, b]), "_foreach_sqrt")
+    assert (roots.pieces, roots.new) == (2, 32)
 
 
 def test_the_steady_step_is_counted():
@@ -232,9 +223,8 @@ def test_operators_are_those_of_a_real_step():
             self.seen.append(str(function._overloadpacket))
             return function(*args, **kwargs or {})
 
-    config = models.configuration(
-        "llama", hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, vocab_size=50
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = models.configuration("llama", **sizes, vocab_size=50)
     workload = Workload(config, Recipe("adamw", batch=2, sequence=8, clipping=True))
     built = workload.build()
     workload.step(*built)
@@ -250,12 +240,16 @@ def test_a_cards_own_operators_are_counted_unless_others_are_asked_for():
         return model, torch.optim.SGD(model.parameters(), lr=0.1), *batch
 
     card, computer = hardware.machine("H100"), replace(hardware.machine("H100"), name="a computer")
-    names = {device: [one.name for one in count_operators(build, train, device)] for device in ("cpu", "cuda")}
+
+    def names_of(operators):
+        return [operator.name for operator in operators]
+
+    names = {device: names_of(count_operators(build, train, device)) for device in ("cpu", "cuda")}
     assert names["cpu"] != names["cuda"], "foreach"
     for machine, device, expected in ((card, "", "cuda"), (card, "cpu", "cpu"), (computer, "", "cpu")):
-        assert [one.name for one in predict_seconds(build, train, machine, device=device).operators] == names[expected]
+        assert names_of(predict_seconds(build, train, machine, device=device).operators) == names[expected]
     measured = predict_seconds(build, train, replace(computer, asynchronous=True))
-    assert [one.name for one in measured.operators] == names["cuda"], "calibrated on a GPU"
+    assert names_of(measured.operators) == names["cuda"], "calibrated on a GPU"
 
 
 def test_what_is_no_machine_is_refused():
@@ -264,9 +258,7 @@ def test_what_is_no_machine_is_refused():
 
 
 def test_predicted_seconds_equal_the_closed_form():
-    machine = Machine(
-        "made up", "a test", 10**9, 100.0, {"float32": 50.0}, 1.0, "string", 1.0, seconds_per_operator=0.25
-    )
+    machine = Machine("slow", "a test", 10**9, 100.0, {"float32": 50.0}, 1.0, "string", 1.0, seconds_per_operator=0.25)
 
     def step(a, b):
         torch.mm(a, b)  # (2, 3) by (3, 5): 60 FLOPs = 1.2 s; 24 + 60 + 40 bytes = 1.24 s
@@ -313,11 +305,8 @@ def test_flops_of_experts_do_not_depend_on_who_has_which_rows(rows):
     tokens, ends = sum(rows), torch.tensor(rows).cumsum(0).to(torch.int32)
 
     def build():
-        return (
-            torch.randn(tokens, 16, dtype=torch.bfloat16),
-            torch.randn(len(rows), 16, 32, dtype=torch.bfloat16),
-            ends.clone(),
-        )
+        x, experts = torch.randn(tokens, 16), torch.randn(len(rows), 16, 32)
+        return x.bfloat16(), experts.bfloat16(), ends.clone()
 
     (work,) = works(build, lambda x, experts, ends: torch._grouped_mm(x, experts, offs=ends), "_grouped_mm")
     assert work.flops == 2 * tokens * 16 * 32

@@ -208,7 +208,7 @@ def test_bytes_without_a_formula_are_written_for_people():
     rows = {what: (formula, size) for what, formula, size in rows_of(viz.planner_working(DEEP, **recipe).data)}
     assert not [row for row in rows.values() if re.search(r"\d{5}", row[0])]
     blocks = "parameters of 6 model.layers"
-    (parameters,) = [term for term in expected.peak_instant.parts if term.name == blocks]
+    (parameters,) = [term for term in expected.peak_instant.terms_in_bytes if term.name == blocks]
     assert value_of(parameters.formula, {}) == parameters.bytes, "the working stays a sum in bytes"
     assert rows[blocks][0] == f"6 × {format_bytes(parameters.bytes // 6)}"
     assert rows["parameters of lm_head"][0] == "", "its size stands beside it"

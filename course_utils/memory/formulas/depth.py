@@ -15,10 +15,11 @@ _LISTS = ("aten.stack.default", "aten.cat.default")
 
 @dataclass(frozen=True)
 class Depth:
-    """How the log of three blocks becomes that of any larger number: `repeated` stretches of it, one more for each block.
+    """How the log of three blocks becomes that of more: each of the `repeated` stretches of it is there once more for each block.
 
-    `growth` is by how many bytes a block makes an event larger, of those few that depend on their number. It is `sure` where
-    each stretch repeats what is beside it; else the log of four blocks should confirm it.
+    If the logs of two and of three blocks are `a B B c` and `a B B B c`, the stretch is one B, and the log of five blocks is
+    `a B B B B B c`. Some events, such as a list of all blocks' tensors, grow instead: by `growth` bytes for each block. It is
+    `sure` where each stretch repeats what is beside it; else the log of four blocks should confirm it.
     """
 
     repeated: tuple[tuple[int, int], ...]
@@ -27,7 +28,7 @@ class Depth:
 
     @classmethod
     def between(cls, two: Log, three: Log) -> "Depth | None":
-        """From the logs of two and of three blocks; None where the one is not the other with something put in."""
+        """The difference between the logs of two and of three blocks; None where the second is not the first with more put in."""
         repeated, growth, sure = [], np.zeros(len(three.changes), dtype=np.int64), True
         # Not apart where each parameter has an optimizer of its own, as master weights have.
         for foreach_apart in (True, False):
@@ -84,7 +85,7 @@ def _split_into_stretches(log: Log, foreach_apart: bool) -> list[tuple[tuple, sl
 
 
 def _differences(ours: list, signs: list) -> list[tuple[str, int, int, int, int]]:
-    """As `SequenceMatcher` says it; but what was put in at one place is said to be so, wherever that is possible."""
+    """The differences as `SequenceMatcher` has them; a single insertion wherever that explains them."""
     before = next((place for place, pair in enumerate(zip(ours, signs, strict=False)) if pair[0] != pair[1]), len(ours))
     more = len(signs) - len(ours)
     if more > 0 and ours[before:] == signs[before + more :]:

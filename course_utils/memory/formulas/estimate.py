@@ -58,15 +58,17 @@ class Instant:
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """Largest first; whatever is the same in several blocks is one term."""
-        return self._sort(self._estimate.finder.formulas(self._estimate.log, self._estimate.recipe))
+        return self._sort(self._estimate.finder.polynomials_of_events(self._estimate.log, self._estimate.recipe))
 
     @cached_property
-    def parts(self) -> tuple[Term, ...]:
-        """The same without formulas, for which nothing need be found."""
-        return self._sort(lambda event: Polynomial.of(abs(int(self._estimate.log.changes[event]))))
+    def terms_in_bytes(self) -> tuple[Term, ...]:
+        """The terms as numbers of bytes, for which no formulas need be found."""
+        return self._sort(
+            [Polynomial.of(abs(change)) for change in self._estimate.log.changes[: self._place + 1].tolist()]
+        )
 
-    def _sort(self, formulas: Callable[[int], Polynomial]) -> tuple[Term, ...]:
-        return tuple(sorted(self._estimate._terms_at(self._place, formulas), key=lambda term: -term.bytes))
+    def _sort(self, sizes: list[Polynomial]) -> tuple[Term, ...]:
+        return tuple(sorted(self._estimate.terms_at(self._place, sizes), key=lambda term: -term.bytes))
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,14 @@ class Estimate:
 
         return Workload(self.finder.source, self.recipe)
 
-    def aside(self) -> dict[str, int]:
+    def beside_training(self) -> dict[str, int]:
         """Bytes at the fullest moment of what is done beside training: evaluation, saving and loading, each by a dry run."""
         from course_utils.memory.trace.dry_run import dry_run
 
         work, device = self.workload, self.recipe.device
         actions = {"evaluation": work.evaluate, "saving": work.save, "loading": work.load}
         return {
-            name: dry_run(work.build, action, device, ranks=self.recipe.ranks, warm=work.prime).peak
+            name: dry_run(work.build, action, device, ranks=self.recipe.ranks, prime=work.prime).peak
             for name, action in actions.items()
         }
 
@@ -143,15 +145,15 @@ class Estimate:
         """
         import pandas as pd
 
-        by_name = {one.name: one for one in self.instants}
-        if instant is not None and instant not in by_name:
-            raise CourseError(f"No instant is called {instant!r}; choose one of {', '.join(by_name)}.")
-        chosen = by_name[instant] if instant else self.peak_instant
-        rows = [(term.kind, term.name, term.formula, term.bytes, format_bytes(term.bytes)) for term in chosen.terms]
+        by_name = {None: self.peak_instant} | {moment.name: moment for moment in self.instants}
+        if instant not in by_name:
+            raise CourseError(f"No instant is called {instant!r}; choose one of {', '.join(self.by_instant())}.")
+        terms = by_name[instant].terms
+        rows = [(term.kind, term.name, term.formula, term.bytes, format_bytes(term.bytes)) for term in terms]
         return pd.DataFrame(rows, columns=["kind", "what", "formula", "bytes", "size"])
 
     def at(self, **changes) -> "Estimate":
-        """The same with another `batch`, `sequence` or any other field of the recipe."""
+        """The estimate of this model with another `batch`, `sequence` or any other field of the recipe."""
         return answer(self.finder.with_recipe(replace(self.recipe, **changes)), replace(self.recipe, **changes))
 
     def __str__(self):
@@ -162,7 +164,7 @@ class Estimate:
             rows.append((sum(term.bytes for term in smaller), f"in {len(smaller)} smaller terms; .working() shows all"))
         lines = [f"{format_bytes(size):>10s}  {what}" for size, what in rows]
         where = {"cpu": "the CPU", "cuda": "a GPU"}[self.recipe.device]
-        where += f", on each of {self.recipe.ranks} ranks" * (self.recipe.ranks > 1)
+        where += f", on each of {self.recipe.ranks} ranks" if self.recipe.ranks > 1 else ""
         head = f"peak: {format_bytes(self.peak)} on {where}, in this phase: {peak.name}"
         used = set().union(*(term.letters for term in largest))
         with_letters = ", ".join(f"{x}={self.sizes[x]} ({MEANINGS[x]})" for x in MEANINGS if x in used)
@@ -173,7 +175,7 @@ class Estimate:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader might take for counted otherwise than it is."""
+        """How the answer is known, and what is counted and what is not, where a reader might expect otherwise."""
         recipe, lines = self.recipe, [f"known from {self.how}"]
         lines += self.finder.source.remarks
         if recipe.keeps_outputs:
@@ -185,16 +187,17 @@ class Estimate:
             lines.append(f"each rank has {part} of each row's {recipe.sequence} tokens")
         if recipe.ranks > 1 and not recipe.zero_stage:
             lines.append("ranks: each keeps everything (DDP); zero_stage=1, 2 or 3 would share it out")
-        away = ", CUDA's context, what its allocator reserves beyond this" * (recipe.device == "cuda")
+        away = ", CUDA's context, what its allocator reserves beyond this" if recipe.device == "cuda" else ""
         return [*lines, f"not counted: the libraries' own workspaces{away}"]
 
-    def _terms_at(self, place: int, formulas: Callable[[int], Polynomial]) -> Iterator[Term]:
+    def terms_at(self, place: int, sizes: list[Polynomial]) -> Iterator[Term]:
+        """What is in use after the event at `place`, summed up from the `sizes` of all events."""
         blocks = self.finder.count_blocks(self.log)
         groups: dict[tuple[str, str], Counter] = {}
         for event in range(place + 1):
             _, kind, module, _ = self.log.labels[event]
-            size, formula = int(self.log.changes[event]), formulas(event)
-            groups.setdefault((kind, family(module)), Counter())[(abs(size), formula)] += 1 if size > 0 else -1
+            size = int(self.log.changes[event])
+            groups.setdefault((kind, family(module)), Counter())[(abs(size), sizes[event])] += 1 if size > 0 else -1
         for (kind, where), counts in groups.items():
             yield from self._terms_of(kind, where, counts, blocks.get(where, 1))
         rounding = int(self.log.rounded[: place + 1].sum() - self.log.changes[: place + 1].sum())
@@ -210,7 +213,8 @@ class Estimate:
             if size:
                 total = sum((formula.times(count) for (_, formula), count in chosen.items() if count), Polynomial())
                 text = f"{repeated} × ({total})" if repeated > 1 else str(total)
-                owner = f"{repeated} {_owner_of(where)}" if repeated > 1 else _owner_of(where)
+                owner = where[:-2] if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"
+                owner = f"{repeated} {owner}" if repeated > 1 else owner
                 name = f"{kind} of {owner}" if where or kind == "activations" else kind
                 yield Term(kind, name, text, size, total.letters, repeated)
 
@@ -240,7 +244,7 @@ def estimate(what: "ModelLike", recipe: Recipe = Recipe(), *, batch: Callable | 
 
 
 def answer(finder: "Finder", recipe: Recipe) -> Estimate:
-    """What `finder` knows or finds out of this recipe."""
+    """The estimate of a recipe from what `finder` knows, or finds out."""
     log, how = finder.log(recipe.batch, recipe.sequence)
     return Estimate(finder.source.name, recipe, log, how, finder)
 
@@ -248,7 +252,3 @@ def answer(finder: "Finder", recipe: Recipe) -> Estimate:
 def family(module: str) -> str:
     """A module's part of the model: of a block the list it is in, of all else its own name."""
     return block_of(module)[0]
-
-
-def _owner_of(where: str) -> str:
-    return where[:-2] if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"

@@ -4,7 +4,7 @@ The order of a step's events does not depend on the examples b of a batch and th
 So a few dry runs at small sizes give every event's polynomial, which further dry runs confirm.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.depth import Depth
-from course_utils.memory.formulas.letters import MONOMIALS, Polynomial, in_letters, siblings, sizes_of
-from course_utils.memory.formulas.trial import Trial, attempt, keys_of, run_two_batches
+from course_utils.memory.formulas.letters import MONOMIALS, Polynomial, factor_into_letters, siblings, sizes_of
+from course_utils.memory.formulas.trial import Trial, keys_of, try_few_batches, try_recipe
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Label, Log, block_of
@@ -97,10 +97,10 @@ class Finder:
     trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
     by_regime: dict[tuple[int, int | None], Formulas | None] = field(default_factory=dict)
     """By one example or more, and by the only length that they hold for, or None where they hold for all."""
-    _letters: dict[tuple[int, int], list[Polynomial]] = field(default_factory=dict)
+    _polynomials: dict[tuple[int, int], list[Polynomial]] = field(default_factory=dict)
 
     def with_recipe(self, recipe: Recipe) -> "Finder":
-        """Of the same model by another recipe; itself where only batch or length differ."""
+        """The finder of the same model by another recipe; itself where only batch or length differ."""
         return self if replace(recipe, batch=1, sequence=1) == self.recipe else finder_of(self.source, recipe)
 
     @property
@@ -108,9 +108,9 @@ class Finder:
         """Letters of the model's own sizes."""
         return sizes_of(self.source.config) if hasattr(self.source.config, "to_dict") else {}
 
-    def attempt(self, b: int, s: int) -> Trial:
+    def run(self, b: int, s: int) -> Trial:
         """A dry run at these sizes, of a few blocks where these tell of all."""
-        self.trials[b, s] = attempt(self.source, replace(self.recipe, batch=b, sequence=s))
+        self.trials[b, s] = try_recipe(self.source, replace(self.recipe, batch=b, sequence=s))
         return self.trials[b, s]
 
     def log(self, b: int, s: int) -> tuple[Log, str]:
@@ -119,7 +119,7 @@ class Finder:
             formulas = self.formulas_for(b, s)
             if formulas is not None and formulas.holds(b, s):
                 return formulas.log(b, s), formulas.how
-            self.attempt(b, s)
+            self.run(b, s)
         return self.trials[b, s].log, self.trials[b, s].how
 
     def guess(self, b: int, s: int) -> Log:
@@ -150,7 +150,7 @@ class Finder:
         return formulas
 
     def _formulas_of(self, regime: int, length: int | None = None) -> Formulas | None:
-        """Those for this length alone, or for all; found from the first dry run of such sizes, None as long as there is none."""
+        """Formulas for this length alone, or for all, from the first dry run of such sizes; None while there is none."""
         if (regime, length) not in self.by_regime:
             first = next((at for at in self.trials if min(at[0], 2) == regime and length in (None, at[1])), None)
             if first is None:
@@ -163,7 +163,7 @@ class Finder:
 
     def _run_small(self, b: int, s: int, depth: Depth | None) -> Log:
         source = self.source if depth is None else self.source.with_blocks(3)
-        return run_two_batches(source, replace(self.recipe, batch=b, sequence=s)).log
+        return try_few_batches(source, replace(self.recipe, batch=b, sequence=s)).log
 
     def _choose_sizes(self, regime: int, length: int | None) -> tuple[list[tuple[int, int]], Iterable[int]]:
         """Batches and lengths to run, and the monomials that they tell apart."""
@@ -212,35 +212,32 @@ class Finder:
             for name, numbers in seen.items()
         }
 
-    def formulas(self, log: Log, recipe: Recipe) -> Callable[[int], Polynomial]:
-        """For each event's place its size as a polynomial, in letters as far as they are known, else a number."""
-        at = (recipe.batch, recipe.sequence)
-        if at not in self._letters:
-            self._letters[at] = self._polynomials(log, *at)
-        return self._letters[at].__getitem__
+    def polynomials_of_events(self, log: Log, recipe: Recipe) -> list[Polynomial]:
+        """The size of each event as a polynomial, in letters as far as they are known, else as a number."""
+        b, s = recipe.batch, recipe.sequence
+        if (b, s) in self._polynomials:
+            return self._polynomials[b, s]
+        polynomials = [Polynomial.of(abs(change)) for change in log.changes.tolist()]
+        formulas, sizes = self.formulas_for(b, s), {"b": b, "s": s, **self.sizes}
+        if formulas is not None and np.array_equal(formulas.log(b, s).totals, log.plain.totals):
+            if formulas.in_letters is None:
+                formulas.in_letters = self._spell_in_letters(formulas, b)
+            spelled, depth = formulas.in_letters, formulas.depth
+            order = np.arange(len(spelled)) if depth is None else depth.order(formulas.block_count)
+            for place, event in zip(log.plain_places, order.tolist(), strict=True):
+                if spelled[event].value(sizes) == abs(log.changes[place]):
+                    polynomials[place] = spelled[event]
+        self._polynomials[b, s] = polynomials
+        return polynomials
 
-    def _polynomials(self, log: Log, b: int, s: int) -> list[Polynomial]:
-        sizes = {"b": b, "s": s, **self.sizes}
-        numbers = [Polynomial.of(abs(change)) for change in log.changes.tolist()]
-        formulas = self.formulas_for(b, s)
-        if formulas is None or not np.array_equal(formulas.log(b, s).totals, log.plain.totals):
-            return numbers
-        if formulas.in_letters is None:
-            formulas.in_letters = self.read(formulas, b)
-        read = formulas.in_letters
-        order = np.arange(len(read)) if formulas.depth is None else formulas.depth.order(formulas.block_count)
-        for place, event in zip(log.plain_places, order.tolist(), strict=True):
-            if read[event].value(sizes) == abs(log.changes[place]):
-                numbers[place] = read[event]
-        return numbers
-
-    def read(self, formulas: Formulas, batch: int) -> list[Polynomial]:
-        """For each event of the formulas its size in letters as far as that can be, else in b and s."""
-        in_primes, chosen = self.run_in_primes(formulas, batch)
+    def _spell_in_letters(self, formulas: Formulas, batch: int) -> list[Polynomial]:
+        """The size of each event of the formulas, in letters as far as that can be, else in b and s."""
+        in_primes, chosen = self._run_in_primes(formulas, batch)
         primes = [None] * len(formulas.labels) if in_primes is None else np.abs(in_primes).tolist()
-        return [_read(row, size, chosen, self.sizes) for row, size in zip(formulas.coefficients, primes, strict=True)]
+        rows = zip(formulas.coefficients, primes, strict=True)
+        return [_spell_event(row, size, chosen, self.sizes) for row, size in rows]
 
-    def run_in_primes(self, formulas: Formulas, batch: int) -> tuple[np.ndarray | None, dict[str, int]]:
+    def _run_in_primes(self, formulas: Formulas, batch: int) -> tuple[np.ndarray | None, dict[str, int]]:
         """Bytes of the same events in a model whose sizes are primes, where there is one, and its sizes."""
         b, s = (1 if batch == 1 else _IN_PRIMES[0]), _IN_PRIMES[1]
         for config, chosen in siblings(self.source.config) if self.sizes else ():
@@ -254,7 +251,7 @@ class Finder:
         return None, {}
 
 
-def _read(row: np.ndarray, in_primes: int | None, chosen: dict[str, int], sizes: dict[str, int]) -> Polynomial:
+def _spell_event(row: np.ndarray, in_primes: int | None, chosen: dict[str, int], sizes: dict[str, int]) -> Polynomial:
     """A size as a polynomial: in the model's letters where it is one product that gives the same number, else in b and s.
 
     `in_primes` are the bytes of the same event in the model whose sizes are primes, which are `chosen`.
@@ -263,7 +260,7 @@ def _read(row: np.ndarray, in_primes: int | None, chosen: dict[str, int], sizes:
     if in_primes is not None and len(terms) == 1:
         i, j = MONOMIALS[terms[0]]
         rest = Fraction(in_primes, int(powers(chosen["b"], chosen["s"])[terms[0]]))
-        letters = in_letters(rest, {x: size for x, size in chosen.items() if x not in "bs"})
+        letters = factor_into_letters(rest, {x: size for x, size in chosen.items() if x not in "bs"})
         if letters is not None and letters.value(sizes) == abs(Fraction(row[terms[0]]).limit_denominator(24)):
             ((powers_of, factor),) = letters.terms
             return Polynomial.of(factor, **dict(powers_of), b=i, s=j)
@@ -275,12 +272,10 @@ def _read(row: np.ndarray, in_primes: int | None, chosen: dict[str, int], sizes:
     return sum(parts, Polynomial())
 
 
-_known: dict[tuple, Finder] = {}
+_finders: dict[tuple, Finder] = {}
 
 
 def finder_of(source: Source, recipe: Recipe) -> Finder:
-    """What is known of this model by this recipe so far in this process; of a module or a function nothing is kept."""
-    whatever = replace(recipe, batch=1, sequence=1)
-    if source.key is None:
-        return Finder(source, whatever)
-    return _known.setdefault((*keys_of(source, recipe), whatever), Finder(source, whatever))
+    """This process's finder of a model by a recipe; a new one for a module or a function, which has no key."""
+    finder = Finder(source, replace(recipe, batch=1, sequence=1))
+    return finder if source.key is None else _finders.setdefault((*keys_of(source, recipe), finder.recipe), finder)

@@ -120,7 +120,7 @@ def siblings(config: "PretrainedConfig") -> Iterator[tuple[object, dict[str, int
         yield changed, chosen
 
 
-def in_letters(number: Fraction | int, chosen: Mapping[str, int]) -> Polynomial | None:
+def factor_into_letters(number: Fraction | int, chosen: Mapping[str, int]) -> Polynomial | None:
     """The product of letters that is `number` at the sizes `chosen`, each taken out as often as it divides; largest first.
 
     None where nothing is left but a number too large to be a factor.

@@ -24,7 +24,7 @@ FILE = Path(__file__).with_name("named.zip")
 
 @dataclass(frozen=True)
 class Named:
-    """A named model as an `Estimate` asks its finder about it."""
+    """A named model in place of a finder and its source: it has what an `Estimate` asks of both."""
 
     name: str
     remarks: list[str]
@@ -33,7 +33,7 @@ class Named:
 
     @property
     def source(self) -> "Named":
-        """The model again: an `Estimate` asks its finder for a source."""
+        """The model itself, which is its own source."""
         return self
 
     def count_blocks(self, log: Log) -> dict[str, int]:
@@ -54,7 +54,7 @@ class StoredTrial:
 
 @cache
 def _member(name: str) -> dict:
-    """What the archive holds of a model; empty where it is none of its."""
+    """The archive's formulas of a model; empty where it has none."""
     with ZipFile(FILE) as archive:
         return json.loads(archive.read(f"{name}.json")) if f"{name}.json" in archive.namelist() else {}
 
@@ -66,7 +66,7 @@ def models() -> Iterator[str]:
 
 
 def key_of(recipe: Recipe) -> str:
-    """What the formulas by a recipe are filed under: of examples and of micro-batches it says one or more, and no length."""
+    """The key of a recipe's formulas: it tells one example or micro-batch from several, and says no length."""
     some = {"batch": min(recipe.batch, 2), "accumulation": min(recipe.accumulation, 2), "sequence": 0}
     return json.dumps(plain_recipe(recipe) | some, sort_keys=True)
 
@@ -92,9 +92,8 @@ def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
     if not (least_b <= recipe.batch <= most_b and least_s <= recipe.sequence <= most_s):
         return None
     powers = np.array([recipe.batch**i * recipe.sequence**j for i, j in MONOMIALS], dtype=object)
-    sizes = np.array(
-        [int(round(sum(row * powers) / 24)) for row in np.array(packed["rows"], dtype=object)], dtype=np.int64
-    )
+    rows = np.array(packed["rows"], dtype=object)
+    sizes = np.array([int(round(sum(row * powers) / 24)) for row in rows], dtype=np.int64)
     growth = np.zeros(len(packed["events"]), dtype=np.int64)
     for place, more in packed["growth"].items():
         growth[int(place)] = more

@@ -66,30 +66,30 @@ def keys_of(source: Source, recipe: Recipe) -> tuple[str | None, str | None]:
     return source.key, source_of(recipe.teacher).key if recipe.teacher else None
 
 
-def attempt(source: Source, recipe: Recipe, machine: Machine | None = None, *, traffic: bool = True) -> Trial:
+def try_recipe(source: Source, recipe: Recipe, machine: Machine | None = None, *, traffic: bool = True) -> Trial:
     """Try `recipe` dry, with seconds where a machine is named. Without `traffic` its bytes on the wire may be too few.
 
-    A model of many equal blocks is tried with two and with three of them; where the second log is not the first with more put
-    in, with all.
+    A model of many equal blocks is run with two and with three of them. Where the second log is not the first with more put
+    in, all blocks are run.
     """
-    trial = _extrapolate(source, recipe, machine, traffic) or run_two_batches(source, recipe, machine, traffic)
+    trial = _try_few_blocks(source, recipe, machine, traffic) or try_few_batches(source, recipe, machine, traffic)
     of_two = f", of 2 of its {recipe.accumulation} micro-batches" if recipe.accumulation > 2 else ""
     return replace(trial, how=trial.how + of_two)
 
 
-def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffic: bool) -> Trial | None:
+def _try_few_blocks(source: Source, recipe: Recipe, machine: Machine | None, traffic: bool) -> Trial | None:
     if recipe.segments is not None or source.repeated is None:  # how long a segment is depends on all blocks
         return None
     blocks = source.repeated.count
     try:
-        two, three = (run_two_batches(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
+        two, three = (try_few_batches(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
     except CourseError:  # it may name blocks by their places; what is wrong with the whole, that says itself
         return None
     depth, below = Depth.between(two.log, three.log), Depth.between(two.host, three.host)
     if depth is None or below is None:
         return None
     if not depth.sure:
-        four = run_two_batches(source.with_blocks(4), recipe, traffic=False).log
+        four = try_few_batches(source.with_blocks(4), recipe, traffic=False).log
         if not np.array_equal(depth.deepen(three.log, 4).totals, four.totals):
             return None
     period = source.repeated.period
@@ -110,20 +110,19 @@ def extrapolate_counts(few: Trial, many: Trial, times: int) -> tuple[dict, dict]
     return clock, traffic
 
 
-def run_two_batches(source: Source, recipe: Recipe, machine: Machine | None = None, traffic: bool = True) -> Trial:
-    """The dry run of just this model.
+def try_few_batches(source: Source, recipe: Recipe, machine: Machine | None = None, traffic: bool = True) -> Trial:
+    """The dry run of just this model, for at most two micro-batches.
 
-    Of many micro-batches one and two are run: each further one takes the seconds and bytes on the wire that the second added,
-    and its inputs.
+    Each further micro-batch adds its inputs, and the seconds and bytes on the wire that the second added to the first.
     """
     more = recipe.accumulation - 2
     if more <= 0:
-        return _run_or_recall(source, recipe, machine)
-    second = _run_or_recall(source, replace(recipe, accumulation=2), machine)
+        return _recall_or_run(source, recipe, machine)
+    second = _recall_or_run(source, replace(recipe, accumulation=2), machine)
     log = second.log.with_micro_batches(more)
     if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
         return replace(second, recipe=recipe, log=log)
-    clock, sent = extrapolate_counts(_run_or_recall(source, replace(recipe, accumulation=1), machine), second, more)
+    clock, sent = extrapolate_counts(_recall_or_run(source, replace(recipe, accumulation=1), machine), second, more)
     return replace(second, recipe=recipe, log=log, clock=clock, traffic=sent)
 
 
@@ -132,31 +131,29 @@ MOST_RECALLED = 128
 _recalled: dict[tuple, Trial] = {}
 
 
-def _run_or_recall(source: Source, recipe: Recipe, machine: Machine | None) -> Trial:
-    """A plan comes to many recipes several times, by one change after the other."""
+def _recall_or_run(source: Source, recipe: Recipe, machine: Machine | None) -> Trial:
+    """A dry run, or the earlier one by the same recipe: a plan comes to many recipes several times."""
     if source.key is None:
-        return run_whole(source, recipe, machine)
+        return run_step(source, recipe, machine)
     key = *keys_of(source, recipe), recipe, repr(machine)
     if key not in _recalled:
         if len(_recalled) == MOST_RECALLED:
             del _recalled[next(iter(_recalled))]
-        _recalled[key] = run_whole(source, recipe, machine)
+        _recalled[key] = run_step(source, recipe, machine)
     return _recalled[key]
 
 
-def run_whole(
-    source: Source, recipe: Recipe, machine: Machine | None = None, idle: frozenset[str] = frozenset()
-) -> Trial:
-    """The dry run of all of this step; the parameters that are `idle` get no gradient in it, and so have no state."""
-    work, watch = Workload(source, recipe, idle=idle), OperatorWatch(HOST if recipe.device == "cuda" else None)
+def run_step(source: Source, recipe: Recipe, machine: Machine | None = None, idle: frozenset = frozenset()) -> Trial:
+    """The dry run of the whole step; parameters that are `idle` get no gradient in it, and so have no state."""
+    workload, watch = Workload(source, recipe, idle=idle), OperatorWatch(HOST if recipe.device == "cuda" else None)
     clock, traffic, counts = Counter(), {}, []
 
     @contextmanager
     def timed(phase: str) -> Iterator[None]:
         begin = len(watch.operators)
         yield
-        for name, operator in watch.operators[begin:]:
-            clock[phase, name] += machine.seconds(operator)
+        for name, work in watch.operators[begin:]:
+            clock[phase, name] += machine.seconds(work)
 
     @contextmanager
     def watched() -> Iterator[None]:
@@ -168,9 +165,10 @@ def run_whole(
                 entered.enter_context(observe_phases(timed))
             yield
 
-    usage = dry_run(work.build, work.step, recipe.device, ranks=recipe.ranks, warm=work.prime, watch=watched)
-    if work.idle != idle:  # only a step tells
-        return run_whole(source, recipe, machine, work.idle)
+    prime = workload.prime
+    usage = dry_run(workload.build, workload.step, recipe.device, ranks=recipe.ranks, prime=prime, watch=watched)
+    if workload.idle != idle:  # only a step tells
+        return run_step(source, recipe, machine, workload.idle)
     host = Log.of(usage.host) if usage.host is not None else Log.nothing()
     for entry in (entry for count in counts for entry in count.entries):
         size, messages = traffic.get(entry.collective, (0, 0))

@@ -3,12 +3,20 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from math import inf
 
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.letters import LENGTH_STEP
 from course_utils.memory.formulas.named import bounds_of, look_up
-from course_utils.memory.planning.changes import CHANGES, MOST_ROWS, Change, apply_all, disturbance, least_disturbing
+from course_utils.memory.planning.changes import (
+    CHANGES,
+    Change,
+    apply_all,
+    disturbance,
+    gentler_than,
+    is_full,
+    least_disturbing,
+    level_of,
+)
 from course_utils.memory.planning.largest import largest_that_fits
 from course_utils.memory.planning.verdict import FITS, LARGEST_BATCH, LONGEST_SEQUENCE, Plan, Row, fits, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe
@@ -21,16 +29,14 @@ _TRAINING = {
     "all in bfloat16 + update within backward": ("paged 8-bit AdamW", "Adafactor", "SGD"),
 }  # fmt: skip
 """Changes of what is updated and how, by those that they go with."""
-_MILDER = tuple(product(("", "gradient checkpointing"), ("", "micro-batch of 1")))
-_ALL = [
-    {*first.split(" + "), then, *mild} - {""} for first in _TRAINING for then in _TRAINING[first] for mild in _MILDER
-]
+_MILD = tuple(product(("", "gradient checkpointing"), ("", "micro-batch of 1")))
+_ALL = [{*first.split(" + "), then, *mild} - {""} for first in _TRAINING for then in _TRAINING[first] for mild in _MILD]
 _COMBINATIONS = sorted(filter(None, _ALL), key=disturbance)
 """The names of the changes that are asked about most, together, what disturbs least first."""
 
 
 def known_recipes() -> Iterator[Recipe]:
-    """Those that formulas are shipped for: Trainer's loop on a GPU and what changes make of it, for one example and for more."""
+    """The recipes that formulas are shipped for: Trainer's loop on a GPU and what changes make of it."""
     for batch in (1, 2):
         usual = Recipe(**LOOPS["trainer"], device="cuda", batch=batch)
         yield from dict.fromkeys([usual, *(changed for _, changed in _apply_combinations(usual))])
@@ -51,9 +57,8 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
         return plan
     rows, tight = [], []
     for changes, changed in _apply_combinations(recipe):
-        names, level = tuple(change.name for change in changes), max(change.level for change in changes)
-        # There are enough of its level, or a part of these changes is enough.
-        if sum(row.level == level for row in rows) == MOST_ROWS or any(set(row.names) <= set(names) for row in rows):
+        names = {change.name for change in changes}
+        if is_full(rows, level_of(changes)) or any({*row.names} <= names for row in rows):  # a part of them is enough
             continue
         trial, _ = look_up(name, changed) or (None, None)
         if trial is None or needs(trial.log, recipe.device, replay=False).least > memory:
@@ -61,10 +66,9 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
         if fits(trial.log, recipe.device, memory):
             rows.append(Row.of(plan, changes, trial, estimate.how))
         else:
-            tight.append((level, trial.log.peak, names, changes, trial))
-    gentlest = min((row.level for row in rows), default=inf)
-    gentler = [one for level, *one in tight if level < gentlest]
-    nearest = Row.of(plan, *min(gentler)[2:], estimate.how) if gentler else None
+            tight.append((changes, trial))
+    by_peak = sorted(gentler_than(rows, tight), key=lambda pair: (pair[1].log.peak, [c.name for c in pair[0]]))
+    nearest = Row.of(plan, *by_peak[0], estimate.how) if by_peak else None
     return replace(plan, rows=tuple(least_disturbing(rows)), nearest=nearest)
 
 
@@ -92,14 +96,10 @@ def _largest(plan: Plan) -> tuple[dict[str, int | None], tuple[str, ...]]:
 
     rows, length = bounds_of(name, recipe)
     batch = largest_that_fits(lambda b: fits_with(batch=b), recipe.batch, rows) or 0
-    steps = (
-        largest_that_fits(
-            lambda n: fits_with(sequence=n * LENGTH_STEP), recipe.sequence // LENGTH_STEP, length // LENGTH_STEP
-        )
-        or 0
-    )
+    start, limit = recipe.sequence // LENGTH_STEP, length // LENGTH_STEP
+    steps = largest_that_fits(lambda n: fits_with(sequence=n * LENGTH_STEP), start, limit) or 0
     largest = {LARGEST_BATCH: batch, LONGEST_SEQUENCE: steps * LENGTH_STEP}
     if steps * LENGTH_STEP == plan.estimate.finder.positions:  # the model takes no more
         largest[LONGEST_SEQUENCE] = None
-    ends = zip(largest, (rows, length // LENGTH_STEP * LENGTH_STEP), strict=True)
+    ends = zip(largest, (rows, limit * LENGTH_STEP), strict=True)
     return largest, tuple(size for size, end in ends if largest[size] == end)

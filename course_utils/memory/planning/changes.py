@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from course_utils.memory.step.recipe import ADAMW, Recipe
 
 if TYPE_CHECKING:
     from course_utils.memory.planning.verdict import Row
 
-MOST_ROWS, _SHOWN = 4, 10
-"""Rows of a level after which no more are looked for, and rows of a plan."""
+_MOST_ROWS, _SHOWN = 4, 10  # rows of a level, after which no more are looked for, and rows of a plan
 
 
 class Change(NamedTuple):
@@ -93,6 +93,22 @@ def fields_set(recipe: Recipe, changes: Iterable[Change]) -> dict:
 def apply_all(recipe: Recipe, changes: Iterable[Change]) -> Recipe:
     """`recipe` with all of `changes`; raises `CourseError` where they do not go together."""
     return replace(recipe, **fields_set(recipe, changes))
+
+
+def level_of(changes: Iterable[Change]) -> int:
+    """The level of the gravest of `changes`; 0 for none."""
+    return max((change.level for change in changes), default=0)
+
+
+def is_full(rows: "Iterable[Row]", level: int) -> bool:
+    """Whether `rows` has enough of this level."""
+    return sum(row.level == level for row in rows) >= _MOST_ROWS
+
+
+def gentler_than(rows: "Iterable[Row]", tight: Iterable[tuple[Sequence[Change], Any]]) -> list[tuple]:
+    """Those of `tight`, pairs of changes and what a step needs with them, that disturb less than each of `rows`."""
+    gentlest = min((row.level for row in rows), default=inf)
+    return [pair for pair in tight if level_of(pair[0]) < gentlest]
 
 
 def disturbance(names: Sequence[str]) -> tuple:

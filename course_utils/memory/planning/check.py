@@ -1,17 +1,14 @@
 """An estimate held against the machine."""
 
-from collections.abc import Callable
-
 import pandas as pd
 
 from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.trace.measure import NOT_ATTRIBUTED, measure
+from course_utils.memory.trace.phases import Build, Step
 from course_utils.units import format_bytes
 
 
-def check(
-    estimate: Estimate, build: Callable[[], tuple] | None = None, step: Callable[..., object] | None = None
-) -> pd.DataFrame:
+def check(estimate: Estimate, build: Build | None = None, step: Step | None = None) -> pd.DataFrame:
     """Run a few real steps and set each term of the estimate beside what was measured, kind by kind at the measured peak.
 
     `build` and `step` as for `measure`; by default the estimate's own workload, on this machine. The column `differs` names the

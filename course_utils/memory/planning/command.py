@@ -1,11 +1,10 @@
 """A recipe as the command `course train`, and as the file by which Slurm starts it on several nodes."""
 
 import shlex
-from dataclasses import fields
 from pathlib import Path
 
 from course_utils.errors import CourseError, require_count
-from course_utils.memory.step.recipe import Recipe, flag_of
+from course_utils.memory.step.recipe import Recipe, flag_of, plain_recipe
 from course_utils.models import PUBLIC, known_as, tokenizer_beside
 
 PORT = 29400  # of the store; torchrun's own default too
@@ -168,7 +167,7 @@ def _refuse_what_has_no_flag(recipe: Recipe) -> None:
             f"{recipe.optimizer} does not go with zero_stage={recipe.zero_stage} in course train: it looks at whole tensors, or "
             "is no optimizer of torch's, as ZeRO-1 wants; take an AdamW, or no ZeRO."
         )
-    unknown = [one.name for one in fields(recipe) if one.name in OWN_LOOP and getattr(recipe, one.name) != one.default]
+    unknown = [name for name in plain_recipe(recipe) if name in OWN_LOOP]
     if unknown:
         values = " and ".join(f"{name}={getattr(recipe, name)!r}" for name in unknown)
         parts = " and ".join(OWN_LOOP[name] for name in unknown)

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
-from course_utils.memory.formulas.trial import Trial, attempt
+from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.changes import CHANGES, Change, apply_all
 from course_utils.memory.planning.search import try_each
 from course_utils.memory.step.model import ModelLike, source_of
@@ -24,9 +24,8 @@ FELT = 0.1
 class Effect:
     """What a change does.
 
-    `lowers` has for each kind that it lowers the phases at whose fullest instant it does so; `at_most` are those of these kinds
-    that it lowers where there is most of them. `seconds` and `sent` are what a step takes and sends with it, as multiples of
-    what it does without.
+    `lowers` has, for each kind of bytes, the phases at whose fullest instant there is less of it. `at_most` are the kinds that
+    are lowered in the phase that has most of them. `seconds` and `sent` are multiples of what a step takes and sends without it.
     """
 
     change: Change
@@ -37,14 +36,14 @@ class Effect:
 
 
 def effects(what: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effect]:
-    """By name, in the order of `CHANGES`: each change on the first of `recipes` to which it makes a difference.
+    """The effect of each change by its name, on the first of `recipes` to which it makes a difference, in the order of `CHANGES`.
 
     `what` as for `estimate`. Raises `CourseError` where a change goes with none of the recipes.
     """
     source, effects = source_of(what), {}
     for recipe in recipes:
         left = [change for change in CHANGES if change.name not in effects]
-        base = attempt(source, recipe, machine)
+        base = try_recipe(source, recipe, machine)
         tried = try_each(left, source, recipe, machine)
         effects |= {change.name: effect_of(change, base, trial) for change, trial in tried if trial is not None}
     missing = [change.name for change in CHANGES if change.name not in effects]
@@ -75,16 +74,16 @@ def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
 
 
 def contradictions(recipes: Sequence[Recipe]) -> dict[str, list[tuple[str, str]]]:
-    """Changes that go with one of `recipes` each, and not together: the recipe's own sentence, and the pairs it is said of."""
+    """Pairs of changes of which each goes with one of `recipes` and both together do not, by the recipe's own sentence."""
     by_sentence: dict[str, list[tuple[str, str]]] = {}
     for recipe in recipes:
         alone = [change for change in CHANGES if not _refusal(recipe, [change])]
-        for one, other in combinations(alone, 2):
-            first, second = one.apply(recipe), other.apply(recipe)
-            if first and second and not first.keys() & second.keys() and (why := _refusal(recipe, [one, other])):
+        for first, second in combinations(alone, 2):
+            ours, theirs = first.apply(recipe), second.apply(recipe)
+            if ours and theirs and not ours.keys() & theirs.keys() and (why := _refusal(recipe, [first, second])):
                 pairs = by_sentence.setdefault(why, [])
-                if (one.name, other.name) not in pairs:
-                    pairs.append((one.name, other.name))
+                if (first.name, second.name) not in pairs:
+                    pairs.append((first.name, second.name))
     return by_sentence
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.planning.command import OWN_LOOP, slurm_file, torchrun_command, train_command, weights_of
-from course_utils.memory.step.recipe import OPTIMIZERS, Recipe
+from course_utils.memory.step.recipe import OPTIMIZERS, Recipe, plain_recipe
 
 _ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
 # Fields that `_trl` writes by hand, beside settings that are no fields.
@@ -87,10 +87,10 @@ def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
         f"GaLore of rank {recipe.galore} is optim.GaLore of the hidden matrices": recipe.galore and kind != "trl",
     }
     if kind == "trl":
-        for one in fields(recipe):
-            has_key = one.metadata["keys"].keys() & {"trainer", "trl"}
-            if one.name in OWN_LOOP and not has_key and one.name not in _ELSEWHERE:
-                remarks[f"{one.name} is {OWN_LOOP[one.name]}"] = getattr(recipe, one.name) != one.default
+        for field in fields(recipe):
+            has_key = field.metadata["keys"].keys() & {"trainer", "trl"}
+            if field.name in OWN_LOOP and not has_key and field.name not in _ELSEWHERE:
+                remarks[f"{field.name} is {OWN_LOOP[field.name]}"] = getattr(recipe, field.name) != field.default
     lines = [f"{NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
     return "\n".join([*lines, _SETTINGS[kind](model, recipe)])
 
@@ -126,9 +126,9 @@ def _describe_script(recipe: Recipe, settings: set[str]) -> str:
     held |= {"compiled"} if "dynamo_config" in settings else set()
     held |= {"zero_stage", "offload", "checkpointing"} if "fsdp_config" in settings else set()
     held |= {"precision"} if _MIXED[recipe.precision] != "no" else set()
-    usual, always = vars(Recipe()), ("optimizer", "batch", "sequence", "accumulation")
-    chosen = {name: one for name, one in vars(recipe).items() if name in always or one != usual[name]}
-    return f"For the script to set: {', '.join(f'{name}={one}' for name, one in chosen.items() if name not in held)}."
+    shown = {"optimizer", "batch", "sequence", "accumulation", *plain_recipe(recipe)} - held
+    words = (f"{name}={value}" for name, value in vars(recipe).items() if name in shown)
+    return f"For the script to set: {', '.join(words)}."
 
 
 def _trl(model: str, recipe: Recipe) -> str:
@@ -151,8 +151,7 @@ def _trl(model: str, recipe: Recipe) -> str:
         "dtype": "bfloat16" if recipe.precision.startswith("bf16") else "float32",
         "max_grad_norm": 1.0 if recipe.clipping else 0.0,
     }
-    chosen = (one.name for one in fields(recipe) if getattr(recipe, one.name) != one.default)
-    settings |= _pick_keys(recipe, ("trainer", "trl"), {*chosen} - _TOGETHER)
+    settings |= _pick_keys(recipe, ("trainer", "trl"), plain_recipe(recipe).keys() - _TOGETHER)
     if recipe.eval_batch:
         settings["eval_strategy"] = "steps"
     if recipe.galore:  # of layers in blocks, which have numbers: not of the output layer
@@ -183,9 +182,9 @@ def _trl(model: str, recipe: Recipe) -> str:
 def _pick_keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
     """The fields of these names that one of these tools has a key for, by that key."""
     settings = {}
-    for one in fields(recipe):
-        keys = [one.metadata["keys"][tool] for tool in tools if tool in one.metadata["keys"]]
-        settings |= {key: getattr(recipe, one.name) for key in keys if one.name in names}
+    for field in fields(recipe):
+        keys = [field.metadata["keys"][tool] for tool in tools if tool in field.metadata["keys"]]
+        settings |= {key: getattr(recipe, field.name) for key in keys if field.name in names}
     return settings
 
 

@@ -38,7 +38,7 @@ _WHERE = (  # of a traceback the first that any of its lines says: backward may 
 
 def why(before: Estimate, after: Estimate) -> str:
     """Which terms fell from one recipe to another, which did not, and which instant binds now."""
-    first, then = (f"{format_bytes(one.peak)} in {one.peak_instant.name}" for one in (before, after))
+    first, then = (f"{format_bytes(estimate.peak)} in {estimate.peak_instant.name}" for estimate in (before, after))
     lines = [f"peak: {first}, then {then}"]
     was, now = before.by_instant(), after.by_instant()
     for phase in dict.fromkeys([*was, *now]):
@@ -91,7 +91,6 @@ def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
 
 
 def _amounts_in(message: str) -> dict[str, int]:
-    """Bytes by what they are."""
     amounts = {}
     for name, pattern in _AMOUNTS.items():
         if match := re.search(pattern, message):
@@ -116,7 +115,7 @@ def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterato
         allocation = f"A tensor of that size is allocated in {at}, in {module or 'no module'}, by {operator} ({kind})"
         yield f"{allocation}, with {format_bytes(int(log.totals[place]))} in use."
     peak = estimate.peak_instant
-    largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.parts[:3])
+    largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.terms_in_bytes[:3])
     yield f"The step's peak is in {peak.name}, {format_bytes(peak.bytes)}: {largest}."
 
 

@@ -1,6 +1,7 @@
 """The largest batch and the longest sequence that fit."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
@@ -19,7 +20,7 @@ _NO_LIMIT = 2**20
 def largest_sizes(finder: "Finder", recipe: Recipe, memory: int, trial: "Trial") -> dict[str, int | None]:
     """The largest batch and the longest sequence that fit: 0 where none does, None where it does not matter."""
 
-    def fits_here(log: "Log") -> bool:
+    def fits_on_card(log: "Log") -> bool:
         return fits(log, recipe.device, memory)
 
     if sum(trial.by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
@@ -28,35 +29,31 @@ def largest_sizes(finder: "Finder", recipe: Recipe, memory: int, trial: "Trial")
     # Of more tokens than these a dry run knows no labels, by which a chunked loss and a teacher's choose their tokens.
     by_labels = recipe.chunked_loss or recipe.teacher
     rows, length = (_NO_LIMIT // n if by_labels else _NO_LIMIT for n in (recipe.sequence, recipe.batch))
-    batch = largest_confirmed(finder, lambda b: (b, recipe.sequence), recipe.batch, rows, fits_here)
+    batch = largest_confirmed(finder, lambda b: (b, recipe.sequence), recipe.batch, rows, fits_on_card)
     unit = 2 * recipe.context_parallel if recipe.context_parallel > 1 else 1  # of what is cut for ranks
     start, limit = recipe.sequence // unit, min(positions or length, length) // unit
-    longest = largest_confirmed(finder, lambda n: (recipe.batch, n * unit), start, limit, fits_here)
+    longest = largest_confirmed(finder, lambda n: (recipe.batch, n * unit), start, limit, fits_on_card)
     largest = {LARGEST_BATCH: (batch, rows), LONGEST_SEQUENCE: (longest and longest * unit, length // unit * unit)}
     # If even the limit fits, the size is no constraint: None.
     return {name: None if count == limit else count or 0 for name, (count, limit) in largest.items()}
 
 
 def largest_confirmed(
-    finder: "Finder", at: Callable, start: int, limit: int, fits: "Callable[[Log], bool]"
+    finder: "Finder", at: Callable, start: int, limit: int, is_enough: "Callable[[Log], bool]"
 ) -> int | None:
-    """By formulas, whose answer is confirmed. Where they do not hold there, dry runs near it find the largest; where they are
-    far off, dry runs alone.
+    """The largest size that is enough by formulas, if a dry run confirms it.
+
+    Where formulas do not hold there, dry runs near it find the largest; where they are far off, dry runs alone.
     """
 
-    def confirm(n: int) -> bool:
+    def fits_by(log_of: "Callable[[int, int], Log]", n: int) -> bool:
         try:
-            return fits(finder.log(*at(n))[0])
+            return is_enough(log_of(*at(n)))
         except CourseError:  # the model does not take that many
             return False
 
-    def guess(n: int) -> bool:
-        try:
-            return fits(finder.guess(*at(n)))
-        except CourseError:
-            return False
-
-    guessed = largest_that_fits(guess, start, limit)
+    confirm = partial(fits_by, lambda b, s: finder.log(b, s)[0])
+    guessed = largest_that_fits(partial(fits_by, finder.guess), start, limit)
     if guessed is None:
         return None
     if confirm(guessed):
@@ -72,31 +69,31 @@ def largest_confirmed(
     return largest_that_fits(confirm, start, limit)
 
 
-def _bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
+def _bisect(is_enough: Callable[[int], bool], low: int, high: int) -> int:
     """The largest that fits, by halves, where `low` does and `high` does not."""
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        low, high = (middle, high) if is_enough(middle) else (low, middle)
     return low
 
 
-def largest_that_fits(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
+def largest_that_fits(is_enough: Callable[[int], bool], start: int, limit: int) -> int | None:
     """The largest number up to `limit` that fits, found by doubling or halving near `start` and then between; None for none.
 
     What is reserved does not grow evenly, so not all that is smaller need fit. The search begins at a power of two: else its
     answer would depend on `start`.
     """
     low = high = 1 << start.bit_length() - 1
-    if fits(low):
-        while high < limit and fits(min(2 * high, limit)):
+    if is_enough(low):
+        while high < limit and is_enough(min(2 * high, limit)):
             high = low = min(2 * high, limit)
         if high >= limit:
             return limit
         high = min(2 * high, limit)
     else:
-        while low > 1 and not fits(low := low // 2):
+        while low > 1 and not is_enough(low := low // 2):
             high = low
-        if low == 1 and not fits(1):
-            return start if fits(start) else None
-    low = _bisect(fits, low, high)
-    return start if start > low and fits(start) else low
+        if low == 1 and not is_enough(1):
+            return start if is_enough(start) else None
+    low = _bisect(is_enough, low, high)
+    return start if start > low and is_enough(start) else low

@@ -10,7 +10,7 @@ from course_utils.hardware import Machine
 from course_utils.hardware.machine import NoRateError
 from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.finder import finder_of
-from course_utils.memory.formulas.trial import Trial, attempt
+from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.largest import largest_sizes
 from course_utils.memory.planning.search import Search
 from course_utils.memory.planning.verdict import FEWEST_CARDS, FITS, TIGHT, Plan, Row, fits, needs
@@ -41,10 +41,10 @@ def plan(
     say("the step as it is")
     why_no_seconds = ""
     try:
-        trial = attempt(source, recipe, machine)
+        trial = try_recipe(source, recipe, machine)
     except NoRateError as error:  # bytes are the same on any machine
         machine, why_no_seconds = None, f"Seconds are not known: {error}"
-        trial = attempt(source, recipe)
+        trial = try_recipe(source, recipe)
     finder = finder_of(source, recipe)
     finder.trials[recipe.batch, recipe.sequence] = trial
     base = Estimate(source.name, recipe, trial.log, trial.how, finder)
@@ -76,15 +76,13 @@ def _least_of_a_share(trial: Trial, ranks: int) -> float:
     return max(sum(size / ranks if kind in shared else size for kind, size in kinds) for kinds in in_use)
 
 
-def _fewest_cards(
-    source: Source, recipe: Recipe, memory: int, cards: Sequence[int], say: Callable[[str], None]
-) -> int | None:
+def _fewest_cards(source: Source, recipe: Recipe, memory: int, cards: Sequence[int], say: Callable) -> int | None:
     """The first of `cards`, which mostly is enough, else the last, which may be too few; then by halves: more hold less each."""
 
     def is_enough(count: int) -> bool:
         say(f"trying {count} cards")
         shared = replace(recipe, zero_stage=3, ranks=count, replicas=1, in_backward=False)
-        return fits(attempt(source, shared, traffic=False).log, recipe.device, memory)
+        return fits(try_recipe(source, shared, traffic=False).log, recipe.device, memory)
 
     if not cards or is_enough(cards[0]):
         return next(iter(cards), None)

@@ -11,15 +11,17 @@ from typing import NamedTuple
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.hardware.machine import NoRateError
-from course_utils.memory.formulas.trial import Trial, attempt
+from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.changes import (
     CHANGES,
-    MOST_ROWS,
     Change,
     apply_all,
     disturbance,
     fields_set,
+    gentler_than,
+    is_full,
     least_disturbing,
+    level_of,
 )
 from course_utils.memory.planning.verdict import FITS, TIGHT, Need, Plan, Row, fits, needs
 from course_utils.memory.step.model import Source
@@ -36,19 +38,19 @@ _EASY = {
 }
 """Changes that cost hardly anything, so that as many as are needed may go with others."""
 _MOST_COSTLY = 3
-"""Changes that cost something in one combination."""
+"""The most changes in one combination that cost something."""
 _MOST_ALTERNATIVES = 4
-"""Combinations that are tried of those with the same gravest changes, beside the smallest of them."""
+"""Alternatives, combinations with the same gravest changes, that are tried beside the smallest of them."""
 _MOST_FAILED = 12
-"""Trials of a level that did not fit in one round, after which no more are tried."""
+"""Failed trials of a level in one round, after which no more are made."""
 _TOO_HIGH = 1.1
-"""A guess of what several changes take together may be as much too high."""
+"""The factor by which a guess of what several changes take together may be too high."""
 
 
 class Candidate(NamedTuple):
     """A combination of changes that should fit. Sorted by its fields, what is to be tried first comes first.
 
-    Those with the same `gravest` changes, how many and which of their level, are alternatives: one that fits makes a row.
+    Candidates of one `level` with the same `gravest` changes (how many and which) are alternatives: one that fits makes a row.
     """
 
     level: int
@@ -58,11 +60,13 @@ class Candidate(NamedTuple):
 
 
 class Search:
-    """Looks for changes of the trial `base` with which it fits: each alone, then up to three that cost something with any that
-    are easy. Those that should fit, by bytes that each left alone, are tried; then those that a row can do without are taken out.
+    """Looks for changes with which the step of a plan fits.
 
-    `plan`, `say` and `show` as in `planning.plan`. `tried` are the trials of each change alone, `rows` what fits, `tight` what
-    nearly does.
+    Each change is tried alone, then up to three that cost something together with any that are easy. A combination is tried if
+    it should fit, by the bytes that each of its changes left alone. Where it fits, changes that it can do without are taken out.
+
+    `plan`, `say` and `show` as in `planning.plan`. `base` is the trial without changes, `tried` are those of each change alone,
+    `rows` what fits, and `tight` what nearly does.
     """
 
     def __init__(self, source: Source, plan: Plan, machine: Machine | None, say: Callable, show: Callable):
@@ -74,9 +78,8 @@ class Search:
 
     def run(self) -> Plan:
         """The plan with all rows that are shown, or where nothing fits the five changes that alone lower the peak most."""
-        trials = {}
-        for change, trial in try_each(CHANGES, self.source, self.base.recipe, self.machine, self.say):
-            trials[change.name] = trial
+        each_alone = try_each(CHANGES, self.source, self.base.recipe, self.machine, self.say)
+        trials = {change.name: trial for change, trial in each_alone}
         self.tried = {name: trial for name, trial in trials.items() if trial is not None}
         changes = [change for change in CHANGES if change.name in self.tried]
         alone = [self._make_row((change,), self.tried[change.name]) for change in changes]
@@ -88,32 +91,37 @@ class Search:
         for count in range(_MOST_COSTLY + 1):
             self._run_round(useful, count)
         lower = sorted((row for row in alone if row.saves > 0), key=lambda row: row.peak)
-        helpless = [row for row in alone if row.saves <= 0.001 * self.base.peak and row.verdict != FITS]
+        useless = [row for row in alone if row.saves <= 0.001 * self.base.peak and row.verdict != FITS]
         return replace(
             self.plan,
             rows=tuple(least_disturbing(self.rows) or lower[:5]),
-            helpless=tuple(row.names[0] for row in helpless),
+            useless=tuple(row.names[0] for row in useless),
             unrated=tuple(name for name, trial in trials.items() if trial is None),
             nearest=self._find_nearest(),
         )
 
     def _run_round(self, useful: list[Change], count: int) -> None:
-        """Try combinations of `useful` changes, of which `count` cost something."""
-        rows, failed = Counter(row.level for row in self.rows), Counter()
-        candidates = sorted(self._make_candidates(useful, count))
-        for (level, _), group in groupby(candidates, key=lambda candidate: candidate[:2]):
-            if rows[level] == MOST_ROWS or failed[level] == _MOST_FAILED:
+        failed, candidates = Counter(), sorted(self._make_candidates(useful, count))
+        for (level, _), group in groupby(candidates, key=lambda candidate: (candidate.level, candidate.gravest)):
+            if is_full(self.rows, level) or failed[level] == _MOST_FAILED:
                 continue
-            for changes in self._choose_alternatives(list(group)):
-                self.say("trying " + " + ".join(change.name for change in changes))
-                if not self._try(changes):
-                    failed[level] += 1
-                    continue
-                fewest = _leave_out_spare(changes, self._should_fit_and_does)
-                if {change.name for change in fewest} not in [set(row.names) for row in self.rows]:
-                    self._keep(self._row_of(fewest))
-                    rows[self.rows[-1].level] += 1
-                    break
+            changes, failures = self._find_first_that_fits(list(group))
+            failed[level] += failures
+            if changes:
+                self._keep(self._make_row(changes))
+
+    def _find_first_that_fits(self, candidates: list[Candidate]) -> tuple[tuple[Change, ...] | None, int]:
+        """The fewest changes of the first alternative that makes another row, and how many did not fit."""
+        failures = 0
+        for changes in self._choose_alternatives(candidates):
+            self.say("trying " + " + ".join(change.name for change in changes))
+            if not self._try(changes):
+                failures += 1
+                continue
+            fewest = _leave_out_spare(changes, lambda fewer: self._guess(fewer) <= _TOO_HIGH and self._try(fewer))
+            if {change.name for change in fewest} not in [{*row.names} for row in self.rows]:
+                return fewest, failures
+        return None, failures
 
     def _make_candidates(self, useful: list[Change], count: int) -> Iterator[Candidate]:
         """Every combination of `count` changes that cost something gets the easy ones with which it should take the least, once
@@ -125,7 +133,7 @@ class Search:
         beside = [some for size in range(len(easy), -1, -1) for some in combinations(easy, size)]
         limits = {level: self._limit_of_disturbance(level) for level in _LEVELS}
         for hard, is_cut in product(combinations(costly, count), (False, True)):
-            level, total = max((c.level for c in hard), default=0), sum(c.level for c in hard)
+            level, total = level_of(hard), sum(c.level for c in hard)
             if total >= limits[level] or any({*row.names} <= _EASY | {c.name for c in hard} for row in self.rows):
                 continue
             alike = [some + hard for some in beside if ("batch" in fields_set(recipe, some)) is is_cut]
@@ -137,7 +145,10 @@ class Search:
                 yield Candidate(level, (len(gravest), gravest), order, changes)
 
     def _limit_of_disturbance(self, level: int) -> float:
-        """Two rows of a level are enough, and so are three in all, but for what disturbs less than one of them."""
+        """The sum of levels below which a combination is still tried.
+
+        Two rows of a level are enough, and so are three in all, unless a combination disturbs less than one of them.
+        """
         totals = sorted(disturbance(row.names)[1] for row in self.rows if row.level == level)
         if len(totals) > 1:
             return totals[1]
@@ -164,7 +175,7 @@ class Search:
     def _need(self, changes: Sequence[Change]) -> Need:
         try:
             recipe = apply_all(self.base.recipe, changes)
-            trial = attempt(self.source, recipe, traffic=False)  # seconds take longer to predict
+            trial = try_recipe(self.source, recipe, traffic=False)  # seconds take longer to predict
         except CourseError:  # they do not go together, or not with this model
             return Need(inf, inf)
         return needs(trial.log, recipe.device)
@@ -176,21 +187,16 @@ class Search:
             self.tight.append((changes, need))
         return need.verdict(self.plan.memory) == FITS
 
-    def _should_fit_and_does(self, changes: tuple[Change, ...]) -> bool:
-        return self._guess(changes) <= _TOO_HIGH and self._try(changes)
-
     def _keep(self, row: Row) -> None:
         self.rows.append(row)
         self.show(row)
 
-    def _row_of(self, changes: tuple[Change, ...]) -> Row:
-        return self._make_row(changes, attempt(self.source, apply_all(self.base.recipe, changes), self.machine))
-
-    def _make_row(self, changes: tuple[Change, ...], trial: Trial) -> Row:
+    def _make_row(self, changes: tuple[Change, ...], trial: Trial | None = None) -> Row:
+        trial = trial or try_recipe(self.source, apply_all(self.base.recipe, changes), self.machine)
         return Row.of(self.plan, changes, trial, trial.how, self._explain(changes, trial))
 
     def _explain(self, changes: tuple[Change, ...], trial: Trial) -> Iterator[str]:
-        """What explains the row's numbers, beside what each change costs."""
+        """Remarks that explain the row's numbers, beside what each change costs."""
         if trial.peak >= 0.999 * self.base.peak and fits(trial.log, trial.recipe.device, self.plan.memory):
             yield "only what the allocator reserves beyond the peak falls"
         if isnan(trial.seconds):
@@ -208,13 +214,12 @@ class Search:
             yield "time: adapters take each layer's input and output in float32, more here than the weights' gradients save"
 
     def _find_nearest(self) -> Row | None:
-        """What needs the least of all that is tight and disturbs less than any row."""
-        gentlest = min((row.level for row in self.rows), default=inf)
-        gentler = [one for one in self.tight if max(change.level for change in one[0]) < gentlest]
+        """The row that needs the least, of all that are tight and disturb less than each row that fits."""
+        gentler = gentler_than(self.rows, self.tight)
         if not gentler:
             return None
-        changes, need = min(gentler, key=lambda one: one[1].most)
-        return self._row_of(_leave_out_spare(changes, lambda fewer: fewer and self._need(fewer).most <= need.most))
+        changes, need = min(gentler, key=lambda pair: pair[1].most)
+        return self._make_row(_leave_out_spare(changes, lambda fewer: fewer and self._need(fewer).most <= need.most))
 
     def _lowers_a_phase(self, change: Change) -> bool:
         then = {phase: sum(kinds.values()) for phase, kinds in self.tried[change.name].by_phase.items()}
@@ -232,7 +237,7 @@ def try_each(
         if fields := change.apply(recipe):
             say(f"trying {change.name}")
             try:
-                trial = attempt(source, replace(recipe, **fields), machine)
+                trial = try_recipe(source, replace(recipe, **fields), machine)
             except NoRateError:
                 trial = None
             except CourseError:  # the two do not go together, or not with this model
@@ -258,16 +263,19 @@ def _leave_out_spare(changes: tuple[Change, ...], is_enough: Callable) -> tuple[
 
 
 def _guess_peak(base: dict, alone: list[dict]) -> float:
-    """The peak of several changes together, from bytes by phase and kind: where a change alone has most of a kind, the others
-    lower that as they lower the most there ever is of it."""
+    """The peak of several changes together, from bytes by phase and kind without changes (`base`) and with each `alone`.
 
-    def most(one: dict, kind: str) -> int:
-        return max(kinds.get(kind, 0) for kinds in one.values())
+    In each phase and of each kind there should be as much as with the change that alone leaves the most there, times what the
+    others leave of the most there ever is of that kind: max(alone) * product(min(1, most(other) / most(base))).
+    """
+
+    def most(phases: dict, kind: str) -> int:
+        return max(kinds.get(kind, 0) for kinds in phases.values())
 
     def size(phase: str, kind: str) -> float:
-        largest = max(alone, key=lambda one: one.get(phase, {}).get(kind, 0))
-        others = [one for one in alone if one is not largest and most(base, kind)]
-        return largest.get(phase, {}).get(kind, 0) * prod(min(1, most(one, kind) / most(base, kind)) for one in others)
+        largest = max(alone, key=lambda phases: phases.get(phase, {}).get(kind, 0))
+        others = (most(phases, kind) for phases in alone if phases is not largest and most(base, kind))
+        return largest.get(phase, {}).get(kind, 0) * prod(min(1, other / most(base, kind)) for other in others)
 
-    kinds = {kind for one in alone for of_phase in one.values() for kind in of_phase}
+    kinds = {kind for phases in alone for of_phase in phases.values() for kind in of_phase}
     return max(sum(size(phase, kind) for kind in kinds) for phase in base)

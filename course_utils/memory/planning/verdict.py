@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from course_utils.hardware import MACHINES, OFFERED
+from course_utils.memory.planning.changes import level_of
 from course_utils.memory.planning.emit import kind_for
 from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.units import GiB, MiB, format_bytes, format_seconds
@@ -27,7 +28,7 @@ BELOW, ABOVE = 0.02, 0.09
 ERROR = 0.005
 """By how much predictions for the CPU are off, at most: docs/accuracy.md."""
 _WIDE = 68
-"""Characters of words beside a row's numbers."""
+"""Columns of text beside a row's numbers."""
 _OWN_LOOP = " 'own loop': you write the training loop yourself; neither has a setting for it."
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 LARGEST_BATCH, LONGEST_SEQUENCE, FEWEST_CARDS = "largest batch", "longest sequence", "fewest cards by ZeRO-3"
@@ -81,7 +82,7 @@ class Row:
         need = needs(trial.log, trial.recipe.device)
         return cls(
             names=tuple(change.name for change in changes),
-            level=max(change.level for change in changes),
+            level=level_of(changes),
             costs="; ".join(dict.fromkeys([*(change.costs for change in changes), *remarks])),
             peak=trial.log.peak,
             need=need,
@@ -103,7 +104,7 @@ class Plan:
     """The answer to *does it fit?*: bytes needed on the card at least and at most, what binds, and what would help.
 
     `rows` are changes that make it fit, the least disturbing first, or where none was found the five that lower the peak most.
-    `helpless` are those that would not lower the peak at all, `unrated` those for whose products the machine has no rate.
+    `useless` are those that would not lower the peak at all, `unrated` those for whose products the machine has no rate.
     `nearest` is what disturbs less than any that fit and is tight. `largest` are the largest batch and the longest sequence that
     fit otherwise unchanged, 0 where none does and None where it does not matter, and the fewest cards by ZeRO-3, None where up to
     `most_cards` are not enough; those that are `open_ended` may be larger. `why_no_seconds` says why there are none though a
@@ -118,7 +119,7 @@ class Plan:
     need: Need
     verdict: str
     rows: tuple[Row, ...] = ()
-    helpless: tuple[str, ...] = ()
+    useless: tuple[str, ...] = ()
     largest: dict[str, int | None] = field(default_factory=dict)
     unrated: tuple[str, ...] = ()
     why_no_seconds: str = ""
@@ -139,51 +140,57 @@ class Plan:
             *([f"The loss is that of TRL {version('trl')}."] if self.recipe.trl_loss else []),
             *(f"{remark[0].upper()}{remark[1:]}." for remark in self.estimate.finder.source.remarks),
             f"The peak is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
-            *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
+            *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.terms_in_bytes[:5]),
         ]
+        return "\n".join([*lines, *self._lines_on_card(), *self._lines_on_rows(), *self._lines_on_sizes()])
+
+    __repr__ = __str__
+
+    def _lines_on_card(self) -> Iterator[str]:
         if self.recipe.device == "cuda":
             reserved, width = format_bytes(self.trial.log.reserved), self.need.most / self.need.least - 1
             how = f"The upper estimate is {width:.0%} above the lower. Known from {self.estimate.how}"
-            lines.append(f"The allocator reserves {reserved}. {how}.")
+            yield f"The allocator reserves {reserved}. {how}."
             on = {verdict: name_cards(self.need.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
-            lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
-            lines.append(self._remark_on_label())
+            yield f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}."
+            yield self._remark_on_label()
         else:
-            lines.append(f"Known from {self.estimate.how}.")
+            yield f"Known from {self.estimate.how}."
         if self.why_no_seconds:
-            lines.append(self.why_no_seconds)
+            yield self.why_no_seconds
         if not isnan(self.trial.seconds):
-            lines.append(f"A step takes at least {format_seconds(self.trial.seconds)} by the card's data sheet.")
+            yield f"A step takes at least {format_seconds(self.trial.seconds)} by the card's data sheet."
+
+    def _lines_on_rows(self) -> Iterator[str]:
         any_fits = any(row.verdict == FITS for row in self.rows)
         if self.verdict != FITS and not any_fits:
-            lines += ["", "Nothing was found that is sure to fit."]
+            yield "\nNothing was found that is sure to fit."
         if self.rows:
             alone, together = "Alone these lower the peak most:", "What would make it fit, the least intrusive first:"
+            yield "\n".join(["", together if any_fits else alone, *table(self.rows), ""])
             by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
-            lines += ["", together if any_fits else alone, *table(self.rows), ""]
             if any(row.verdict != DOES_NOT for row in self.rows):
-                lines += [f"To train by row N: --row N --emit train, or trl.{by_hand}"]
-            lines += ["Not every combination was tried: others may fit too."]
+                yield f"To train by row N: --row N --emit train, or trl.{by_hand}"
+            yield "Not every combination was tried: others may fit too."
         if self.nearest:
             gentler = "Of what disturbs less, nothing was found that is sure to fit. " if any_fits else ""
-            lines += ["", f"{gentler}Nearest: {' + '.join(self.nearest.names)}. It needs {self.nearest.need}."]
-        if self.helpless:
-            lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
+            yield f"\n{gentler}Nearest: {' + '.join(self.nearest.names)}. It needs {self.nearest.need}."
+        if self.useless:
+            yield f"\nAlone these would not lower the peak: {', '.join(self.useless)}."
         if self.unrated:
-            lines += ["", f"Left out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."]
+            yield f"\nLeft out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."
+
+    def _lines_on_sizes(self) -> Iterator[str]:
         none = "none is sure to fit" if self.verdict == TIGHT else "none fits"
         sizes = {name: f"{value:,}" if value else none for name, value in self.largest.items() if value is not None}
         sizes |= {name: f"{sizes[name]} or more" for name in self.open_ended}
         if sizes:
-            lines += ["", "; ".join(f"{name}: {value}" for name, value in sizes.items())]
+            yield "\n" + "; ".join(f"{name}: {value}" for name, value in sizes.items())
         if self.largest.get(FEWEST_CARDS, 1) is None:
-            lines += ["", f"ZeRO-3 alone would not make it fit, on up to {self.most_cards} cards."]
-        return "\n".join(lines)
-
-    __repr__ = __str__
+            yield f"\nZeRO-3 alone would not make it fit, on up to {self.most_cards} cards."
 
     def _remark_on_label(self) -> str:
-        """What to know of a memory that a label says, and which of the cards would not do as well with the least of it."""
+        """That CUDA offers less memory than a label says, and on which cards the verdict is worse then."""
         cards_of = self.need.cards
         worse = {v: [card for card in cards_of(v, OFFERED) if card not in cards_of(v)] for v in (TIGHT, DOES_NOT)}
         then = [f"{verdict} on {name_cards(cards, self.recipe)}" for verdict, cards in worse.items() if cards]
@@ -193,9 +200,9 @@ class Plan:
     def json(self) -> dict:
         """The plan as JSON holds it; seconds are None without a machine."""
         instants = {}
-        for one in self.estimate.instants:
-            terms = [{"name": term.name, "bytes": term.bytes} for term in one.parts]
-            instants[one.name] = {"bytes": one.bytes, "by_kind": one.by_kind, "terms": terms}
+        for instant in self.estimate.instants:
+            terms = [{"name": term.name, "bytes": term.bytes} for term in instant.terms_in_bytes]
+            instants[instant.name] = {"bytes": instant.bytes, "by_kind": instant.by_kind, "terms": terms}
         return {
             "model": self.model,
             "memory": self.memory,
@@ -211,7 +218,7 @@ class Plan:
             "instants": instants,
             "rows": [row.json() for row in self.rows],
             "nearest": self.nearest and self.nearest.json(),
-            "no help": list(self.helpless),
+            "no help": list(self.useless),
             "no rate": list(self.unrated),
             "largest": self.largest,
             "or more": list(self.open_ended),
@@ -223,7 +230,7 @@ def _spell_for_json(seconds: float) -> float | None:
 
 
 def _list_fields(recipe: Recipe) -> Iterator[str]:
-    """What is mostly taken as usual, and all else that is not; the device is said by the rest of the answer."""
+    """The fields that people look for, and all others that are not as usual; the rest of the answer says the device."""
     for name in dict.fromkeys(("batch", "sequence", "precision", "optimizer", *plain_recipe(recipe))):
         value = getattr(recipe, name)
         if name != "device" and (recipe.quantized or name not in ("double_quantization", "upcast")):
@@ -237,7 +244,9 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
 
     def longer(seconds: float) -> str:
-        return "" if isnan(seconds) else "+" * (seconds > 0) + format_seconds(seconds) if seconds else "none"
+        if isnan(seconds):
+            return ""
+        return f"{'+' if seconds > 0 else ''}{format_seconds(seconds)}" if seconds else "none"
 
     columns = {
         "row": [str(number) for number in range(1, len(rows) + 1)],
@@ -279,7 +288,7 @@ def fits(log: "Log", device: str, memory: float) -> bool:
 
 
 def name_cards(names: Sequence[str], recipe: Recipe) -> str:
-    """Those with the least memory, the others as a number; beside a name that it lacks what the recipe multiplies in."""
+    """The cards with the least memory by name, the others as a number; in parentheses the type of number that a card lacks."""
     halves = "bfloat16" if recipe.precision != "fp16" else "float16"
     wanted = halves if recipe.precision != "fp32" or recipe.quantized else "float32"
     least = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]

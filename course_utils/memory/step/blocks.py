@@ -30,7 +30,7 @@ _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 @dataclass(frozen=True)
 class Stretch:
-    """Of a list of `length` blocks those from `start` on that repeat: `count` times a pattern of `period` blocks."""
+    """The repeating part of a list of `length` blocks: from `start` on, `count` times a pattern of `period` blocks."""
 
     length: int
     start: int
@@ -50,14 +50,14 @@ class Blocks:
 
     @classmethod
     def of(cls, model: nn.Module) -> "Blocks | None":
-        """None where no list of a Transformers model has a pattern that repeats often enough.
+        """The lists of a Transformers model that repeat; None where no pattern repeats often enough.
 
-        Of another's `forward` nobody knows whether it treats equal blocks alike.
+        Whether another model's `forward` treats equal blocks alike is not known.
         """
         stretches = ((name, _stretch_of(model, name)) for name in _lists_of(model))
-        by_list = {name: one for name, one in stretches if one is not None}
-        most = max((one.count for one in by_list.values()), default=0)
-        return cls({name: one for name, one in by_list.items() if one.count == most}) if by_list else None
+        by_list = {name: stretch for name, stretch in stretches if stretch is not None}
+        most = max((stretch.count for stretch in by_list.values()), default=0)
+        return cls({name: stretch for name, stretch in by_list.items() if stretch.count == most}) if by_list else None
 
     @property
     def count(self) -> int:
@@ -67,11 +67,11 @@ class Blocks:
     @property
     def period(self) -> int:
         """Blocks of a pattern, in the list where it is longest."""
-        return max(one.period for one in self.lists.values())
+        return max(stretch.period for stretch in self.lists.values())
 
     def lengths(self, count: int) -> dict[int, int]:
         """How many blocks a list has in the whole model, by how many it has where `count` repetitions stay."""
-        return {one.length - (one.count - count) * one.period: one.length for one in self.lists.values()}
+        return {s.length - (s.count - count) * s.period: s.length for s in self.lists.values()}
 
     def shorten_config(self, config: "PretrainedConfig", count: int) -> None:
         """Set the number of repetitions in a configuration, as far as it has the numbers and lists itself."""
@@ -84,8 +84,8 @@ class Blocks:
         for name, stretch in self.lists.items():
             dropped = stretch.dropped(count)
             blocks = model.get_submodule(name)
-            for one in [*_modules_above(model, name), *_configs_above(model, name)]:
-                _shorten(one, stretch.length, dropped)
+            for owner in [*_modules_above(model, name), *_configs_above(model, name)]:
+                _shorten(owner, stretch.length, dropped)
             for block in blocks[dropped.stop :]:
                 _count_down(block, dropped.stop - dropped.start)
             del blocks[dropped]
@@ -100,7 +100,7 @@ def depth_of(config: "PretrainedConfig") -> int:
 def blocks_in(model: nn.Module) -> int:
     """How many blocks stand in a Transformers model's lists of more than one kind of layer."""
     lists = (model.get_submodule(name) for name in _lists_of(model))
-    return sum(len(one) for one in lists if any(len(list(block.children())) > 1 for block in one))
+    return sum(len(blocks) for blocks in lists if any(len(list(block.children())) > 1 for block in blocks))
 
 
 def _lists_of(model: nn.Module, above: str = "") -> Iterator[str]:
@@ -124,14 +124,14 @@ def _stretch_of(model: nn.Module, name: str) -> Stretch | None:
         for value in vars(config).values()
         if isinstance(value, list | tuple) and len(value) == len(blocks)
     ]
-    kinds = [(make_up(block, shared), *(str(one[place]) for one in lists)) for place, block in enumerate(blocks)]
+    kinds = [(make_up(block, shared), *(str(values[place]) for values in lists)) for place, block in enumerate(blocks)]
     stretches = [
         Stretch(len(kinds), start, period, length // period)
         for period in range(1, len(kinds) // FEWEST + 1)
         for start, length in [_longest_repetition(kinds, period)]
         if length // period >= FEWEST
     ]
-    return max(stretches, key=lambda one: (one.count - 1) * one.period, default=None)
+    return max(stretches, key=lambda stretch: (stretch.count - 1) * stretch.period, default=None)
 
 
 def _longest_repetition(kinds: list, period: int) -> tuple[int, int]:
@@ -158,9 +158,9 @@ def make_up(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) 
         )
         hooks = len(module._forward_hooks), len(module._forward_pre_hooks)
         tensors = [
-            (leaf, one.shape, one.dtype, one.requires_grad, id(one) if shared.get(id(one), 1) > 1 else None)
+            (leaf, t.shape, t.dtype, t.requires_grad, id(t) if shared.get(id(t), 1) > 1 else None)
             for kind in (module.named_parameters, module.named_buffers)
-            for leaf, one in kind(recurse=False)
+            for leaf, t in kind(recurse=False)
         ]
         parts.append((name, type(module), settings, hooks, tuple(tensors)))
     return tuple(parts)

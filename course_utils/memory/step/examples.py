@@ -15,12 +15,13 @@ from course_utils.models import ConvNetConfig
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+Inputs = dict[str, torch.Tensor]
 _MAIN_INPUTS = {"input_ids", "pixel_values", "input_features", "input_values"}
 _PATCHES = 16
 """A side of the picture in patches, for models that take pictures of any size."""
 
 
-def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
+def random_batch(model: nn.Module, recipe: Recipe) -> Inputs:
     """One micro-batch: token ids, a picture an example, both, or sound; of labels what the model is trained on.
 
     A classifier's texts differ in length, so they have a mask. Where a text holds its picture, each row begins with as many image
@@ -66,9 +67,7 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     return inputs | ({"return_loss": True} if "return_loss" in wanted else {})
 
 
-def _make_pictures(
-    config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, wanted: set[str]
-) -> dict[str, torch.Tensor]:
+def _make_pictures(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, wanted: set[str]) -> Inputs:
     if "pixel_values" not in wanted or "input_ids" in wanted and not hasattr(config, "vision_config"):
         return {}
     batch, ones = recipe.batch, partial(torch.ones, dtype=torch.int64)
@@ -105,9 +104,7 @@ def _make_pictures(
     return {"pixel_values": pictures}
 
 
-def _insert_pictures(
-    model: nn.Module, config: "PretrainedConfig", wanted: set[str], inputs: dict
-) -> dict[str, torch.Tensor]:
+def _insert_pictures(model: nn.Module, config: "PretrainedConfig", wanted: set[str], inputs: Inputs) -> Inputs:
     """The ids with the tokens of each row's picture at its beginning; by CLIP's kind of model, which has none, as they are."""
     token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     if token is None:
@@ -131,7 +128,7 @@ def _insert_pictures(
 
 
 def _make_labels(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, name: str) -> torch.Tensor:
-    """By what the model is for: a class for each pixel, a text for each sound, else a class for each example."""
+    """Labels by the model's purpose: a class for each pixel, a text for each sound, else a class for each example."""
     classes = getattr(config, "num_labels", 2)
     if "ForSemanticSegmentation" in name:
         side = getattr(config, "image_size", 224)
@@ -144,7 +141,7 @@ def _make_labels(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, nam
     return torch.rand(recipe.batch) if kind == "regression" else torch.randint(classes, (recipe.batch,))
 
 
-def _make_tokens(config: "PretrainedConfig", recipe: Recipe, name: str, wanted: set[str]) -> dict[str, torch.Tensor]:
+def _make_tokens(config: "PretrainedConfig", recipe: Recipe, name: str, wanted: set[str]) -> Inputs:
     size = (recipe.batch, recipe.sequence)
     text = getattr(config, "text_config", config)
     ids = torch.randint(1, text.vocab_size, size)

@@ -69,7 +69,7 @@ def _forward_by_pieces(
 
 
 def _shift(labels: torch.Tensor) -> torch.Tensor:
-    """Each token is to be told from those before it, as Transformers' own loss has it."""
+    """Labels moved by one place: each token is predicted from those before it, as in Transformers' own loss."""
     return F.pad(labels, (0, 1), value=IGNORED)[..., 1:]
 
 
@@ -81,7 +81,7 @@ def learn_from(model: nn.Module, teacher: nn.Module) -> None:
     plain = model.get_base_model() if hasattr(model, "get_base_model") else model
     plain.teacher = teacher.requires_grad_(False)
     kind = type(plain)  # of a class of its own, so that hooks and adapters find a forward like any other
-    plain.__class__ = type(kind.__name__, (kind,), {"forward": partialmethod(_forward_beside_teacher, kind)})
+    plain.__class__ = type(kind.__name__, (kind,), {"forward": partialmethod(_forward_with_teacher, kind)})
 
 
 def own_state(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -89,9 +89,7 @@ def own_state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if "teacher" not in name.split(".")}
 
 
-def _forward_beside_teacher(
-    self: nn.Module, kind: type, *others, labels: torch.Tensor | None = None, **inputs
-) -> object:
+def _forward_with_teacher(self: nn.Module, kind: type, *others, labels: torch.Tensor | None = None, **inputs) -> object:
     if not self.training:
         return kind.forward(self, *others, labels=labels, **inputs)
     if others or labels is None:

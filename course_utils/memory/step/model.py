@@ -117,7 +117,7 @@ class Source:
 
     def with_config(self, config: "PretrainedConfig") -> "Source":
         """The same kind of model by another configuration."""
-        return _from_config(config, self.name, self.batch)
+        return _from_config(config, self.batch, self.name)
 
     @cached_property
     def repeated(self) -> Blocks | None:
@@ -125,7 +125,7 @@ class Source:
         return self._structure.repeated
 
     @property
-    def whole(self) -> str:
+    def warning_of_slowness(self) -> str:
         """What to say first where all of many blocks are run, for each recipe that is tried; else empty."""
         depth = self._structure.depth
         if self.repeated is not None or depth < FEWEST:
@@ -191,9 +191,9 @@ def source_of(what: ModelLike, batch: Callable | None = None) -> Source:
         return Source(type(what).__name__, lambda: _copy(what), examples, getattr(what, "config", None))
     if isinstance(what, str | Path):
         config = _config_of(what)
-        return _from_config(config, _name_of(config) if Path(what).exists() else models.known_as(str(what)), examples)
+        return _from_config(config, examples, "" if Path(what).exists() else models.known_as(str(what)))
     if isinstance(what, ConvNetConfig) or hasattr(what, "to_dict"):
-        return _from_config(what, _name_of(what), examples)
+        return _from_config(what, examples)
     if callable(what):
         return Source(getattr(what, "__name__", type(what).__name__), what, examples, limit=_positions_made_by(what))
     raise CourseError(
@@ -211,11 +211,8 @@ def _positions_made_by(make: Callable) -> int | None:
         return None
 
 
-def _name_of(config: "PretrainedConfig | ConvNetConfig") -> str:
-    return type(config).__name__.removesuffix("Config")
-
-
-def _from_config(config: "PretrainedConfig | ConvNetConfig", name: str, examples: Callable) -> Source:
+def _from_config(config: "PretrainedConfig | ConvNetConfig", examples: Callable, name: str = "") -> Source:
+    name = name or type(config).__name__.removesuffix("Config")
     return Source(name, lambda: _in_place(models.from_configuration(deepcopy(config))), examples, config, True)
 
 
@@ -241,7 +238,7 @@ def with_head(what: str, kind: str, labels: int | None = None) -> Source:
         config.pad_token_id = 0
     if labels is not None:
         config.num_labels = labels
-    return _from_config(config, made.__name__, random_batch)
+    return _from_config(config, random_batch, made.__name__)
 
 
 def _config_of(what: str | Path) -> "PretrainedConfig | ConvNetConfig":
@@ -251,7 +248,7 @@ def _config_of(what: str | Path) -> "PretrainedConfig | ConvNetConfig":
         path /= "config.json"
     if path.suffix == ".json" or path.is_file():
         return models.from_json(path)
-    near = get_close_matches(path.name, (one.name for one in path.parent.glob("*.json")), 1, cutoff=0.8)
+    near = get_close_matches(path.name, (file.name for file in path.parent.glob("*.json")), 1, cutoff=0.8)
     if near and models.known_as(str(what)) not in models.NAMES:
         raise CourseError(f"There is no file {path}; did you mean {path.with_name(near[0])}?")
     return models.configuration(str(what))

@@ -159,16 +159,16 @@ def _attend(
     value: torch.Tensor,
     mask: torch.Tensor | None = None,
     scaling: float | None = None,
-    **given,
+    **extras,
 ) -> tuple[torch.Tensor, None]:
     """What Transformers calls in place of its own attention, shapes (b, heads, s/ranks, width)."""
     usual = scaling is None or abs(scaling * query.shape[-1] ** 0.5 - 1) < 1e-6
-    unknown = [name for name in ("sliding_window", "softcap", "s_aux") if given.get(name) is not None]
-    if "places" not in given or mask is not None or unknown or not usual:
+    unknown = [name for name in ("sliding_window", "softcap", "s_aux") if extras.get(name) is not None]
+    if "places" not in extras or mask is not None or unknown or not usual:
         raise CourseError(
             f"{type(module).__name__} does more than attend to all tokens before; leave context_parallel out."
         )
     heads = query.shape[1]
     parts = (x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1) for x in (query, key, value))
-    out = RingAttention.apply(*(part.contiguous() for part in parts), given["places"], True)
+    out = RingAttention.apply(*(part.contiguous() for part in parts), extras["places"], True)
     return out.transpose(1, 2).contiguous(), None

@@ -22,6 +22,8 @@ from course_utils.memory.trace.phases import phase
 from course_utils.precision import MasterWeights
 from course_utils.techniques import SavedOnDisk, checkpoint_blocks
 
+Batch = torch.Tensor | tuple | list | dict
+
 
 class Workload:
     """Training of the model that `what` describes, by `recipe`, on random examples: `build`, then `step` again and again.
@@ -30,9 +32,7 @@ class Workload:
     `CourseError` for sequences longer than the model's positions, or its teacher's.
     """
 
-    def __init__(
-        self, what: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset[str] = frozenset()
-    ):
+    def __init__(self, what: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset = frozenset()):
         self.source = source_of(what, batch)
         self.recipe = recipe
         self.idle = idle
@@ -154,7 +154,7 @@ class Workload:
                         gathered = [torch.cat(both) for both in zip(gathered, of_batch, strict=True)]
                     else:
                         rows = max(0, recipe.eval_logits - recipe.eval_batch)
-                        gathered = [one.new_zeros(rows, *one.shape[1:]) for one in of_batch]
+                        gathered = [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in of_batch]
         model.train()
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
@@ -174,10 +174,7 @@ class Workload:
             checkpoint = {name: tensor.clone() for name, tensor in own_state(model).items()}
             model.load_state_dict(checkpoint, strict=self.teacher is None)
 
-    def _forward_and_loss(
-        self, model: nn.Module, batch: torch.Tensor | tuple | list | dict, wants_logits: bool = False
-    ) -> tuple:
-        """What the model returns, and the loss."""
+    def _forward_and_loss(self, model: nn.Module, batch: Batch, wants_logits: bool = False) -> tuple:
         recipe = self.recipe
         if not (recipe.label_smoothing or recipe.trl_loss):
             outputs = call(model, batch)
@@ -310,7 +307,7 @@ def _list_trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
-def call(model: nn.Module, batch: torch.Tensor | tuple | list | dict) -> object:
+def call(model: nn.Module, batch: Batch) -> object:
     """The model on a batch: named inputs, several, or one."""
     if isinstance(batch, dict):
         return model(**batch)
@@ -318,7 +315,7 @@ def call(model: nn.Module, batch: torch.Tensor | tuple | list | dict) -> object:
 
 
 def _checkpoint(model: nn.Module, segments: int | None) -> None:
-    """By Transformers, which knows only single blocks; segments, and other models, by torch's function."""
+    """Checkpoint blocks by Transformers, which knows only single ones; segments, and other models, by torch's function."""
     # The newer of two names for the same thing; Transformers 5.1 knows only the older.
     older = getattr(model, "gradient_checkpointing_enable", None)
     enable = getattr(model, "activation_checkpointing_enable", older)

@@ -62,7 +62,7 @@ class CudaAllocator:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Around all runs; this allocator always keeps its books."""
+        """A context around all runs; this allocator always keeps its books."""
         torch.cuda.synchronize(self.device)
         self._before = torch.cuda.memory_allocated(self.device)
         yield
@@ -83,7 +83,7 @@ class CpuAllocator:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Around all runs: a release is only recorded when its allocation was."""
+        """A context around all runs: a release is only recorded when its allocation was."""
         if torch.autograd._profiler_enabled():  # a second one ends the first, and inside itself the process
             raise CourseError("Another profiler is running, or another measurement; end it before measuring.")
         profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
@@ -143,8 +143,8 @@ class CpuAllocator:
 
     def _operator_at(self, time: int) -> str:
         """The operator at work at `time`, the outermost: the one that Python or autograd called."""
-        at_work = [one for one in self._spans if one[0] <= time <= one[1] and one[3] != _USER_SCOPE]
-        names = (name for _, _, name, _ in sorted(at_work, key=lambda one: one[0]))
+        at_work = [span for span in self._spans if span[0] <= time <= span[1] and span[3] != _USER_SCOPE]
+        names = (name for _, _, name, _ in sorted(at_work, key=lambda span: span[0]))
         return next((name for name in names if not name.startswith(_NO_OPERATORS)), "")
 
 

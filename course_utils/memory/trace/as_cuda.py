@@ -29,7 +29,7 @@ _FLOAT_INPUTS = (
     "l1_loss", "mse_loss", "nll_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "cdist", "dist",
 )  # fmt: skip
 _FLOAT_OUTPUT = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
-"""Likewise, but the kernel reads halves and writes floats: no copy of what goes in."""
+"""CUDA's autocast computes these in float32 too, but the kernel reads halves and writes floats: its input is not copied."""
 _FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
@@ -162,7 +162,7 @@ def _softmax(operator: OpOverloadPacket, x: torch.Tensor, dim: int, dtype: torch
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    """One byte an element is kept, here a mask in the activation's dtype."""
+    """Dropout that keeps a mask, as CUDA's does: of one byte an element there, of the activation's dtype here."""
     return torch.native_dropout(x, p, True)[0] if train and p else x
 
 

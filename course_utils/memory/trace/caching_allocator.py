@@ -49,7 +49,7 @@ class Cache:
         return block
 
     def give(self, block: Block) -> None:
-        """Back to the free ones, joined to its free neighbors."""
+        """Take a block back, joined to its free neighbors."""
         size, segment, start, small = block
         if before := self._ends.get((segment, start)):
             self._drop(before)

@@ -30,14 +30,10 @@ from course_utils.memory.trace.fake import (
 )
 from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter
-from course_utils.memory.trace.phases import bind_step, record_optimizers
+from course_utils.memory.trace.phases import Build, Step, bind_step, record_optimizers
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrap
 
 COMPILED_INSIDE = "A dry run follows PyTorch's own operators, not torch.compile's; leave it out of build and step."
-_READ_AS_ONE = (
-    "a dry run answers every number that is read with 1, so a question such as loss > 0.5 is answered with yes; "
-    "leave the question out, or the optimizer out of what build() returns."
-)
 _ADVICE = {  # by what PyTorch's refusal says
     "DataDependent|DynamicOutput|Cannot access data pointer|numpy": (
         "where that works with real tensors, it needs their values, and a dry run has none: "
@@ -56,14 +52,14 @@ _ADVICE = {  # by what PyTorch's refusal says
 
 
 def dry_run(
-    build: Callable[[], tuple],
-    step: Callable[..., object],
+    build: Build,
+    step: Step,
     device: str = "cpu",
     *,
     ranks: int = 1,
     rank: int = 0,
     timeout: float = 600.0,
-    warm: Callable[..., object] | None = None,
+    prime: Step | None = None,
     watch: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Usage:
     """Memory of the second `step(*build())`, without taking the step: in seconds and megabytes, whatever the model's size.
@@ -72,36 +68,32 @@ def dry_run(
     With `device="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
     are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
     `ranks` the step is that of one `rank` among them, in a process group whose other ranks are pretended. Where a step reads a
-    number that depends on values of floating tensors (`loss.item()`) it gets 1. `warm` creates the optimizer's state in place of
+    number that depends on values of floating tensors (`loss.item()`) it gets 1. `prime` creates the optimizer's state in place of
     a first step, and `watch()` is entered around the second. Raises `CourseError`, naming the line, if a step needs more of
     its values than that, never updates, is not done after `timeout` seconds, or if the model was not built inside.
     """
     if device not in ("cpu", "cuda"):
         raise CourseError(f"device={device!r} is no device; use 'cpu' or 'cuda'.")
-    with ExitStack() as entered:
-        entered.enter_context(_collect_rarely())
-        entered.enter_context(_pretend_ranks(ranks, device, rank))
-        entered.enter_context(fake_tensors(timeout))
-        entered.enter_context(patch("torch.compile", _refuse_to_compile(torch.compile)))
-        if device == "cuda":
-            entered.enter_context(as_on_cuda())
-        entered.enter_context(_explain_refusals())
+    on_gpu = {"device": GPU, "round_to": 512, "look_inside": False} if device == "cuda" else {}
+    with _without_memory(device, ranks, rank, timeout):
         built = build()
         models, optimizers = parts_of(built)
-        _check_parts(models, optimizers, on_gpu=device == "cuda" and warm is None)
-        entered.enter_context(let_masks_have_values())  # build may have been the first to import Transformers
+        _check_parts(models, optimizers, on_gpu=device == "cuda" and prime is None)
         if device == "cuda":
             for optimizer in optimizers:
                 prefer_foreach(optimizer)
-        with record_optimizers() as made:
-            bind_step(warm or step, built)()
-        every = distinct_optimizers([*optimizers, *made])
         tensors = [leaf for leaf in tree_leaves(built) if isinstance(leaf, torch.Tensor)]
-        on_gpu = {"device": GPU, "round_to": 512, "look_inside": False} if device == "cuda" else {}
-        with Meter(models, every, tensors=tensors, **on_gpu) as meter, record_optimizers() as made_again, watch():
-            bind_step(step, built)()
+        with let_masks_have_values():  # once more: build may have been the first to import Transformers
+            with record_optimizers() as made:
+                bind_step(prime or step, built)()
+            every = distinct_optimizers([*optimizers, *made])
+            with Meter(models, every, tensors=tensors, **on_gpu) as meter, record_optimizers() as made_again, watch():
+                bind_step(step, built)()
     if optimizers and not made and not made_again:
-        raise CourseError(f"The step never called its optimizer: {_READ_AS_ONE}")
+        raise CourseError(
+            "The step never called its optimizer: a dry run answers every number that is read with 1, so a question such as "
+            "loss > 0.5 is answered with yes; leave the question out, or the optimizer out of what build() returns."
+        )
     usage = meter.usage()
     if device == "cuda" and usage.events and usage.peak == 0:
         raise CourseError(
@@ -110,18 +102,14 @@ def dry_run(
     return usage
 
 
-def count_operators(
-    build: Callable[[], tuple], step: Callable[..., object], device: str = "cpu"
-) -> tuple[Operator, ...]:
+def count_operators(build: Build, step: Step, device: str = "cpu") -> tuple[Operator, ...]:
     """Every operator call of the second `step(*build())`, in order, as `dry_run` makes them."""
     watch = OperatorWatch(HOST if device == "cuda" else None)
     dry_run(build, step, device, watch=lambda: watch)
     return tuple(watch.operators)
 
 
-def predict_seconds(
-    build: Callable[[], tuple], step: Callable[..., object], machine: Machine, *, device: str = ""
-) -> Prediction:
+def predict_seconds(build: Build, step: Step, machine: Machine, *, device: str = "") -> Prediction:
     """The steady-state step `step(*build())` on `machine`: the sum over its operators of `machine.seconds`.
 
     Nothing is computed and no memory is taken. `device` as for `dry_run`: whose operators these are, by default the machine's
@@ -133,6 +121,20 @@ def predict_seconds(
         raise CourseError(f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate().")
     is_gpu = machine.asynchronous or machine.name in MACHINES
     return Prediction(machine, count_operators(build, step, device or ("cuda" if is_gpu else "cpu")))
+
+
+@contextmanager
+def _without_memory(device: str, ranks: int, rank: int, timeout: float) -> Iterator[None]:
+    """Inside, tensors are fake and lie on `device`, other ranks are pretended, and what PyTorch refuses is explained."""
+    with ExitStack() as entered:
+        entered.enter_context(_collect_rarely())
+        entered.enter_context(_pretend_ranks(ranks, device, rank))
+        entered.enter_context(fake_tensors(timeout))
+        entered.enter_context(patch("torch.compile", _refuse_to_compile(torch.compile)))
+        if device == "cuda":
+            entered.enter_context(as_on_cuda())
+        entered.enter_context(_explain_refusals())
+        yield
 
 
 @contextmanager
@@ -161,13 +163,13 @@ def _pretend_ranks(ranks: int, device: str, rank: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _gather_same(gathered: list, one: object, group: dist.ProcessGroup | None = None) -> None:
-    gathered[:] = [one] * len(gathered)
+def _gather_same(gathered: list, tensor: object, group: dist.ProcessGroup | None = None) -> None:
+    gathered[:] = [tensor] * len(gathered)
 
 
 @contextmanager
 def _collect_rarely() -> Iterator[None]:
-    """Fake tensors make many more Python objects than real ones; collected as often, cycles would cost much and die too soon."""
+    """Collect garbage rarely: fake tensors make many more objects than real ones, and their cycles would die too soon."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 20, 20)
     try:
@@ -197,7 +199,7 @@ def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer
                 "build() returned a model with real weights; make it and its optimizer inside build, with fresh weights "
                 "(of Transformers: AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(…)), not from_pretrained)."
             )
-    if any(isinstance(unwrap(one), torch.optim.LBFGS) for one in optimizers):
+    if any(isinstance(unwrap(optimizer), torch.optim.LBFGS) for optimizer in optimizers):
         raise CourseError("How often LBFGS calls its closure depends on the loss, whose value a dry run has not.")
     parameters = [parameter for model in models for parameter in model.parameters()]
     # FSDP2 leaves shards on the host.

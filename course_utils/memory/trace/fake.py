@@ -41,7 +41,7 @@ _FAULTS = (_aten.isnan.default, _aten.isinf.default)
 _LOSSES = (_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default)
 SAME_QUESTION = 5000
 """How often one line may ask for a value that nobody knows, before it is taken for a loop that waits for another answer."""
-_WHOLE, _FLOATING = 2**20, 2**10
+_MOST_WHOLE, _MOST_FLOATING = 2**20, 2**10
 """Elements up to which values are kept: of whole numbers and truths, and of floating numbers."""
 _ROOMS = [Path(__file__).parents[2] / room for room in ("memory", "cli")]
 _LIBRARIES = (Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix), *_ROOMS)
@@ -103,10 +103,10 @@ def _let_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]:
     """
     swap = torch.utils.swap_tensors
 
-    def swap_forgotten(one: torch.Tensor, other: torch.Tensor) -> None:
+    def swap_forgotten(first: torch.Tensor, second: torch.Tensor) -> None:
         mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
-        answers.forget(one, other)
-        swap(one, other)
+        answers.forget(first, second)
+        swap(first, second)
 
     with patch.object(torch.utils, "swap_tensors", swap_forgotten):
         yield
@@ -123,7 +123,7 @@ def _deep_copy(self: torch.Tensor, memo: dict) -> torch.Tensor:
 
 
 class Answers(TorchDispatchMode):
-    """Beside each small fake tensor of whole numbers keeps its values, and so can answer questions about them truly.
+    """Keeps the values of small fake tensors of whole numbers, and so answers questions about them truly.
 
     Masks, ids, lengths and what follows from them are such. A question for any other number (`loss.item()`) is answered
     with 1 of its dtype; only a `GradScaler`, which asks how many gradients were infinite, gets 0. Raises `CourseError`
@@ -143,9 +143,7 @@ class Answers(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
-    ):
+    def __torch_dispatch__(self, func: OpOverload, types: Collection, args: tuple = (), kwargs: dict | None = None):
         kwargs = kwargs or {}
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
@@ -162,19 +160,19 @@ class Answers(TorchDispatchMode):
         if real is not None:
             return self._with_values(func, args, kwargs, real)
         if func in _FAULTS:
-            return self._deny_faults(func(*args, **kwargs))
+            return self._answer_no_faults(func(*args, **kwargs))
         self._note_overwritten(func, args)
         if func is _aten.index.Tensor:
             args = args[0], self._without_masks(args[1])
         if func is _aten._ctc_loss.Tensor and (lengths := self._value(args[3])) is not None:
-            return _find_ways(args[0], lengths)
+            return _ctc_loss(args[0], lengths)
         if func is _aten._ctc_loss_backward.Tensor:  # torch's own fake lies on the host
             return torch.empty_like(args[1])
         if func is _aten._grouped_mm.default:
             return _multiply_groups(func, args, kwargs)
         return _as_large_as_real(func, args, kwargs, func(*args, **kwargs))
 
-    def _deny_faults(self, answer: torch.Tensor) -> torch.Tensor:
+    def _answer_no_faults(self, answer: torch.Tensor) -> torch.Tensor:
         """A loop that guards itself against NaN and infinity is predicted without them."""
         if _is_small(answer):
             with unset_fake_temporarily():
@@ -241,7 +239,7 @@ class Answers(TorchDispatchMode):
         return isinstance(leaf, torch.Tensor) and (not _is_small(leaf) or self._value(leaf) is None)
 
     def _without_masks(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Each mask of known truths as the lists of places, one for each of its dimensions, that it stands for."""
+        """The indices with each mask whose values are known replaced by the places that it chooses, a list for each dimension."""
         lists: list[torch.Tensor | None] = []
         for index in indices:
             value = None if index is None or index.dtype is not torch.bool else self._value(index)
@@ -256,8 +254,8 @@ class Answers(TorchDispatchMode):
     def _with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple) -> object:
         try:
             answer = func(*args, **kwargs)
-            tensors = (one for one in tree_leaves(answer) if isinstance(one, torch.Tensor))
-            wanted = written_places(func) or any(_is_small(one) for one in tensors)
+            tensors = (tensor for tensor in tree_leaves(answer) if isinstance(tensor, torch.Tensor))
+            wanted = written_places(func) or any(_is_small(tensor) for tensor in tensors)
         except (DynamicOutputShapeException, DataDependentOutputException):
             answer, wanted = None, True  # a shape that depends on values, which are known
         if not wanted:
@@ -266,8 +264,8 @@ class Answers(TorchDispatchMode):
             real = func(*originals[0], **originals[1])
         if answer is None:
             # A real tensor knows the host alone.
-            place = next(device_of(one) for one in tree_leaves((args, kwargs)) if isinstance(one, FakeTensor))
-            answer = tree_map_only(torch.Tensor, lambda one: self._mode.from_tensor(one).to(place), real)
+            place = next(device_of(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, FakeTensor))
+            answer = tree_map_only(torch.Tensor, lambda tensor: self._mode.from_tensor(tensor).to(place), real)
         for fake, value in zip(tree_leaves(answer), tree_leaves(real), strict=True):
             if isinstance(fake, FakeTensor) and _is_small(value):
                 self._values[fake] = value
@@ -280,7 +278,7 @@ def device_of(tensor: torch.Tensor) -> torch.device:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    most = _FLOATING if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _WHOLE
+    most = _MOST_FLOATING if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _MOST_WHOLE
     return tensor.numel() <= most and device_of(tensor).type != "meta"
 
 
@@ -293,8 +291,8 @@ def _multiply_groups(func: OpOverload, args: tuple, kwargs: dict) -> torch.Tenso
     return torch.empty_strided(answer.shape, answer.stride(), dtype=args[0].dtype, device=args[0].device)
 
 
-def _find_ways(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What CTC's loss returns: a number an example, and a table of frames by twice the longest label; it has no fake."""
+def _ctc_loss(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """CTC's loss, which has no fake kernel: a number an example, and a table of frames by twice the longest label."""
     with unset_fake_temporarily():
         longest = int(lengths.max())
     frames, examples, _ = log_probabilities.shape
@@ -310,14 +308,14 @@ def _as_large_as_real(func: OpOverload, args: tuple, kwargs: dict, answer: objec
     if func in _LOSSES and args[0].device == torch.device("cpu") and answer.dim() == 0:
         return answer.new_empty(max(args[0].numel(), args[1].numel())).as_strided((), ())
     if func is _aten.native_layer_norm.default and args[2] is not None and args[2].dtype != args[0].dtype:
-        return answer[0], *(one.to(args[2].dtype) for one in answer[1:])
+        return answer[0], *(statistic.to(args[2].dtype) for statistic in answer[1:])
     if func is _aten.mkldnn_rnn_layer.default and (footprint := try_out(func, args, kwargs)):
         return *answer[:3], answer[3].new_empty(footprint.returned[3])
     return answer
 
 
 def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """Of `frames` and their lines, the innermost first: the caller's own line, and the module within it.
+    """The caller's own line, and the module within it, from `frames` and their lines, the innermost first.
 
     A command has no caller's line; there it is the module alone.
     """

@@ -167,7 +167,7 @@ class Log:
 
     @classmethod
     def of(cls, usage: "Usage") -> "Log":
-        """What a meter saw. Deaths that follow one another are put in the order of the births, which nobody can tell apart."""
+        """The log of what a meter saw. Deaths that follow one another are sorted by birth: their own order is accidental."""
         rows = [(p.bytes, ("", p.kind, p.module, p.operator)) for p in usage.pieces if p.was_there]
         dying: list[tuple[int, int, Label]] = []
         for change, index, phase in usage.events:
@@ -188,7 +188,7 @@ class Log:
 
     @cached_property
     def plain(self) -> "Log":
-        """Without the scratch space of libraries (oneDNN, LAPACK), which comes and goes by rules of its own."""
+        """The log without the scratch space of libraries (oneDNN, LAPACK), which comes and goes by rules of its own."""
         places = self.plain_places
         if len(places) == len(self.labels):
             return self
@@ -196,16 +196,16 @@ class Log:
 
     @property
     def plain_places(self) -> list[int]:
-        """Which of the events those are."""
+        """The places of the events that are not scratch space."""
         return [place for place, label in enumerate(self.labels) if not label[3].startswith("inside aten.")]
 
     def with_event(self, place: int, size: int, label: Label) -> "Log":
-        """With one event more, before the one at `place`."""
+        """The log with one event more, before the one at `place`."""
         labels = (*self.labels[:place], label, *self.labels[place:])
         return Log(np.insert(self.changes, place, size), labels, self.grain)
 
     def with_micro_batches(self, more: int) -> "Log":
-        """Of two micro-batches, with the inputs of `more` others, which go through the step as the second does."""
+        """The log of two micro-batches with the inputs of `more` others, which go through the step as the second does."""
         inputs = self.by_kind(self.before_step - 1)["inputs"] // 2
         return self.with_event(0, inputs * more, ("", "inputs", "", ""))
 
@@ -231,7 +231,7 @@ class Log:
 
     @cached_property
     def reserved(self) -> int:
-        """Bytes that CUDA's caching allocator takes from the device for it."""
+        """Bytes that CUDA's caching allocator takes from the device for this step."""
         names = {label: sign(label)[1:] for label in set(self.labels)}
         pieces = (names[label] for label in self.labels)
         return reserved(list(zip(self.changes.tolist(), pieces, strict=True)), self.before_step)
@@ -269,6 +269,6 @@ def sign(label: Label) -> Label:
 
 
 def block_of(module: str) -> tuple[str, str]:
-    """Of a module within a block the list of blocks, such as `layers.*`, and the block's number; else itself, and no number."""
+    """The list of blocks that a module is in, such as `layers.*`, and the block's number; else the module and no number."""
     number = _BLOCK.search(module)
     return (f"{module[: number.start()]}.*", number[2]) if number else (module, "")

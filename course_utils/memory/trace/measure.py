@@ -17,7 +17,7 @@ from course_utils.errors import CourseError
 from course_utils.memory.trace.allocator import allocator_of
 from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter, device_of_models
-from course_utils.memory.trace.phases import announce_phases, bind_step, record_optimizers
+from course_utils.memory.trace.phases import Build, Step, announce_phases, bind_step, record_optimizers
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, trains, unwrap
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
@@ -71,7 +71,7 @@ class Measurement:
         return "\n".join([*lines, total, *seconds])
 
 
-def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, timed: int = 1) -> Measurement:
+def measure(build: Build | tuple, step: Step, *, timed: int = 1) -> Measurement:
     """Measure the memory and the time of `step(*build())`, called as `dry_run` is.
 
     `build` returns a tuple with the model or models, the optimizers, and what else the step takes; or it is such a tuple, of
@@ -94,7 +94,7 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
         models, optimizers = parts_of(built)
         if not any(True for model in models for _ in model.parameters()):
             raise CourseError("measure(build, step) needs a model with parameters among what build() returns.")
-        if not all(any(trains(unwrap(one), model) for model in models) for one in optimizers):
+        if not all(any(trains(unwrap(optimizer), model) for model in models) for optimizer in optimizers):
             raise CourseError("The optimizer trains no parameter of this model; build it from this model's parameters.")
         device = device_of_models(models)
         for model in models:  # before anything is recorded: what was allocated earlier is no part of the record
@@ -106,7 +106,7 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
         with record_optimizers() as made:
             step_again()
         distinct = distinct_optimizers([*optimizers, *made])
-        every = [one for one in distinct if any(trains(one, model) for model in models)]
+        every = [optimizer for optimizer in distinct if any(trains(optimizer, model) for model in models)]
         with allocator.measured(), announce_phases(allocator.begin_phase, models, every):
             step_again()
     # The meter apart from the allocator: the one tries operators out by the other's way of recording.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -30,7 +31,7 @@ from course_utils.memory.trace.phases import observe_phases
 from course_utils.memory.trace.scratch import may_hide, peak_inside
 from course_utils.memory.trace.state import unwrap
 
-_BORN_FOR = {"forward": "activations", "backward": "backward temporaries", "update": "optimizer temporaries"}
+_KIND_BY_WORK = {"forward": "activations", "backward": "backward temporaries", "update": "optimizer temporaries"}
 _aten = torch.ops.aten
 _STRIDED = torch.strided
 _RESIZE = _aten.resize_.default
@@ -38,7 +39,7 @@ _ADDS = (_aten.add.Tensor, _aten.index_put.default, _aten.scatter.src, _aten.sca
 _IN_PLACE_UNWATCHED = set(map(id, _ADDS))  # hashing an operator takes longer than all else here
 _TRAITS: dict[int, tuple[bool, bool, bool]] = {}  # by `id` too: operators are never given back
 _LASTING = ("gradients", "parameters", "optimizer state")
-_NOT_LOOSE = dict.fromkeys(("_parameters", "_buffers", "_modules"))
+_SEEN_OTHERWISE = dict.fromkeys(("_parameters", "_buffers", "_modules"))
 _COLLECTIVE = ("c10d", "_c10d_functional", "fsdp")
 
 
@@ -69,7 +70,7 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.models = [model] if isinstance(model, nn.Module) else list(model)
         several = [] if optimizer is None else optimizer if isinstance(optimizer, list | tuple) else [optimizer]
-        self.optimizers = [unwrap(one) for one in several]
+        self.optimizers = [unwrap(optimizer) for optimizer in several]
         self._tensors = list(tensors)
         self.device = device or device_of_models(self.models)
         self._look_inside = look_inside and self.device == HOST
@@ -77,7 +78,7 @@ class Meter(TorchDispatchMode):
         self._pieces: list[_LivePiece] = []
         self._events: list[tuple[int, int, str]] = []  # (change in bytes, place of the piece, phase)
         self._alive: dict[int, tuple[int, weakref.ref]] = {}  # by the address of the storage: the place of its piece
-        self._added_in_place: tuple[int, int, int] | None = None
+        self._addition: _Addition | None = None
         self._modules: list[str] = []
         self._nodes_made: list[tuple[int, str]] = []  # (autograd's sequence number, module at work from then on)
         self._marks: list[str] = []
@@ -129,9 +130,7 @@ class Meter(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
-    ):
+    def __torch_dispatch__(self, func: OpOverload, types: Collection, args: tuple = (), kwargs: dict | None = None):
         if func is ASKS_DEVICE and type(args[0]) is FakeTensor:
             return args[0].fake_device
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
@@ -170,7 +169,7 @@ class Meter(TorchDispatchMode):
                     piece.kind = "communication"
 
     def _update_phase(self) -> None:
-        """What PyTorch is doing just now, whatever the marks say; a new phase is logged."""
+        """Note what PyTorch is doing just now, and log the phase if it is a new one; marks name phases, whatever PyTorch does."""
         if self._updating:
             self._work = "update"
         elif torch._C._current_graph_task_id() != -1:
@@ -232,7 +231,7 @@ class Meter(TorchDispatchMode):
                 self._note_in_place(place, operator, args)
 
     def _log_birth(self, piece: "_LivePiece", storage: torch.UntypedStorage | None = None) -> int:
-        """Log a birth; gives the piece's place, and waits for the end of its storage."""
+        """Log a birth and watch for the death of its storage; returns the piece's place."""
         place = len(self._pieces)
         self._pieces.append(piece)
         if piece.bytes_before is None:
@@ -246,12 +245,13 @@ class Meter(TorchDispatchMode):
         if current is not reference:  # an address may already have a new tenant
             return
         del self._alive[address]
-        if self._added_in_place and self._added_in_place[::2] == (place, len(self._events)):
-            new = self._added_in_place[1]  # it turns out to be the old piece in other hands
-            self._events.pop()
-            address, reference = next((a, r) for a, (i, r) in reversed(self._alive.items()) if i == new)
+        addition = self._addition
+        if addition is not None and (addition.old, addition.events) == (place, len(self._events)):
+            self._events.pop()  # the new piece turns out to be the old one in other hands
+            births = reversed(self._alive.items())
+            address, reference = next((at, reference) for at, (new, reference) in births if new == addition.new)
             self._alive[address] = place, reference
-            self._added_in_place = None
+            self._addition = None
         else:
             self._events.append((-self._pieces[place].bytes, place, self._phase))
 
@@ -272,7 +272,7 @@ class Meter(TorchDispatchMode):
         by_engine = (before.module, before.node) != (after.module, after.node)
         as_large = before.bytes == after.bytes == args[0].nbytes
         if as_large and (operator is not _aten.add.Tensor or by_engine):
-            self._added_in_place = old, new, len(self._events)
+            self._addition = _Addition(old, new, len(self._events))
 
     def _resize(self, place: int, storage: torch.UntypedStorage) -> None:
         piece, size = self._pieces[place], storage.nbytes()
@@ -282,7 +282,7 @@ class Meter(TorchDispatchMode):
     def _kind_of_birth(self) -> str:
         # Autograd runs without recording, so recording inside it is a forward pass run again.
         again = self._work == "backward" and torch.is_grad_enabled()
-        return "recomputed" if again else _BORN_FOR[self._work]
+        return "recomputed" if again else _KIND_BY_WORK[self._work]
 
     def _place_now(self) -> tuple[str, int | None]:
         """The module at work; in backward the node that is differentiated, whose module is looked up in the end."""
@@ -308,7 +308,7 @@ class Meter(TorchDispatchMode):
         for name, buffer in self._iterate_named("named_buffers"):
             self._set_kind("buffers", [buffer], "", name.rpartition(".")[0])
         for name, module in self._iterate_named("named_modules"):
-            self._set_kind("buffers", _tensors_in({**vars(module), **_NOT_LOOSE}), "", name)
+            self._set_kind("buffers", _tensors_in({**vars(module), **_SEEN_OTHERWISE}), "", name)
             for parameter in module.parameters(recurse=False):  # as statistics of quantized weights
                 self._set_kind("buffers", _tensors_in(vars(parameter)), "", name)
         self._set_kind_of_state()
@@ -344,8 +344,8 @@ class Meter(TorchDispatchMode):
         modules = {id(p): name.rpartition(".")[0] for name, p in self._iterate_named("named_parameters")}
         for optimizer in self.optimizers:
             inner = getattr(optimizer, "optim", None)  # ZeroRedundancyOptimizer keeps its part in one of its own
-            for one in (optimizer, inner):
-                for parameter, state in one.state.items() if isinstance(one, torch.optim.Optimizer) else ():
+            for holder in (optimizer, inner):
+                for parameter, state in holder.state.items() if isinstance(holder, torch.optim.Optimizer) else ():
                     tensors = (value for value in tree_iter(state) if isinstance(value, torch.Tensor))
                     self._set_kind("optimizer state", tensors, module=modules.get(id(parameter), ""))
 
@@ -378,6 +378,14 @@ class Meter(TorchDispatchMode):
             yield
         finally:
             self._marks.pop()
+
+
+class _Addition(NamedTuple):
+    """A sum perhaps in place: the `new` piece is the `old` one, if that dies after just so many `events`."""
+
+    old: int
+    new: int
+    events: int
 
 
 @dataclass(slots=True)
@@ -429,6 +437,6 @@ def _tensors_in(things: object, depth: int = 3) -> Iterator[torch.Tensor]:
 
 
 def device_of_models(models: list[nn.Module]) -> torch.device:
-    """Where the models are: another device than the host's, where any of their tensors is on one."""
+    """The device of the models: another than the host, if any of their tensors is on one."""
     devices = {tensor.device for model in models for tensor in (*model.parameters(), *model.buffers())}
     return next((device for device in devices if device != HOST), HOST)

@@ -13,6 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
+Build, Step = Callable[[], tuple], Callable[..., object]
+"""`build()` makes a step's arguments: models, optimizers, and what else it takes; `step(*build())` is a training step."""
 Observer = Callable[[str], AbstractContextManager]
 _observers: list[Observer] = []
 
@@ -82,7 +84,7 @@ def announce_phases(
         yield
 
 
-def bind_step(step: Callable[..., object], built: tuple) -> Callable[[], object]:
+def bind_step(step: Step, built: tuple) -> Callable[[], object]:
     """`step` on the things in `built`; one that takes no arguments knows them already.
 
     Raises `CourseError` for one that takes another number of them.

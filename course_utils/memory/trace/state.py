@@ -66,10 +66,8 @@ def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
     """
     plain = unwrap(optimizer)
     parameters = [p for group in plain.param_groups for p in group["params"]]
-    states = ((index, plain.state.get(parameter, {})) for index, parameter in enumerate(parameters))
-    return StateSize(
-        tuple(e for index, state in states for kind, value in state.items() for e in _walk(index, kind, value))
-    )
+    states = ((i, plain.state.get(parameter, {})) for i, parameter in enumerate(parameters))
+    return StateSize(tuple(e for i, state in states for kind, value in state.items() for e in _walk(i, kind, value)))
 
 
 def unwrap(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer | None:
@@ -93,8 +91,8 @@ def parts_of(built: object) -> tuple[list[nn.Module], list[torch.optim.Optimizer
 
 
 def distinct_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
-    """Each once, without Accelerate's wrapper."""
-    return list({id(one): one for one in map(unwrap, optimizers)}.values())
+    """The optimizers without Accelerate's wrapper, each once."""
+    return list({id(optimizer): optimizer for optimizer in map(unwrap, optimizers)}.values())
 
 
 def trains(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:

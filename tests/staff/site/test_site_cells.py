@@ -18,7 +18,7 @@ from course_staff.site.cells import (
 )
 from course_utils.cli import plan as command_line
 from course_utils.hardware import MACHINES
-from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.verdict import FITS, Need, needs
 from course_utils.memory.step.model import source_of
 
@@ -36,7 +36,7 @@ def drawn(count: int) -> list[tuple]:
 
 def check(model, method, batch, sequence) -> None:
     """The planner's own trial of this very step, by no formula."""
-    log = attempt(source_of(model), method.recipe(batch, sequence), traffic=False).log
+    log = try_recipe(source_of(model), method.recipe(batch, sequence), traffic=False).log
     assert need_of(model, method, batch, sequence) == needs(log, "cuda"), (model, method.name, batch, sequence)
 
 

@@ -13,15 +13,15 @@ from course_utils.memory.step.recipe import Recipe, flag_of
 
 AT_LEAST, UNKNOWN = "at least", "unknown"
 _NO_FILE = f"{UNKNOWN}: no file says"
-_OF_ADAPTERS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
-_TAKEN_APART = ("attention", "eval_batch", "lora", *_OF_ADAPTERS)
-_HERE = ("zero_stage", "offload", "ranks")  # fields that more than one file can set
+_ADAPTER_FIELDS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
+_READ_BY_HAND = ("attention", "eval_batch", "lora", *_ADAPTER_FIELDS)
+_IN_SEVERAL_FILES = ("zero_stage", "offload", "ranks")  # fields that more than one file can set
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
 
 
 @dataclass(frozen=True)
 class PublishedFacts:
-    """What settings need to know of a model, of which `dtype` is that of its published weights."""
+    """The facts about a model on which settings depend; `dtype` is that of its published weights."""
 
     family: str | None = None
     dtype: str | None = None
@@ -57,7 +57,7 @@ class Reading:
             if value is not None and value.value is None:  # max_length: null
                 self.unmodeled[name] = f"{UNKNOWN}: {key} ({value.where}) has no bound; say it with {flag_of(name)}"
             elif value is not None:
-                self._put(name, _convert(name, key, value), value.where)
+                self._put(name, _CONVERTERS[type(getattr(Recipe, name))](key, value), value.where)
         if self.tool.loop:
             if "sequence" not in self.fields:
                 self.unmodeled.setdefault("sequence", f"{_NO_FILE} how long texts are; say it with --sequence")
@@ -82,7 +82,7 @@ class Reading:
         return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
 
     def over(self, flags: dict[str, object]) -> "Reading":
-        """The same with the fields that a command's flags say, which win; what was unknown of such a field is then known."""
+        """The reading with a command's flags, which win over files; a field that a flag says is no longer unknown."""
         changed, fields = copy(self), {**self.fields, **flags}
         changed.provenance = self.provenance | {name: flag_of(name) for name in flags if self.provenance}
         where = changed.provenance.get("zero_stage")
@@ -92,7 +92,7 @@ class Reading:
         if fields.get("zero_stage") and "ranks" not in fields:
             raise CourseError(f"{where} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
         if not fields.get("lora"):
-            fields = {name: value for name, value in fields.items() if name not in _OF_ADAPTERS or name in flags}
+            fields = {name: value for name, value in fields.items() if name not in _ADAPTER_FIELDS or name in flags}
         changed.fields, changed.unmodeled = fields, {k: why for k, why in self.unmodeled.items() if k not in flags}
         return changed
 
@@ -300,9 +300,9 @@ def _write(value: object) -> str:
 
 def _plain_keys() -> dict[str, str]:
     """The fields that are a key of Trainer's or TRL's and no more, with the key."""
-    keys = {one.name: one.metadata.get("keys", {}) for one in fields(Recipe)}
-    keys = {name: one.get("trainer") or one.get("trl") for name, one in keys.items() if name not in _TAKEN_APART}
-    return {name: key for name, key in keys.items() if key} | {name: name for name in _HERE}
+    by_tool = {field.name: field.metadata["keys"] for field in fields(Recipe) if field.name not in _READ_BY_HAND}
+    keys = {name: tools.get("trainer") or tools.get("trl") for name, tools in by_tool.items()}
+    return {name: key for name, key in keys.items() if key} | {name: name for name in _IN_SEVERAL_FILES}
 
 
 def _task_of_class(kind: str) -> str:
@@ -310,14 +310,6 @@ def _task_of_class(kind: str) -> str:
     for old, new in (("LMHeadModel", "ForCausalLM"), ("ForConditionalGeneration", "ForSeq2SeqLM")):
         kind = kind.replace(old, new)
     return kind.partition("For")[2]
-
-
-def _convert(name: str, key: str, value: Value) -> object:
-    """A value as the field `name` has it, by the type of the field's default."""
-    kind = type(getattr(Recipe, name))
-    if kind is bool:
-        return _switch(key, value)
-    return _count(key, value) if kind is int else float(_number(key, value))
 
 
 def _count(key: str, value: Value) -> int:
@@ -352,3 +344,6 @@ def _names(key: str, value: Value) -> tuple[str, ...]:
     if not (isinstance(names, list) and names and all(isinstance(name, str) and name for name in names)):
         raise CourseError(f"{value.where}: {key} must be names, not {value.value!r}.")
     return tuple(names)
+
+
+_CONVERTERS = {bool: _switch, int: _count, float: _number}  # by the type of a field's default

@@ -95,7 +95,7 @@ def _ask(name: str, otherwise: str) -> str:
 
 
 def describe(name: str) -> PublishedFacts:
-    """What settings need to know of a model that `find_model` found; nothing where it is no configuration."""
+    """The published facts about a model that `find_model` found; none where it is no configuration."""
     path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     if path.suffix == ".json" and path.is_file():
         try:
@@ -103,8 +103,8 @@ def describe(name: str) -> PublishedFacts:
             inner = config.get("text_config") or {}
             architecture = next(iter(config.get("architectures") or []), None)
             method = (config.get("quantization_config") or {}).get("quant_method")
-            dtypes = [one.get(key) for one in (config, inner) for key in ("dtype", "torch_dtype")]
-            dtype = next((str(one) for one in dtypes if one), "float32")
+            dtypes = [part.get(key) for part in (config, inner) for key in ("dtype", "torch_dtype")]
+            dtype = next((str(name) for name in dtypes if name), "float32")
             return PublishedFacts(config.get("model_type"), dtype, method, architecture)
         except (OSError, ValueError, AttributeError):
             return PublishedFacts()  # its own reader says what is wrong

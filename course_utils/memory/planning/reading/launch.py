@@ -25,7 +25,7 @@ _AS_MODULE = {"torch.distributed.run": ["torchrun"], "accelerate.commands.launch
 
 
 def read_launch(words: list[str]) -> tuple[str, Settings, str, Settings, list[str]]:
-    """Of a launch line the launcher, its flags, the target that it runs, and the target's arguments and files.
+    """A launch line taken apart: the launcher, its flags, the target that it runs, and the target's arguments and files.
 
     Such a line is `accelerate launch --num_processes 2 sft.py --bf16 true`; raises `CourseError` for another.
     """

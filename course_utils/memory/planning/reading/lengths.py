@@ -34,7 +34,7 @@ def lengths_of(path: Path) -> list[int]:
 
 
 def describe_lengths(lengths: list[int]) -> str:
-    """How they are spread, and what is planned for."""
+    """A sentence on how lengths are spread, and which is planned for."""
     lengths = sorted(lengths)
     half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
     spread = f"{half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most"

@@ -32,7 +32,7 @@ _NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
 
 
 def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int | None = None) -> Reading:
-    """What `course plan` is asked about: `words` are a model and files in any order, `launch` is the line after `--`.
+    """Read what `course plan` is asked about: `words` are a model and files in any order, `launch` is the line after `--`.
 
     A later file counts before an earlier one, and the launch line before all; `ranks` is what a flag says of them, since other
     values depend on it. No script is run and no pickle opened. Raises `CourseError` for what is none of these, and for a file
@@ -62,7 +62,7 @@ def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int |
             f"Which model is it? {why}; name it first: course plan llama-3.1-8b {' '.join(words)} --memory 24GB."
         )
     tools = [tool for tool, _ in parts]
-    tool = next((one for one in tools if one.loop), tools[0] if tools else None)
+    tool = next((tool for tool in tools if tool.loop), tools[0] if tools else None)
     if tool is None:
         return Reading(model)
     result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else named.where})
@@ -79,10 +79,10 @@ def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
     return {key: value for tool, settings in merged.values() for key, value in tool.translate(settings).items()}
 
 
-def _read_file(path: Path, problems: dict[str, str], given: Settings | None = None) -> tuple[Tool, Settings]:
+def _read_file(path: Path, problems: dict[str, str], launch_arguments: Settings | None = None) -> tuple[Tool, Settings]:
     require_file(path)
     if path.suffix.lower() == ".py":
-        return _read_script(path, problems, given or {})
+        return _read_script(path, problems, launch_arguments or {})
     for number, line in enumerate(text_of(path).splitlines(), 1):
         if line.lower().startswith("# no setting:"):
             left_out = line.partition(":")[2].strip()
@@ -118,9 +118,9 @@ def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
             raise CourseError(f"{value.where}: {tool.name} has no key {key!r}; did you mean {near[0]}?")
 
 
-def _read_script(path: Path, problems: dict[str, str], given: Settings) -> tuple[Tool, Settings]:
-    """What a script says; `given` is what its launch line hands over, of which its own parser takes what it knows."""
-    script = read_script(path, given)
+def _read_script(path: Path, problems: dict[str, str], launch_arguments: Settings) -> tuple[Tool, Settings]:
+    """The settings of a script; its own parser takes what it knows of the `launch_arguments`."""
+    script = read_script(path, launch_arguments)
     is_trl = any(name.startswith("SFT") for name in script.names)
     takes_flags = bool(script.names & {"HfArgumentParser", "TrlParser"})
     if not (takes_flags or script.names & {*_ARGUMENTS, *_TRAINERS}):
@@ -153,7 +153,7 @@ def _read_script(path: Path, problems: dict[str, str], given: Settings) -> tuple
     if is_trl and any(function.endswith("from_pretrained") for function in _list_loaders(script)):
         tool = replace(tool, defaults={**tool.defaults, "dtype": "auto"})  # Transformers' own, not TRL's
     if takes_flags or not script.options:
-        return tool, settings | given
+        return tool, settings | launch_arguments
     return tool, settings
 
 
@@ -163,7 +163,6 @@ def _note_computed(call: Settings, problems: dict[str, str]) -> None:
 
 
 def _list_loaders(script: Script) -> list[str]:
-    """The functions by which a script loads a model."""
     ends = (".from_pretrained", ".from_config")
     return [name for name in script.calls if name.endswith(ends) and not any(no in name for no in _NO_MODELS)]
 

@@ -94,11 +94,11 @@ class Script:
 _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
-def read_script(path: Path, given: Settings | None = None) -> Script:
+def read_script(path: Path, launch_arguments: Settings | None = None) -> Script:
     """A script by its syntax tree; it is not run.
 
     A value counts where it is written down, also by the name of a constant, as the sum or product of two numbers, or as an option
-    of an `argparse` parser, which is what is `given` for it or else its default; anything else is `Computed`. Raises
+    of an `argparse` parser, as the `launch_arguments` set it or else by its default; anything else is `Computed`. Raises
     `CourseError` where it is no Python.
     """
     try:
@@ -106,23 +106,23 @@ def read_script(path: Path, given: Settings | None = None) -> Script:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f" (line {error.lineno})" if getattr(error, "lineno", None) else ""
         raise CourseError(f"{path} is no Python that can be read{line}.") from None
-    reader = _ScriptReader(path.name, list(ast.walk(tree)), given or {})
+    reader = _ScriptReader(path.name, list(ast.walk(tree)), launch_arguments or {})
     calls: dict[str, list[Settings]] = {}
-    for node in sorted((one for one in reader.nodes if isinstance(one, ast.Call)), key=lambda one: one.lineno):
+    for node in sorted((node for node in reader.nodes if isinstance(node, ast.Call)), key=lambda node: node.lineno):
         calls.setdefault(ast.unparse(node.func), []).append(reader.read_arguments(node))
     names = {getattr(node, "id", getattr(node, "attr", "")) for node in reader.nodes}
     return Script(calls, frozenset(names), frozenset(reader.options))
 
 
 class _ScriptReader:
-    """What is known of a script's values: its constants, and the `options` of its parsers with what is `given` for them."""
+    """The values that a script writes down: its constants, and the `options` of its parsers as its launch line sets them."""
 
-    def __init__(self, file: str, nodes: list[ast.AST], given: Settings):
-        self.file, self.nodes, self.given = file, nodes, given
+    def __init__(self, file: str, nodes: list[ast.AST], launch_arguments: Settings):
+        self.file, self.nodes, self.launch_arguments = file, nodes, launch_arguments
         assigned = []
         for node in nodes:
             if isinstance(node, ast.Assign):
-                assigned += [(one.id, node.value) for one in node.targets if isinstance(one, ast.Name)]
+                assigned += [(target.id, node.value) for target in node.targets if isinstance(target, ast.Name)]
         stores = [node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
         stores += [node.arg for node in nodes if isinstance(node, ast.arg)]
         self.constants = {name: value for name, value in assigned if stores.count(name) == 1}
@@ -131,12 +131,12 @@ class _ScriptReader:
         self.parsers = {name for name, function in called if function.endswith(".parse_args")}
 
     def read_arguments(self, call: ast.Call) -> Settings:
-        """By place or name; `**` is what is handed over by it, and `()` says where the call stands."""
-        arguments = {str(place): self.read(one) for place, one in enumerate(call.args)}
+        """The arguments of a call by place or name; `**` is what is handed over by it, and `()` says where the call stands."""
+        arguments = {str(place): self.read(argument) for place, argument in enumerate(call.args)}
         for keyword in call.keywords:
             value = self.read(keyword.value)
             if keyword.arg is None and isinstance(value.value, dict):
-                arguments |= {key: Value(one, value.where) for key, one in value.value.items()}
+                arguments |= {key: Value(inner, value.where) for key, inner in value.value.items()}
             else:
                 arguments[keyword.arg or "**"] = value
         return arguments | {"()": Value(None, f"{self.file}:{call.lineno}")}
@@ -149,13 +149,13 @@ class _ScriptReader:
             return Value(Computed(ast.unparse(node)), where)
 
     def evaluate(self, node: ast.expr, depth: int = 0) -> object:
-        """What an expression says; raises `ValueError` where it is computed."""
+        """The value that an expression writes down; raises `ValueError` where it is computed."""
         match node:
             case ast.Constant(value=value):
                 return value
             case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner in self.parsers and name in self.options:
-                if name in self.given:
-                    return self.given[name].value
+                if name in self.launch_arguments:
+                    return self.launch_arguments[name].value
                 if self.options[name] is not None:
                     return self.evaluate(self.options[name], depth + 1)
             case ast.Name(id=name) if name in self.constants and depth < 20:
@@ -163,10 +163,10 @@ class _ScriptReader:
             case ast.Attribute(value=ast.Name(id="torch"), attr=name):
                 return name
             case ast.List(elts=inner) | ast.Tuple(elts=inner):
-                return [self.evaluate(one, depth) for one in inner]
+                return [self.evaluate(node, depth) for node in inner]
             case ast.Dict(keys=keys, values=values) if None not in keys:
                 pairs = zip(keys, values, strict=True)
-                return {str(self.evaluate(key, depth)): self.evaluate(one, depth) for key, one in pairs}
+                return {str(self.evaluate(key, depth)): self.evaluate(node, depth) for key, node in pairs}
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
                 sides = [self.evaluate(side, depth) for side in (left, right)]
                 if all(type(side) in (int, float) and abs(side) < 1e12 for side in sides):
@@ -175,11 +175,11 @@ class _ScriptReader:
 
 
 def _options_in(nodes: list[ast.AST]) -> dict[str, ast.expr | None]:
-    """By name the options of a parser of `argparse`, each with its default, None where it has none."""
+    """The options of a parser of `argparse` by name, each with its default, None where it has none."""
     options = {}
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
-            flags = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            flags = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
             keywords = {keyword.arg: keyword.value for keyword in node.keywords}
             is_switch = ast.unparse(keywords.get("action", ast.Constant(""))) == "'store_true'"
             default = keywords.get("default", ast.Constant(False) if is_switch else None)

@@ -56,11 +56,11 @@ def tables() -> Tables:
     text = Path(__file__).with_name("tools.yaml").read_text(encoding="utf-8")
     tools, unmodeled, optimizers, targets = yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     trainer = tools["trainer"]
-    for key, one in tools.items():
-        if one.get("loop"):  # all of them are Trainers
-            one["defaults"] = {**trainer["defaults"], **one["defaults"]}
-            one["rename"] = {**trainer["rename"], **one.get("rename", {})}
-        tools[key] = Tool(key, **one)
+    for key, table in tools.items():
+        if table.get("loop"):  # all of them are Trainers
+            table["defaults"] = {**trainer["defaults"], **table["defaults"]}
+            table["rename"] = {**trainer["rename"], **table.get("rename", {})}
+        tools[key] = Tool(key, **table)
     return Tables(
         tools,
         {key: why for why, keys in unmodeled.items() for key in keys},
@@ -96,14 +96,14 @@ def _from_trainer(settings: Settings, tool: Tool) -> Settings:
             settings |= {new: inner} if inner and inner.value else {}
         if not any(_is_on(settings, f"fsdp_config.{key}", 2, "2") for key in ("version", "fsdp_version")):
             settings["fsdp1"] = fsdp
-    inside = {key.removeprefix("deepspeed."): one for key, one in settings.items() if key.startswith("deepspeed.")}
+    inside = {key.removeprefix("deepspeed."): value for key, value in settings.items() if key.startswith("deepspeed.")}
     return (tables().tools["deepspeed"].translate(inside) if inside else {}) | settings
 
 
 def _from_deepspeed(settings: Settings, tool: Tool) -> Settings:
     settings = {key: value for key, value in settings.items() if value.value != "auto"}
     places = [settings.get(f"zero_optimization.offload_{what}.device") for what in ("param", "optimizer")]
-    place = next((one for one in [*places, settings.get("offload_optimizer_device")] if one), None)
+    place = next((value for value in [*places, settings.get("offload_optimizer_device")] if value), None)
     if place is not None:
         settings["offload"] = Value(place.value in ("cpu", "nvme"), place.where)
     if "optim" in settings:
@@ -159,8 +159,8 @@ def _from_llama_factory(settings: Settings, tool: Tool) -> Settings:
         off = settings["disable_gradient_checkpointing"]
         settings["gradient_checkpointing"] = Value(not off.value, off.where)
     if bits := settings.get("quantization_bit"):
-        fits = bits.value == 4 and _is_on(settings, "quantization_method", None, "bnb", "bitsandbytes", "BNB")
-        settings["load_in_4bit" if fits else "other_quantization"] = Value(True, bits.where)
+        is_4_bit = bits.value == 4 and _is_on(settings, "quantization_method", None, "bnb", "bitsandbytes", "BNB")
+        settings["load_in_4bit" if is_4_bit else "other_quantization"] = Value(True, bits.where)
     if flash := settings.get("attn_implementation"):
         named = {"auto": "sdpa", "disabled": "eager"}
         settings["attn_implementation"] = Value(named.get(str(flash.value), flash.value), flash.where)

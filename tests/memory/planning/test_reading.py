@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertForToken
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
-from course_utils.memory.formulas.trial import run_whole
+from course_utils.memory.formulas.trial import run_step
 from course_utils.memory.planning.emit import NO_SETTING, emit
 from course_utils.memory.planning.reading import hub
 from course_utils.memory.planning.reading.read import read
@@ -42,9 +42,6 @@ def values(reading, *names):
     return [reading.fields.get(name) for name in names]
 
 
-# --- What each tool takes where its file is silent ----------------------------------------
-
-
 @pytest.mark.slow
 def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_dataclasses():
     from peft import LoraConfig
@@ -53,7 +50,7 @@ def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_datacla
     from trl import ModelConfig, SFTConfig
 
     def default(kind, key):
-        own = next(one for one in fields(kind) if one.name == key)
+        own = next(field for field in fields(kind) if field.name == key)
         value = own.default if own.default is not MISSING else own.default_factory()
         return getattr(value, "value", value)
 
@@ -79,9 +76,6 @@ def test_the_versions_that_are_named_are_those_that_are_installed():
 
     for key, package in (("trainer", "transformers"), ("trl", "trl"), ("accelerate", "accelerate")):
         assert tables().tools[key].name.split()[1] == ".".join(version(package).split(".")[:2])
-
-
-# --- TRL and Trainer ----------------------------------------
 
 
 def test_a_file_of_trl_is_read_with_its_lines_and_trls_defaults():
@@ -157,7 +151,7 @@ def test_a_script_s_own_head_is_the_one_that_is_planned(made, kind, blocks, caps
     sizes = {"hidden_size": 32, "num_hidden_layers": blocks, "num_attention_heads": 2, "intermediate_size": 48}
     config = BertConfig(**sizes, vocab_size=100, num_labels=7)
     recipe = Recipe(**{**LOOPS["trainer"], "batch": 4, "sequence": 16, "device": "cuda"})
-    whole = run_whole(source_of(kind(config)), recipe)
+    whole = run_step(source_of(kind(config)), recipe)
     config.architectures = ["BertForMaskedLM"]
     config.save_pretrained("tiny")
     arguments = "TrainingArguments('o', per_device_train_batch_size=4)"
@@ -263,8 +257,6 @@ def test_a_pickle_is_refused_with_the_line_that_writes_its_json():
         read(["training_args.bin"])
 
 
-# --- Scripts ----------------------------------------
-
 SCRIPT = """
 import torch
 raise SystemExit("nobody runs this")
@@ -314,9 +306,6 @@ def test_what_a_script_does_beside_is_named(line, key, effect):
     assert reading.unmodeled[key].startswith(effect)
 
 
-# --- Launch lines, Accelerate, DeepSpeed ----------------------------------------
-
-
 @pytest.mark.parametrize(
     ("line", "ranks", "stage"),
     [
@@ -358,8 +347,6 @@ def test_deepspeed_keeps_masters_in_float32_and_its_buckets_are_not_counted():
     assert reading.unmodeled["deepspeed_shards"].startswith("unknown")
     assert read(["trl.yaml", "ds.json"]).over({"ranks": 4}).fields["zero_stage"] == 2
 
-
-# --- LLaMA-Factory and axolotl: what decides in files that they publish -------------------------------------------------------
 
 BASE = "model_name_or_path: llama-3-8b\nstage: sft\ndo_train: true\nper_device_train_batch_size: 1\n"
 LLAMA_FACTORY = {  # by the file's path at the commit in `tools.yaml` or before, what it sets beside BASE, and what that comes to
@@ -477,8 +464,6 @@ def test_what_decides_in_a_file_of_axolotl(published):
     assert reading.effect == effect
 
 
-# --- What is written is read again ----------------------------------------
-
 SET_BY_TRL = {"keeps_outputs": False, "use_cache": False, "trl_loss": True, "device": "cuda"}
 
 
@@ -522,9 +507,6 @@ def test_what_a_file_says_that_it_leaves_out_is_not_dropped():
         read([write("trl.yaml", text)])
 
 
-# --- The Hub ----------------------------------------
-
-
 def test_a_name_on_the_hub_is_found_in_the_cache_or_refused_without_a_far_suggestion(tmp_path):
     with pytest.raises(CourseError, match="HF_HUB_OFFLINE") as refusal:
         read(["HuggingFaceTB/SmolLM2-135M"])
@@ -561,9 +543,6 @@ def test_what_the_hub_refuses_is_one_sentence(error, message, monkeypatch):
     monkeypatch.setattr(hub, "urlopen", refuse)
     with pytest.raises(CourseError, match=message):
         read(["someone/something"])
-
-
-# --- No input ends in a traceback ----------------------------------------
 
 
 @pytest.mark.parametrize(

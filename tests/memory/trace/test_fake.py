@@ -88,7 +88,7 @@ CASES = {
     ),
     "student and teacher": (
         lambda: (net(), net(), torch.randn(32, 64)),
-        lambda one, other, x: F.mse_loss(one(x), other(x).detach()).backward(),
+        lambda student, teacher, x: F.mse_loss(student(x), teacher(x).detach()).backward(),
     ),
     "a cell called token by token": (
         lambda: (Uses(), torch.randn(16, 20, 64)),

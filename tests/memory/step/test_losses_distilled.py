@@ -12,9 +12,8 @@ from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 SIZES = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 300, "max_position_embeddings": 128, **HEADS}
 LLAMA, DEEP = (models.configuration("llama-7b", num_hidden_layers=blocks, **SIZES) for blocks in (2, 6))
-LARGER = models.configuration(
-    "llama-7b", num_hidden_layers=3, **{**SIZES, "hidden_size": 128, "intermediate_size": 320, "head_dim": 32}
-)
+LARGER_SIZES = {**SIZES, "hidden_size": 128, "intermediate_size": 320, "head_dim": 32}
+LARGER = models.configuration("llama-7b", num_hidden_layers=3, **LARGER_SIZES)
 TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_size=300, n_positions=128)
 RECIPE = Recipe(batch=3, sequence=40)
 
@@ -94,8 +93,8 @@ def test_few_blocks_tell_of_all_the_students_and_the_teacher_stays_whole(teacher
     assert {"parameters of 6 model.layers", "parameters of 3 teacher.model.layers"} <= set(names)
     predicted = first.at(batch=5, sequence=64)
     assert "formulas found" in predicted.how
-    for one in (first, predicted):
-        assert one.peak == dry_run(one.workload.build, one.workload.step).peak
+    for prediction in (first, predicted):
+        assert prediction.peak == dry_run(prediction.workload.build, prediction.workload.step).peak
     terms = predicted.working("forward")
     for formula, size in zip(terms["formula"], terms["bytes"], strict=True):
         plain = formula.replace("²", "**2").replace("·", "*").replace("×", "*")
@@ -105,8 +104,8 @@ def test_few_blocks_tell_of_all_the_students_and_the_teacher_stays_whole(teacher
 def test_the_teacher_is_there_when_the_student_is_saved_and_no_part_of_it(teachers):
     alone, beside = (estimate(LLAMA, replace(RECIPE, teacher=name)) for name in ("", teachers["language"]))
     bytes_of_teacher = sum(p.nbytes for p in models.from_configuration(LARGER).parameters())
-    for moment, taken in alone.aside().items():
-        assert beside.aside()[moment] - taken == pytest.approx(bytes_of_teacher, rel=0.01), moment
+    for moment, taken in alone.beside_training().items():
+        assert beside.beside_training()[moment] - taken == pytest.approx(bytes_of_teacher, rel=0.01), moment
 
 
 def test_a_teacher_that_does_not_suit_the_student_is_refused(teachers, tmp_path):

@@ -18,7 +18,6 @@ RECIPE = Recipe("sgd", batch=3, sequence=40)
 
 
 def trained(config, recipe) -> dict[str, torch.Tensor]:
-    """The parameters after an update."""
     torch.manual_seed(0)
     work = Workload(config, recipe)
     model, optimizer, batches = work.build()

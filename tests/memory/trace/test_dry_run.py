@@ -13,7 +13,7 @@ from torch import nn
 from course_utils import memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import dry_run, measure
-from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.workload import Workload
@@ -62,9 +62,8 @@ print(int(usage.timeline["parameters"].iloc[0]), highest() - before)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the record that is read here")
 @pytest.mark.slow
 def test_a_seven_billion_parameter_model_takes_megabytes():
-    child = subprocess.run(
-        [sys.executable, "-c", SEVEN_BILLION], capture_output=True, text=True, timeout=200, check=True
-    )
+    words = [sys.executable, "-c", SEVEN_BILLION]
+    child = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
     parameters, rise = map(int, child.stdout.split())
     assert parameters == 2 * 6_738_415_616
     assert 0 < rise < 500e6
@@ -171,7 +170,8 @@ def test_as_on_cuda_a_number_like_a_tensor_lies_where_the_tensor_does():
     def step(model, x):
         (model(x) * x.new_tensor(2.0)).sum().backward()
 
-    dry_run(lambda: (nn.Linear(4, 4), torch.ones(2, 4)), step, "cuda")
+    usage = dry_run(lambda: (nn.Linear(4, 4), torch.ones(2, 4)), step, "cuda")
+    assert usage.host is None
 
 
 def test_a_device_may_be_named_as_on_a_gpu():
@@ -268,7 +268,7 @@ def test_a_loop_that_guards_itself_against_nan_is_predicted_as_if_there_were_non
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
-def test_a_build_that_asks_for_a_gpu_where_there_is_none_does_not_get_the_bytes_of_its_batch_for_an_answer():
+def test_a_build_that_fell_back_to_the_cpu_is_refused():
     def build():
         model = nn.Linear(64, 64).to("cuda" if torch.cuda.is_available() else "cpu")
         return model, torch.optim.Adam(model.parameters()), torch.ones(8, 64)
@@ -370,7 +370,7 @@ def test_a_dry_run_as_on_cuda_says_what_the_allocator_reserves():
     config = models.configuration("gpt2", scale=SCALES["smoke"])
     work = Workload(config, recipe)
     usage = dry_run(work.build, work.step, device="cuda")
-    assert usage.peak <= usage.reserved == attempt(source_of(config), recipe).log.reserved, "as course plan has it"
+    assert usage.peak <= usage.reserved == try_recipe(source_of(config), recipe).log.reserved, "as course plan has it"
     assert usage.reserved % (2 * MiB) == 0, "in whole segments"
     with pytest.raises(CourseError, match="Only CUDA's allocator reserves bytes"):
         _ = dry_run(work.build, work.step).reserved

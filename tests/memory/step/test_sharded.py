@@ -18,9 +18,8 @@ from course_utils.memory.step.workload import Workload
 from course_utils.memory.trace.allocator import CpuAllocator
 
 SIZES = {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 4}
-LLAMA = models.configuration(
-    "llama-7b", **SIZES, head_dim=32, vocab_size=2000, num_hidden_layers=2, max_position_embeddings=128
-)
+OTHERS = {"head_dim": 32, "vocab_size": 2000, "num_hidden_layers": 2, "max_position_embeddings": 128}
+LLAMA = models.configuration("llama-7b", **SIZES, **OTHERS)
 PARAMETERS = models.parameter_bytes(models.from_configuration(LLAMA))
 RANKS = 2
 
@@ -89,15 +88,16 @@ def step_replica(model, optimizer, ids):
 
 
 def on_a_rank(quick: bool) -> dict[str, tuple[int, int]]:
-    works = {name: Workload(LLAMA, one) for name, one in (RECIPES | OF_A_SEQUENCE).items() if (name in QUICK) == quick}
+    recipes = RECIPES | OF_A_SEQUENCE
+    works = {name: Workload(LLAMA, recipes[name]) for name in recipes if (name in QUICK) == quick}
     peaks = {name: measured(work.build, work.step) for name, work in works.items()}
     return {**peaks, "DDP": measured(build_replica, step_replica), "loss": sum_of_losses(PARTS)} if quick else peaks
 
 
-def sum_of_losses(one) -> tuple[float, int]:
-    """Over the tokens that have a next one, and how many these are."""
+def sum_of_losses(recipe) -> tuple[float, int]:
+    """Over the tokens that have a next token, and how many these are."""
     torch.manual_seed(0)
-    model, _, (batch,) = Workload(LLAMA, one).build()
+    model, _, (batch,) = Workload(LLAMA, recipe).build()
     tokens = int((batch["shift_labels"] != -100).sum()) if "shift_labels" in batch else batch["labels"][:, 1:].numel()
     return model(**batch).loss.item() * tokens, tokens
 
@@ -121,16 +121,16 @@ def least_of(ranks):
 
 
 @cache
-def dried(one: Recipe) -> tuple[Usage, int]:
+def dried(recipe: Recipe) -> tuple[Usage, int]:
     """A dry run with pretended ranks, and the bytes that it sends in a step."""
-    work, sent = Workload(LLAMA, one), []
+    work, sent = Workload(LLAMA, recipe), []
 
     def step(*built):
         with counted() as traffic:
             work.step(*built)
         sent.append(traffic.sent)
 
-    return dry_run(work.build, step, one.device, ranks=one.ranks), sent[-1]
+    return dry_run(work.build, step, recipe.device, ranks=recipe.ranks), sent[-1]
 
 
 def quick_first(recipes):
@@ -148,12 +148,12 @@ def test_fsdp2_of_one_process_is_that_of_real_ranks(name, request):
 
 @pytest.mark.parametrize("name", quick_first(OF_A_SEQUENCE))
 def test_part_of_a_sequence_takes_what_it_takes_on_a_real_ring(name, request):
-    one = OF_A_SEQUENCE[name]
-    usage, sent = dried(one)
+    recipe = OF_A_SEQUENCE[name]
+    usage, sent = dried(recipe)
     peak, really_sent = request.getfixturevalue("real" if name in QUICK else "others")[name]
     assert usage.peak == pytest.approx(peak, rel=0.01)
     assert sent == really_sent
-    assert estimate(LLAMA, one).peak == usage.peak
+    assert estimate(LLAMA, recipe).peak == usage.peak
 
 
 def test_parts_of_a_sequence_divide_what_grows_with_it_and_nothing_else():
@@ -196,8 +196,8 @@ def test_the_model_of_ddps_buckets_is_what_real_ranks_take(real):
 
 
 def test_state_shared_out_is_seen_in_the_optimizer_within():
-    def state(one):
-        return dried(one)[0].split["optimizer state"]
+    def state(recipe):
+        return dried(recipe)[0].split["optimizer state"]
 
     whole = state(recipe(0, ranks=1))
     assert state(recipe(1, ranks=4)) == pytest.approx(whole / 4, rel=0.25)  # whole tensors go to one rank or another
@@ -205,8 +205,8 @@ def test_state_shared_out_is_seen_in_the_optimizer_within():
 
 
 def test_hybrid_sharding_keeps_as_if_there_were_one_group():
-    one, two = dried(recipe(3))[0], dried(recipe(3, ranks=4, replicas=2))[0]
-    assert one.split["parameters"] == two.split["parameters"] == pytest.approx(PARAMETERS / 2, rel=0.01)
+    plain, hybrid = dried(recipe(3))[0], dried(recipe(3, ranks=4, replicas=2))[0]
+    assert plain.split["parameters"] == hybrid.split["parameters"] == pytest.approx(PARAMETERS / 2, rel=0.01)
 
 
 def test_offloading_shards_moves_them_to_the_host():

@@ -136,8 +136,8 @@ def test_who_keeps_the_logits_in_the_plan_is_told_that_course_train_does_not():
 
 
 def test_accelerates_file_names_all_that_it_leaves_to_the_script():
-    one = emit("accelerate", "gpt2", replace(PLAIN, checkpointing=True, optimizer="adamw8bit", lora=8, quantized="nf4"))
-    command = one.splitlines()[-1]
+    recipe = replace(PLAIN, checkpointing=True, optimizer="adamw8bit", lora=8, quantized="nf4")
+    command = emit("accelerate", "gpt2", recipe).splitlines()[-1]
     for words in ("batch=", "sequence=", "optimizer=adamw8bit", "checkpointing=True", "lora=8", "quantized=nf4"):
         assert words in command
     sharded = emit("accelerate", "gpt2", replace(PLAIN, checkpointing=True, ranks=4, zero_stage=3)).splitlines()
@@ -234,8 +234,8 @@ def test_what_a_loop_of_ones_own_is_sent_to_is_there():
 def test_torchrun_reads_its_command():
     from torch.distributed.run import config_from_args, parse_args
 
-    one = shlex.split(emit("torchrun", "gpt2", replace(PLAIN, ranks=4)), comments=True)
-    parsed = parse_args(one[1:])
+    words = shlex.split(emit("torchrun", "gpt2", replace(PLAIN, ranks=4)), comments=True)
+    parsed = parse_args(words[1:])
     assert (parsed.standalone, parsed.nproc_per_node, parsed.module) == (True, "4", True)
     several = emit("torchrun", "gpt2", EVERYTHING, nodes=2)
     words = shlex.split(several, comments=True)
@@ -287,9 +287,6 @@ def test_what_is_emitted_is_taken(optimizer, tmp_path):
             continue
         words = shlex.split(text.splitlines()[-1])[2:]
         assert train.job_from(parser.parse_args([*words, "--out", str(tmp_path)])).optimizer == optimizer
-
-
-# --- TRL and Accelerate ----------------------------------------
 
 
 def test_accelerate_reads_its_settings(tmp_path):
@@ -390,7 +387,7 @@ class Largest(hardware.Watch):
     numbers = 0
 
     def note(self, function, args, kwargs, answer):
-        sizes = [each.numel() for each in tree_leaves(answer) if isinstance(each, torch.Tensor)]
+        sizes = [tensor.numel() for tensor in tree_leaves(answer) if isinstance(tensor, torch.Tensor)]
         self.numbers = max([self.numbers, *sizes])
 
 

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel
 from course_utils import memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate, measure
-from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.quantized import quantize_linears
 
@@ -92,11 +92,11 @@ def test_further_sizes_are_formulas_and_equal_dry_runs(recipe):
 
 def test_one_example_has_formulas_of_its_own():
     fresh = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=5)
-    one = estimate(fresh, Recipe(batch=1, sequence=64))
-    predicted = one.at(sequence=128)
+    first = estimate(fresh, Recipe(batch=1, sequence=64))
+    predicted = first.at(sequence=128)
     assert "formulas found" in predicted.how
     assert predicted.peak == dry(fresh, predicted.recipe).peak
-    assert one.at(batch=2).how == "a dry run of 3 of its 5 blocks", "two examples are another regime"
+    assert first.at(batch=2).how == "a dry run of 3 of its 5 blocks", "two examples are another regime"
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_documents_of_a_packed_row_do_not_see_each_other():
 
 def test_beside_training_there_are_evaluation_saving_and_loading():
     predicted = estimate(SHALLOW, Recipe("sgd", batch=8, sequence=128, device="cuda"))
-    aside = predicted.aside()
+    aside = predicted.beside_training()
     parameters = predicted.by_instant()["forward"]["parameters"]
     assert aside["evaluation"] < predicted.peak
     assert aside["loading"] == pytest.approx(2 * parameters, rel=0.1), "the checkpoint lies beside the model"
@@ -195,7 +195,8 @@ def layers_in_4_bits(model):
 
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear4bit)}
     return {
-        name: (one.in_features, one.out_features, memory.distinct_bytes([one.weight])) for name, one in layers.items()
+        name: (layer.in_features, layer.out_features, memory.distinct_bytes([layer.weight]))
+        for name, layer in layers.items()
     }
 
 
@@ -222,7 +223,7 @@ def test_of_blocks_that_repeat_as_a_pattern_the_pattern_is_named():
 
     # Every fourth has no positions, and three are left over.
     pattern = SmolLM3Config(**SMALL, num_hidden_layers=23, pad_token_id=0)
-    assert attempt(source_of(pattern), Recipe("sgd")).how == "a dry run of 3 of its 5 groups of 4 blocks"
+    assert try_recipe(source_of(pattern), Recipe("sgd")).how == "a dry run of 3 of its 5 groups of 4 blocks"
 
 
 def test_a_config_json_is_enough(tmp_path):

@@ -8,7 +8,7 @@ import transformers
 
 from course_utils import models
 from course_utils.memory import Recipe, dry_run, estimate
-from course_utils.memory.formulas.trial import attempt, run_whole
+from course_utils.memory.formulas.trial import run_step, try_recipe
 from course_utils.memory.step.blocks import Blocks
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.quantized import quantize_linears
@@ -52,8 +52,8 @@ def configuration(family, **changes):
 
 def assert_tells_the_whole(what, recipe=RECIPE, blocks=None):
     source = source_of(what)
-    tried = attempt(source, recipe)
-    assert tried.log.totals.tolist() == run_whole(source, recipe).log.totals.tolist()
+    tried = try_recipe(source, recipe)
+    assert tried.log.totals.tolist() == run_step(source, recipe).log.totals.tolist()
     assert blocks is None or f"3 of its {blocks} " in tried.how, tried.how
     return tried
 
@@ -62,9 +62,7 @@ EVERY = sorted({family + head for family in FAMILIES for head in HEADS} & {*dir(
 QUICK = ("BertForSequenceClassification",)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EVERY]
-)
+@pytest.mark.parametrize("name", [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for key in EVERY])
 def test_every_head_is_its_own_as_module_as_function_and_by_its_name(name):
     kind = getattr(transformers, name)
     config = configuration(kind.config_class.__name__.removesuffix("Config"))

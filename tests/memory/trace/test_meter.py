@@ -24,9 +24,8 @@ def metered(work, steps=1):
 
 @pytest.fixture(scope="module")
 def small():
-    return metered(
-        Workload(models.configuration("distilbert", labels=3, scale=SCALES["smoke"]), Recipe(batch=4, sequence=16))
-    )
+    config = models.configuration("distilbert", labels=3, scale=SCALES["smoke"])
+    return metered(Workload(config, Recipe(batch=4, sequence=16)))
 
 
 def test_what_is_there_is_known_by_kind(small):

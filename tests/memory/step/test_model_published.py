@@ -29,7 +29,6 @@ REFUSED = {
 
 
 def parameters_in(estimated: Estimate) -> int:
-    """Bytes of parameters before the step, without the allocator's rounding."""
     log = estimated.log
     resident = zip(log.changes[: log.before_step].tolist(), log.labels, strict=False)
     return sum(size for size, (_, kind, _, _) in resident if kind == "parameters")
@@ -80,7 +79,7 @@ AS_ANOTHER = ("kimi_k2", "llama4")
 
 
 def test_what_is_not_used_of_a_file_is_said(tmp_path):
-    published = next(one for one in PUBLISHED if one["name"] == "distilbert/distilgpt2")
+    published = next(model for model in PUBLISHED if model["name"] == "distilbert/distilgpt2")
     fields = published["config"] | {"quantization_config": {"bits": 4}, "tie_encoder_decoder": False, "n_layer": 2}
     file = tmp_path / "config.json"
     file.write_text(json.dumps(fields), encoding="utf-8")
@@ -102,9 +101,8 @@ def test_a_tower_of_another_dtype_is_made_in_the_recipes():
     vision = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     text = {**vision, "vocab_size": 500, "model_type": "llama", "dtype": "float16"}
     picture = {**vision, "image_size": 56, "patch_size": 14, "model_type": "clip_vision_model"}
-    config = transformers.LlavaConfig(
-        architectures=["LlavaForConditionalGeneration"], image_token_index=499, vision_config=picture, text_config=text
-    )
+    options = {"architectures": ["LlavaForConditionalGeneration"], "image_token_index": 499}
+    config = transformers.LlavaConfig(vision_config=picture, text_config=text, **options)
     assert {parameter.dtype for parameter in models.from_configuration(config).parameters()} == {torch.float32}
     assert config.text_config.dtype == torch.float16
 
@@ -115,7 +113,7 @@ def test_the_courses_own_small_models_say_so():
 
 
 def test_where_no_block_can_be_left_out_it_says_so_first():
-    published = next(one for one in PUBLISHED if one["name"] == "ai21labs/AI21-Jamba-1.5-Mini")
+    published = next(model for model in PUBLISHED if model["name"] == "ai21labs/AI21-Jamba-1.5-Mini")
     jamba = transformers.JambaConfig(**published["config"])
-    assert source_of(jamba).whole.startswith("None of its 32 blocks can be left out: all are run")
-    assert source_of("gpt2-small").whole == ""
+    assert source_of(jamba).warning_of_slowness.startswith("None of its 32 blocks can be left out: all are run")
+    assert source_of("gpt2-small").warning_of_slowness == ""

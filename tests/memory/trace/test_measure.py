@@ -277,8 +277,8 @@ def test_a_gradient_an_example_is_measured_by_torchs_functions():
 
     def step(model, x):
         weights = dict(model.named_parameters())
-        each = vmap(grad(lambda p, one: functional_call(model, p, (one,)).sum()), (None, 0))(weights, x)
-        model.weight.grad = each["weight"].mean(0)
+        gradients = vmap(grad(lambda p, example: functional_call(model, p, (example,)).sum()), (None, 0))(weights, x)
+        model.weight.grad = gradients["weight"].mean(0)
 
     model, x = one_layer(width=64, batch=examples)
     assert measure((model, x), step, timed=0).peak > examples * model.weight.nbytes

@@ -65,7 +65,7 @@ def _peaks(make) -> tuple[int, int]:
         profiler.stop()
     events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
     changes = [event for event in events if event.name() == "[memory]"]
-    times, totals = [one.start_ns() for one in changes], list(accumulate(one.nbytes() for one in changes))
+    times, totals = [change.start_ns() for change in changes], list(accumulate(change.nbytes() for change in changes))
     second, third = (next(event for event in events if event.name() == f"step {n}") for n in (1, 2))
     end = second.start_ns() + second.duration_ns()
     update = max(total for t, total in zip(times, totals, strict=True) if second.start_ns() <= t <= end)
@@ -111,9 +111,8 @@ def test_the_loop_is_trainers(tmp_path, config, fields):
         if recipe.lora:
             model = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules="all-linear"))
         others = {"compute_metrics": lambda prediction: {}} if recipe.eval_logits else {}
-        arguments = _arguments(
-            recipe, tmp_path, bf16=recipe.precision == "autocast", gradient_checkpointing=recipe.checkpointing
-        )
+        options = {"bf16": recipe.precision == "autocast", "gradient_checkpointing": recipe.checkpointing}
+        arguments = _arguments(recipe, tmp_path, **options)
         return Trainer(model, arguments, train_dataset=rows, eval_dataset=held_out, callbacks=[_Marks()], **others)
 
     _compare(config, recipe, make)
@@ -132,9 +131,8 @@ def test_the_loop_is_trls(tmp_path, fields):
     def make():
         torch.manual_seed(0)
         adapters = {"peft_config": peft.LoraConfig(r=8, target_modules="all-linear")} if recipe.lora else {}
-        arguments = _arguments(
-            recipe, tmp_path, trl.SFTConfig, max_length=64, dataset_kwargs={"skip_prepare_dataset": True}
-        )
+        options = {"max_length": 64, "dataset_kwargs": {"skip_prepare_dataset": True}}
+        arguments = _arguments(recipe, tmp_path, trl.SFTConfig, **options)
         rows = Dataset.from_list([{name: ids.tolist() for name, ids in row.items()} for row in _examples(recipe, 8)])
         model = AutoModelForCausalLM.from_config(LLAMA)
         return trl.SFTTrainer(

@@ -14,7 +14,7 @@ from transformers import BertConfig
 
 from course_utils.memory import Recipe, estimate, measure
 from course_utils.memory.formulas.finder import finder_of, fit, powers
-from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.step.model import source_of
 from course_utils.memory.trace.log import Log
 
@@ -75,9 +75,7 @@ def ids(b, s):
     return torch.randint(50, (b, s))
 
 
-@pytest.mark.skipif(
-    not torch.backends.mkldnn.is_available(), reason="without oneDNN a convolution has no such scratch space"
-)
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="only oneDNN has such scratch space")
 def test_where_scratch_space_is_the_peak_no_formula_answers():
     predicted = estimate(Pictures, Recipe("sgd", batch=2), batch=lambda b, s: torch.randn(b, 3, 8, 8)).at(batch=4)
     work = predicted.workload
@@ -92,13 +90,14 @@ def test_a_length_that_kernels_round_up_has_formulas_of_its_own():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
     config = BertConfig(**sizes, vocab_size=100, architectures=["BertForSequenceClassification"])
     finder = finder_of(source_of(config), Recipe("sgd", device="cuda"))
-    finder.attempt(4, 16)
+    finder.run(4, 16)
     assert finder.formulas_for(9, 16).holds(9, 16)
     assert not finder.by_regime[2, None].exact
     assert finder.formulas_for(9, 17) is None
     log, how = finder.log(7, 16)
     assert how.startswith("formulas")
-    assert np.array_equal(log.totals, attempt(finder.source, replace(finder.recipe, batch=7, sequence=16)).log.totals)
+    dry = try_recipe(finder.source, replace(finder.recipe, batch=7, sequence=16))
+    assert np.array_equal(log.totals, dry.log.totals)
 
 
 def test_of_a_function_that_makes_a_model_formulas_are_found_too():

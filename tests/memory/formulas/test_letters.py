@@ -14,11 +14,11 @@ POLYNOMIALS = st.lists(
 
 
 @given(POLYNOMIALS, POLYNOMIALS, st.integers(-5, 5))
-def test_sums_and_multiples_have_the_values_of_numbers(one, other, factor):
-    assert (one + other).value(SIZES) == one.value(SIZES) + other.value(SIZES)
-    assert one.times(factor).value(SIZES) == factor * one.value(SIZES)
-    assert (one + other) == (other + one)
-    assert hash(one + other) == hash(other + one)
+def test_sums_and_multiples_have_the_values_of_numbers(first, second, factor):
+    assert (first + second).value(SIZES) == first.value(SIZES) + second.value(SIZES)
+    assert first.times(factor).value(SIZES) == factor * first.value(SIZES)
+    assert (first + second) == (second + first)
+    assert hash(first + second) == hash(second + first)
 
 
 def test_it_is_written_as_people_write_it():

@@ -7,7 +7,7 @@ from transformers import MistralConfig
 
 from course_utils.memory import Recipe
 from course_utils.memory.formulas.finder import finder_of
-from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.largest import largest_confirmed, largest_that_fits
 from course_utils.memory.step.model import source_of
 
@@ -35,8 +35,8 @@ def test_beyond_a_window_of_attention_sizes_are_answered_by_dry_runs():
     config = MistralConfig(**sizes, num_hidden_layers=5, max_position_embeddings=600, sliding_window=300)
     config.architectures = ["MistralForCausalLM"]
     recipe = Recipe("adamw-foreach", batch=1, sequence=512, precision="bf16", lora=4, checkpointing=True, device="cuda")
-    two, three = (attempt(source_of(config), replace(recipe, batch=batch)).log.reserved for batch in (2, 3))
+    two, three = (try_recipe(source_of(config), replace(recipe, batch=batch)).log.reserved for batch in (2, 3))
     assert two < three
     finder = finder_of(source_of(config), recipe)
-    finder.attempt(1, 512)
+    finder.run(1, 512)
     assert largest_confirmed(finder, lambda b: (b, 512), 1, 8, lambda log: log.reserved <= two) == 2

@@ -13,7 +13,7 @@ from course_utils.memory.formulas.estimate import estimate
 from course_utils.memory.formulas.letters import LENGTH_STEP
 from course_utils.memory.formulas.named import look_up
 from course_utils.memory.formulas.named import models as named_models
-from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.at_once import known_recipes, plan_at_once
 from course_utils.memory.planning.changes import CHANGES, apply_all
 from course_utils.memory.planning.plan import plan
@@ -51,7 +51,7 @@ def draw(seed):
     drawn = random.Random(seed)
     name = drawn.choice(list(named_models()))
     shuffled = drawn.sample(RECIPES, len(RECIPES))
-    recipe = next(one for one in shuffled if look_up(name, replace(one, sequence=512)))
+    recipe = next(recipe for recipe in shuffled if look_up(name, replace(recipe, sequence=512)))
     batches = (1,) if recipe.batch == 1 else (2, 3, 8, 50)
     rounds = 1 if recipe.accumulation == 1 else drawn.choice((2, 3, 8))
     config = source_of(name).config
@@ -65,12 +65,12 @@ def draw(seed):
 def test_shipped_formulas_are_a_dry_run_to_the_byte(seed):
     name, recipe = draw(seed)
     shipped, answer = look_up(name, recipe)
-    trial, expected = attempt(source_of(name), recipe), estimate(name, recipe)
+    trial, expected = try_recipe(source_of(name), recipe), estimate(name, recipe)
     figures = (shipped.log.peak, shipped.log.reserved, shipped.host.peak, shipped.sent)
     assert figures == (trial.log.peak, trial.log.reserved, trial.host.peak, trial.sent), (name, recipe)
     assert answer.by_instant() == expected.by_instant()
-    assert [(term.name, term.bytes) for term in answer.peak_instant.parts] == [
-        (term.name, term.bytes) for term in expected.peak_instant.parts
+    assert [(term.name, term.bytes) for term in answer.peak_instant.terms_in_bytes] == [
+        (term.name, term.bytes) for term in expected.peak_instant.terms_in_bytes
     ]
 
 
@@ -112,14 +112,14 @@ def test_the_plan_at_once_is_the_plan_and_each_row_does_what_it_says():
     for row in answer.rows:
         assert apply_all(recipe, [change for change in CHANGES if change.name in row.names]) == row.recipe
         assert row.need.most <= 2 * GiB
-        assert row.peak == attempt(source_of("gpt2-small"), row.recipe).peak
+        assert row.peak == try_recipe(source_of("gpt2-small"), row.recipe).peak
         assert not any(set(other.names) < set(row.names) for other in answer.rows)
 
 
 def test_the_largest_sizes_at_once_are_the_last_that_fit():
     def fits_with(**sizes):
         recipe = replace(DEFAULT, **{"batch": 4, "sequence": 512, **sizes})
-        return fits(attempt(source_of("gpt2-small"), recipe).log, "cuda", 6 * GiB)
+        return fits(try_recipe(source_of("gpt2-small"), recipe).log, "cuda", 6 * GiB)
 
     answer = plan_at_once("gpt2-small", 6 * GiB, replace(DEFAULT, batch=4, sequence=512))
     batch, length = answer.largest.values()

@@ -17,7 +17,7 @@ from transformers import TrainingArguments as Arguments
 from course_utils import memory
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
-from course_utils.memory.formulas.trial import run_whole
+from course_utils.memory.formulas.trial import run_step
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step import losses
 from course_utils.memory.step.model import source_of
@@ -109,9 +109,9 @@ def test_dropout_before_adapters_keeps_what_it_keeps_in_peft():
     recipe = replace(SMALL, lora=4, lora_dropout=0.1)
     options = {"target_modules": "all-linear", "lora_dropout": 0.1}
     theirs = peft.get_peft_model(AutoModelForCausalLM.from_config(LLAMA), peft.LoraConfig(r=4, **options)).train()
-    ours = run_whole(source_of(LLAMA), recipe).log.peak
-    assert ours == run_whole(source_of(theirs), replace(recipe, lora=0, lora_dropout=0.0)).log.peak
-    assert ours > run_whole(source_of(LLAMA), replace(recipe, lora_dropout=0.0)).log.peak
+    ours = run_step(source_of(LLAMA), recipe).log.peak
+    assert ours == run_step(source_of(theirs), replace(recipe, lora=0, lora_dropout=0.0)).log.peak
+    assert ours > run_step(source_of(LLAMA), replace(recipe, lora_dropout=0.0)).log.peak
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def _parameters(model) -> dict:
         state = getattr(parameter, "quant_state", None)
         second = getattr(state, "state2", None)
         scales = [state.absmax, *([second.absmax] if second else [])] if state else []
-        gradients[name] = parameter.dtype, parameter.nbytes, [one.nbytes for one in scales], parameter.requires_grad
+        gradients[name] = parameter.dtype, parameter.nbytes, [scale.nbytes for scale in scales], parameter.requires_grad
     return gradients
 
 
@@ -173,7 +173,7 @@ def test_each_word_takes_what_the_allocator_says(fields):
     assert estimate(LLAMA, recipe).peak == pytest.approx(measure(work.build, work.step, timed=0).peak, rel=1e-4)
 
 
-def test_rungs_undo_what_a_recipe_keeps():
+def test_changes_undo_what_a_recipe_keeps():
     by_name = {change.name: change for change in CHANGES}
     never = replace(SMALL, zero_grad="never")
     assert by_name["gradients dropped after the update"].apply(never) == {"zero_grad": "after-update"}
@@ -209,7 +209,7 @@ def test_adapters_on_two_layers_take_less_than_on_all_and_only_where_they_are():
 def test_paged_states_wait_on_the_host(bits, bytes_each):
     recipe = Recipe(f"paged_adamw_{bits}bit", batch=1, sequence=16, device="cuda")
     work = Workload(LLAMA, recipe)
-    usage = dry_run(work.build, work.step, "cuda", warm=work.prime)
+    usage = dry_run(work.build, work.step, "cuda", prime=work.prime)
     sizes = [parameter.numel() for parameter in work.make_model().parameters()]
     large, small = sum(n for n in sizes if n >= 1e5), sum(n for n in sizes if n < 1e5)
     assert usage.host.peak == pytest.approx(2 * large * bytes_each, rel=0.02)

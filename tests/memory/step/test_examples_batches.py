@@ -22,43 +22,34 @@ ROTARY = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e4}
 
 def llava():
     text, vision = transformers.LlamaConfig(**TEXT), transformers.CLIPVisionConfig(**VISION)
-    return transformers.LlavaConfig(
-        architectures=["LlavaForConditionalGeneration"], image_token_index=499, vision_config=vision, text_config=text
-    )
+    options = {"architectures": ["LlavaForConditionalGeneration"], "image_token_index": 499}
+    return transformers.LlavaConfig(vision_config=vision, text_config=text, **options)
 
 
 def qwen():
     vision = {"hidden_size": 64, "depth": 2, "num_heads": 4, "intermediate_size": 128, "out_hidden_size": 64}
     tokens = {"image_token_id": 499, "video_token_id": 498, "vision_start_token_id": 497, "vision_end_token_id": 496}
-    text = {**TEXT, "rope_parameters": ROTARY}
-    return transformers.Qwen2_5_VLConfig(
-        architectures=["Qwen2_5_VLForConditionalGeneration"], **tokens, text_config=text, vision_config=vision
-    )
+    text, classes = {**TEXT, "rope_parameters": ROTARY}, ["Qwen2_5_VLForConditionalGeneration"]
+    return transformers.Qwen2_5_VLConfig(architectures=classes, **tokens, text_config=text, vision_config=vision)
 
 
 def gemma():
-    text = {**TEXT, "head_dim": 16}
-    options = {"mm_tokens_per_image": 4, "image_token_index": 499}
-    options["architectures"] = ["Gemma3ForConditionalGeneration"]
+    text, classes = {**TEXT, "head_dim": 16}, ["Gemma3ForConditionalGeneration"]
+    options = {"architectures": classes, "mm_tokens_per_image": 4, "image_token_index": 499}
     return transformers.Gemma3Config(text_config=text, vision_config=VISION, **options)
 
 
 def internvl():
     vision = {**VISION, "image_size": [56, 56], "patch_size": [14, 14]}
     text = {**TEXT, "model_type": "qwen2"}
-    return transformers.InternVLConfig(
-        architectures=["InternVLForConditionalGeneration"], image_token_id=499, text_config=text, vision_config=vision
-    )
+    options = {"architectures": ["InternVLForConditionalGeneration"], "image_token_id": 499}
+    return transformers.InternVLConfig(text_config=text, vision_config=vision, **options)
 
 
 def bert_of_several_labels():
     sizes = {name: size for name, size in TEXT.items() if name != "num_key_value_heads"}
-    return transformers.BertConfig(
-        **sizes,
-        architectures=["BertForSequenceClassification"],
-        num_labels=7,
-        problem_type="multi_label_classification",
-    )
+    options = {"architectures": ["BertForSequenceClassification"], "problem_type": "multi_label_classification"}
+    return transformers.BertConfig(**sizes, num_labels=7, **options)
 
 
 def segformer():
@@ -68,9 +59,7 @@ def segformer():
 
 
 def wav2vec():
-    sizes = {
-        name: TEXT[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    }
+    sizes = {key: TEXT[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")}
     sizes |= {"conv_dim": [32] * 7, "num_conv_pos_embeddings": 16, "vocab_size": 32, "mask_time_prob": 0.0}
     return transformers.Wav2Vec2Config(**sizes, architectures=["Wav2Vec2ForCTC"], layerdrop=0.0)
 
@@ -104,12 +93,11 @@ def scout():
     return transformers.Llama4Config(text_config=text, vision_config=vision, **options)
 
 
-FURTHER = (llava, qwen, gemma, internvl, segformer, wav2vec, mistral, liquid, mllama, scout)
+SLOW = (llava, qwen, gemma, internvl, segformer, wav2vec, mistral, liquid, mllama, scout)
+FURTHER = [pytest.param(config, marks=pytest.mark.slow) for config in SLOW]
 
 
-@pytest.mark.parametrize(
-    "config", [bert_of_several_labels, *(pytest.param(config, marks=pytest.mark.slow) for config in FURTHER)]
-)
+@pytest.mark.parametrize("config", [bert_of_several_labels, *FURTHER])
 def test_the_estimate_is_what_the_allocator_counts(config):
     predicted = estimate(config(), Recipe(batch=2, sequence=96))
     work = predicted.workload

@@ -1,0 +1,129 @@
+"""What `course plan` is asked: its arguments as values. Functions import what needs torch, since a stored answer needs none."""
+
+import argparse
+import sys
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from course_utils.cli.card import read_card
+from course_utils.errors import CourseError, suggest
+from course_utils.memory.step.recipe import LOOPS, Recipe, read_fields
+
+if TYPE_CHECKING:
+    from course_utils.memory.planning.reading.fields import Reading
+    from course_utils.memory.step.model import Source
+
+DEFAULT_LOOP = "trainer"
+FUNCTION_MARK = ".py:"
+
+
+def defaults_of(loop: str) -> dict:
+    """The fields of a recipe as the command has them by default for this loop."""
+    if loop not in LOOPS:
+        raise CourseError(f"No loop is called {loop!r}; {suggest(loop, LOOPS)}")
+    return {"device": "cuda", **LOOPS[loop]}
+
+
+@dataclass(frozen=True)
+class Question:
+    """The `arguments` of a command line, the `model` by its name or path, and what files or a launch line say of its training.
+
+    `reading` is None where there is a model alone.
+    """
+
+    arguments: argparse.Namespace
+    model: str
+    reading: "Reading | None"
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "Question":
+        """Read the files and the launch line; a model alone is not read, which takes no time."""
+        from course_utils.models import is_model
+
+        word = arguments.model[0] if len(arguments.model) == 1 and arguments.launch is None else ""
+        if word and is_model(word) and ("/" not in word or FUNCTION_MARK in word or Path(word).exists()):
+            return cls(arguments, word, None)
+        from course_utils.memory.planning.reading.read import read
+
+        reading = read(arguments.model, arguments.launch, arguments.ranks).over(_fields_in(arguments))
+        if arguments.data:
+            reading.unmodeled.pop("sequence", None)
+            reading.provenance["sequence"] = str(arguments.data)
+        return cls(arguments, reading.model, reading if reading.fields else None)
+
+    @cached_property
+    def card(self) -> tuple[int, str | None]:
+        """The bytes of the card, and the machine whose seconds are asked for."""
+        return read_card(self.arguments.memory, self.arguments.machine)
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """The lengths of the examples in `--data`; none without it."""
+        from course_utils.memory.planning.reading.lengths import lengths_of
+
+        return lengths_of(self.arguments.data) if self.arguments.data else []
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe to plan, for the longest example where lengths are known."""
+        recipe = self.recipe_with("")
+        return replace(recipe, sequence=max(self.lengths)) if self.lengths else recipe
+
+    def recipe_with(self, words: str) -> Recipe:
+        """The recipe of the options, changed by words such as `checkpointing,batch=4`."""
+        arguments, reading = self.arguments, self.reading
+        settings = (reading.fields if reading else _fields_in(arguments)) | read_fields(words)
+        loop = arguments.loop or (reading and reading.tool.loop) or DEFAULT_LOOP
+        chosen = {**defaults_of(loop), **settings}
+        if chosen.get("in_backward") and "clipping" not in settings:  # which looks at all gradients together
+            chosen["clipping"] = False
+        if "context_parallel" in chosen:
+            chosen.setdefault("ranks", chosen["context_parallel"])
+        if arguments.global_batch:
+            a_round = chosen.get("batch", Recipe.batch) * chosen.get("ranks", 1) // chosen.get("context_parallel", 1)
+            if arguments.global_batch % a_round:
+                raise CourseError(
+                    f"A global batch of {arguments.global_batch} does not divide into rounds of {a_round}, one micro-batch "
+                    "per rank; change --global-batch or --batch."
+                )
+            chosen["accumulation"] = arguments.global_batch // a_round
+        return Recipe(**chosen)
+
+    @cached_property
+    def source(self) -> "str | Source":
+        """The model's name or path, or where that is not all of it a `Source`: with the head that a script takes, or made by
+        FILE.py:FUNCTION from the examples of a function `batch` in the same file."""
+        if self.reading and self.reading.head:
+            from course_utils.memory.step.model import with_head
+
+            return with_head(self.model, *self.reading.head)
+        if FUNCTION_MARK not in self.model:
+            return self.model
+        from runpy import run_path
+
+        from course_utils.memory.step.model import source_of
+
+        file, _, name = self.model.rpartition(FUNCTION_MARK)
+        path = Path(f"{file}.py")
+        if not path.is_file():
+            raise CourseError(f"There is no file {path}.")
+        sys.path.insert(0, str(path.parent.resolve()))  # as for a script, whose neighbors can be imported
+        try:
+            functions = run_path(str(path))
+        except ModuleNotFoundError as error:
+            raise CourseError(f"{path} imports {error.name}, which is not installed here.") from error
+        if not callable(functions.get(name)):
+            raise CourseError(f"{path} has no function called {name!r}; add one that returns the model.")
+        try:
+            signature(functions[name]).bind()
+        except TypeError as error:
+            raise CourseError(f"{name}() in {path} requires arguments ({error}); make them optional.") from error
+        return source_of(functions[name], functions.get("batch"))
+
+
+def _fields_in(arguments: argparse.Namespace) -> dict[str, object]:
+    values = {field.name: getattr(arguments, field.name) for field in fields(Recipe)}
+    return {name: value for name, value in values.items() if value is not None}
