@@ -98,7 +98,7 @@ def predict_and_time(build: Callable, step: Callable, machine: Machine) -> Timin
     parts = build()
     step(*parts)  # the optimizer's state is created
     thought = memory.predict_seconds(build, step, machine)
-    moved, new = (sum(getattr(one.work, kind) for one in thought.operators) for kind in ("bytes", "new"))
+    moved, new = (sum(getattr(operator.work, kind) for operator in thought.operators) for kind in ("bytes", "new"))
     return Timing(thought.seconds, seconds_of(lambda: step(*parts)), moved, new)
 
 
@@ -182,7 +182,7 @@ def seconds_figure(passes: Mapping[int, Timing], updates: Mapping[str, Timing]) 
     """Forward and backward pass against the tokens of a text, predicted and measured; `updates` are lines across."""
     tokens = list(passes)
     data = {
-        f"forward and backward, {kind}": {n: getattr(one, kind) for n, one in passes.items()}
+        f"forward and backward, {kind}": {n: getattr(timing, kind) for n, timing in passes.items()}
         for kind in ("predicted", "measured")
     }
     predicted, measured = data
@@ -190,7 +190,7 @@ def seconds_figure(passes: Mapping[int, Timing], updates: Mapping[str, Timing]) 
     as_long = np.interp(longest.measured, list(data[measured].values()), tokens)
     about = {tokens[0]: "less than", tokens[-1]: "more than"}.get(as_long, "about")
     looks = {predicted: ("predicted", "-"), measured: ("measured", "o-")}
-    levels = {f"update, {name}": one.measured for name, one in updates.items()}
+    levels = {f"update, {name}": timing.measured for name, timing in updates.items()}
     looks |= dict(zip(levels, zip(("second", "third"), LINES, strict=False), strict=False))
     title = f"One update, {name}, takes as long as the passes over {about} {as_long:.0f} tokens"
     title += " (interpolated)" * (as_long not in passes)
@@ -203,7 +203,7 @@ def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, st
     """Training and validation loss at the end of each epoch: mean and range over the runs of each name."""
     trained, held_out = {}, {}
     for name, histories in runs.items():
-        evaluated = np.array([[one["loss"] for one in history.evaluations] for history in histories])
+        evaluated = np.array([[evaluation["loss"] for evaluation in history.evaluations] for history in histories])
         losses = np.array([history.losses for history in histories])
         by_epoch = losses.reshape(len(histories), evaluated.shape[1], -1).mean(2)
         trained[name], held_out[name] = (list(enumerate(values.T, 1)) for values in (by_epoch, evaluated))

@@ -148,7 +148,7 @@ def mixed_terms_raise(model: torch.nn.Module, batch: Mapping[str, torch.Tensor])
     for layer in (module for module in model.modules() if isinstance(module, torch.nn.Linear)):
         factors = outer_products(model, layer, batch)
         squares = [squared_sum(*factors, mixed=mixed) for mixed in (True, False)]
-        with_mixed, without = (relative_error(estimate(each), each) for each in squares)
+        with_mixed, without = (relative_error(estimate(matrix), matrix) for matrix in squares)
         raised.append(with_mixed > without)
     return raised
 
@@ -298,7 +298,7 @@ def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[
     """The bytes of each optimizer's fullest instant, one bar each: `plans` holds what `memory.instants` gave."""
     fullest = {}
     for name, plan in plans.items():
-        instant, parts = max(plan.items(), key=lambda one: sum(one[1].values()))
+        instant, parts = max(plan.items(), key=lambda pair: sum(pair[1].values()))
         fullest[f"{name}: {instant}"] = parts
     (before, after) = (sum(parts.values()) for parts in fullest.values())
     title = f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's"

@@ -424,7 +424,7 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
     calls, (wide, *narrow) = (list(dict.fromkeys(times.index.get_level_values(level))) for level in (0, 1))
     speed = {(call, dtype): times.loc[(call, wide)] / times.loc[(call, dtype)] for dtype in narrow for call in calls}
     sources = "measured", "predicted"
-    rows = {"{} in {}".format(*key): {each: [both[each]] for each in sources} for key, both in speed.items()}
+    rows = {"{} in {}".format(*key): {source: [both[source]] for source in sources} for key, both in speed.items()}
     figure, axes = panels(height=1.2 + 0.5 * len(rows))
     x = "speed as a multiple of float32's, logarithmic axis"
     _, alt = dots(rows, x=x, log=True, number=".2g", axes=axes)

@@ -348,7 +348,7 @@ def _add_up(changes: Sequence[tuple[float, str, float]]) -> tuple[list[float], d
         total[kind] += change
         last = time_ if time_ - last > 1e-6 else last
         totals[last] = dict(total)
-    return list(totals), {kind: [one[kind] for one in totals.values()] for kind in HELD}
+    return list(totals), {kind: [held[kind] for held in totals.values()] for kind in HELD}
 
 
 def play_sharding(

@@ -89,7 +89,7 @@ def operations(function: Callable[..., Tensor], *inputs) -> int:
 def largest_error(function: Callable, right: Callable, *inputs) -> float:
     """The largest relative difference of the gradients of two functions of the same inputs."""
     learned = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
-    actual, expected = (torch.autograd.grad(one(*inputs), learned) for one in (function, right))
+    actual, expected = (torch.autograd.grad(call(*inputs), learned) for call in (function, right))
     return max(map(relative_error, actual, expected))
 
 
@@ -142,10 +142,10 @@ def mean_loss(model: nn.Module, documents: Sequence[Tensor]) -> Tensor:
     return sum(losses) / sum(counts)
 
 
-def gradients_apart(model: nn.Module, one: Tensor, other: Tensor) -> float:
+def gradients_apart(model: nn.Module, loss: Tensor, other_loss: Tensor) -> float:
     """The relative difference of the gradients of two losses."""
-    every = list(model.parameters())
-    gradients = (torch.cat([g.flatten() for g in torch.autograd.grad(loss, every)]) for loss in (one, other))
+    parameters, losses = list(model.parameters()), (loss, other_loss)
+    gradients = (torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters)]) for value in losses)
     return relative_error(*gradients)
 
 

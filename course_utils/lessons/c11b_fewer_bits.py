@@ -136,7 +136,7 @@ def ways(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> dict[str, tup
     changed = rungs(model, recipe)
     for place in ("q k v o", "q v"):
         changed[f"LoRA on {place}"] = replace(recipe, lora=16, lora_targets=PLACES[place])
-    return plain | {name: (model, one) for name, one in changed.items()}
+    return plain | {name: (model, variant) for name, variant in changed.items()}
 
 
 @cache
@@ -211,9 +211,9 @@ def measure_placement(model: nn.Module, recipe: memory.Recipe) -> Placement:
 def table_of_places(steps: Mapping[tuple[int, str], Placement]) -> pd.DataFrame:
     """A row for each step, by rows of the batch and place of the adapters."""
     rows = {}
-    for key, one in steps.items():
-        sizes = map(format_bytes, (one.saved, one.for_a_moment, one.planned, one.measured))
-        rows[key] = [f"{one.trained:,}", *sizes]
+    for key, step in steps.items():
+        sizes = map(format_bytes, (step.saved, step.for_a_moment, step.planned, step.measured))
+        rows[key] = [f"{step.trained:,}", *sizes]
     names = ["trained", "saved for backward", "temporary", "peak, planned", "measured"]
     return pd.DataFrame(rows, names).T.rename_axis(["rows", "adapters on"])
 
@@ -258,10 +258,10 @@ def draw_adapters(ours: nn.Module, theirs: nn.Module) -> None:
         [module for module in model.modules() if isinstance(module, kind)]
         for model, kind in ((ours, LoRA), (theirs, peft.tuners.lora.Linear))
     )
-    for one, other in zip(*pairs, strict=True):
-        nn.init.normal_(one.b, std=0.02)
-        other.lora_A["default"].weight.data.copy_(one.a.detach())
-        other.lora_B["default"].weight.data.copy_(one.b.detach())
+    for adapter, peft_layer in zip(*pairs, strict=True):
+        nn.init.normal_(adapter.b, std=0.02)
+        peft_layer.lora_A["default"].weight.data.copy_(adapter.a.detach())
+        peft_layer.lora_B["default"].weight.data.copy_(adapter.b.detach())
 
 
 def in_equal_steps(weight: Tensor) -> Tensor:
@@ -471,7 +471,7 @@ def beside_teacher(pupil: nn.Module, master: nn.Module) -> tuple[int, int, int]:
         master.config.save_pretrained(folder)
         taught = replace(recipe, teacher=folder)
         work = Workload(pupil.config, taught)
-        expected = [memory.estimate(pupil.config, one).peak for one in (recipe, taught)]
+        expected = [memory.estimate(student.config, planned).peak for planned in (recipe, taught)]
         return *expected, memory.measure(work.build, work.step, timed=0).peak
 
 
@@ -549,12 +549,12 @@ def race_title(differences: Mapping[str, Sequence[float]]) -> str:
 def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.DataFrame:
     """For each optimizer the bytes that it keeps of the hidden matrices, the rates tried, and the best."""
     rows = {}
-    for name, one in low_states(shapes).items():
+    for name, low in low_states(shapes).items():
         rates = sorted(runs[(runs["name"] == name) & runs["seed"].isin(SWEEP_SEEDS)]["lr"].unique())
         rows[name] = [
-            format_bytes(one.state(shapes)),
+            format_bytes(low.state(shapes)),
             ", ".join(f"{rate:g}" for rate in rates) or "AdamW's",
-            one.contender.lr,
+            low.contender.lr,
         ]
     return pd.DataFrame(rows, ["state", "rates tried", "best"]).T
 

@@ -60,8 +60,8 @@ def small_job(folder: Path, **fields) -> Job:
     config.write_text(models.configuration("llama", **_SIZES).to_json_string(), encoding="utf-8")
     text = folder / "text.txt"
     text.write_text("\n\n".join(data.load_functions()["validation"]["text"][:60]), encoding="utf-8")
-    given = {"batch": 12, "micro_batch": 3, "sequence": 24, "quick": True, "log_every": 1000, "out": folder / "run"}
-    return Job(model=str(config), data=text, **given | fields)
+    defaults = {"batch": 12, "micro_batch": 3, "sequence": 24, "quick": True, "log_every": 1000, "out": folder / "run"}
+    return Job(model=str(config), data=text, **defaults | fields)
 
 
 # The same updates by every engine.
@@ -170,7 +170,7 @@ def by_lightning_trainer(job: Job) -> EngineMeasurement:
     from lightning import LightningModule, Trainer
 
     plain, plain_optimizer, updates = _prepare_loop(job)
-    each, counting, traffic = len(updates[0]), ExitStack(), []
+    micro_batches, counting, traffic = len(updates[0]), ExitStack(), []
 
     class Module(LightningModule):
         def __init__(self):
@@ -179,21 +179,21 @@ def by_lightning_trainer(job: Job) -> EngineMeasurement:
 
         def training_step(self, rows: tuple[dict, float], index: int):
             batch, weight = rows
-            return self.plain(**batch).loss * weight * each
+            return self.plain(**batch).loss * weight * micro_batches
 
         def configure_optimizers(self):
             return plain_optimizer
 
         def on_train_batch_start(self, rows: tuple[dict, float], index: int):
-            if index == COUNTED * each:
+            if index == COUNTED * micro_batches:
                 traffic.append(counting.enter_context(counted()))
 
         def on_train_batch_end(self, outputs: object, rows: tuple[dict, float], index: int):
-            if index == (COUNTED + 1) * each - 1:
+            if index == (COUNTED + 1) * micro_batches - 1:
                 counting.close()
 
     options = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    options |= {"accumulate_grad_batches": each, "use_distributed_sampler": False}
+    options |= {"accumulate_grad_batches": micro_batches, "use_distributed_sampler": False}
     trainer = Trainer(accelerator="cpu", devices=dist.get_world_size(), max_epochs=1, **options)
     trainer.fit(Module(), DataLoader([rows for update in updates for rows in update], batch_size=None))
     return _record_rank(trainer.strategy.model, plain, plain_optimizer, *traffic)
@@ -285,16 +285,16 @@ def truth(job: Job) -> dict[str, torch.Tensor]:
     return by_flags(replace(job, strategy="none", out=job.out.with_name("none"))).full
 
 
-def compare(seen: Mapping[str, Sequence[EngineMeasurement]], one: dict[str, torch.Tensor]) -> pd.DataFrame:
-    """A row for each engine: who does what; and where it was `seen` by its ranks, how far it is from `one` process.
+def compare(seen: Mapping[str, Sequence[EngineMeasurement]], expected: dict[str, torch.Tensor]) -> pd.DataFrame:
+    """A row for each engine: who does what; and where it was `seen` by its ranks, how far it is from the `expected` parameters.
 
     The last three columns are means over the ranks, in sizes of the model: bytes sent in an update, and kept.
     """
-    size = sum(tensor.nbytes for tensor in one.values())
+    size = sum(tensor.nbytes for tensor in expected.values())
     table = pd.DataFrame.from_dict(ROLES, orient="index", columns=["wraps", "shards", "accumulates", "saves"])
     rows = {}
     for name, ranks in seen.items():
-        rows[name] = {"off by": max(largest_difference(one, rank.full) for rank in ranks)}
+        rows[name] = {"off by": max(largest_difference(expected, rank.full) for rank in ranks)}
         for what in ("sent", "parameters", "state"):
             rows[name][what] = sum(getattr(rank, what) for rank in ranks) / len(ranks) / size
     return table.join(pd.DataFrame.from_dict(rows, orient="index"))
@@ -445,8 +445,8 @@ def disturbed_figure(run: DisturbedRun) -> tuple[Figure, str]:
         return run.events.loc[run.events["what"].str.contains(what), "second"]
 
     killed, on = (seconds_of(what).iloc[0] for what in ("killed", "go on"))
-    before = [one for one in run.progress if one[0] <= killed]
-    after = [one for one in run.progress if one[0] >= on]
+    before = [begun for begun in run.progress if begun[0] <= killed]
+    after = [begun for begun in run.progress if begun[0] >= on]
     lost = after[0][0] - killed
     title = f"A killed agent costs {lost:.0f} s and {format_counted(run.again, 'repeated update')}"
     looks = {"before": ("first", ".-"), "after": ("second", ".-")}

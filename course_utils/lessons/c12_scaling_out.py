@@ -147,7 +147,7 @@ def without_sum(model: nn.Module) -> nn.Module:
 
 def error_of(name: str, seen: Sequence[RankGradients], truth: Mapping[str, Tensor]) -> float:
     """How far a gradient is off on the worst rank, by norms: 0 is right."""
-    own = [each.gradients[name] for each in seen]
+    own = [rank.gradients[name] for rank in seen]
     return max(relative_error(mine, _part_like(mine, truth[name], rank)) for rank, mine in enumerate(own))
 
 
@@ -223,20 +223,20 @@ def measure_torch_pipeline(work: Work, kind: str) -> tuple[RankGradients, list[s
     cut_in_two = kind == "ScheduleInterleavedZeroBubble"  # which may have several stages on a rank
     make, ids = getattr(schedules, kind), torch.cat(work.batches())
     schedule = make([stage] if cut_in_two else stage, n_microbatches=work.micro_batches, loss_fn=next_token_loss)
-    given = [ids] if stage.is_first else []
-    schedule.step(*given, target=ids)
+    inputs = [ids] if stage.is_first else []
+    schedule.step(*inputs, target=ids)
     part.zero_grad()
     with counted() as sent:
-        schedule.step(*given, target=ids)
+        schedule.step(*inputs, target=ids)
     order = [str(action) for action in schedule.pipeline_order[dist.get_rank()] if action]
     return RankGradients(part.gradients(), models.parameter_count(part), sent), order
 
 
 @dataclass
 class StageBytes:
-    """Bytes on a rank: `one` of a micro-batch that waits for its backward pass; the `peak` of an update above what it keeps."""
+    """Bytes on a rank: of a micro-batch `waiting` for its backward pass, and at the `peak` of an update above what it keeps."""
 
-    one: int
+    waiting: int
     peak: int
 
 
@@ -249,14 +249,14 @@ def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times:
     part, pipeline = stage_here(work)
     ids = work.batches()[:1] * max(count for _, count in updates.values())
     x = ids[0] if part.takes == "input_ids" else torch.zeros(work.boundary, dtype=work.dtype, requires_grad=True)
-    one = saved_bytes(lambda: part(x) if part.head is None else next_token_loss(part(x), ids[0]), part)
+    waiting = saved_bytes(lambda: part(x) if part.head is None else next_token_loss(part(x), ids[0]), part)
     if part.head is None:
-        one += work.boundary_bytes  # the output, which backward will start from
+        waiting += work.boundary_bytes  # the output, which backward will start from
     held = {}
     for name, (orders, count) in updates.items():
         run = partial(pipeline.run, orders(dist.get_world_size(), count)[dist.get_rank()], ids, ids)
         run()
-        held[name] = StageBytes(one, min(account_of(run).above_start for _ in range(times)))
+        held[name] = StageBytes(waiting, min(account_of(run).above_start for _ in range(times)))
     return held
 
 

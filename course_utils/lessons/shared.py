@@ -35,9 +35,9 @@ class Contender:
         return train(model, optimizer, batches, schedule=schedule, seed=seed, progress=False)
 
 
-def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+def largest_difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
     """The largest absolute difference of an element, over all parameters by name."""
-    return max((one[name] - other[name]).abs().max().item() for name in one)
+    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

@@ -43,8 +43,8 @@ def dress(controls: Mapping) -> None:
         if not getattr(leaf, "tooltip", True):  # else the page says "null"; ipywidgets 7 has no such thing
             leaf.tooltip = leaf.description
         if hasattr(leaf.style, "button_width"):
-            written = (one[0] if isinstance(one, tuple) else one for one in leaf.options)
-            widest = max(len(str(one)) for one in written)
+            written = (option[0] if isinstance(option, tuple) else option for option in leaf.options)
+            widest = max(len(str(label)) for label in written)
             leaf.style.button_width, leaf.layout.display = f"{max(_BUTTON, _LETTER * widest + 2):.1f}em", "flex"
         elif hasattr(leaf, "value"):
             leaf.layout.width, leaf.layout.max_width = "98%", _WIDEST

@@ -122,9 +122,9 @@ def source(thing: Callable | type | ModuleType) -> Markdown:
 
 def difference(before: Callable, after: Callable) -> Markdown:
     """What turns the source of one function into another's, lines with − and +; for short ones, since all lines are shown."""
-    old, new = (textwrap.dedent(inspect.getsource(each)).rstrip().splitlines() for each in (before, after))
+    old, new = (textwrap.dedent(inspect.getsource(function)).rstrip().splitlines() for function in (before, after))
     lines = [line.rstrip() for line in ndiff(old, new) if not line.startswith("?")]
-    names = " → ".join(f"`{each.__module__}.{each.__qualname__}`" for each in (before, after))
+    names = " → ".join(f"`{function.__module__}.{function.__qualname__}`" for function in (before, after))
     return Markdown(names + "\n\n```diff\n" + "\n".join(lines) + "\n```")
 
 

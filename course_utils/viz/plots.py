@@ -360,7 +360,7 @@ def _draw_line(axes: Axes, drawn: Sequence, color: str, style: str, name: str) -
     """A line through the means; with several seeds a band behind it, or strokes where it has points alone."""
     places, means = [place for place, _ in drawn], [values.mean() for _, values in drawn]
     low, high = [values.min() for _, values in drawn], [values.max() for _, values in drawn]
-    if low != high and not any(each in style for each in LINES):
+    if low != high and not any(line in style for line in LINES):
         reach = np.subtract(means, low), np.subtract(high, means)
         axes.errorbar(places, means, reach, fmt=style, color=COLORS[color], label=name, markersize=5)
         return places, means

@@ -34,7 +34,7 @@ class Entry:
 
     def beats(self, other: "Entry") -> bool:
         """Whether this one is at least as good in everything, and better in something."""
-        mine, others = ((one.bytes, one.operations, -one.accuracy) for one in (self, other))
+        mine, others = ((entry.bytes, entry.operations, -entry.accuracy) for entry in (self, other))
         return mine != others and all(a <= b for a, b in zip(mine, others, strict=True))
 
 
@@ -50,16 +50,17 @@ class Leaderboard:
     @classmethod
     def of(cls, name: str, title: str, every: Sequence[Entry]) -> "Leaderboard":
         """The entries in their order."""
-        beaten = {one.letter: any(other.beats(one) for other in every) for one in every}
+        beaten = {entry.letter: any(other.beats(entry) for other in every) for entry in every}
         order = sorted(
-            every, key=lambda one: (beaten[one.letter], one.bytes, one.operations, -one.accuracy, one.letter)
+            every,
+            key=lambda entry: (beaten[entry.letter], entry.bytes, entry.operations, -entry.accuracy, entry.letter),
         )
         return cls(name, title, tuple(order), sum(not lost for lost in beaten.values()))
 
 
 def format_operations(number: float) -> str:
     """Operations for people: `'1.25 × 10⁹'`, below a million all digits."""
-    power, size = next((one for one in _POWERS if number >= one[1]), _POWERS[-1])
+    power, size = next((unit for unit in _POWERS if number >= unit[1]), _POWERS[-1])
     return f"{three_digits(number / size)} {power}" if power else f"{number:,.0f}"
 
 
@@ -69,9 +70,9 @@ def tradeoff_figure(board: Leaderboard) -> tuple[Figure, str]:
     The board has entries.
     """
     entries, front = board.entries, board.entries[: board.front]
-    unit, size = byte_unit(max(one.bytes for one in entries), (*BYTE_UNITS, ("bytes", 1)))
-    power, scale = byte_unit(max(one.operations for one in entries), _POWERS)
-    places = [(one.bytes / size, one.operations / scale) for one in entries]
+    unit, size = byte_unit(max(entry.bytes for entry in entries), (*BYTE_UNITS, ("bytes", 1)))
+    power, scale = byte_unit(max(entry.operations for entry in entries), _POWERS)
+    places = [(entry.bytes / size, entry.operations / scale) for entry in entries]
     figure, axes = subplots(figsize=(7.6, 4.6), layout="constrained")
     filled = [COLORS["first" if place < board.front else "paper"] for place in range(len(entries))]
     axes.scatter(*zip(*places, strict=True), s=64, c=filled, edgecolors=COLORS["first"], linewidths=1.5)
@@ -86,21 +87,24 @@ def tradeoff_figure(board: Leaderboard) -> tuple[Figure, str]:
     axes.set_title(f"{board.front} of {len(entries)} {verb} on the Pareto front (filled)", loc="left")
     _write_labels(figure, axes, _labels(board, places))
     best = [
-        f"{one.letter} takes {format_bytes(one.bytes)} and {format_operations(one.operations)} operations, {one.accuracy:.1f} %"
-        for one in front
+        f"{entry.letter} takes {format_bytes(entry.bytes)} and {format_operations(entry.operations)} operations, "
+        f"{entry.accuracy:.1f} %"
+        for entry in front
     ]
-    others = f" Beaten: {', '.join(one.letter for one in entries[board.front :])}." if entries[board.front :] else ""
+    others = (
+        f" Beaten: {', '.join(entry.letter for entry in entries[board.front :])}." if entries[board.front :] else ""
+    )
     return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(best)}.{others}"
 
 
 def _labels(board: Leaderboard, places: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], str]]:
     """What to write beside each place: its letters with the accuracy; of many the first few and how many more."""
     at: dict[tuple, list[Entry]] = {}
-    for place, one in zip(places, board.entries, strict=True):
-        at.setdefault((place, one.accuracy), []).append(one)
+    for place, entry in zip(places, board.entries, strict=True):
+        at.setdefault((place, entry.accuracy), []).append(entry)
     labels = []
     for (place, accuracy), there in at.items():
-        letters = ", ".join(one.letter for one in there[:_NAMED])
+        letters = ", ".join(entry.letter for entry in there[:_NAMED])
         more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
         labels.append((place, f"{letters}{more}, {accuracy:.1f} %"))
     return labels
@@ -110,7 +114,7 @@ def _write_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[tuple[float
     """Each label on that side of its point where it covers least of the points and of what is written already."""
     figure.draw_without_rendering()  # only now does the layout say where a point lies
     points = axes.transData.transform([place for place, _ in labels]) * 72 / figure.dpi
-    taken = [_make_box(one, _DOT, _DOT) for one in points]
+    taken = [_make_box(point, _DOT, _DOT) for point in points]
     (left, bottom), (right, top) = axes.get_window_extent().get_points() * 72 / figure.dpi
     for (place, text), point in zip(labels, points, strict=True):
         half = np.array([_LETTER * len(text), _LINE]) / 2

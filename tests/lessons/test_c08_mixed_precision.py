@@ -148,7 +148,7 @@ def test_a_steps_seconds_are_split_into_three_kinds():
         ("aten.add", Work("add", bytes=7)),
     ]
     here = replace(machine("T4"), flops={"float32": 1.0}, bandwidth=1.0)
-    split = lesson.seconds_by_kind(Prediction(here, tuple(Operator(*each) for each in works)))
+    split = lesson.seconds_by_kind(Prediction(here, tuple(Operator(*work) for work in works)))
     assert split == {"products": 3000, "conversions": 5000, "the rest": 7000}
 
 

@@ -367,8 +367,10 @@ def test_units_and_shards_are_said():
 def test_where_the_moments_cross_is_said():
     lines = {"way": ["DDP"] * 2, "tokens": [32, 64], "loss": [1e6, 4e6], "gradients": [2e6, 2e6]}
     dots = pd.DataFrame({"way": ["DDP"], "tokens": [64], "peak": [4e6]})
-    one = pd.DataFrame(lines)
-    _, alt = figures.moments_figure(pd.concat([one, one.assign(way="ZeRO-1", gradients=5e6)]), dots, vocabulary=1000)
+    of_way = pd.DataFrame(lines)
+    _, alt = figures.moments_figure(
+        pd.concat([of_way, of_way.assign(way="ZeRO-1", gradients=5e6)]), dots, vocabulary=1000
+    )
     assert "needs more than the gradients: DDP 64, ZeRO-1 none drawn." in alt
     assert alt.endswith("Measured peaks: DDP, 64 tokens: 3.81 MiB.")
 

@@ -37,10 +37,10 @@ def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
     ours = [row for row in rows if row.names != ("4-bit AdamW",)][:2]
     tries = {row.names[0]: lesson.fine_tune_and_measure(BASE, rungs[row.names[0]], SCALE) for row in ours}
     for row in ours:
-        one = tries[row.names[0]]
-        assert one.predicted == row.peak
-        assert one.peak == pytest.approx(row.peak, rel=0.001)
-    measured = [one.peak for one in tries.values()]
+        tried = tries[row.names[0]]
+        assert tried.predicted == row.peak
+        assert tried.peak == pytest.approx(row.peak, rel=0.001)
+    measured = [tried.peak for tried in tries.values()]
     assert measured == sorted(measured)
 
 
@@ -68,14 +68,14 @@ def test_a_step_with_adapters_is_planned_to_the_byte_and_saves_what_the_layers_n
         name: lesson.measure_placement(BASE, replace(RECIPE, batch=rows, lora=2, lora_targets=layers))
         for name, layers in lesson.PLACES.items()
     }
-    for one in steps.values():
-        assert one.planned == pytest.approx(one.measured, rel=0.001)
+    for step in steps.values():
+        assert step.planned == pytest.approx(step.measured, rel=0.001)
     tensor, blocks = 4 * rows * SCALE.sequence * SCALE.width, SCALE.layers
     low = 4 * rows * SCALE.sequence * 2  # what A makes of the input, which the gradient of B needs
     mlp = blocks * (tensor * (1 + 4) + 2 * low)
     assert steps["all-linear"].saved - steps["q k v o"].saved == mlp
     assert steps["q k v o"].saved - steps["q v"].saved == blocks * 2 * low
-    assert list(lesson.table_of_places({(rows, name): one for name, one in steps.items()}).index.names) == [
+    assert list(lesson.table_of_places({(rows, name): step for name, step in steps.items()}).index.names) == [
         "rows",
         "adapters on",
     ]
@@ -87,7 +87,7 @@ def test_adapters_merged_into_the_rounded_weights_give_the_same_losses():
     size, off, made = lesson.merge_adapters(BASE, tuned)
     assert 0 < size < 1
     assert off > 0
-    exact, _, rounded, untuned = (lesson.held_out(one, SCALE) for one in made.values())
+    exact, _, rounded, untuned = (lesson.held_out(model, SCALE) for model in made.values())
     apart = lesson.held_out(tuned, SCALE)
     assert exact == pytest.approx(apart, abs=1e-4)
     assert abs(rounded - apart) > abs(exact - apart)
@@ -153,7 +153,7 @@ def test_each_moves_hidden_matrices_and_the_rest_and_keeps_the_bytes_it_claims(n
 
 def test_equal_bytes_are_equal():
     shapes = lesson.hidden_shapes(lesson.classifier(SCALES["laptop"]))
-    low = {name: one.state(shapes) for name, one in lesson.low_states(shapes).items()}
+    low = {name: low.state(shapes) for name, low in lesson.low_states(shapes).items()}
     assert 0.95 < low["GaLore, as 8 bits"] / low["AdamW, 8 bits"] <= 1
     weights = sum(a * b for a, b in shapes)
     adapters = 2 * low["LoRA, bytes as GaLore's"]  # with gradients and themselves

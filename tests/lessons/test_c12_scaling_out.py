@@ -117,7 +117,7 @@ def test_a_stage_holds_what_is_in_flight():
     for rank, results in enumerate(launch(lesson.measure_held, 2, work, updates, 8)):
         for name, (orders, count) in updates.items():
             flying = Schedule(orders(2, count)).in_flight[rank]
-            predicted = results["one"].peak + (flying - 1) * results["one"].one
+            predicted = results["one"].peak + (flying - 1) * results["one"].waiting
             assert predicted - 0.01 * predicted < results[name].peak <= predicted + work.boundary_bytes + 1024
 
 

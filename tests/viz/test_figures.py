@@ -70,8 +70,8 @@ def test_runs_that_cannot_stand_together_are_refused(runs):
 
 def test_an_arrow_joins_two_boxes():
     figure, axes = subplots()
-    one, other = box(axes, 0.2, 0.5, "one", "warning"), box(axes, 0.8, 0.5, "other", "warning", letters="ink")
-    arrow(axes, one, other)
+    start, end = box(axes, 0.2, 0.5, "one", "warning"), box(axes, 0.8, 0.5, "other", "warning", letters="ink")
+    arrow(axes, start, end)
     (drawn,) = [text for text in axes.texts if not text.get_text()]
     assert (drawn.xyann, drawn.xy) == ((0.2, 0.5), (0.8, 0.5))
-    assert one.get_color() != other.get_color()
+    assert start.get_color() != end.get_color()
