@@ -90,36 +90,34 @@ def _median_seconds(call: Callable[[], object], times: int) -> float:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """How a rank trains: `make_optimizer(parameters)`, so many `steps`, and a `way` to keep ranks together.
+    """How a rank trains; `finish` and `same_start` are slips where they are False."""
 
-    The way is `DDP`, or `LocalSGD` or `QSGD` with their options, as `partial(LocalSGD, sync_every=20)`. Every `look` steps we
-    judge the mean of the ranks; `watch` notes the drift after every step. Another `seed` draws other batches. Two slips: without
-    `finish` a last, shorter round stays apart; without `same_start` each rank begins with parameters of its own, put there
-    after the way has made them equal.
-    """
-
-    make_optimizer: Callable
+    make_optimizer: Callable  # takes the parameters
     steps: int
-    way: Callable = DDP
-    finish: bool = True
-    same_start: bool = True
-    look: int = 40
-    watch: bool = False
-    seed: int = 0
+    way: Callable = (
+        DDP  # of keeping ranks together: or LocalSGD or QSGD with options, as partial(LocalSGD, sync_every=20)
+    )
+    finish: bool = True  # else a last, shorter round stays apart
+    same_start: bool = (
+        True  # else each rank begins with parameters of its own, put there after the way has made them equal
+    )
+    loss_every: int = 40  # steps, after which the mean of the ranks is judged
+    note_drift: bool = False  # after every step
+    seed: int = 0  # of the batches
 
 
 @dataclass
 class RankHistory:
-    """What came of a plan on one rank: after `steps` the mean of the ranks had `losses`, and each rank had sent `sent` bytes
-    in `messages`. `drifts` are (step, distance to the mean), before and after averages; `own` is this rank's loss at the end.
-    """
+    """What came of a plan on one rank."""
 
-    steps: list[int] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    sent: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)  # after which losses, sent and messages were noted
+    losses: list[float] = field(default_factory=list)  # of the mean of the ranks
+    sent: list[int] = field(default_factory=list)  # bytes that each rank had sent by then
     messages: list[int] = field(default_factory=list)
-    drifts: list[tuple[int, float]] = field(default_factory=list)
-    own: float = 0.0
+    drifts: list[tuple[int, float]] = field(
+        default_factory=list
+    )  # (step, distance to the mean), before and after averages
+    own_loss: float = 0.0  # of this rank, at the end
 
 
 def train_on_rank(
@@ -148,24 +146,24 @@ def train_by_plan(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tu
         for module in model.modules():
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()
-    if plan.watch:
+    if plan.note_drift:
         run.drifts.append((0, drift(model.parameters())))
     with counted() as traffic:
         for step in range(1, plan.steps + 1):
             hooks.step(optimizer, share, torch.randint(len(share[1]), (BATCH,), generator=draw))
-            if plan.watch:
+            if plan.note_drift:
                 run.drifts.append((step, drift(model.parameters())))
             if hooks.after_update():
                 run.drifts.append((step, 0.0))
             if step == plan.steps and plan.finish:
                 hooks.finish()
-            if step % plan.look == 0 or step == plan.steps:
+            if step % plan.loss_every == 0 or step == plan.steps:
                 run.steps.append(step)
                 run.sent.append(traffic.sent)
                 run.messages.append(traffic.messages)
                 run.losses.append(loss_of_mean(model, evaluate_on))
     with torch.no_grad():
-        run.own = nn.functional.cross_entropy(model(evaluate_on[0]), evaluate_on[1]).item()
+        run.own_loss = nn.functional.cross_entropy(model(evaluate_on[0]), evaluate_on[1]).item()
     return run
 
 

@@ -152,7 +152,7 @@ RECORDED = 8
 """Steps whose allocations are recorded."""
 
 
-def measure_way(way: str, config: "PretrainedConfig", recipe: Recipe, **options) -> RankMeasurement:
+def measure_way_on_rank(way: str, config: "PretrainedConfig", recipe: Recipe, **options) -> RankMeasurement:
     """To be launched: `STEPS` steps of the model of `config` in one of `WAYS`, with other batches on each rank.
 
     The bytes of a step are those of steps after them. A peak is what the tensors take that a rank keeps (parameters, buffers,
@@ -209,7 +209,7 @@ class Accumulation(NamedTuple):
     peak: float
 
 
-def accumulate(
+def accumulate_on_rank(
     config: "PretrainedConfig", recipe: Recipe, micro_batches: int, sync: bool = True, reshard: bool = True
 ) -> Accumulation:
     """To be launched: an update of FSDP2 from this many micro-batches.
@@ -259,7 +259,7 @@ def usual_peak(accounts: Sequence[Account]) -> int:
     return mode(account.above_start for account in accounts if account.left == balanced)
 
 
-def build_on(config: "PretrainedConfig", device: str) -> tuple[Setup, int]:
+def build_on_rank(config: "PretrainedConfig", device: str) -> tuple[Setup, int]:
     """To be launched: FSDP2 of a model that was built on `device`; on "meta", its shards get memory and are not filled yet.
 
     Also returns the bytes at the peak of building it.
@@ -275,9 +275,9 @@ def build_on(config: "PretrainedConfig", device: str) -> tuple[Setup, int]:
     return setup, allocator.account().above_start
 
 
-def measure_each(ways: Sequence[str], config: "PretrainedConfig", recipe: Recipe) -> dict[str, RankMeasurement]:
-    """To be launched: `measure_way` for one way after the other."""
-    return {way: measure_way(way, config, recipe) for way in ways}
+def measure_ways_on_rank(ways: Sequence[str], config: "PretrainedConfig", recipe: Recipe) -> dict[str, RankMeasurement]:
+    """To be launched: `measure_way_on_rank` for one way after the other."""
+    return {way: measure_way_on_rank(way, config, recipe) for way in ways}
 
 
 def block_activations(config: "PretrainedConfig", recipe: Recipe) -> int:
@@ -378,7 +378,7 @@ class Activity:
         return self.what in PHASES
 
 
-def trace_each(
+def trace_ways_on_rank(
     ways: dict[str, tuple[str, dict]], config: "PretrainedConfig", recipe: Recipe
 ) -> dict[str, list[Activity]]:
     """To be launched: what this rank does in the third step of each; a way is a name of `WAYS` and its options."""

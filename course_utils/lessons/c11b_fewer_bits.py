@@ -40,7 +40,7 @@ from course_utils.viz.style import COLORS
 
 # A small classifier, and its fine-tuning.
 
-TUNED = Path(__file__).with_name("c11b_tuned_runs.json")
+TUNING_FILE = Path(__file__).with_name("c11b_tuned_runs.json")
 AS_IT_IS = "as it is"
 """AdamW in float32 on all weights, which every other way is compared with."""
 
@@ -124,8 +124,15 @@ def _workload(model: nn.Module, recipe: memory.Recipe) -> Workload:
     return Workload(_copies(model), recipe)
 
 
-OWN = ("half the batch", "half the width", "4-bit AdamW", "GaLore, a quarter", "LoRA of rank 16", "QLoRA of rank 16")
-OWN += ("LoRA on q k v o", "LoRA on q v")
+CHAPTER_WAYS = (
+    "half the batch",
+    "half the width",
+    "4-bit AdamW",
+    "GaLore, a quarter",
+    "LoRA of rank 16",
+    "QLoRA of rank 16",
+)
+CHAPTER_WAYS += ("LoRA on q k v o", "LoRA on q v")
 """The ways that are this chapter's; the others have rows in theirs."""
 
 
@@ -143,7 +150,7 @@ def ways(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> dict[str, tup
 def fine_tuning_runs() -> pd.DataFrame:
     """Fine-tuning at laptop scale, a row each: `name`, `lr`, `seed`, `test` (held-out loss), each way at three rates and three
     seeds; "start" has no rate. `python -m benchmarks.fewer_bits` made them."""
-    return pd.DataFrame(json.loads(TUNED.read_text(encoding="utf-8")))
+    return pd.DataFrame(json.loads(TUNING_FILE.read_text(encoding="utf-8")))
 
 
 def best_rate(name: str) -> float:
@@ -299,21 +306,21 @@ def merge_adapters(model: nn.Module, adapted: nn.Module) -> tuple[float, float, 
     return sum(sizes) / len(sizes), sum(errors) / len(errors), made
 
 
-def operations_of_step(pupil: nn.Module, loss: Callable | None = None) -> int:
+def operations_of_step(student: nn.Module, loss: Callable | None = None) -> int:
     """Of the products of a student's step on 16 rows, forward and backward, with `loss(model, ids)` or the model's own."""
-    ids = rows("train")[:16].to(next(pupil.parameters()).device)
+    ids = rows("train")[:16].to(next(student.parameters()).device)
     with FlopCounterMode(display=False) as counted:
-        (pupil(input_ids=ids, labels=ids).loss if loss is None else loss(pupil, ids)).backward()
-    pupil.zero_grad()
+        (student(input_ids=ids, labels=ids).loss if loss is None else loss(student, ids)).backward()
+    student.zero_grad()
     return counted.get_total_flops()
 
 
 # Optimizers with a smaller state, on chapter 05b's task.
 
-RUNS = Path(__file__).with_name("c11b_runs.json")
+RACE_FILE = Path(__file__).with_name("c11b_runs.json")
 SWEEP_SEEDS, RACE_SEEDS = (10, 11), (0, 1, 2, 3, 4)
-INTERVAL, REST = 25, 2e-3
-"""Steps between two projections, in a run of 91 steps; the rate of all parameters that are no hidden matrices."""
+INTERVAL = 25  # steps between two projections, in a run of 91 steps
+OTHERS_LR = 2e-3  # of all parameters that are no hidden matrices
 
 
 @dataclass(frozen=True)
@@ -343,7 +350,7 @@ def _low_state(optimizer_cls: type, lr: float, **options) -> LowState:
 
 
 def _beside_adamw(optimizer: torch.optim.Optimizer, others: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    return optim.ChainedOptimizer(optimizer, optim.AdamW(others, lr=REST, weight_decay=0.0))
+    return optim.ChainedOptimizer(optimizer, optim.AdamW(others, lr=OTHERS_LR, weight_decay=0.0))
 
 
 def _add_adapters(rank: int, model: nn.Module, lr: float) -> torch.optim.Optimizer:
@@ -362,7 +369,7 @@ def largest_rank(fits: Callable[[int], bool]) -> int:
 
 
 def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
-    """By name, for hidden matrices of `shapes`; each has its own rate, the best of `RUNS`' sweep.
+    """By name, for hidden matrices of `shapes`; each has its own rate, the best of `RACE_FILE`' sweep.
 
     "as 8 bits" is the largest rank with no more bytes of state than AdamW's with 8 bits. LoRA's rank is the largest with which
     parameters, gradients and state have no more bytes than with that GaLore.
@@ -419,11 +426,11 @@ def language_model(width: int, layers: int, seed: int) -> nn.Module:
 
 
 def fit(
-    model: nn.Module, lr: float, seed: int, epochs: int = 1, most: int | None = None, loss: Callable | None = None
+    model: nn.Module, lr: float, seed: int, epochs: int = 1, limit: int | None = None, loss: Callable | None = None
 ) -> nn.Module:
-    """Train by AdamW with warm-up and cosine, on `most` rows of each epoch; `loss(model, ids)` or the model's own."""
+    """Train by AdamW with warm-up and cosine, on at most `limit` rows of each epoch; `loss(model, ids)` or the model's own."""
     device, generator, train = next(model.parameters()).device, torch.Generator().manual_seed(seed), rows("train")
-    orders = [train[torch.randperm(len(train), generator=generator)][:most] for _ in range(epochs)]
+    orders = [train[torch.randperm(len(train), generator=generator)][:limit] for _ in range(epochs)]
     batches = [part for order in orders for part in order.to(device).split(16)]
     optimizer, steps = torch.optim.AdamW(model.parameters(), lr=lr), len(batches)
     factor = partial(schedules.cosine, total=steps + 1, warmup=steps // 10)
@@ -437,9 +444,9 @@ def fit(
 
 
 @torch.no_grad()
-def held_out_token_loss(model: nn.Module, most: int | None = None) -> float:
+def held_out_token_loss(model: nn.Module, limit: int | None = None) -> float:
     """The mean loss of a token of held-out functions."""
-    parts = rows("test")[:most].to(next(model.parameters()).device).split(64)
+    parts = rows("test")[:limit].to(next(model.parameters()).device).split(64)
     return sum(model(input_ids=ids, labels=ids).loss.item() * len(ids) for ids in parts) / sum(map(len, parts))
 
 
@@ -454,23 +461,23 @@ def from_teacher(teacher: nn.Module, temperature: float) -> Callable[[nn.Module,
     return loss
 
 
-def teacher(most: int | None = None) -> nn.Module:
+def teacher(limit: int | None = None) -> nn.Module:
     """Twice as wide and deep as a student, and twice as long at school."""
-    return fit(language_model(128, 2, TEACHER_SEED), 3e-3, TEACHER_SEED, epochs=2, most=most)
+    return fit(language_model(128, 2, TEACHER_SEED), 3e-3, TEACHER_SEED, epochs=2, limit=limit)
 
 
-def student(seed: int, taught: Callable | None = None, epochs: int = 1, most: int | None = None) -> nn.Module:
-    """With the loss `taught`, or alone."""
-    return fit(language_model(64, 1, seed), 5e-3, seed, epochs, most, taught)
+def student(seed: int, taught: Callable | None = None, epochs: int = 1, limit: int | None = None) -> nn.Module:
+    """A student of `seed`, trained alone or with the loss `taught`."""
+    return fit(language_model(64, 1, seed), 5e-3, seed, epochs, limit, taught)
 
 
-def beside_teacher(pupil: nn.Module, master: nn.Module) -> tuple[int, int, int]:
+def beside_teacher(student: nn.Module, teacher: nn.Module) -> tuple[int, int, int]:
     """Bytes at the peak of a step of 16 rows: alone as predicted, beside the teacher as predicted and as measured."""
     recipe = memory.Recipe(batch=16, sequence=LENGTH, device=settings().device.type)
     with TemporaryDirectory() as folder:
-        master.config.save_pretrained(folder)
+        teacher.config.save_pretrained(folder)
         taught = replace(recipe, teacher=folder)
-        work = Workload(pupil.config, taught)
+        work = Workload(student.config, taught)
         expected = [memory.estimate(student.config, planned).peak for planned in (recipe, taught)]
         return *expected, memory.measure(work.build, work.step, timed=0).peak
 
@@ -479,7 +486,7 @@ def beside_teacher(pupil: nn.Module, master: nn.Module) -> tuple[int, int, int]:
 def stored_runs() -> pd.DataFrame:
     """Runs at laptop scale, a row each: `name`, `seed`, `test` (held-out loss), and for optimizers `lr` and `loss` (in training,
     the mean of the last 20 steps). `python -m benchmarks.fewer_bits` made them."""
-    return pd.DataFrame(json.loads(RUNS.read_text(encoding="utf-8")))
+    return pd.DataFrame(json.loads(RACE_FILE.read_text(encoding="utf-8")))
 
 
 # Figures.

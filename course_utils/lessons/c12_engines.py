@@ -81,7 +81,7 @@ class EngineMeasurement:
     full: dict[str, torch.Tensor] = field(repr=False)
 
 
-def by_flags(job: Job) -> EngineMeasurement:
+def by_flags_on_rank(job: Job) -> EngineMeasurement:
     """To be launched: what `course train` does with these flags, its update `COUNTED` with what it sends counted."""
     set_variable("COURSE_DEVICE", "cpu")  # also where a GPU is, which two ranks would have to share
     settings.cache_clear()
@@ -123,7 +123,7 @@ def _gather_full(plain: nn.Module) -> dict[str, torch.Tensor]:
         return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).clone() for name, p in parts.items()}
 
 
-def by_accelerate(job: Job) -> EngineMeasurement:
+def by_accelerate_on_rank(job: Job) -> EngineMeasurement:
     """To be launched: the same updates with Accelerate, which wraps, accumulates and divides by the number of micro-batches."""
     announce()
     from accelerate import Accelerator
@@ -142,7 +142,7 @@ def by_accelerate(job: Job) -> EngineMeasurement:
     return _record_rank(model, plain, plain_optimizer, _count_sent(perform, updates))
 
 
-def by_fabric(job: Job) -> EngineMeasurement:
+def by_fabric_on_rank(job: Job) -> EngineMeasurement:
     """To be launched: the same updates with Lightning Fabric, which wraps; the loop says when gradients travel, and divides."""
     announce()
     _silence()
@@ -163,7 +163,7 @@ def by_fabric(job: Job) -> EngineMeasurement:
     return _record_rank(model, plain, plain_optimizer, _count_sent(perform, updates))
 
 
-def by_lightning_trainer(job: Job) -> EngineMeasurement:
+def by_lightning_trainer_on_rank(job: Job) -> EngineMeasurement:
     """To be launched: the same updates with Lightning's Trainer, which has the loop too."""
     announce()
     _silence()
@@ -237,13 +237,13 @@ def _silence() -> None:
 
 
 ENGINES: dict[str, tuple[str, Callable, str]] = {
-    "DDP": ("torch", by_flags, "ddp"),
-    "ZeroRedundancyOptimizer": ("torch", by_flags, "zero1"),
-    "FSDP2": ("torch", by_flags, "fsdp2"),
-    **{f"DeepSpeed {stage}": ("deepspeed", by_flags, f"deepspeed-{stage}") for stage in (1, 2, 3)},
-    "Accelerate": ("accelerate", by_accelerate, "ddp"),
-    "Lightning Fabric": ("lightning", by_fabric, "ddp"),
-    "Lightning Trainer": ("lightning", by_lightning_trainer, "ddp"),
+    "DDP": ("torch", by_flags_on_rank, "ddp"),
+    "ZeroRedundancyOptimizer": ("torch", by_flags_on_rank, "zero1"),
+    "FSDP2": ("torch", by_flags_on_rank, "fsdp2"),
+    **{f"DeepSpeed {stage}": ("deepspeed", by_flags_on_rank, f"deepspeed-{stage}") for stage in (1, 2, 3)},
+    "Accelerate": ("accelerate", by_accelerate_on_rank, "ddp"),
+    "Lightning Fabric": ("lightning", by_fabric_on_rank, "ddp"),
+    "Lightning Trainer": ("lightning", by_lightning_trainer_on_rank, "ddp"),
 }
 """By name the package, what a rank does, and the strategy."""
 ROLES = {
@@ -266,12 +266,12 @@ def train_all(job: Job) -> dict[str, list[EngineMeasurement]]:
     for package in dict.fromkeys(package for package, *_ in ENGINES.values()):
         names = [name for name, (own, *_) in ENGINES.items() if own == package]
         if find_spec(package):
-            by_rank = launch(_train_each, 2, names, job, seconds=400)
+            by_rank = launch(_train_on_rank, 2, names, job, seconds=400)
             seen |= {name: [rank[name] for rank in by_rank] for name in names}
     return seen
 
 
-def _train_each(names: Sequence[str], job: Job) -> dict[str, EngineMeasurement]:
+def _train_on_rank(names: Sequence[str], job: Job) -> dict[str, EngineMeasurement]:
     """To be launched: the updates by each of these engines, in a folder of its own."""
     trained = {}
     for name in names:
@@ -280,9 +280,9 @@ def _train_each(names: Sequence[str], job: Job) -> dict[str, EngineMeasurement]:
     return trained
 
 
-def truth(job: Job) -> dict[str, torch.Tensor]:
+def truth_on_rank(job: Job) -> dict[str, torch.Tensor]:
     """To be launched on one rank: the parameters where one process has all examples."""
-    return by_flags(replace(job, strategy="none", out=job.out.with_name("none"))).full
+    return by_flags_on_rank(replace(job, strategy="none", out=job.out.with_name("none"))).full
 
 
 def compare(seen: Mapping[str, Sequence[EngineMeasurement]], expected: dict[str, torch.Tensor]) -> pd.DataFrame:
@@ -308,7 +308,7 @@ def rows_of(numbers: int = 7) -> TensorDataset:
     return TensorDataset(torch.arange(float(numbers)).view(-1, 1))
 
 
-def accelerate_alone() -> tuple[list[float], list[float]]:
+def accelerate_alone_on_rank() -> tuple[list[float], list[float]]:
     """The rows that this rank is given, and the learning rate after each update of a schedule that falls to 0 in 8."""
     announce()
     from accelerate import Accelerator
@@ -328,7 +328,7 @@ def accelerate_alone() -> tuple[list[float], list[float]]:
     return seen, rates
 
 
-def deepspeed_alone(stage: int, clips: bool = False, **config) -> tuple[float, float]:
+def deepspeed_alone_on_rank(stage: int, clips: bool = False, **config) -> tuple[float, float]:
     """How far one update of SGD with rate 1 moves 16 weights whose gradients are 1 each: its norm, 4 if nobody clips.
 
     With `clips` the loop calls torch's `clip_grad_norm_` before the step; the norm that it saw comes second, nan without.
@@ -393,7 +393,7 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> DisturbedRun:
         seen.note("ranks", f"go on after update {after}")
         seen.until(lambda: agents.have_ended)
         seen.note("agents", "end, both with code 0")
-    [wanted] = launch(truth, 1, replace(job, save_every=0), seconds=seconds)
+    [wanted] = launch(truth_on_rank, 1, replace(job, save_every=0), seconds=seconds)
     apart = largest_difference(wanted, parameters_in(job.out))
     return DisturbedRun(pd.DataFrame(seen.events), seen.progress, again, apart)
 

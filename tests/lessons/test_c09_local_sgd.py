@@ -32,13 +32,13 @@ def share(rank):
 @pytest.fixture(scope="module")
 def histories():
     plans = {
-        "DDP": RunPlan(SGD, 12, look=4, watch=True),
-        "H = 1": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), look=4),
-        "H = 5": RunPlan(SGD, 12, partial(LocalSGD, sync_every=5), look=4, watch=True),
+        "DDP": RunPlan(SGD, 12, loss_every=4, note_drift=True),
+        "H = 1": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), loss_every=4),
+        "H = 5": RunPlan(SGD, 12, partial(LocalSGD, sync_every=5), loss_every=4, note_drift=True),
         "H = 5, unfinished": RunPlan(SGD, 12, partial(LocalSGD, sync_every=5), finish=False),
         "8 bits": RunPlan(SGD, 12, QSGD),
-        "unlike": RunPlan(SGD, 12, watch=True, same_start=False),
-        "another seed": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), look=4, seed=1),
+        "unlike": RunPlan(SGD, 12, note_drift=True, same_start=False),
+        "another seed": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), loss_every=4, seed=1),
     }
     shares = {"one kind": [share(0), share(1)]}
     return [by_kind["one kind"] for by_kind in launch(train_on_rank, 2, build, shares, share(2), plans)]
@@ -79,8 +79,8 @@ def test_drift_is_a_sawtooth_or_none_or_never_heals(histories):
 
 
 def test_an_unfinished_rank_has_another_loss_than_the_mean(histories):
-    assert histories[0]["H = 5"].own == pytest.approx(histories[0]["H = 5"].losses[-1], rel=1e-5)
-    assert histories[0]["H = 5, unfinished"].own != pytest.approx(
+    assert histories[0]["H = 5"].own_loss == pytest.approx(histories[0]["H = 5"].losses[-1], rel=1e-5)
+    assert histories[0]["H = 5, unfinished"].own_loss != pytest.approx(
         histories[0]["H = 5, unfinished"].losses[-1], rel=1e-3
     )
 

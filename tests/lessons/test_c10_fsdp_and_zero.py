@@ -26,9 +26,9 @@ P = models.parameter_count(models.from_configuration(LLAMA))
 
 
 def all_ways() -> tuple[dict, dict]:
-    seen = lesson.measure_each([*METHODS, "FSDP2", "torch's ZeRO-1"], LLAMA, RECIPE)
+    seen = lesson.measure_ways_on_rank([*METHODS, "FSDP2", "torch's ZeRO-1"], LLAMA, RECIPE)
     runs = {"ours": ("ZeRO-3", {}), "torch's": ("FSDP2", {})}
-    return seen, lesson.trace_each(runs, LLAMA, RECIPE)
+    return seen, lesson.trace_ways_on_rank(runs, LLAMA, RECIPE)
 
 
 @pytest.fixture(scope="module")
@@ -136,19 +136,19 @@ def test_the_larger_moment_is_the_peak_of_a_dry_run_where_the_root_is_the_larges
 def test_the_larger_moment_is_the_peak_of_real_ranks(tokens, vocabulary):
     config = models.configuration("llama", **WIDTH, vocab_size=vocabulary, num_hidden_layers=8)
     recipe = Recipe(batch=tokens // 32, sequence=32, keeps_outputs=False)
-    seen = launch(lesson.measure_each, 2, list(METHODS), config, recipe)
+    seen = launch(lesson.measure_ways_on_rank, 2, list(METHODS), config, recipe)
     for way in METHODS:
         fullest = max(rank[way].peak for rank in seen)
         assert larger_moment(way, config, recipe, 2) == pytest.approx(fullest, rel=0.02), way
 
 
 def accumulations():
-    return [lesson.accumulate(LLAMA, RECIPE, 4, **options) for options in ({}, {"sync": False})]
+    return [lesson.accumulate_on_rank(LLAMA, RECIPE, 4, **options) for options in ({}, {"sync": False})]
 
 
 def builds():
     """By device the median of three, since the profiler may miss what gloo's own thread takes and frees."""
-    return {device: sorted(lesson.build_on(LLAMA, device)[1] for _ in range(3))[1] for device in ("cpu", "meta")}
+    return {device: sorted(lesson.build_on_rank(LLAMA, device)[1] for _ in range(3))[1] for device in ("cpu", "meta")}
 
 
 def test_every_micro_batch_gathers_twice_and_scatters_once_unless_told_not_to():
@@ -181,7 +181,7 @@ def test_the_timeline_has_every_collective_of_the_ledger(ranks, name):
 
 @pytest.mark.slow
 def test_hybrid_sharding_sends_shards_between_the_groups():
-    seen = launch(partial(lesson.measure_way, mesh=(2, 2)), 4, "FSDP2", LLAMA, RECIPE, seconds=100)[0]
+    seen = launch(partial(lesson.measure_way_on_rank, mesh=(2, 2)), 4, "FSDP2", LLAMA, RECIPE, seconds=100)[0]
     assert seen.traffic.frame()["sent"]["all-reduce"] == pytest.approx(communication("ddp", P // 2, 2).bytes, rel=0.02)
 
 

@@ -95,14 +95,14 @@ def test_adapters_merged_into_the_rounded_weights_give_the_same_losses():
 
 
 def test_a_taught_step_adds_the_teachers_forward_pass():
-    pupil, teacher = lesson.language_model(64, 1, 0), lesson.language_model(128, 2, 0)
+    student, teacher = lesson.language_model(64, 1, 0), lesson.language_model(128, 2, 0)
     blocks = {64: 4 * 64**2 + 3 * 64 * 256, 128: 2 * (4 * 128**2 + 3 * 128 * 512)}
     weights = {width: count + width * lesson.WORDS for width, count in blocks.items()}
     alone, taught = (
-        lesson.operations_of_step(pupil),
-        lesson.operations_of_step(pupil, lesson.from_teacher(teacher, 2.0)),
+        lesson.operations_of_step(student),
+        lesson.operations_of_step(student, lesson.from_teacher(teacher, 2.0)),
     )
-    assert all(parameter.grad is None for parameter in pupil.parameters())
+    assert all(parameter.grad is None for parameter in student.parameters())
     expected = 1 + 2 * weights[128] / (6 * weights[64])
     assert taught / alone == pytest.approx(expected, rel=0.05)
 

@@ -56,7 +56,7 @@ def job(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(job):
-    return launch(lesson.truth, 1, job)[0]
+    return launch(lesson.truth_on_rank, 1, job)[0]
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +97,16 @@ def test_an_engine_that_is_not_here_has_its_roles_and_no_figures(expected, seen)
 
 
 def test_accelerate_repeats_a_row_and_steps_the_schedule_once_for_each_rank():
-    ranks = launch(lesson.accelerate_alone, 2)
+    ranks = launch(lesson.accelerate_alone_on_rank, 2)
     assert Counter(row for seen, _ in ranks for row in seen) == Counter([0, *range(7)])
     assert ranks[0][1] == pytest.approx([1 - 2 * update / 8 for update in range(1, 5)])
 
 
 @pytest.mark.parametrize("stage", [pytest.param(stage, marks=needs("deepspeed")) for stage in (1, 3)])
 def test_deepspeed_clips_by_its_own_configuration_alone(stage):
-    free = launch(partial(lesson.deepspeed_alone, gradient_clipping=0.0), 2, stage, seconds=200)
-    tried = launch(partial(lesson.deepspeed_alone, gradient_clipping=0.0), 2, stage, True, seconds=200)
-    report = launch(partial(lesson.deepspeed_alone, gradient_clipping=0.5), 2, stage, seconds=200)
+    free = launch(partial(lesson.deepspeed_alone_on_rank, gradient_clipping=0.0), 2, stage, seconds=200)
+    tried = launch(partial(lesson.deepspeed_alone_on_rank, gradient_clipping=0.0), 2, stage, True, seconds=200)
+    report = launch(partial(lesson.deepspeed_alone_on_rank, gradient_clipping=0.5), 2, stage, seconds=200)
     assert [moved for moved, _ in (*free, *tried)] == pytest.approx([4] * 4)
     assert [norm for _, norm in tried] == [0, 0]
     assert [moved for moved, _ in report] == pytest.approx([0.5] * 2, rel=1e-3)
