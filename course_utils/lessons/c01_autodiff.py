@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from course_utils.autodiff import Variable, backward_order, relu
 from course_utils.viz.parts import drawing
 from course_utils.viz.plots import bars, panels
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.style import COLORS, text_color
 
 _WIDTH, _HEIGHT = 0.66, 0.62  # of a node, where columns and rows are 1 apart
 _NUMBERS_SHOWN = 3
@@ -147,7 +147,7 @@ def _rows(uses: Mapping, columns: Mapping) -> dict[Variable | Bend, float]:
 
 def _draw_legend(figure: Figure) -> None:
     def letters(text: str, color: str, label: str) -> Line2D:
-        look = {"markerfacecolor": writing(color), "markeredgecolor": "none", "markersize": 7 * len(text) ** 0.8}
+        look = {"markerfacecolor": text_color(color), "markeredgecolor": "none", "markersize": 7 * len(text) ** 0.8}
         return Line2D([], [], linestyle="", marker=rf"$\mathrm{{{text}}}$", label=label, **look)
 
     shade = {"color": _SAVED, "markeredgecolor": COLORS["ink"], "label": "saved for backward"}
@@ -165,7 +165,7 @@ def _draw_box(axes: Axes, x: float, y: float, variable: Variable, saved: bool) -
     axes.add_patch(FancyBboxPatch((x - _WIDTH / 2, y - _HEIGHT / 2), _WIDTH, _HEIGHT, linewidth=1.2, **frame))
     lines = [(_heading(variable), COLORS["ink"], "bold"), (_value(variable.value), COLORS["ink"], "normal")]
     if variable.grad is not None:
-        lines.append((f"grad {_value(variable.grad)}", writing("second"), "normal"))
+        lines.append((f"grad {_value(variable.grad)}", text_color("second"), "normal"))
     for i, (text, color, weight) in enumerate(lines):
         place = y + 0.19 * (i - (len(lines) - 1) / 2)
         axes.text(x, place, text, ha="center", va="center", color=color, weight=weight, fontsize=8.5, zorder=4)
@@ -182,7 +182,7 @@ def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local:
     axes.annotate("", xy=tip, xytext=points[-1], arrowprops=shape, zorder=1)
     if local:
         at = [0.75 * a + 0.25 * b for a, b in zip(points[-1], tip, strict=True)]
-        look = {"color": writing("third"), "fontsize": 8.5, "ha": "center", "va": "center", "zorder": 2}
+        look = {"color": text_color("third"), "fontsize": 8.5, "ha": "center", "va": "center", "zorder": 2}
         axes.text(*at, local, bbox={"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 0.6}, **look)
 
 

@@ -15,7 +15,7 @@ from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, 
 from course_utils.settings import settings
 from course_utils.viz.parts import arrow, box, drawing
 from course_utils.viz.plots import legend, lines, panels, together
-from course_utils.viz.style import COLORS, SERIES, writing
+from course_utils.viz.style import COLORS, SERIES, text_color
 
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 """Called with a list of one parameter, gives an optimizer."""
@@ -391,7 +391,7 @@ def family_figure() -> tuple[Figure, str]:
             axes.text(*middle, added, ha="center", va="center", fontsize=8.5, bbox=paper)
     axes.text(0.92, 0.34, "average both,\ncorrect the start", ha="center", va="top", fontsize=8.5)
     axes.text(0.51, 1.0, "a better direction", ha="center", color=COLORS["first"], style="italic")
-    below = {"ha": "center", "va": "top", "color": writing("second"), "style": "italic"}
+    below = {"ha": "center", "va": "top", "color": text_color("second"), "style": "italic"}
     axes.text(0.51, 0.0, "a step size for each parameter", **below)
     drawing(axes, ylim=(-0.1, 1.1))
     steps = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)

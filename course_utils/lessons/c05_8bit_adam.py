@@ -17,7 +17,7 @@ from course_utils.optim.quantization import BLOCK, dequantize, nearest, quantize
 from course_utils.units import format_bytes
 from course_utils.viz.parts import box, cell, drawing
 from course_utils.viz.plots import dots, legend, lines, panels, together
-from course_utils.viz.style import BIT_COLORS, COLORS, writing
+from course_utils.viz.style import BIT_COLORS, COLORS, text_color
 
 
 class LinearBook(AdamW8bit):
@@ -172,7 +172,7 @@ def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[F
         texts = [*map(_write, (value, value / scale, codebook[code].item())), "", _write(read), f"{error:.1%}"]
         colors = ["ink"] * 5 + ["warning" if error > 0.5 else "ink"]
         for place, text, color in zip(places, texts, colors, strict=True):
-            axes.text(place, -row, text, color=writing(color), **middle)
+            axes.text(place, -row, text, color=text_color(color), **middle)
         box(axes, places[3], -row, str(code), "optimizer state", "ink")
         journeys.append(f"{_write(value)} is kept as {code} and read back as {_write(read)}")
     for place, head in zip(places, heads, strict=True):
@@ -247,7 +247,7 @@ def codebooks_figure() -> tuple[Figure, str]:
     lines(errors, title, x, "largest relative error", log="xy", looks=looks, labels="none", axes=below)
     below.set_ylim(1e-3, 2)
     for name, x, y in (("linear", 0.012, 0.2), ("dynamic", 8e-5, 0.3)):
-        below.text(x, y, name, color=writing(looks[name][0]), va="bottom")
+        below.text(x, y, name, color=text_color(looks[name][0]), va="bottom")
     title = f"Off by more than half below {lost['linear']:.2g} in the linear book, below {_power(lost['dynamic'])} in the dynamic"
     return together(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
 

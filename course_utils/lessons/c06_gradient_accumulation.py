@@ -189,7 +189,7 @@ def accumulation_figure() -> tuple[Figure, str]:
     stations = (("G\nadd $T_i g_i$", "gradients"), ("÷ Σ$T_i$", "ink"), ("clip,\nthen step", "ink"))
     x = widest + 7.1
     for place, (text, color) in enumerate(stations):
-        box(axes, x + 4.1 * place, middle, text, color, letters="ink")
+        box(axes, x + 4.1 * place, middle, text, color, ink="ink")
         if place:
             _draw_line(axes, (x - 2.4 + 4.1 * place, middle), (x - 1.5 + 4.1 * place, middle))
     drawing(axes, (-4.6, x + 10), (-0.4, len(counts) + 0.1), "Each micro-batch counts by its tokens; G is divided once")

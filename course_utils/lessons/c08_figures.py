@@ -18,7 +18,7 @@ from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.units import format_seconds
 from course_utils.viz.parts import arrow, box, cell, drawing, second_unit
 from course_utils.viz.plots import bars, dots, lines, panels, together
-from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, writing
+from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, text_color
 
 PHASE_COLORS = {
     LOADING: "inputs",
@@ -45,7 +45,7 @@ def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
         axes.add_patch(Rectangle((gap.start / size, -0.5), gap.seconds / size, 5.0, **look))
         if gap.seconds >= 0.04 * trace.end:  # there is room for its length
             middle = (gap.start + gap.end) / 2 / size
-            axes.text(middle, -0.55, format_seconds(gap.seconds), ha="center", va="bottom", color=writing("warning"))
+            axes.text(middle, -0.55, format_seconds(gap.seconds), ha="center", va="bottom", color=text_color("warning"))
     axes.set(yticks=range(5), yticklabels=[*rows, "model computes"], ylim=(4.6, -1.0), xlim=(0, trace.end / size))
     axes.set(xlabel=f"time since the first recorded step, {unit}; dotted: a new step begins", title=title)
     axes.grid(axis="y", visible=False)
@@ -108,8 +108,8 @@ def mixed_precision_figure() -> tuple[Figure, str]:
     )
     for low, high, color, name in ((0.48, 1.02, wide, "32 bits"), (0.04, 0.44, narrow, "16 bits")):
         axes.axhspan(low, high, color=COLORS[color], alpha=0.1, linewidth=0)
-        axes.text(0.01, (low + high) / 2, name, va="center", color=writing(color), fontsize=11, fontweight="bold")
-    boxes = [box(axes, *station, letters="ink") for station in stations]
+        axes.text(0.01, (low + high) / 2, name, va="center", color=text_color(color), fontsize=11, fontweight="bold")
+    boxes = [box(axes, *station, ink="ink") for station in stations]
     for start, end in zip(boxes, [*boxes[1:], boxes[0]], strict=True):
         arrow(axes, start, end)
     drawing(axes, ylim=(0.02, 1.04))
@@ -134,8 +134,10 @@ def _draw_rescue(axes: Axes) -> None:
     leap = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=-0.3", "shrinkA": 6, "shrinkB": 6, "linewidth": 1.4}
     axes.annotate("", (-12, 0.1), (-28, 0.1), arrowprops=leap | {"color": COLORS["ink"]})
     axes.text(-20, 0.95, "× S = 2¹⁶", ha="center", va="center")
-    axes.text(-28, -0.55, "a gradient 2⁻²⁸\nbecomes 0", ha="center", va="center", color=writing("warning"), fontsize=9)
-    axes.text(-12, -0.55, "2⁻¹²\nis kept", ha="center", va="center", color=writing("first"), fontsize=9)
+    axes.text(
+        -28, -0.55, "a gradient 2⁻²⁸\nbecomes 0", ha="center", va="center", color=text_color("warning"), fontsize=9
+    )
+    axes.text(-12, -0.55, "2⁻¹²\nis kept", ha="center", va="center", color=text_color("first"), fontsize=9)
     axes.set(xlim=(-34, 18), ylim=(-0.9, 1.15), yticks=(), xlabel="size of a gradient, as a power of two")
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
@@ -154,7 +156,7 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
         colors = [COLORS["warning" if e < edge else "first"] for e in counts]
         axes.bar([e + 0.5 for e in counts], [100 * n / total for n in counts.values()], 0.9, color=colors)
         words = {"transform": axes.get_xaxis_transform(), "va": "top"}
-        axes.text(left + 1, 0.97, f"{_percent(lost[-1])} vanish", color=writing("warning"), **words)
+        axes.text(left + 1, 0.97, f"{_percent(lost[-1])} vanish", color=text_color("warning"), **words)
         axes.text(levels[-1] + 2, 0.97, f"gradients of\n{name}", **words)
         axes.set(ylabel="% of them")
         tails.append(f"of {total:,} gradients of {name} {_percent(lost[-1])} lie below 2^{edge:.0f}")
@@ -197,7 +199,7 @@ def scale_window_figure(
     for name, line in data.items():  # named where they are highest: elsewhere they lie on each other
         top = max(line, key=line.get)
         side, shift = ("right", -6) if top == max(powers) else ("left", 8)
-        words = {"ha": side, "va": "center", "color": writing(looks[name][0])}
+        words = {"ha": side, "va": "center", "color": text_color(looks[name][0])}
         figure.axes[0].annotate(name, (top, 100 * line[top]), (shift, 6), textcoords="offset points", **words)
     if good:
         figure.axes[0].axvspan(good[0], good[-1], color=COLORS["third"], alpha=0.15, linewidth=0)
@@ -381,10 +383,10 @@ def _draw_neighbors(axes: Axes, fmt: Format, value: float, asked_for: float) -> 
     axes.plot(marks, [0] * len(marks), "|", color=COLORS["ink"], markersize=22)
     axes.plot([value], [0], "o", color=COLORS["first"], markersize=9)
     words = {"ha": "center", "va": "center", "fontsize": 9}
-    axes.text(value, -0.42, "the number stored", color=writing("first"), **words)
+    axes.text(value, -0.42, "the number stored", color=text_color("first"), **words)
     if low <= asked_for <= high:
         axes.plot([asked_for], [0.3], "v", color=COLORS["second"], markersize=9)
-        axes.text(asked_for, 0.52, "the number asked for", color=writing("second"), **words)
+        axes.text(asked_for, 0.52, "the number asked for", color=text_color("second"), **words)
     axes.text(low, -0.42, f"│ numbers of {fmt.name}", ha="left", va="center", fontsize=9)
     axes.set(xlim=(low, high), ylim=(-0.6, 0.7), yticks=())
     axes.ticklabel_format(axis="x", useOffset=False)

@@ -13,7 +13,7 @@ from course_utils.lessons.c09_local_sgd import RankHistory
 from course_utils.units import format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import cell
 from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
-from course_utils.viz.style import COLORS, MARKS, SERIES, writing
+from course_utils.viz.style import COLORS, MARKS, SERIES, text_color
 
 
 def ring_figure(turns: Sequence[Sequence[Sequence[str]]]) -> tuple[Figure, str]:
@@ -129,7 +129,7 @@ def apart_figure(drifts: Mapping[str, Sequence[tuple[int, float]]], low: float) 
             panel.plot(*zip(*points, strict=True), color=COLORS[color], linestyle=style)
         last = points[-2][1]  # before the average that may end the run
         panel = above if last > low else below
-        panel.text(1.01 * points[-1][0], last, name, color=writing(color), va="center")
+        panel.text(1.01 * points[-1][0], last, name, color=text_color(color), va="center")
     top = max(d for points in drifts.values() for _, d in points)
     above.set(ylim=(low, 1.25 * top), title="Run A never closes the gap; run B closes it with its first average")
     below.set(ylim=(-0.03 * low, low), xlabel="step")
@@ -177,7 +177,7 @@ def losses_of_ways_figure(
         (right, times, "seconds", "time by then, on paper", f"predicted,\n{name}"),
     ):
         rows = {way: {way: value} for way, value in values.items()}
-        bars(rows, heading, x, unit=unit, colors=colors, legend=False, axes=axes)
+        bars(rows, heading, x, unit=unit, colors=colors, show_legend=False, axes=axes)
         axes.set_xlim(0, 1.2 * axes.get_xlim()[1])
     right.set_yticklabels([])
     quick = min(costs, key=lambda way: costs[way].step)
@@ -229,7 +229,7 @@ def losses_against_every_figure(
         reach += [[max(v) - m for m, v in zip(middle, line.values(), strict=True)]]
         axes.errorbar(list(line), middle, yerr=reach, marker=marker, capsize=4, **look)
         axes.axhspan(low, high, alpha=0.25, linewidth=0, **look)
-        axes.text(list(line)[-1] * 1.15, middle[-1], kind, color=writing(color), va="center")
+        axes.text(list(line)[-1] * 1.15, middle[-1], kind, color=text_color(color), va="center")
     everies = sorted({h for line in ends.values() for h in line})
     axes.set(
         xscale="log", xlim=(everies[0] / 1.3, everies[-1] * 3.2), ylabel="loss of the mean\nafter equally many steps"

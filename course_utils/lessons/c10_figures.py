@@ -16,7 +16,7 @@ from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import byte_unit, cell, drawing
 from course_utils.viz.plots import Span, layers, legend, lines, panels, timeline, together
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.style import COLORS, text_color
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 LOOKS = {
@@ -93,7 +93,9 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
         above.add_patch(
             Rectangle((place - 0.47, 0), 0.94, 1, facecolor="none", edgecolor=COLORS[colors[lane]], linewidth=1.6)
         )
-        above.text(place, 0.5, f"{what}\n({lane})", ha="center", va="center", fontsize=8, color=writing(colors[lane]))
+        above.text(
+            place, 0.5, f"{what}\n({lane})", ha="center", va="center", fontsize=8, color=text_color(colors[lane])
+        )
         bottom = 0.0
         for kind, count in held.items():
             color, hatch = LIFE[kind]
@@ -371,7 +373,7 @@ def play_sharding(
     layers([*plan.times, plan.end], held, "", x, y, colors=colors, axes=below)
     peak = max(plan.memory)
     below.axhline(peak, color=COLORS["warning"], linestyle="--", linewidth=1.2)
-    below.text(plan.end, peak, f"peak {peak:.2f} ", ha="right", va="bottom", color=writing("warning"))
+    below.text(plan.end, peak, f"peak {peak:.2f} ", ha="right", va="bottom", color=text_color("warning"))
     below.set(ylim=(0, max(2.0, 1.2 * peak)), xlim=(0, plan.end))
     legend(below)
     slow = f"; the last rank computes {slowest:g} times as long" if ranks > 1 and slowest > 1 else ""

@@ -27,7 +27,7 @@ from course_utils.training.gradients import relative_error
 from course_utils.units import format_bytes, format_counted
 from course_utils.viz.parts import cell, drawing, second_unit
 from course_utils.viz.plots import bars, dots, legend, lines, panels
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 ITEMSIZE = 4  # bytes of a float32 number
 
@@ -331,7 +331,7 @@ def curves_figure(
         if name in slopes:
             guide = [0.6 * drawn.get_ydata()[0] * (at / places[0]) ** slopes[name] for at in places]
             axes.plot(places, guide, color=COLORS["predicted"], linewidth=1)
-            look = {"textcoords": "offset points", "fontsize": 8.5, "color": writing("predicted"), "va": "center"}
+            look = {"textcoords": "offset points", "fontsize": 8.5, "color": text_color("predicted"), "va": "center"}
             axes.annotate(f"grows with {size}{powers[slopes[name]]}", (x, guide[-1]), (8, 0), **look)
     about = "logarithmic axes; lines predicted, marks measured" + "; gray: slopes" * bool(slopes)
     axes.text(0.02, 0.95, about, transform=axes.transAxes, fontsize=9, va="top")
@@ -450,5 +450,5 @@ def play_long(
     }
     title = f"{format_bytes(round(sum(parts.values())))} a rank; the most: {max(parts, key=parts.get)}"
     rows = {name: {"activations": round(value)} for name, value in parts.items()}
-    figure, alt = bars(rows, title, "bytes of a rank", legend=False)
+    figure, alt = bars(rows, title, "bytes of a rank", show_legend=False)
     return figure, f"{length:,} tokens on {format_counted(ranks, 'rank')}, {words:,} words, width {width:,}. {alt}"

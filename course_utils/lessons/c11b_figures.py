@@ -114,5 +114,5 @@ def play_ways(
     named = f"; adapters of rank {rank} on {beside}" if rank else ""
     title = f"{format_bytes(round(sum(parts.values())))} in all; the most: {max(parts, key=parts.get)}{named}"
     rows = {kind: {kind: round(size)} for kind, size in parts.items()}
-    figure, alt = bars(rows, title, "bytes by kind", legend=False)
+    figure, alt = bars(rows, title, "bytes by kind", show_legend=False)
     return figure, f"{count:,} weights in {weights}, {trained:,} trained, state {state}. {alt}"

@@ -15,7 +15,7 @@ from course_utils.errors import CourseError
 from course_utils.hardware import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
 from course_utils.viz.plots import bars, legend, lines, panels, together
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
 
@@ -259,7 +259,7 @@ def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, s
             rows[row] = dict(zip(PARTS, np.diff(ends, prepend=0.0), strict=True))
             notes[row] = f"{'→ ' if step.total > longest else ''}{two_digits(step.total)} s"
         title, x = f"{name}: predicted best {steps[0].name.partition(',')[0]}", "predicted seconds (→: longer)"
-        look = {"unit": "", "colors": PARTS, "notes": notes, "legend": False}
+        look = {"unit": "", "colors": PARTS, "notes": notes, "show_legend": False}
         bars(rows, title, x, **look, axes=axes)
         axes.set_title(title, fontsize=9)
         axes.tick_params(axis="y", labelsize=8)
@@ -433,7 +433,7 @@ def failures_figure(cards: Sequence[int], saving: float, restart: float, runs: i
         axes.plot(dots / 60, seen, MARKS[row], color=COLORS[color])
         least[count] = 1 - best / daly_wall_clock(best, best, saving, restart, between)
         axes.plot(best / 60, 100 * least[count], "|", color=COLORS["ink"], markersize=16)
-        axes.text(dots[-1] / 60, seen[-1] + 4, f"{count:,} cards", color=writing(color), ha="right", fontsize=9)
+        axes.text(dots[-1] / 60, seen[-1] + 4, f"{count:,} cards", color=text_color(color), ha="right", fontsize=9)
         by_count.append(
             f"{count:,} cards: {3600 / between:.2g} failures an hour, best every {format_seconds(best)}, "
             f"{least[count]:.0%} lost"

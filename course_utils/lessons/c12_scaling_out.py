@@ -27,7 +27,7 @@ from course_utils.training.gradients import relative_error
 from course_utils.units import format_counted, format_seconds
 from course_utils.viz.parts import cell, drawing, subplots
 from course_utils.viz.plots import Span, legend, panels, timeline, together
-from course_utils.viz.style import writing
+from course_utils.viz.style import text_color
 
 COLUMNS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}
 ROWS = {"self_attn": ("o_proj",), "mlp": ("down_proj",)}
@@ -353,7 +353,7 @@ _RANK_COLORS = ("first", "gradients", "third", "fourth")
 def axes_figure() -> tuple[Figure, str]:
     """The idea: an axis cuts the model, the batch or both; a color is a rank, gray is on all four."""
     figure, grid = panels(2, 3, height=5.4)
-    gray, small = writing("not attributed"), {"ha": "center", "fontsize": 8}
+    gray, small = text_color("not attributed"), {"ha": "center", "fontsize": 8}
     for axes, (name, (model, batch, travels)) in zip(grid.flat, AXES.items(), strict=True):
         for (row, column), (left, cut) in product(product(range(4), range(4)), ((0, model), (5.2, batch))):
             rank = {"nothing": None, "pieces": (row + column) % 4, "columns": column, "blocks": row, "experts": column}

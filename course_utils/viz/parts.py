@@ -6,7 +6,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from course_utils.units import BYTE_UNITS, SECOND_UNITS
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.style import COLORS, text_color
 
 
 def subplots(
@@ -54,11 +54,11 @@ def drawing(
 
 
 def box(
-    axes: Axes, x: float, y: float, text: str, color: str = "ink", letters: str | None = None, fontsize: float = 9.5
+    axes: Axes, x: float, y: float, text: str, color: str = "ink", ink: str | None = None, fontsize: float = 9.5
 ) -> Text:
-    """Text in a frame for a flow chart; `letters` is the color of the text where it is not the frame's."""
+    """Text in a frame for a flow chart; `ink` is the color of the text where it is not the frame's."""
     frame = {"boxstyle": "round,pad=0.4", "facecolor": COLORS["paper"], "edgecolor": COLORS[color], "linewidth": 1.6}
-    look = {"bbox": frame, "color": writing(letters or color), "fontsize": fontsize}
+    look = {"bbox": frame, "color": text_color(ink or color), "fontsize": fontsize}
     return axes.text(x, y, text, ha="center", va="center", **look)
 
 

@@ -10,7 +10,7 @@ from colors import READABLE, SEEN_BY, contrast, distance, lab, linear
 from course_utils.grading import pages, showing
 from course_utils.lessons import c10_figures
 from course_utils.memory.trace.log import KINDS
-from course_utils.viz.style import BIT_COLORS, COLORS, writing
+from course_utils.viz.style import BIT_COLORS, COLORS, text_color
 
 APART = 15
 TOGETHER = {
@@ -52,7 +52,7 @@ def test_what_the_phases_add_is_told_from_its_neighbors_in_grey():
 
 @pytest.mark.parametrize("name", [name for name in COLORS if name not in ("paper", "grid", "inputs", "activations")])
 def test_every_color_can_be_written_with(name):
-    assert contrast(writing(name), COLORS["paper"]) >= READABLE
+    assert contrast(text_color(name), COLORS["paper"]) >= READABLE
 
 
 @pytest.mark.parametrize("page", GROUNDS)

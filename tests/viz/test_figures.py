@@ -70,7 +70,7 @@ def test_runs_that_cannot_stand_together_are_refused(runs):
 
 def test_an_arrow_joins_two_boxes():
     figure, axes = subplots()
-    start, end = box(axes, 0.2, 0.5, "one", "warning"), box(axes, 0.8, 0.5, "other", "warning", letters="ink")
+    start, end = box(axes, 0.2, 0.5, "one", "warning"), box(axes, 0.8, 0.5, "other", "warning", ink="ink")
     arrow(axes, start, end)
     (drawn,) = [text for text in axes.texts if not text.get_text()]
     assert (drawn.xyann, drawn.xy) == ((0.2, 0.5), (0.8, 0.5))
