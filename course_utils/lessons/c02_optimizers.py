@@ -229,16 +229,12 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
     plan.plot(*next(iter(paths.values()))[0], "o", color=COLORS["ink"], markersize=6)
     plan.set(xlabel="x", ylabel="y", xlim=surface.view[0], ylim=surface.view[1], title=f"Paths on the {surface.name}")
     plan.set_aspect("equal")
-    losses = {name: heights(surface, places) for name, places in paths.items()}
-    drawn = {name: enumerate(line.clamp(min=_LOWEST)) for name, line in losses.items()}
+    drawn = {name: enumerate(heights(surface, places).clamp(min=_LOWEST)) for name, places in paths.items()}
     looks = {name: (color, "-") for name, color in zip(paths, SERIES, strict=False)}
-    lines(drawn, "Loss against steps", y="loss (log)", log="y", looks=looks, labels="legend", axes=curve)
+    _, alt = lines(drawn, "Loss against steps", y="loss (log)", log="y", looks=looks, labels="legend", axes=curve)
     if title:
         together(figure, title)
-    steps = len(next(iter(losses.values()))) - 1
-    descents = "; ".join(f"{name} from {line[0]:.3g} to {line[-1]:.3g}" for name, line in losses.items())
-    begins = f"{title}. " if title else ""
-    return figure, f"{begins}Paths over the {surface.name}, and the loss over {steps} steps: {descents}."
+    return figure, f"{title}{'. ' if title else ''}Paths over the {surface.name}. {alt}"
 
 
 def six_figure(

@@ -16,7 +16,7 @@ from course_utils.optim import Adam, AdamW
 from course_utils.settings import settings
 from course_utils.training import History
 from course_utils.viz.parts import arrow, box, drawing
-from course_utils.viz.plots import lines, panels, seeds_of, together
+from course_utils.viz.plots import lines, note, panels, seeds_of, together
 from course_utils.viz.style import COLORS, LINES
 
 GRADIENT_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -236,6 +236,6 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
         labels="legend",
         number=".2f",
     )
-    look = {"textcoords": "offset points", "arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]}}
-    figure.axes[0].annotate(f"{largest:.2f} at step {at}", (at, largest), (40, 0), va="center", **look)
+    look = {"arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]}}
+    note(figure.axes[0], f"{largest:.2f} at step {at}", (at, largest), (40, 0), **look)
     return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."

@@ -287,7 +287,7 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
         return stochastic(values, codebook, generator)
 
     figure, grid = panels(1, len(cases), height=3.8, squeeze=False)
-    by_case, colors = [], ("predicted", "second", "activations", "first")
+    texts, colors = [f"With β₂ = {beta:g}."], ("predicted", "second", "activations", "first")
     for panel, (title, (start, target)) in zip(grid[0], cases.items(), strict=True):
         curves = {
             "32 bits": feed_average(start, target, steps, beta, None),
@@ -299,14 +299,12 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
         step = f"steps too {'long' if ratio > 1 else 'short'} by a factor of {max(ratio, 1 / ratio):.1f}"
         looks = {name: (color, "-") for name, color in zip(curves, colors, strict=True)}
         data, title = {name: enumerate(curve, 1) for name, curve in curves.items()}, f"{title}:\nin the end {step}"
-        lines(data, title, y="v / largest of its block", looks=looks, labels="none", axes=panel)
+        y = "v / largest of its block"
+        texts.append(lines(data, title, y=y, looks=looks, labels="none", number=".3f", axes=panel)[1])
         panel.lines[0].set_linewidth(5)
         panel.lines[2].set_linewidth(1)
-        means = "; ".join(f"{name} {curve[-1].item():.3f}" for name, curve in curves.items())
-        by_case.append(f"v starts at {start:g} and its input is {target:g}; after {steps} steps it is: {means}; {step}")
     legend(panel)
-    title = "Rounded to the nearest entry, v freezes: too high or too low"
-    return together(figure, title, f"With β₂ = {beta:g}. {'. '.join(by_case)}.")
+    return together(figure, "Rounded to the nearest entry, v freezes: too high or too low", *texts)
 
 
 def codebook_figure(

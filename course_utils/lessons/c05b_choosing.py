@@ -16,7 +16,7 @@ from course_utils import models, optim
 from course_utils.lessons.shared import Contender
 from course_utils.training import History
 from course_utils.units import GiB, MiB, format_bytes
-from course_utils.viz.plots import bars, dots, legend, lines, panels, together
+from course_utils.viz.plots import bars, dots, legend, lines, note, panels, tick, together
 from course_utils.viz.style import COLORS
 
 _DECAY = 0.01
@@ -127,11 +127,10 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
         for rate, losses in curve[name].items():
             if lost := sum(loss == inf for loss in losses):
                 panel.plot(rate, 2.8, "x", color=COLORS["second"])
-                text, look = f"{lost} of {len(losses)} runs diverged", {"ha": "right", "va": "center"}
-                panel.annotate(text, (rate, 2.8), (-8, 0), textcoords="offset points", fontsize=8.5, **look)
+                note(panel, f"{lost} of {len(losses)} runs diverged", (rate, 2.8), (-8, 0))
         panel.plot(best, losses_by_rate(of_name)["mean"][best], "o", color=COLORS["second"], markersize=8)
         panel.set(ylim=(0, 3.1))
-        panel.set_xticks([0.001, 0.01, 0.1], ["0.001", "0.01", "0.1"])
+        tick(panel, [0.001, 0.01, 0.1])
         by_optimizer.append(alt)
     grid[0, 0].text(1.1e-3, 0.1, "0.001", fontsize=9)
     return together(figure, "Every best rate lies inside its grid; 0.001 is the best of none", *by_optimizer)
@@ -150,7 +149,7 @@ def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
         panel.lines[1].set(markerfacecolor="none", markersize=9)
         at_default = losses_by_rate(of_schedule)["mean"][1e-3]
         panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1, zorder=0)
-        panel.annotate(f"{at_default:.2f}", (1e-3, at_default), (-8, -12), textcoords="offset points", ha="right")
+        note(panel, f"{at_default:.2f}", (1e-3, at_default), (-8, -9), fontsize=10)
         panel.set(ylim=(0, 2.6))
     legend(axes[0])
     return together(figure, "At 0.0003 and 0.001 the schedule moves the loss, and the optimizer does not", *texts)

@@ -17,7 +17,7 @@ from course_utils.optim import AdamW
 from course_utils.training import Accumulate, Callback, Run, num_loss_tokens
 from course_utils.units import format_bytes
 from course_utils.viz.parts import box, cell, drawing
-from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
+from course_utils.viz.plots import Span, bars, legend, lines, note, panels, timeline, together
 from course_utils.viz.style import COLORS
 
 # Slips from published code or from practice, each as a difference to `Accumulate`.
@@ -307,11 +307,11 @@ def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: 
         x = "update, from 32 texts each"
         texts.append(lines(data, title, x, y, number=".2f", labels=labels, axes=panel)[1])
         panel.set_ylabel("loss")
-    notes = ("mean per token", (8, 6), "left"), ("mean per text", (-8, -14), "right")
-    for run, (text, offset, side) in zip(runs.values(), notes, strict=True):
+    notes = ("mean per token", (8, 9)), ("mean per text", (-8, -11))
+    for run, (text, offset) in zip(runs.values(), notes, strict=True):
         middle = len(run["reported"]) // 2
         here = every * (middle + 1), run["reported"][middle]
-        axes[0].annotate(text, here, offset, textcoords="offset points", ha=side, fontsize=9)
+        note(axes[0], text, here, offset)
     title = "The mean of means reports a lower loss, and predicts held-out tokens about as well"
     return together(figure, title, *texts)
 
@@ -361,7 +361,7 @@ def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Seq
         figure.axes[0].plot(ks, [first * ks[0] / k for k in ks], color=line.get_color(), linewidth=1)
         middle = len(ks) // 2
         place = ks[middle], first * ks[0] / ks[middle]
-        figure.axes[0].annotate("as 1/k", place, (4, 6), textcoords="offset points", fontsize=9)
+        note(figure.axes[0], "as 1/k", place, (4, 9))
     return figure, f"{alt} Thin lines fall as 1/k."
 
 

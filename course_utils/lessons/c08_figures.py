@@ -17,7 +17,7 @@ from course_utils.precision import FORMATS, Format
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.units import format_seconds
 from course_utils.viz.parts import arrow, box, cell, drawing, second_unit
-from course_utils.viz.plots import bars, dots, lines, panels, together
+from course_utils.viz.plots import bars, dots, lines, note, panels, together
 from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, text_color
 
 PHASE_COLORS = {
@@ -198,9 +198,8 @@ def scale_window_figure(
     figure, alt = lines(data, "", x, y, unit="%", looks=looks, labels="none")
     for name, line in data.items():  # named where they are highest: elsewhere they lie on each other
         top = max(line, key=line.get)
-        side, shift = ("right", -6) if top == max(powers) else ("left", 8)
-        words = {"ha": side, "va": "center", "color": text_color(looks[name][0])}
-        figure.axes[0].annotate(name, (top, 100 * line[top]), (shift, 6), textcoords="offset points", **words)
+        offset = (-6 if top == max(powers) else 8, 6)
+        note(figure.axes[0], name, (top, 100 * line[top]), offset, fontsize=10, color=text_color(looks[name][0]))
     if good:
         figure.axes[0].axvspan(good[0], good[-1], color=COLORS["third"], alpha=0.15, linewidth=0)
     return together(figure, title, alt)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from course_utils.lessons.c09_local_sgd import RankHistory
 from course_utils.units import format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import cell
-from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
+from course_utils.viz.plots import Span, bars, legend, lines, panels, tick, timeline, together
 from course_utils.viz.style import COLORS, MARKS, SERIES, text_color
 
 
@@ -109,36 +109,32 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
 def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> tuple[Figure, str]:
     """How far a rank is from the mean of all, against its steps: a panel per group, in it a line per run of (step, distance)."""
     figure, grid = panels(1, len(drifts), height=3.3, sharey=True, squeeze=False)
-    gaps = []
+    texts = []
     for axes, (group, runs) in zip(grid[0], drifts.items(), strict=True):
         looks = {name: (color, "-") for name, color in zip(runs, SERIES, strict=False)}
-        lines(runs, group, y="distance to the ranks' mean", looks=looks, labels="none", axes=axes)
-        for name, points in runs.items():
-            gaps.append(f"{group}, {name}: at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end")
+        texts.append(lines(runs, group, y="distance to the ranks' mean", looks=looks, labels="none", axes=axes)[1])
     legend(grid[0][0])
-    title = "Within a round the ranks part, and an average brings them together"
-    text = f"Distance of a rank to the mean of all ranks against steps, a sawtooth. {'; '.join(gaps)}."
-    return together(figure, title, text)
+    return together(figure, "Within a round the ranks part, and an average brings them together", *texts)
 
 
 def apart_figure(drifts: Mapping[str, Sequence[tuple[int, float]]], low: float) -> tuple[Figure, str]:
     """Distances to the mean as in `drift_figure`, in two panels above each other: what lies above `low`, and what below."""
     figure, (above, below) = panels(2, 1, height=3.8, sharex=True, height_ratios=(1, 1.6))
-    for color, style, (name, points) in zip(SERIES, ("-", "-", "--"), drifts.items(), strict=False):
-        for panel in (above, below):
-            panel.plot(*zip(*points, strict=True), color=COLORS[color], linestyle=style)
+    looks = dict(zip(drifts, zip(SERIES, ("-", "-", "--"), strict=False), strict=False))
+    for panel in (above, below):
+        _, alt = lines(drifts, y="distance to the ranks' mean", looks=looks, labels="none", axes=panel)
+        panel.set(ylabel="")
+    for name, points in drifts.items():
         last = points[-2][1]  # before the average that may end the run
         panel = above if last > low else below
-        panel.text(1.01 * points[-1][0], last, name, color=text_color(color), va="center")
+        panel.text(1.01 * points[-1][0], last, name, color=text_color(looks[name][0]), va="center")
     top = max(d for points in drifts.values() for _, d in points)
-    above.set(ylim=(low, 1.25 * top), title="Run A never closes the gap; run B closes it with its first average")
-    below.set(ylim=(-0.03 * low, low), xlabel="step")
-    figure.supylabel("distance to the ranks' mean (two scales)", fontsize=10)
-    distances = "; ".join(
-        f"{name} begins at {points[0][1]:.2g}, is at most {max(d for _, d in points):.2g}, and ends at {points[-1][1]:.2g}"
-        for name, points in drifts.items()
+    above.set(
+        ylim=(low, 1.25 * top), title="Run A never closes the gap; run B closes it with its first average", xlabel=""
     )
-    return figure, f"Distance of a rank to the mean of all ranks against steps: {distances}."
+    below.set(ylim=(-0.03 * low, low))
+    figure.supylabel("distance to the ranks' mean (two scales)", fontsize=10)
+    return figure, alt
 
 
 class CostOfLoss(NamedTuple):
@@ -235,8 +231,7 @@ def losses_against_every_figure(
         xscale="log", xlim=(everies[0] / 1.3, everies[-1] * 3.2), ylabel="loss of the mean\nafter equally many steps"
     )
     axes.set_xlabel("H, steps between two averages, log (mark: median of the seeds; whiskers: lowest, highest)")
-    axes.set_xticks(everies, everies)
-    axes.minorticks_off()
+    tick(axes, everies)
     axes.set_title("Local steps cost much loss by package, little on mixed data (bands: DDP)")
     by_kind = "; ".join(
         f"{kind}: {', '.join(f'{min(v):.2f} to {max(v):.2f} at H = {h}' for h, v in line.items())}, "

@@ -15,7 +15,7 @@ from course_utils.lessons.c10_fsdp_and_zero import Activity, overlap
 from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import byte_unit, cell, drawing
-from course_utils.viz.plots import Span, layers, legend, lines, panels, timeline, together
+from course_utils.viz.plots import Span, layers, legend, lines, note, panels, tick, timeline, together
 from course_utils.viz.style import COLORS, text_color
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
@@ -143,17 +143,15 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     numbers = [f"{crossing:,.0f} ({name})" for name, crossing in crossings.items()]
     title = f"A gather hides behind computing from {' or '.join(numbers)} tokens on"
     x, y = "tokens a rank computes in a step", "time per block"
-    figure, _ = lines(data, "", x, y, unit="seconds", log="xy", looks=looks, levels=levels)
+    figure, alt = lines(data, "", x, y, unit="seconds", log="xy", looks=looks, levels=levels)
     (axes,) = figure.axes
     for crossing, (color, _) in zip(crossings.values(), list(looks.values())[1:], strict=True):
         point = crossing, 1e3 * seconds * crossing  # the axis has milliseconds
         axes.plot(*point, "o", color=COLORS[color], markersize=7)
-        axes.annotate(f"{crossing:,.0f} tokens", point, (6, -6), textcoords="offset points", va="top")
-    axes.set_xticks([100, 1_000, 10_000, 100_000], ["100", "1,000", "10,000", "100,000"])
-    return together(figure, title)[0], (
-        f"Milliseconds to compute a block of {parameters / 1e6:.0f} million parameters forward, rising with a rank's tokens, "
-        f"and to gather the next one on {ranks} ranks, level. They cross at {', '.join(numbers)} tokens."
-    )
+        note(axes, f"{crossing:,.0f} tokens", point, (6, -6), va="top", fontsize=10)
+    tick(axes, [100, 1_000, 10_000, 100_000])
+    about = f"A block of {parameters / 1e6:.0f} million parameters on {ranks} ranks."
+    return together(figure, title, about, alt, f"They cross at {', '.join(numbers)} tokens.")
 
 
 def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
@@ -210,8 +208,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: i
         drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
         data, y = dict(zip(names, drawn, strict=True)), f"memory of a rank, {byte_unit(size)[0]}"
         lines(data, way, "tokens", y, log="x", looks=looks, labels="none", axes=axes)
-        axes.set_xticks(ticks := [32, 128, 256, 512], ticks)
-        axes.minorticks_off()
+        tick(axes, [32, 128, 256, 512])
         above = paper.index[paper["loss"] > paper["gradients"]]
         crossed.append(f"{way} {above.min()}" if len(above) else f"{way} none drawn")
     grid[0].set_ylim(0, None)

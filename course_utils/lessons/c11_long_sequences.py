@@ -26,7 +26,7 @@ from course_utils.techniques.attention import attention, visible
 from course_utils.training.gradients import relative_error
 from course_utils.units import format_bytes, format_counted
 from course_utils.viz.parts import cell, drawing, second_unit
-from course_utils.viz.plots import bars, dots, legend, lines, panels
+from course_utils.viz.plots import bars, dots, legend, lines, note, panels, tick
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 ITEMSIZE = 4  # bytes of a float32 number
@@ -327,12 +327,12 @@ def curves_figure(
     size, powers = xlabel.split()[-1], {1: "", 2: "²"}
     for name, drawn in zip(measured, axes.lines, strict=False):
         x, y = max(zip(drawn.get_xdata(), drawn.get_ydata(), strict=True))
-        axes.annotate(name, (x, y), (8, 0), textcoords="offset points", va="center", fontsize=9)
+        note(axes, name, (x, y), (8, 0))
         if name in slopes:
             guide = [0.6 * drawn.get_ydata()[0] * (at / places[0]) ** slopes[name] for at in places]
             axes.plot(places, guide, color=COLORS["predicted"], linewidth=1)
-            look = {"textcoords": "offset points", "fontsize": 8.5, "color": text_color("predicted"), "va": "center"}
-            axes.annotate(f"grows with {size}{powers[slopes[name]]}", (x, guide[-1]), (8, 0), **look)
+            text = f"grows with {size}{powers[slopes[name]]}"
+            note(axes, text, (x, guide[-1]), (8, 0), fontsize=8.5, color=text_color("predicted"))
     about = "logarithmic axes; lines predicted, marks measured" + "; gray: slopes" * bool(slopes)
     axes.text(0.02, 0.95, about, transform=axes.transAxes, fontsize=9, va="top")
     return figure, alt
@@ -408,15 +408,13 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> t
         lines(data, title, "tokens s", y, unit="seconds", log="x", looks=looks, labels="none", axes=axes)
         axes.set_ylim(0, highest / second_unit(max(map(np.max, curves)))[1])
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
-        look = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 8.5}
-        axes.annotate("equal, not overlapped", (meet, 0.9), (-3, 0), xycoords=axes.get_xaxis_transform(), **look)
+        look = {"xycoords": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 8.5}
+        note(axes, "equal, not overlapped", (meet, 0.9), (-3, 0), **look)
         early = float(f"{length_that_meets(width, machine, per_number, overlapped=True):.2g}")
         if early > lengths[0]:
             axes.axvline(early, ymax=0.5, color=COLORS["warning"], linestyle=":")
-            equal = f"equal, overlapped:\n{early:,.0f} tokens"
-            axes.annotate(equal, (early, 0.36), (-3, 0), xycoords=axes.get_xaxis_transform(), **look)
-        axes.set_xticks([1024, 8192, 65_536], ["1,024", "8,192", "65,536"])
-        axes.minorticks_off()
+            note(axes, f"equal, overlapped:\n{early:,.0f} tokens", (early, 0.36), (-3, 0), **look)
+        tick(axes, [1024, 8192, 65_536])
         overlapped = "and moving always takes less if transfers overlap"
         if early > lengths[0]:
             overlapped = f"{early:,.0f} if transfers overlap"

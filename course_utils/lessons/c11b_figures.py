@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from course_utils.lessons.c11b_fewer_bits import FineTuning, bits_of_nf4, bytes_of_ways
 from course_utils.units import format_bytes
 from course_utils.viz.parts import byte_unit
-from course_utils.viz.plots import bars, dots, panels, together
+from course_utils.viz.plots import bars, dots, note, panels, together
 from course_utils.viz.style import COLORS
 
 STUDENTS_TITLE = "With every seed a teacher helps at T = 1 and 2, and a second epoch helps more"
@@ -60,14 +60,13 @@ def choosing_figure(
         axes.axvline(place, color=COLORS["ink"], linewidth=1, zorder=0)
         axes.set_xlim(0, 1.15 * max(place, axes.get_xlim()[1]))
     losses.axvline(mean, color=COLORS["ink"], linewidth=1, linestyle=":")
-    look = {"textcoords": "offset points", "ha": "right", "va": "center", "fontsize": 8}
-    losses.annotate("mean before\nfine-tuning", (mean, -1.1), (-3, 0), **look)
+    note(losses, "mean before\nfine-tuning", (mean, -1.1), (-3, 0), fontsize=8)
     peaks.set_ylim(len(ways) - 0.4, -1.8)
     # Inside the bars, so that AdamW's line crosses no number.
     for text, bar in zip(peaks.texts, peaks.patches, strict=True):
         text.set(x=0.97 * bar.get_width(), ha="right", color=COLORS["paper"], bbox=None)
     for axes, place in ((peaks, base.peak / size), (clocks, 1)):
-        axes.annotate("AdamW", (place, -1.1), (3, 0), textcoords="offset points", va="center", fontsize=8)
+        note(axes, "AdamW", (place, -1.1), (3, 0), fontsize=8)
     for row in (row for row, values in enumerate(shown.values()) if not values):
         losses.text(0.03, row, "not run", transform=losses.get_yaxis_transform(), va="center", fontsize=8)
     above = {name for name, values in shown.items() if values and min(values) > 0}

@@ -14,7 +14,7 @@ from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
 from course_utils.hardware import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
-from course_utils.viz.plots import bars, legend, lines, panels, together
+from course_utils.viz.plots import bars, legend, lines, note, panels, tick, together
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
@@ -63,8 +63,7 @@ def cuts_figure(flops: float, names: Sequence[str], has: Mapping[str, float]) ->
         for row, need in enumerate(needs):
             color, mark = ("third", "o") if need <= has[name] else ("warning", "X")
             axes.plot(need, row, mark, color=COLORS[color], markersize=7)
-            place, side = ((-8, -3), "right") if need <= has[name] else ((8, -3), "left")
-            axes.annotate(two_digits(need), (need, row), place, textcoords="offset points", ha=side, fontsize=9)
+            note(axes, two_digits(need), (need, row), (-8 if need <= has[name] else 8, 0))
         axes.axvline(has[name], color=COLORS["ink"], linestyle="--", linewidth=1.2, zorder=0)
         limits = min(*needs, has[name]) / 30, max(*needs, has[name]) * 30
         axes.set(xscale="log", xlim=limits, ylim=(len(names) - 0.5, -0.5), xlabel=f"{unit}, at least")
@@ -439,8 +438,7 @@ def failures_figure(cards: Sequence[int], saving: float, restart: float, runs: i
             f"{least[count]:.0%} lost"
         )
     axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(-3, 80))
-    axes.set_xticks(ticks := [0.1, 0.3, 1, 3, 10, 30, 100, 300], [f"{tick}" for tick in ticks])
-    axes.minorticks_off()
+    tick(axes, [0.1, 0.3, 1, 3, 10, 30, 100, 300])
     proxies = [Line2D([], [], color=COLORS["ink"]), Line2D([], [], color=COLORS["ink"], marker="o", linestyle="")]
     figure.legend(proxies, ["Daly's formula", "simulated"], loc="outside lower center", ncols=2)
     ends = dict.fromkeys((cards[0], cards[-1]))

@@ -130,8 +130,8 @@ def bars(
     axes = _begin(axes, title, height=1.2 + 0.44 * len(rows), xlabel=scale.label(x), xlim=(0, _ROOM * most / size))
     if limit:
         axes.axvline(limit[1] / size, color=COLORS["warning"], linestyle="--", zorder=0)
-        look = {"textcoords": "offset points", "fontsize": 9, "va": "bottom", "color": text_color("warning")}
-        axes.annotate(f" {limit[0]}", (limit[1] / size, len(rows) - 0.45), (0, 0), **look)
+        look = {"ha": "left", "va": "bottom", "color": text_color("warning")}
+        note(axes, f" {limit[0]}", (limit[1] / size, len(rows) - 0.45), (0, 0), **look)
     for row, (name, parts) in enumerate(rows.items()):
         stack(axes, row, parts, size, colors)
         end = max(totals[name], marked.get(name, 0)) / size
@@ -196,9 +196,8 @@ def dots(
         look = {"color": COLORS[color], "markerfacecolor": "none" if place else COLORS[color], "label": kind}
         axes.plot(*zip(*there, strict=True), MARKS[place], markersize=5, alpha=0.85, **look)
         for value, row in there if alone else ():
-            look = {"ha": "center", "fontsize": 8.5, "bbox": _PAPER, "color": text_color(color)}
-            text = scale.say(value * scale.size, number)
-            axes.annotate(text, (value, row), (0, -14 if place else 5), "data", "offset points", **look)
+            look = {"va": "baseline", "fontsize": 8.5, "bbox": _PAPER, "color": text_color(color)}
+            note(axes, scale.say(value * scale.size, number), (value, row), (0, -14 if place else 5), **look)
     sentences = []
     for row, (name, kinds) in enumerate(rows.items()):
         for values in kinds.values():
@@ -209,7 +208,7 @@ def dots(
         diverged = max((sum(not isfinite(value) for value in values) for values in kinds.values()), default=0)
         if diverged:
             lost = f"{diverged} of {max(map(len, kinds.values()))} diverged"
-            axes.annotate(lost, (1, row), xycoords=axes.get_yaxis_transform(), ha="right", va="center", fontsize=9)
+            note(axes, lost, (1, row), (0, 0), xycoords=axes.get_yaxis_transform(), ha="right")
         ends = (f"{kind} {_say_seeds(values, scale, number)}".strip() for kind, values in kinds.items())
         sentences += [f"{name}: {', '.join(ends)}".replace("\n", ", ")] * any(kinds.values())
     left, right = axes.get_xlim()
@@ -332,6 +331,19 @@ def legend(axes: Axes, *entries: tuple[str, str]) -> None:
     axes.figure.legend(list(by_name.values()), list(by_name), loc="outside lower center", ncols=columns)
 
 
+def note(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float] = (6, 0), **look) -> None:
+    """A text beside a point of the data, on the side that `offset` (points of the page) leads to."""
+    side = "left" if offset[0] > 0 else "right" if offset[0] < 0 else "center"
+    look = {"textcoords": "offset points", "ha": side, "va": "center", "fontsize": 9} | look
+    axes.annotate(text, point, offset, **look)
+
+
+def tick(axes: Axes, places: Sequence[float]) -> None:
+    """Ticks of the x-axis at these places alone, written in full."""
+    axes.set_xticks(places, [f"{place:,.10g}" for place in places])
+    axes.minorticks_off()
+
+
 def _points(line: Line) -> list[tuple[float, tuple[float, ...]]]:
     """Places with a value of each seed."""
     pairs = line.items() if hasattr(line, "items") else line
@@ -367,15 +379,13 @@ def _tick(axes: Axes, places: set[float]) -> None:
     """Ticks of a logarithmic axis at the places themselves, as far as they have room beside each other."""
     if not places:
         return
-    (left, right), shown, spec = np.log(axes.get_xlim()), [], axes.get_subplotspec()
+    (left, right), shown, spec = np.log(axes.get_xlim()), {}, axes.get_subplotspec()
     columns = spec.get_gridspec().ncols if spec else 1
     for place in sorted(places):
-        text = f"{place:,.10g}"
-        at, half = (np.log(place) - left) / (right - left), 0.006 * (len(text) + 2) * columns
-        if not shown or at - half > shown[-1][1]:
-            shown.append((place, at + half, text))
-    axes.set_xticks([place for place, *_ in shown], [text for *_, text in shown])
-    axes.minorticks_off()
+        at, half = (np.log(place) - left) / (right - left), 0.006 * (len(f"{place:,.10g}") + 2) * columns
+        if not shown or at - half > max(shown.values()):
+            shown[place] = at + half
+    tick(axes, list(shown))
 
 
 def _tick_by_powers(axes: Axes, values: Sequence[float], size: float) -> None:
@@ -409,8 +419,8 @@ def _name_lines(axes: Axes, named: Sequence[tuple[str, str, float | None, float]
     for (up, text, color, value, place), middle in zip(ends, middles, strict=True):
         here = (1, value) if place is None else (place, value)
         where = axes.get_yaxis_transform() if place is None else "data"
-        look = {"va": "center", "fontsize": 9, "color": text_color(color), "annotation_clip": False, "bbox": _PAPER}
-        axes.annotate(text, here, (6, middle - up), where, "offset points", **look)
+        look = {"xycoords": where, "color": text_color(color), "annotation_clip": False, "bbox": _PAPER}
+        note(axes, text, here, (6, middle - up), **look)
 
 
 def _lanes(axes: Axes, names: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from matplotlib.transforms import Bbox
 
 from course_utils.units import BYTE_UNITS, format_bytes, three_digits
 from course_utils.viz.parts import byte_unit, subplots
+from course_utils.viz.plots import note
 from course_utils.viz.style import COLORS
 
 _POWERS = (("× 10¹⁵", 1e15), ("× 10¹²", 1e12), ("× 10⁹", 1e9), ("× 10⁶", 1e6), ("", 1.0))
@@ -126,9 +127,7 @@ def _write_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[tuple[float
 
         best = min(sides, key=cost)
         taken.append(best)
-        offset = (best.get_points().mean(axis=0) - point).tolist()
-        look = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": 9}
-        axes.annotate(text, place, offset, **look)
+        note(axes, text, place, (best.get_points().mean(axis=0) - point).tolist(), ha="center")
 
 
 def _make_box(center: Sequence[float], half_width: float, half_height: float) -> Bbox:

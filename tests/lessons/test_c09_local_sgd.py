@@ -200,8 +200,11 @@ def test_drift_is_drawn_as_it_was_seen_and_says_its_end():
     assert left.get_ylim() == right.get_ylim()
     assert left.get_ylim()[1] >= 3
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["H = 2", "DDP"]
-    assert "mixed, H = 2: at most 2, 0 at the end; mixed, DDP: at most 0" in alt
-    assert "by package, H = 2: at most 3, 3 at the end" in alt
+    assert (
+        "Mixed. Distance to the ranks' mean against step. H = 2: 0 at 0, 1 at 1, 2 at 2, 0 at 2; DDP: 0 at 0, 0 at 2."
+        in alt
+    )
+    assert "By package. Distance to the ranks' mean against step. H = 2: 0 at 0, 3 at 1." in alt
 
 
 def test_ranks_that_begin_apart_are_seen_from_afar_and_near_0():
@@ -214,8 +217,8 @@ def test_ranks_that_begin_apart_are_seen_from_afar_and_near_0():
     assert (above.get_ylim()[0], below.get_ylim()[1]) == (5, 5)
     assert above.get_ylim()[1] > 250
     assert [[text.get_text() for text in panel.texts] for panel in (above, below)] == [["run A"], ["run B"]]
-    assert "run A begins at 2.5e+02, is at most 2.5e+02, and ends at 2.5e+02; run B" in alt
-    assert alt.endswith("ends at 0.")
+    assert "run A: 250 at 0, 250 at 1, 250 at 2; run B: 250 at 0, 250 at 1, 0 at 1, 2 at 2" in alt
+    assert alt.endswith("0 at 2.")
 
 
 def test_a_loss_costs_what_was_spent_at_the_first_average_that_none_later_exceeds():
