@@ -76,7 +76,7 @@ def _operands(variable: Variable) -> list[Variable]:
 
 
 def _local_derivatives(variable: Variable) -> list[str]:
-    """In words, what backward gives each operand for a gradient of 1; nothing where not all are single numbers."""
+    """Each operand's gradient where that of the result is 1, in words; nothing where not all are single numbers."""
     ctx, operands = variable.grad_fn, _operands(variable)
     if not operands or ctx.saved is None or any(x.value.ndim for x in [variable, *operands]):
         return [""] * len(operands)
@@ -97,10 +97,10 @@ def _lay_out(order: list[Variable]) -> dict[Variable | Bend, tuple[int, float]]:
     """Column and row of all variables, and of bends where an arrow passes columns."""
     columns = _columns(order)
     uses = _uses(order, columns)
-    columns |= {thing: thing.column for thing in uses if isinstance(thing, Bend)}
+    columns |= {place: place.column for place in uses if isinstance(place, Bend)}
     rows = _rows(uses, columns)
     highest = min(rows.values())
-    return {thing: (columns[thing], row - highest) for thing, row in rows.items()}
+    return {place: (columns[place], row - highest) for place, row in rows.items()}
 
 
 def _columns(order: list[Variable]) -> dict[Variable | Bend, int]:
@@ -116,7 +116,7 @@ def _columns(order: list[Variable]) -> dict[Variable | Bend, int]:
 
 
 def _uses(order: list[Variable], columns: Mapping) -> dict[Variable | Bend, list[tuple[Variable | Bend, float]]]:
-    """By variable and bend, where its arrows go next, and how far below the middle of it they arrive."""
+    """The next stations of the arrows from each variable and bend, and how far below their middle the arrows arrive."""
     uses: dict = {variable: [] for variable in order}
     for user in order:
         operands = _operands(user)
@@ -133,15 +133,15 @@ def _rows(uses: Mapping, columns: Mapping) -> dict[Variable | Bend, float]:
     """Column by column from the right, as near as there is room to the mean row of the uses."""
     rows: dict = {}
     for column in sorted(set(columns.values()), reverse=True):
-        inside = [thing for thing in uses if columns[thing] == column]
-        wish = {thing: np.mean([rows[use] + side for use, side in uses[thing]] or [0.0]) for thing in inside}
+        inside = [place for place in uses if columns[place] == column]
+        wish = {place: np.mean([rows[use] + side for use, side in uses[place]] or [0.0]) for place in inside}
         inside.sort(key=wish.get)
-        room = [0.5 if isinstance(thing, Bend) else 1.0 for thing in inside]
-        for number, thing in enumerate(inside):
-            above = rows[inside[number - 1]] + (room[number - 1] + room[number]) / 2 if number else wish[thing]
-            rows[thing] = max(wish[thing], above)
-        too_low = np.mean([rows[thing] - wish[thing] for thing in inside])
-        rows |= {thing: rows[thing] - too_low for thing in inside}
+        room = [0.5 if isinstance(place, Bend) else 1.0 for place in inside]
+        for number, place in enumerate(inside):
+            above = rows[inside[number - 1]] + (room[number - 1] + room[number]) / 2 if number else wish[place]
+            rows[place] = max(wish[place], above)
+        too_low = np.mean([rows[place] - wish[place] for place in inside])
+        rows |= {place: rows[place] - too_low for place in inside}
     return rows
 
 
@@ -172,7 +172,7 @@ def _draw_box(axes: Axes, x: float, y: float, variable: Variable, saved: bool) -
 
 
 def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local: str) -> None:
-    """From box to box, level while it passes a column; its label stands near the start of its last piece."""
+    """An arrow from box to box, level while it passes a column; its label stands near the start of its last piece."""
     points = [(start[0] + _WIDTH / 2, start[1])]
     for x, y in bends:
         points += [(x - _WIDTH / 2, y), (x + _WIDTH / 2, y)]

@@ -18,7 +18,7 @@ from course_utils.viz.plots import legend, lines, panels, together
 from course_utils.viz.style import COLORS, SERIES, text_color
 
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
-"""Called with a list of one parameter, gives an optimizer."""
+"""A function that makes an optimizer of a list of one parameter."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ def heights(surface: Surface, places: torch.Tensor) -> torch.Tensor:
 def fewest_steps(
     make_optimizer: Callable, surface: Surface, steps: int = 1000, share: float = 1e-4, rates: Sequence[float] = RATES
 ) -> tuple[int, float]:
-    """With the best rate out of `rates`: updates until the loss stays below `share` of its start up to update `steps`; that rate.
+    """Updates until the loss stays below `share` of its start up to update `steps`, at the best of `rates`; and that rate.
 
-    It is `steps` where no rate gets there. `make_optimizer(groups, rate)` gives an optimizer. All rates run at once, each as a
+    It is `steps` where no rate gets there. `make_optimizer(groups, rate)` returns an optimizer. All rates run at once, each as a
     group of one parameter.
     """
     places = [torch.tensor(surface.start, dtype=torch.float64) for _ in rates]

@@ -46,7 +46,7 @@ def shared_out(model: nn.Module, lr: float, use_muon: bool, rest_lr: float) -> t
 
 
 def contenders() -> dict[str, Contender]:
-    """By name, those that this torch has. All have the same schedule; each has its own rate, the best of `RUNS`' sweep."""
+    """The optimizers that this torch has, by name. All have the same schedule; each has the best rate of `RUNS`' sweep."""
     decayed = optim.decay_groups
     every = {
         "SGD, Nesterov": Contender(lambda model, lr: optim.Nesterov(model.parameters(), lr, momentum=0.9), 0.3),
@@ -60,7 +60,7 @@ def contenders() -> dict[str, Contender]:
 
 
 def final_loss(history: History) -> float:
-    """What a run is judged by: the mean training loss of its last steps. No example is seen twice in one epoch."""
+    """The mean training loss of a run's last steps, by which it is judged. No example is seen twice in one epoch."""
     return sum(history.losses[-LAST:]) / LAST
 
 
@@ -109,7 +109,7 @@ def _losses_of_rates(runs: pd.DataFrame) -> SeriesGroupBy:
 
 
 def best_rates(runs: pd.DataFrame) -> dict[str, float]:
-    """By optimizer, the rate with the lowest mean loss."""
+    """The rate with the lowest mean loss of each optimizer."""
     return {name: losses_by_rate(of_name)["mean"].idxmin() for name, of_name in runs.groupby("name", sort=False)}
 
 

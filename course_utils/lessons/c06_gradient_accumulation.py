@@ -40,7 +40,7 @@ class DividesByK(Accumulate):
         return loss / self.k
 
     def before_update(self, run: Run):
-        """Leave the gradients as they are."""
+        """Leaves the gradients as they are."""
         self._begin_group()
 
 
@@ -112,7 +112,7 @@ WAYS = {
     "no_sync around forward only": (True, False),
     "no_sync around backward only": (False, True),
 }
-"""By name: is forward inside `no_sync`, is backward. The last micro-batch of an update is never inside."""
+"""Whether forward and whether backward is inside `no_sync`. The last micro-batch of an update never is."""
 
 
 class NotesNorms(Callback):
@@ -129,7 +129,7 @@ class NotesNorms(Callback):
 
 @dataclass
 class Reductions:
-    """What a rank gave into all-reduces of gradients: `buckets` of them, `payload` bytes together."""
+    """A rank's all-reduces of gradients: `buckets` of them, `payload` bytes together."""
 
     buckets: int = 0
     payload: int = 0
@@ -138,7 +138,7 @@ class Reductions:
 def accumulate_on_rank(build: Callable[[], nn.Module], shares: Sequence[Sequence[dict]]) -> dict[str, tuple]:
     """To be launched: the gradient of one update on this rank for each of `WAYS`, and what was reduced.
 
-    `build` gives the same model on every rank; `shares[rank]` are its micro-batches. Returns `(gradients, Reductions)` by way;
+    `build` makes the same model on every rank; `shares[rank]` are its micro-batches. Returns `(gradients, Reductions)` by way;
     gradients by parameter's name, of the mean over all terms of all ranks.
     """
     return {name: _one_update(build(), shares[dist.get_rank()], *quiet) for name, quiet in WAYS.items()}
@@ -228,7 +228,7 @@ class TokenGradients:
 
 
 def token_gradients(model: nn.Module, texts: Iterable[dict]) -> TokenGradients:
-    """Of `texts`, batches of one text each."""
+    """`TokenGradients` of `texts`, batches of one text each."""
     counts, gradients, parameters = [], [], list(model.parameters())
     for text in texts:
         text = {name: value.to(parameters[0].device) for name, value in text.items()}
@@ -289,7 +289,7 @@ def train_on_texts(
 
 
 def _mean_losses(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of predicting each next token that is no padding: the mean over all tokens, and that over the texts' own means."""
+    """Losses of predicting each next token that is no padding: the mean over tokens, and that over the texts' own means."""
     logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
     losses = nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
     sums, terms = (losses * mask[:, 1:]).sum(1), mask[:, 1:].sum(1)

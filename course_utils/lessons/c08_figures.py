@@ -223,7 +223,7 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def _speed_conclusion(speed: dict, calls: Sequence[str], narrow: Sequence[str]) -> str:
-    """What can be said of every narrow type."""
+    """The calls that are faster in every narrow type, and how many times as fast the others are in each."""
     faster = [call for call in calls if all(speed[call, dtype]["measured"] > 1.1 for dtype in narrow)]
     title = f"{' and '.join(faster).capitalize()}: faster in both" if faster else "No call is faster in both types"
     for call in (call for call in calls if call not in faster):

@@ -53,7 +53,7 @@ def gradients_of(model: nn.Module, loss: Callable[[], torch.Tensor]) -> tuple[li
 
 
 def _hook_outputs(layers: Iterable[nn.Module], hook: Callable[[torch.Tensor], torch.Tensor | None]) -> list:
-    """`hook` gets the gradient of each layer's output, and may give another instead. Returns what to remove."""
+    """`hook` takes the gradient of each layer's output, and may return another instead. Returns what to remove."""
 
     def watch_output(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
         if output.requires_grad:
@@ -76,7 +76,7 @@ class RoundingCount:
 
 
 def round_output_gradients(model: nn.Module) -> RoundingCount:
-    """From now on the gradient of every linear layer's output passes through fp16; all else stays as it is."""
+    """Lets the gradient of every linear layer's output pass through fp16 from now on; all else stays as it is."""
     seen = RoundingCount()
 
     def through_fp16(gradient: torch.Tensor) -> torch.Tensor:
@@ -165,7 +165,6 @@ class OperatorTypes(Watch):
         self.calls: Counter = Counter()
 
     def note(self, function: OpOverload, args: tuple, kwargs: dict, answer: object) -> None:
-        """Count one call."""
         name = function.overloadpacket.__name__.removeprefix("_")
         self.calls[name, self._types_in((args, kwargs)), self._types_in(answer)] += 1
 

@@ -146,7 +146,7 @@ class CostOfLoss(NamedTuple):
 
 
 def cost_of_a_loss(run: RankHistory, level: float) -> CostOfLoss:
-    """Of the first average after which no average has a loss above `level`."""
+    """Cost of the first average after which no average has a loss above `level`."""
     before = [0, *run.sent]
     averages = [i for i in range(len(run.losses)) if run.sent[i] > before[i]]
     above = [place for place, i in enumerate(averages) if run.losses[i] > level]

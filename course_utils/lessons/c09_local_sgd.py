@@ -70,7 +70,7 @@ def average_seconds_on_rank(elements: int, times: int = 5) -> dict[str, float]:
 
 
 def _median_seconds(call: Callable[[], object], times: int) -> float:
-    """Of `times` calls after a first one; all ranks begin each together."""
+    """The median over `times` calls after a first one; all ranks begin each together."""
     taken = []
     for _ in range(times + 1):
         dist.barrier()
@@ -115,9 +115,9 @@ class RankHistory:
 def train_on_rank(
     build: Callable, kinds: Mapping, evaluate_on: tuple, plans: Mapping[str, RunPlan]
 ) -> dict[str, dict[str, RankHistory]]:
-    """To be launched: on each kind of data every plan from the same beginning, on this rank's share.
+    """To be launched: trains by every plan on this rank's share of each kind of data, from the same beginning.
 
-    `kinds` are shares by name, one for each rank: (inputs, labels), with a row each, as is `evaluate_on`. `build` gives a
+    `kinds` are shares by name, one for each rank: (inputs, labels), with a row each, as is `evaluate_on`. `build` makes a
     classifier, the same on all ranks. Returns a `RankHistory` by kind and plan.
     """
     rank = dist.get_rank()
@@ -128,7 +128,7 @@ def train_on_rank(
 
 
 def train_by_plan(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tuple) -> RankHistory:
-    """Train `model` on this rank as the plan says."""
+    """Trains `model` on this rank as the plan says."""
     run, draw = RankHistory(), torch.Generator().manual_seed(plan.seed * dist.get_world_size() + dist.get_rank())
     optimizer = plan.make_optimizer(model.parameters())
     with uncounted():
@@ -160,8 +160,7 @@ def train_by_plan(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tu
 
 
 class Hooks(NamedTuple):
-    """Where a way of keeping ranks together takes part in a step: its forward pass, and what it does after backward, after an
-    update, and at the end. `after_update` says whether it averaged."""
+    """What a way of keeping ranks together does in a step; `after_update` returns whether it averaged."""
 
     forward: Callable
     after_backward: Callable = lambda: None

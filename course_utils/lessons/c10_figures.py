@@ -27,7 +27,7 @@ LOOKS = {
     "reduce-scatter": ("warning", "\\\\\\"),
     "all-reduce": ("temporaries", "xxx"),
 }
-"""Of what a rank does: color and hatch."""
+"""Color and hatch of what a rank does."""
 
 
 def sharding_figure() -> tuple[Figure, str]:
@@ -80,7 +80,7 @@ LIFE = {
     "arriving sum": ("temporaries", ""),
     "gradient shard": ("gradients", "///"),
 }
-"""Of what lies there of a unit: color and hatch."""
+"""Color and hatch of a unit's bytes on a rank, by kind."""
 
 
 def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figure, str]:
@@ -222,8 +222,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: i
 
 # A step on paper, to play with: equal units, a steady wire. Times are in forward passes of the model, memory in parameters.
 
-ACTIVATIONS = 0.5
-"""Of the whole model, in sizes of its parameters."""
+ACTIVATIONS = 0.5  # of the whole model, in sizes of its parameters
 HELD = ("parameters", "optimizer state", "gathered", "gradients", "activations", "communication")
 """What a rank holds, from the bottom up; `communication` are copies of gradients under way."""
 
@@ -315,11 +314,11 @@ class PaperStep:
 
     @property
     def _around(self) -> float:
-        """What a unit takes around the ring once."""
+        """Time that a unit takes once around the ring."""
         return self.wire * (self.ranks - 1) / self.ranks / self.units + self.latency * (self.ranks - 1)
 
     def _work(self, what: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
-        """On each rank as soon as it is ready and its lane is free; a collective waits for all. Returns starts and ends."""
+        """Starts and ends of a job that begins on each rank as soon as its lane is free; a collective waits for all ranks."""
         lane = "compute" if what in PHASES else "wire"
         start = np.maximum(ready, self._free[lane])
         start = start if lane == "compute" else np.full(len(start), start.max())

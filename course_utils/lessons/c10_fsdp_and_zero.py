@@ -28,7 +28,7 @@ from course_utils.units import MiB
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# The ways to share a model out. Each gives a model, its optimizer, and a function for all parameters by name.
+# The ways to share a model out. Each returns a `Setup`.
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Setup:
 
 
 def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
-    """torch's, one tensor after another, so that its temporaries are small."""
+    """PyTorch's AdamW, one tensor after another, so that its temporaries are small."""
     return torch.optim.AdamW(parameters, lr=1e-3, foreach=False)
 
 
@@ -69,7 +69,7 @@ def zero1(model: nn.Module) -> Setup:
 
 
 def torch_zero1(model: nn.Module) -> Setup:
-    """PyTorch's own: `ZeroRedundancyOptimizer` beside its DDP."""
+    """PyTorch's ZeRO-1: `ZeroRedundancyOptimizer` beside its DDP."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     wrapped = nn.parallel.DistributedDataParallel(model)
@@ -78,12 +78,12 @@ def torch_zero1(model: nn.Module) -> Setup:
 
 
 def zero2(model: nn.Module) -> Setup:
-    """Gradients too; the parameters stay gathered from a unit's forward pass to its backward pass."""
+    """Gradients are sharded too; parameters stay gathered from a unit's forward pass to its backward pass."""
     return zero3(model, reshard_after_forward=False)
 
 
 def zero3(model: nn.Module, least: int | None = None, **options) -> Setup:
-    """Parameters too. A unit is a block, or a module with at least `least` parameters."""
+    """Parameters are sharded too. A unit is a block, or a module with at least `least` parameters."""
     units = units_of(model) if least is None else modules_of_at_least(model, least)[0]
     wrapped = FSDP(model, units, **options)
     return Setup(wrapped, adamw(wrapped.parameters()), wrapped.full_state_dict)
@@ -147,7 +147,7 @@ class RankMeasurement:
 
 
 STEPS = 5
-"""Of training, the same for every way; after them one is counted."""
+"""Steps of training, the same for every way; after them one is counted."""
 RECORDED = 8
 """Steps whose allocations are recorded."""
 
@@ -302,7 +302,7 @@ class Sizes:
 
     @classmethod
     def of(cls, config: "PretrainedConfig", recipe: Recipe) -> "Sizes":
-        """Of a model of Transformers and a step of `recipe`, in 32 bits."""
+        """The sizes of a model of Transformers and of a step of `recipe`, in 32 bits."""
         network = models.from_configuration(config)
         blocks, head = units_of(network), network.lm_head.weight.numel()
         # The logits' log-probabilities, the gradient of these, and that of the logits.
@@ -404,7 +404,7 @@ def trace_ways_on_rank(
 
 
 def read_activities(events: Sequence[tuple[str, float, float]]) -> list[Activity]:
-    """From the profiler's events as (name, start, end): each phase's runs of operators without a gap, and the collectives."""
+    """The phases' runs of operators without a gap, and the collectives, from the profiler's events as (name, start, end)."""
     events = sorted(events, key=lambda event: event[1])
     activities: list[Activity] = []
     for phase, begin, end in (event for event in events if event[0] in PHASES):

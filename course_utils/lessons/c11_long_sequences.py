@@ -43,7 +43,7 @@ class Cost:
 
 
 def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] = (), times: int = 2) -> Cost:
-    """Of `function(*inputs)` and the backward pass of its sum; the first call, in which a compiler may work, does not count.
+    """Cost of `function(*inputs)` and of the backward pass of its sum, without the first call, in which a compiler may work.
 
     `parameters` are the tensors that get gradients, those of `inputs` by default.
     """
@@ -217,9 +217,8 @@ def ring_summary(ranks: Sequence[Mapping[str, float]]) -> dict[str, object]:
 
 # Activations on the host, in seconds from stated rates.
 
-
 SHARE = 0.5
-"""Of a machine's peak in bfloat16, which computing reaches."""
+"""Share of a machine's peak in bfloat16 that computing reaches."""
 
 
 def host_or_again(
@@ -251,7 +250,7 @@ def length_that_meets(width: int, machine: Machine, per_number: float, overlappe
 
 @contextmanager
 def budget(of_saved: float):
-    """While it lasts, what is compiled may keep this share of what it would keep for backward; gives how to count graphs."""
+    """Lets compiled code keep this share of what it would keep for backward; yields a function that counts graphs."""
     from torch._functorch import config
 
     torch._dynamo.reset()

@@ -160,7 +160,7 @@ def best_rate(name: str) -> float:
 
 
 def tuned_ends() -> dict[str, list[float]]:
-    """By way, at its best rate, the held-out loss minus that of `AS_IT_IS` with the same seed; "start" is before all tuning."""
+    """The held-out loss of each way at its best rate, minus that of `AS_IT_IS` with the same seed; "start" is before tuning."""
     ends = {}
     for name, runs in fine_tuning_runs().groupby("name", sort=False):
         best = runs if name == "start" else runs[runs["lr"] == best_rate(name)]
@@ -208,7 +208,7 @@ class Placement:
 
 
 def measure_placement(model: nn.Module, recipe: memory.Recipe) -> Placement:
-    """What `recipe` makes of `model`."""
+    """The step of `model` by `recipe`, planned and measured."""
     work, planned = _workload(model, recipe), memory.estimate(_copies(model), recipe).peak
     made, _, (batch,) = work.build()
     trained = sum(p.numel() for p in made.parameters() if p.requires_grad)
@@ -260,7 +260,7 @@ def measure(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> me
 
 
 def draw_adapters(ours: nn.Module, theirs: nn.Module) -> None:
-    """Random B for all adapters of `ours`, and the same A and B for peft's in `theirs`."""
+    """Draws a random B for all adapters of `ours`, and gives peft's in `theirs` the same A and B."""
     import peft
 
     pairs = (
@@ -309,7 +309,7 @@ def merge_adapters(model: nn.Module, adapted: nn.Module) -> tuple[float, float, 
 
 
 def operations_of_step(student: nn.Module, loss: Callable | None = None) -> int:
-    """Of the products of a student's step on 16 rows, forward and backward, with `loss(model, ids)` or the model's own."""
+    """Operations of the products in a student's step on 16 rows, with `loss(model, ids)` or the model's own."""
     ids = rows("train")[:16].to(next(student.parameters()).device)
     with FlopCounterMode(display=False) as counted:
         (student(input_ids=ids, labels=ids).loss if loss is None else loss(student, ids)).backward()
@@ -341,7 +341,7 @@ class LowState:
 
 
 def hidden_shapes(model: nn.Module) -> list[tuple[int, ...]]:
-    """Of the matrices that the comparison is about."""
+    """Shapes of the hidden matrices, which the comparison is about."""
     return [tuple(p.shape) for p in optim.hidden_matrices(model)[0]]
 
 
@@ -377,7 +377,7 @@ def largest_rank(fits: Callable[[int], bool]) -> int:
 
 
 def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
-    """By name, for hidden matrices of `shapes`; each has its own rate, the best of `RACE_FILE`' sweep.
+    """The optimizers by name, for hidden matrices of `shapes`; each has the best rate of the sweep in `RACE_FILE`.
 
     "as 8 bits" is the largest rank with no more bytes of state than AdamW's with 8 bits. LoRA's rank is the largest with which
     parameters, gradients and state have no more bytes than with that GaLore.
@@ -472,7 +472,7 @@ def from_teacher(teacher: nn.Module, temperature: float) -> Callable[[nn.Module,
 
 
 def teacher(limit: int | None = None) -> nn.Module:
-    """Twice as wide and deep as a student, and twice as long at school."""
+    """A model twice as wide and deep as a student, and trained for twice as many epochs."""
     return fit(language_model(128, 2, TEACHER_SEED), 3e-3, TEACHER_SEED, epochs=2, limit=limit)
 
 
@@ -524,7 +524,7 @@ def bits_of_nf4(double: bool = True) -> float:
 
 
 def race_differences(runs: pd.DataFrame) -> dict[str, list[float]]:
-    """Of each optimizer in the stored `runs` the losses minus AdamW's with the same seed."""
+    """The losses of each optimizer in the stored `runs`, minus AdamW's with the same seed."""
     runs = runs[runs["seed"].isin(RACE_SEEDS)].dropna(subset="loss")
     by_name = {name: of_name.set_index("seed")["loss"] for name, of_name in runs.groupby("name", sort=False)}
     return {name: (losses - by_name["AdamW"]).tolist() for name, losses in by_name.items() if name != "AdamW"}

@@ -231,7 +231,7 @@ def _count_one(number: int) -> AbstractContextManager[Traffic | None]:
 
 
 def _silence() -> None:
-    """On a rank: what a library remarks on the way stays with it."""
+    """Silences the logs and warnings of libraries on a rank."""
     logging.disable()
     warnings.simplefilter("ignore")
 
@@ -245,7 +245,7 @@ ENGINES: dict[str, tuple[str, Callable, str]] = {
     "Lightning Fabric": ("lightning", by_fabric_on_rank, "ddp"),
     "Lightning Trainer": ("lightning", by_lightning_trainer_on_rank, "ddp"),
 }
-"""By name the package, what a rank does, and the strategy."""
+"""The package of each engine, what a rank does, and the strategy."""
 ROLES = {
     "DDP": ("you", "nobody", "you: no_sync", "you"),
     "ZeroRedundancyOptimizer": ("you", "the optimizer: state", "you: no_sync", "you, consolidated first"),
@@ -257,11 +257,11 @@ ROLES = {
     "Lightning Fabric": ("setup()", "its strategy", "you: no_backward_sync", "you: save()"),
     "Lightning Trainer": ("Trainer", "its strategy", "Trainer", "Trainer"),
 }
-"""By engine: who wraps the model, who shards it, who accumulates gradients, who saves."""
+"""Who wraps the model with each engine, who shards it, who accumulates gradients, who saves."""
 
 
 def train_all(job: Job) -> dict[str, list[EngineMeasurement]]:
-    """By engine that is installed what its two ranks saw of the updates of `job`; a library's engines share a launch."""
+    """What the two ranks of each installed engine saw of the updates of `job`; a library's engines share a launch."""
     seen = {}
     for package in dict.fromkeys(package for package, *_ in ENGINES.values()):
         names = [name for name, (own, *_) in ENGINES.items() if own == package]
@@ -309,7 +309,7 @@ def rows_of(numbers: int = 7) -> TensorDataset:
 
 
 def accelerate_alone_on_rank() -> tuple[list[float], list[float]]:
-    """The rows that this rank is given, and the learning rate after each update of a schedule that falls to 0 in 8."""
+    """To be launched: this rank's rows, and the learning rate after each update of a schedule that falls to 0 in 8."""
     announce()
     from accelerate import Accelerator
 
@@ -329,7 +329,7 @@ def accelerate_alone_on_rank() -> tuple[list[float], list[float]]:
 
 
 def deepspeed_alone_on_rank(stage: int, clips: bool = False, **config) -> tuple[float, float]:
-    """How far one update of SGD with rate 1 moves 16 weights whose gradients are 1 each: its norm, 4 if nobody clips.
+    """To be launched: the norm of an update of SGD with rate 1 to 16 weights whose gradients are 1 each; 4 if nobody clips.
 
     With `clips` the loop calls torch's `clip_grad_norm_` before the step; the norm that it saw comes second, nan without.
     """
@@ -339,7 +339,7 @@ def deepspeed_alone_on_rank(stage: int, clips: bool = False, **config) -> tuple[
     with redirect_stdout(StringIO()):
         import deepspeed
 
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which it would compile
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled
         model = nn.Linear(4, 4, bias=False)
         nn.init.zeros_(model.weight)
         config |= {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}}
@@ -402,7 +402,7 @@ _RESUMPTION = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to
 
 
 def resumption_in(output: str) -> tuple[int, int] | None:
-    """From what `course train` says: the update that it goes on after, and how many are computed again; or None."""
+    """The update after which `course train` says that it goes on, and how many are computed again; or None."""
     line = _RESUMPTION.search(output)
     if line is None:
         return None
@@ -421,7 +421,7 @@ class _Watch:
         self.events.append({"second": time.monotonic() - self.begun, "who": who, "what": what})
 
     def until(self, look: Callable[[], object]):
-        """What `look` gives, as soon as it gives something."""
+        """What `look` returns, as soon as it is true."""
         while True:
             over = self.agents.have_ended  # raises where one failed
             if value := look():
@@ -472,7 +472,7 @@ def disturbed_figure(run: DisturbedRun) -> tuple[Figure, str]:
 
 
 def profile_job(job: Job, steps: int = 4) -> tuple[Trace, History]:
-    """Of a few updates in this process: what ran when in `steps` of them, and the history of two more that nobody profiles."""
+    """What ran when in `steps` updates in this process, and the history of two more that nobody profiles."""
     source, examples = load(job)
     model = source.make().to(settings().device)
     rows = [{name: column[row] for name, column in examples.columns.items()} for row in range(len(examples))]

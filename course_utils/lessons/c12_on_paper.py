@@ -83,7 +83,7 @@ def cuts_figure(flops: float, names: Sequence[str], has: Mapping[str, float]) ->
 
 
 def two_digits(number: float) -> str:
-    """As these rough predictions deserve: `'2,500,000'`, `'66'`, `'6.4'`."""
+    """Two digits, as many as a rough prediction deserves: `'2,500,000'`, `'66'`, `'6.4'`."""
     rounded = float(f"{number:.2g}")
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
@@ -109,13 +109,13 @@ class Decoder:
         return self.blocks * self.block + self.outside
 
     def operations(self, blocks: int, recompute: bool = False) -> float:
-        """Of a token, forward and backward, in that many blocks and the output layer; with `recompute` the blocks run twice."""
+        """Operations of a token, forward and backward, in the blocks and the output layer; `recompute` runs the blocks twice."""
         passes = 4 if recompute else 3
         return passes * blocks * (2 * self.block + 4 * self.context * self.width) + 6 * self.vocabulary * self.width
 
 
 def gpt(width: int, blocks: int, heads: int, vocabulary: int = 51_200, context: int = 2048) -> Decoder:
-    """With GPT's blocks, as in Narayanan et al. (2021), equation 2."""
+    """A model of GPT's blocks, as in Narayanan et al. (2021), equation 2."""
     return Decoder(
         width, blocks, 12 * width**2 + 13 * width, vocabulary, (vocabulary + context) * width, context, heads
     )
@@ -124,7 +124,7 @@ def gpt(width: int, blocks: int, heads: int, vocabulary: int = 51_200, context: 
 def llama(
     width: int, blocks: int, inner: int, heads: int, kv_heads: int, vocabulary: int = 32_000, context: int = 4096
 ) -> Decoder:
-    """With Llama's blocks, whose MLP has three matrices; `kv_heads` heads have keys and values of their own."""
+    """A model of Llama's blocks, whose MLP has three matrices; `kv_heads` heads have keys and values of their own."""
     block = 2 * width**2 * (heads + kv_heads) // heads + 3 * width * inner + 2 * width
     return Decoder(width, blocks, block, vocabulary, (2 * vocabulary + 1) * width, context, heads)
 
@@ -139,7 +139,7 @@ PARTS = {
     "pipeline communication": "inputs",
     "data communication": "warning",
 }
-"""Of a step's seconds, and their colors."""
+"""Parts of a step's seconds, and their colors."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def telling(steps: Sequence[MeshStep]) -> list[MeshStep]:
 
 
 def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, str]:
-    """For each model the parts of the seconds of the steps that are `telling`."""
+    """The parts of the seconds of each model's `telling` steps."""
     shown = {name: telling(steps) for name, steps in by_model.items()}
     figure, grid = panels(1, len(shown), height=1.9 + 0.36 * max(map(len, shown.values())), squeeze=False)
     rankings = []
@@ -319,7 +319,7 @@ def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
 
 
 def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
-    """Of a published run by what it achieved, and those in which half of the peak would compute it."""
+    """Seconds of a published run's update as it achieved them, and those at half of the peak."""
     operations = run.batch * run.model.context * run.model.operations(run.model.blocks, recompute=True) / run.cards
     return operations / run.flops, operations / (0.5 * A100.flops["bfloat16"])
 

@@ -76,7 +76,7 @@ def gradients_alone(task: TrainingTask) -> dict[str, Tensor]:
 
 
 def _gradients_of(task: TrainingTask, model: nn.Module) -> dict[str, Tensor]:
-    """Of the mean loss over all micro-batches."""
+    """Gradients of the mean loss over all micro-batches."""
     for ids in task.batches():
         (next_token_loss(model(input_ids=ids).logits, ids) / task.micro_batches).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -181,12 +181,12 @@ class Part(nn.Module):
             self.body.norm = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """From token ids or the stage before, to the stage after or logits."""
+        """Maps token ids, or what the stage before sent, to what the stage after takes, or to logits."""
         x = self.body(**{self.takes: x}, use_cache=False).last_hidden_state
         return x if self.head is None else self.head(x)
 
     def gradients(self) -> dict[str, Tensor]:
-        """By their names in the whole model."""
+        """The gradients by their names in the whole model."""
         return {self._whole_name(name): parameter.grad for name, parameter in self.named_parameters()}
 
     def _whole_name(self, name: str) -> str:
@@ -243,7 +243,7 @@ class StageBytes:
 def bytes_on_rank(
     task: TrainingTask, updates: Mapping[str, tuple[Callable, int]], times: int = 3
 ) -> dict[str, StageBytes]:
-    """To be launched: by name what a stage holds in an update by a schedule, of so many micro-batches.
+    """To be launched: what a stage holds in an update by each schedule, of so many micro-batches.
 
     Gradients are there from an update before. Each is recorded so many `times`, and the lowest peak counts, as in chapter 10:
     gloo may hold a message a moment longer.
@@ -346,7 +346,7 @@ AXES = {
     "context": ("nothing", "tokens", "keys and values,\nevery block"),
     "expert": ("experts", "examples", "tokens to their expert\nand back, every MLP"),
 }
-"""Of each axis: how it cuts the model, how the batch, what travels."""
+"""How each axis cuts the model, how the batch, and what travels."""
 _RANK_COLORS = ("first", "gradients", "third", "fourth")
 
 
@@ -454,7 +454,7 @@ class Drawn(Schedule):
 
 
 def count_micro_batches(count: int) -> str:
-    """As text: `1 micro-batch`, `8 micro-batches`."""
+    """A count in words: `1 micro-batch`, `8 micro-batches`."""
     return f"{count} micro-batch{'' if count == 1 else 'es'}"
 
 

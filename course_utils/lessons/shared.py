@@ -14,7 +14,7 @@ from course_utils.training import History, train
 
 @dataclass(frozen=True)
 class Contender:
-    """`make(model, lr)` gives the optimizer. With `cosine` the rate warms up over a tenth of the steps and then falls to 0."""
+    """An optimizer to compare, from `make(model, lr)`. With `cosine` the rate warms up over a tenth of the steps, then falls to 0."""
 
     make: Callable[[nn.Module, float], torch.optim.Optimizer]
     lr: float

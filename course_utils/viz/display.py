@@ -65,7 +65,7 @@ def picture(figure: Figure, alt: str) -> tuple[dict, dict]:
 
 
 def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | None = None, /, **controls) -> None:
-    """An interactive figure: `draw(**values)` gives a figure and its text, `controls` are ipywidgets by argument name.
+    """An interactive figure: `draw(**values)` returns a figure and its text, `controls` are ipywidgets by argument name.
 
     `also(**values)`, where given, is anything that a notebook can show, such as a table; it stands below the picture.
     The picture of the starting values is an ordinary output, so it stays where widgets do not run.

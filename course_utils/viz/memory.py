@@ -19,7 +19,7 @@ _VISIBLE = 0.002  # the least share of a figure's height or width that a reader 
 def instants_figure(
     by_instant: Mapping[str, Mapping[str, int]], title: str = "", card: int | None = None, mark: bool = True
 ) -> tuple[Figure, str]:
-    """Stacked bars, one per instant: bytes by kind, as `memory.instants` gives them; the fullest instant is marked.
+    """Stacked bars, one per instant: bytes by kind, as `memory.instants` returns them; the fullest instant is marked.
 
     `card` are the bytes that a card has, drawn as a line. Without `mark` no bar is: each may be the peak of a run of its own.
     """

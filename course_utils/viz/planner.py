@@ -200,7 +200,7 @@ def _answer(model: PlannerModel, card: str, recipe: dict) -> Estimate:
 
 
 def _formula(term: Term) -> str:
-    """Of bytes without a formula the size of each block, where the bare number is too long to be read."""
+    """A term's formula, or the size of each block where its bytes have none and the number is too long to be read."""
     block_bytes = term.bytes // term.times
     if term.letters or abs(block_bytes) < _AS_A_NUMBER:
         return f"`{term.formula}`"

@@ -1,6 +1,6 @@
 """The plots of every chapter: they take data, a unit and a conclusion, and write axes, labels and the alternative text.
 
-Each returns its figure and the text. With `axes` it draws into a panel of `panels`; `together` gives such a figure its title.
+Each returns its figure and the text. With `axes` it draws into a panel of `panels`; `together` writes such a figure's title.
 """
 
 import textwrap
@@ -66,7 +66,7 @@ def lines(
 ) -> tuple[Figure, str]:
     """Values against places: a line by name, marks where its points are few, a band or strokes over seeds.
 
-    `unit` is "bytes", "seconds", "%" (of shares) or none; `log` names the logarithmic axes; `looks` gives color and
+    `unit` is "bytes", "seconds", "%" (of shares) or none; `log` names the logarithmic axes; `looks` has color and
     style ("o" is points alone); `levels` are drawn across. Names stand at the lines' ends, in a "legend", or nowhere
     ("none"). Values that are not finite are left out of the picture and named in the text.
     """
@@ -240,7 +240,7 @@ def timeline(
     looks: Mapping[str, tuple[str, str]] | None = None,
     axes: Axes | None = None,
 ) -> tuple[Figure, str]:
-    """What is under way in each lane, from left to right; `looks` gives a kind's color and hatching. No legend is drawn."""
+    """What is under way in each lane, from left to right; `looks` has a kind's color and hatching. No legend is drawn."""
     looks = looks or {}
     begin, end = min(span.start for span in spans), max(span.end for span in spans)
     scale = _Unit.of(unit, end)
