@@ -1,6 +1,5 @@
 """Chapter 05b: the optimizers that are compared, the runs that are stored, and the chapter's figures."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from math import inf
@@ -13,7 +12,7 @@ from pandas.api.typing import SeriesGroupBy
 from torch import nn
 
 from course_utils import models, optim
-from course_utils.lessons.shared import Contender
+from course_utils.lessons.shared import Contender, read_runs
 from course_utils.training import History
 from course_utils.units import GiB, MiB, format_bytes
 from course_utils.viz.plots import bars, dots, legend, lines, note, panels, tick, together
@@ -72,7 +71,7 @@ def undisturbed_step(history: History) -> float:
 def stored_runs(seeds: Sequence[int]) -> pd.DataFrame:
     """Runs at laptop scale with these seeds, a row each: `name`, `schedule`, `lr`, `seed`, `loss` (training, mean of the last 20
     steps) and `test` (held-out). `python -m benchmarks.learning_rates` made them."""
-    runs = _load_runs()
+    runs = read_runs(RUNS)
     return runs[runs["seed"].isin(seeds) & runs["rest"].isna()]
 
 
@@ -82,16 +81,12 @@ def stored_rests() -> pd.DataFrame:
     Where the two are those of a contender, its runs of the race are shown.
     """
     crossed = {name: rate for name, rate, _ in RESTS}
-    runs = _load_runs()
+    runs = read_runs(RUNS)
     runs = runs[runs["name"].isin(crossed) & runs["seed"].isin(RACE_SEEDS)]
     runs = runs.fillna({"rest": runs["name"].map(crossed)})
     table = runs.groupby(["name", "rest"])[["loss", "test"]].agg(lambda losses: ", ".join(f"{x:.2f}" for x in losses))
     table = table.rename(columns={"loss": "training", "test": "held-out"}).unstack()
     return table.rename_axis(index="hidden matrices", columns=["", "rate of the rest"])
-
-
-def _load_runs() -> pd.DataFrame:
-    return pd.DataFrame(json.loads(RUNS.read_text(encoding="utf-8")))
 
 
 def losses_by_rate(runs: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """Chapter 11b: a small classifier that is fine-tuned in every way, the runs that are stored, and the chapter's figures."""
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
-from course_utils.lessons.shared import Contender
+from course_utils.lessons.shared import Contender, read_runs
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step.quantized import put_in_4_bits
 from course_utils.memory.step.workload import Workload
@@ -146,11 +145,10 @@ def ways(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> dict[str, tup
     return plain | {name: (model, variant) for name, variant in changed.items()}
 
 
-@cache
 def fine_tuning_runs() -> pd.DataFrame:
     """Fine-tuning at laptop scale, a row each: `name`, `lr`, `seed`, `test` (held-out loss), each way at three rates and three
     seeds; "start" has no rate. `python -m benchmarks.fewer_bits` made them."""
-    return pd.DataFrame(json.loads(TUNING_FILE.read_text(encoding="utf-8")))
+    return read_runs(TUNING_FILE)
 
 
 def best_rate(name: str) -> float:
@@ -286,13 +284,7 @@ def merge_adapters(model: nn.Module, adapted: nn.Module) -> tuple[float, float, 
     import bitsandbytes
     import peft
 
-    places = (
-        "merged, in 32 bits",
-        "merged into weights never rounded",
-        "merged, rounded again",
-        "rounded, no adapters",
-    )
-    made, sizes, errors = {place: deepcopy(model) for place in places}, [], []
+    made, sizes, errors = {}, [], []
     for name, layer in adapted.base_model.model.named_modules():
         if not isinstance(layer, peft.tuners.lora.LoraLayer):
             continue
@@ -300,9 +292,15 @@ def merge_adapters(model: nn.Module, adapted: nn.Module) -> tuple[float, float, 
         is_narrow = isinstance(own, bitsandbytes.nn.Params4bit)
         wide = bitsandbytes.functional.dequantize_4bit(own.data, own.quant_state).float() if is_narrow else own.detach()
         again = NF4.of((wide + change).cpu()).wide().to(wide.device) if is_narrow else wide + change
-        for place, weight in zip(places, (wide + change, None, again, wide), strict=True):
-            parameter = made[place].get_submodule(name).weight
-            parameter.data = parameter.data + change if weight is None else weight
+        weights = {
+            "merged, in 32 bits": wide + change,
+            "merged into weights never rounded": model.get_submodule(name).weight.detach() + change,
+            "merged, rounded again": again,
+            "rounded, no adapters": wide,
+        }
+        made = made or {way: deepcopy(model) for way in weights}
+        for way, weight in weights.items():
+            made[way].get_submodule(name).weight.data = weight
         sizes.append((change.norm() / wide.norm()).item())
         errors.append(relative_error(again - wide, change))
     return sum(sizes) / len(sizes), sum(errors) / len(errors), made
@@ -492,11 +490,10 @@ def beside_teacher(student: nn.Module, teacher: nn.Module) -> tuple[int, int, in
         return *expected, memory.measure(work.build, work.step, timed=0).peak
 
 
-@cache
 def stored_runs() -> pd.DataFrame:
     """Runs at laptop scale, a row each: `name`, `seed`, `test` (held-out loss), and for optimizers `lr` and `loss` (in training,
     the mean of the last 20 steps). `python -m benchmarks.fewer_bits` made them."""
-    return pd.DataFrame(json.loads(RACE_FILE.read_text(encoding="utf-8")))
+    return read_runs(RACE_FILE)
 
 
 def bytes_of_ways() -> dict[str, dict[str, float]]:
