@@ -8,6 +8,9 @@ from matplotlib.text import Text
 from course_utils.units import BYTE_UNITS, SECOND_UNITS
 from course_utils.viz.style import COLORS, text_color
 
+VISIBLE = 0.002
+"""The least share of a figure's width or height that a reader sees."""
+
 
 def subplots(
     rows: int = 1, columns: int = 1, *, figsize: tuple[float, float] | None = None, layout: str | None = None, **shape

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
 from course_utils.units import format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
+from course_utils.viz.parts import VISIBLE, byte_unit, patches, second_unit, subplots
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 Line = Mapping[float, float | Sequence[float]] | Iterable[tuple[float, float]]
@@ -23,9 +23,9 @@ Line = Mapping[float, float | Sequence[float]] | Iterable[tuple[float, float]]
 
 _LETTERS = {"parameters": "P", "optimizer state": "O", "gradients": "G", "activations": "A"}
 _GROUNDS = ("ink", "paper", "grid")  # colors that are never a line's because of its name
-_VISIBLE = 0.002  # the least share of a figure's width that a reader sees
 _FEW = 12  # points of a line that have marks, ticks and a place in the text each
-_LETTERS_IN_NAME, _LINE_HEIGHT = 22, 12.0  # of a name beside its line; height in points of the page
+_NAME_LENGTH = 22  # characters in a line of a name beside its curve
+_LINE_HEIGHT = 12.0  # of such a line, in points of the page
 _PAPER = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}  # behind a number
 _ROOM = 1.32  # beyond the longest bar, for what is written at its end
 
@@ -64,7 +64,7 @@ def lines(
     number: str = ".3g",
     axes: Axes | None = None,
 ) -> tuple[Figure, str]:
-    """Values against places: a line by name, marks where its points are few, a band or strokes over seeds.
+    """Values against places: a line for each name, marks where its points are few, a band or strokes over seeds.
 
     `unit` is "bytes", "seconds", "%" (of shares) or none; `log` names the logarithmic axes; `looks` has color and
     style ("o" is points alone); `levels` are drawn across. Names stand at the lines' ends, in a "legend", or nowhere
@@ -117,7 +117,7 @@ def bars(
     number: str = ".3g",
     axes: Axes | None = None,
 ) -> tuple[Figure, str]:
-    """A bar by name, of parts by kind or whole, with its size at its end or what `notes` say instead.
+    """A bar for each name, of parts by kind or whole, with its size at its end or what `notes` say instead.
 
     `marks` are values of another origin and what they are; `limit` is a budget and its name.
     """
@@ -172,7 +172,7 @@ def dots(
     number: str = ".2f",
     axes: Axes | None = None,
 ) -> tuple[Figure, str]:
-    """A row by name with a dot for each seed, or for each seed of each kind; of one kind the mean is a stroke.
+    """A row for each name with a dot for each seed, or for each seed of each kind; of one kind the mean is a stroke.
 
     Where there is one value of each, it stands at its dot. 0 is marked where it lies between the dots. What is not finite
     is counted at the right edge. `spread` is the part of a row over which its seeds are moved apart, so that equal ones show.
@@ -306,7 +306,7 @@ def stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors:
 
 def legend_of_kinds(axes: Axes, rows: Mapping[str, Mapping[str, float]], colors: Mapping | None = None) -> None:
     """A legend above the figure of all kinds that can be seen, in the order of the bars, and of what is marked."""
-    enough = _VISIBLE * max(sum(parts.values()) for parts in rows.values())
+    enough = VISIBLE * max(sum(parts.values()) for parts in rows.values())
     kinds = dict.fromkeys(kind for parts in rows.values() for kind, size in parts.items() if kind and size >= enough)
     marks, names = axes.get_legend_handles_labels()
     entries = [(add_letter(kind), (colors or {}).get(kind, kind)) for kind in kinds]
@@ -405,7 +405,7 @@ def _name_lines(axes: Axes, named: Sequence[tuple[str, str, float | None, float]
     ends = []
     for name, color, place, value in named:
         across, up = to_axes.transform((axes.get_xlim()[1] if place is None else place, value))
-        text = textwrap.fill(name, _LETTERS_IN_NAME)
+        text = textwrap.fill(name, _NAME_LENGTH)
         ends.append((float(np.clip(up, 0, 1)) * room, text, color, value, place if across < 0.8 else None))
     ends.sort(key=lambda end: end[0])
     halves = [_LINE_HEIGHT * (1 + text.count("\n")) / 2 for _, text, *_ in ends]

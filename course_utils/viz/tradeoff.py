@@ -17,7 +17,10 @@ _POWERS = (("× 10¹⁵", 1e15), ("× 10¹²", 1e12), ("× 10⁹", 1e9), ("× 10
 _WIDE = 20  # largest by smallest, from which on an axis is logarithmic
 _NAMED = 3  # letters at one point that are written out
 _PLACES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))  # of a label beside its point
-_LETTER, _LINE, _DOT = 5.8, 11.0, 6.0  # width and height of what is written, and half a point's, in points of the page
+# In points of the page: width and height of a character, and half of a dot.
+_CHARACTER_WIDTH = 5.8
+_LINE_HEIGHT = 11.0
+_DOT = 6.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def _write_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[tuple[float
     taken = [_make_box(point, _DOT, _DOT) for point in points]
     (left, bottom), (right, top) = axes.get_window_extent().get_points() * 72 / figure.dpi
     for (place, text), point in zip(labels, points, strict=True):
-        half = np.array([_LETTER * len(text), _LINE]) / 2
+        half = np.array([_CHARACTER_WIDTH * len(text), _LINE_HEIGHT]) / 2
         sides = [_make_box(point + np.array(side) * (half + _DOT + 1), *half) for side in _PLACES]
 
         def cost(side: Bbox) -> float:
