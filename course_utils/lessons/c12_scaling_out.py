@@ -348,6 +348,7 @@ AXES = {
 }
 """How each axis cuts the model, how the batch, and what travels."""
 _RANK_COLORS = ("first", "gradients", "third", "fourth")
+_PALE_RANK_COLORS = ("activations", "gradients")  # for cells with numbers in them
 
 
 def axes_figure() -> tuple[Figure, str]:
@@ -391,13 +392,13 @@ def width_figure() -> tuple[Figure, str]:
     matrices = [matrix for pair in rows.values() for matrix in pair]
     for axes, cut, matrix in zip(grid.flat, cuts, matrices, strict=True):
         for (i, numbers), j in product(enumerate(matrix), range(len(matrix[0]))):
-            cell(axes, j, i, _RANK_COLORS[max(i, j)], str(numbers[j]).replace("-", "−"))
+            cell(axes, j, i, _PALE_RANK_COLORS[max(i, j)], str(numbers[j]).replace("-", "−"))
         drawing(axes, (-0.6, 2.6), (2.1, -0.1))
         axes.set_aspect("equal")
         axes.set_title(cut, loc="center")
     for axes, way in zip(grid[:, 0], rows, strict=True):
         axes.text(-0.9, 0.9, way, rotation=90, ha="center", va="center", fontsize=9)
-    legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_RANK_COLORS[:2])))
+    legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_PALE_RANK_COLORS)))
     text = f"Two matrices of two numbers, one for rank 0 and one for rank 1. {'; '.join(cuts)}."
     return together(figure, "Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", text)
 

@@ -86,6 +86,6 @@ def test_what_stands_below_the_picture_follows_the_controls_too(shown):
 def test_source_shows_where_it_lives_and_what_it_says():
     text = viz.source(viz.source).data
     assert text.startswith("`course_utils.viz.display.source`")
-    assert "def source(thing" in text
+    assert "def source(code" in text
     method = viz.source(display_module.Figure.savefig).data
     assert "\ndef savefig" in method
