@@ -23,16 +23,13 @@ Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Surface:
-    """A loss of x and y, whose lowest value is 0; a path begins at `start` and is looked at within `view` (two ranges).
-
-    `noise` is the standard deviation of what is added to each entry of every gradient, as a random batch would.
-    """
+    """A loss of x and y, whose lowest value is 0, and where to look at paths over it."""
 
     name: str
     height: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     start: tuple[float, float]
-    view: tuple[tuple[float, float], tuple[float, float]]
-    noise: float = 0.0
+    view: tuple[tuple[float, float], tuple[float, float]]  # the ranges of x and y
+    noise: float = 0.0  # standard deviation of what is added to each entry of a gradient, as a random batch would
 
 
 def _ravine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

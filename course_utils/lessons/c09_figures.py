@@ -138,10 +138,10 @@ def apart_figure(drifts: Mapping[str, Sequence[tuple[int, float]]], low: float) 
 
 
 class CostOfLoss(NamedTuple):
-    """What a rank had spent when a loss was reached: steps, bytes sent, messages."""
+    """What a rank had spent when a loss was reached."""
 
     step: int
-    sent: int
+    sent: int  # bytes
     messages: int
 
 

@@ -231,24 +231,20 @@ HELD = ("parameters", "optimizer state", "gathered", "gradients", "activations",
 class PaperStep:
     """A step of `units` equal units under ZeRO `stage` 0 to 3, simulated for the first and the last rank.
 
-    `wire` is what sending the parameters to another rank takes, `latency` what each message takes on top: a collective sends
-    N − 1 on a ring, an all-reduce twice as many. Only stage 0 makes an all-reduce; the others have its two halves. With
-    `prefetch` the next unit is gathered while this one computes. The last rank computes `slowest` times as long as the others.
-    Gradients are copied to be sent as in `FSDP` and `DDP`.
-
-    `jobs` are (rank, what, start, end); `held` is what the first rank holds, by kind, from each of `times` on.
+    A collective sends N − 1 messages on a ring, an all-reduce twice as many. Only stage 0 makes an all-reduce; the others have
+    its two halves. Gradients are copied to be sent as in `FSDP` and `DDP`. `held` is by kind, from each of `times` on.
     """
 
     stage: int
     ranks: int
     units: int
-    wire: float = 1.0
-    latency: float = 0.001
-    prefetch: bool = True
-    slowest: float = 1.0
+    wire: float = 1.0  # time to send all parameters to another rank
+    latency: float = 0.001  # of each message on top
+    prefetch: bool = True  # the next unit is gathered while this one computes
+    slowest: float = 1.0  # times as long as the others the last rank computes
 
     def __post_init__(self):
-        self.jobs: list[tuple[int, str, float, float]] = []
+        self.jobs: list[tuple[int, str, float, float]] = []  # rank, what, start, end
         self._pace = np.array([1.0, self.slowest][: self.ranks])
         self._free = {lane: np.zeros(len(self._pace)) for lane in ("compute", "wire")}
         self._share = 1 / self.ranks if self.stage >= 2 else 1

@@ -130,20 +130,17 @@ def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module],
 
 @dataclass
 class RankMeasurement:
-    """What one rank saw: `peak` bytes, `usual_peak` of its steps, all that it keeps included; `traffic` of a step.
+    """What one rank saw of a way."""
 
-    `carried` bytes went over the loopback device in the quietest of these steps, shared out over the ranks; None where the
-    system does not count them. `elements` of parameters and of optimizer state lie on the rank between steps; `full` are the
-    parameters at the end.
-    """
-
-    peak: int
-    carried: float | None
-    elements: dict[str, int]
-    kinds: tuple[str, ...]
-    traffic: Traffic
+    peak: int  # bytes, the `usual_peak` of its steps, all that it keeps included
+    carried: (
+        float | None
+    )  # bytes over the loopback device in the quietest step by the number of ranks, where they are counted
+    elements: dict[str, int]  # of parameters and of optimizer state that lie on the rank between steps
+    kinds: tuple[str, ...]  # of parameters: names of their classes
+    traffic: Traffic  # of a step
     losses: list[float]
-    full: dict[str, torch.Tensor] = field(repr=False)
+    full: dict[str, torch.Tensor] = field(repr=False)  # parameters at the end
 
 
 STEPS = 5
@@ -201,12 +198,12 @@ def loopback_sent() -> int | None:
 
 
 class Accumulation(NamedTuple):
-    """What an update cost a rank: calls of both collectives, MiB sent on a ring, MiB at the peak."""
+    """What an update cost a rank."""
 
     gathers: int
     scatters: int
-    sent: float
-    peak: float
+    sent: float  # MiB, on a ring
+    peak: float  # MiB
 
 
 def accumulate_on_rank(
@@ -436,10 +433,10 @@ def overlap(activities: Sequence[Activity]) -> float:
 
 @dataclass
 class LibraryRun:
-    """What a library made of the model: `wrapper` and `kind` by name, its `elements` on this rank; what one step sent."""
+    """What a library made of the model on this rank, and what one step sent."""
 
-    kind: str
-    wrapper: str
+    kind: str  # of distribution
+    wrapper: str  # the model's class
     elements: int
     loss: float
     sent: Traffic

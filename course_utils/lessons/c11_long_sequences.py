@@ -34,12 +34,11 @@ ITEMSIZE = 4  # bytes of a float32 number
 
 @dataclass(frozen=True)
 class Cost:
-    """What a function and its backward pass took: bytes at the peak above what was there before, bytes that forward saved,
-    and seconds, the quickest of a few."""
+    """What a function and its backward pass took."""
 
-    peak: int
-    saved: int
-    seconds: float
+    peak: int  # bytes above what was there before
+    saved: int  # bytes, by forward
+    seconds: float  # the quickest of a few
 
 
 def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] = (), times: int = 2) -> Cost:

@@ -75,13 +75,12 @@ def held_out(model: nn.Module, scale: Scale) -> float:
 
 @dataclass(frozen=True)
 class FineTuning:
-    """A recipe on a model: bytes at the peak of a step, as predicted and as measured, seconds of an epoch, and the held-out loss
-    after it."""
+    """What an epoch of a model by a recipe took."""
 
-    predicted: int
-    peak: int
+    predicted: int  # bytes at the peak of a step
+    peak: int  # the same, measured
     seconds: float
-    loss: float
+    loss: float  # held-out, at the end
 
 
 def fine_tune_and_measure(model: nn.Module, recipe: memory.Recipe, scale: Scale, name: str = "") -> FineTuning:
@@ -195,14 +194,13 @@ PLACES = {"all-linear": LINEAR, "q k v o": LINEAR[:4], "q v": ("q_lin", "v_lin")
 
 @dataclass(frozen=True)
 class Placement:
-    """A step: numbers that are `trained`, bytes `saved` for backward, what backward holds `for_a_moment` at the peak, and the
-    peak as `planned` and as `measured`."""
+    """A step with adapters in some places, in bytes."""
 
-    trained: int
-    saved: int
-    for_a_moment: int
-    planned: int
-    measured: int
+    trained: int  # numbers, not bytes
+    saved: int  # for backward
+    for_a_moment: int  # temporaries of backward at the peak
+    planned: int  # peak
+    measured: int  # peak
 
 
 def measure_placement(model: nn.Module, recipe: memory.Recipe) -> Placement:
@@ -331,11 +329,10 @@ OTHERS_LR = 2e-3  # of all parameters that are no hidden matrices
 
 @dataclass(frozen=True)
 class LowState:
-    """An optimizer of the hidden matrices beside AdamW for the rest: `contender` trains a model, `state` counts the bytes that
-    it keeps for tensors of these shapes."""
+    """An optimizer of the hidden matrices beside AdamW for the rest."""
 
     contender: Contender
-    state: Callable[[Sequence[tuple[int, ...]]], int]
+    state: Callable[[Sequence[tuple[int, ...]]], int]  # bytes that it keeps for tensors of these shapes
 
 
 def hidden_shapes(model: nn.Module) -> list[tuple[int, ...]]:

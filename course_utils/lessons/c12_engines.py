@@ -72,13 +72,13 @@ COUNTED = 2
 
 @dataclass
 class EngineMeasurement:
-    """What one rank saw of an engine: its `wrapper` by name, bytes `sent` in an update and kept, `full` parameters at the end."""
+    """What one rank saw of an engine."""
 
-    wrapper: str
-    sent: int
-    parameters: int
-    state: int
-    full: dict[str, torch.Tensor] = field(repr=False)
+    wrapper: str  # the model's class
+    sent: int  # bytes, in an update
+    parameters: int  # bytes, kept
+    state: int  # bytes, kept
+    full: dict[str, torch.Tensor] = field(repr=False)  # parameters at the end
 
 
 def by_flags_on_rank(job: Job) -> EngineMeasurement:
@@ -357,16 +357,12 @@ def deepspeed_alone_on_rank(stage: int, clips: bool = False, **config) -> tuple[
 
 @dataclass
 class DisturbedRun:
-    """A run of which an agent was killed and begun again.
+    """A run of which an agent was killed and begun again."""
 
-    `events` has the `second`, `who` and `what`; `progress` the seconds at which an update was begun, and its number. `again` says
-    how many updates were computed twice, `apart` how far any parameter lies from an undisturbed run's.
-    """
-
-    events: pd.DataFrame
-    progress: list[tuple[float, int]] = field(repr=False)
-    again: int = 0
-    apart: float = float("nan")
+    events: pd.DataFrame  # second, who, what
+    progress: list[tuple[float, int]] = field(repr=False)  # the second at which an update was begun, and its number
+    again: int = 0  # updates that were computed twice
+    apart: float = float("nan")  # the largest distance of a parameter from an undisturbed run's
 
 
 def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> DisturbedRun:

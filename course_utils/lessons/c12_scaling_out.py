@@ -234,10 +234,10 @@ def measure_torch_pipeline_on_rank(task: TrainingTask, kind: str) -> tuple[RankG
 
 @dataclass
 class StageBytes:
-    """Bytes on a rank: of a micro-batch `waiting` for its backward pass, and at the `peak` of an update above what it keeps."""
+    """Bytes on a rank."""
 
-    waiting: int
-    peak: int
+    waiting: int  # of a micro-batch that waits for its backward pass
+    peak: int  # of an update, above what the rank keeps
 
 
 def bytes_on_rank(

@@ -106,28 +106,28 @@ def larger_moment(way, config, recipe, ranks):
     return max(lesson.two_moments(way, lesson.Sizes.of(config, recipe), ranks).values())
 
 
-def assert_larger_moment_is_that_of_a_dry_run(way, tokens, vocabulary, ranks, blocks):
+DRY_RUNS = [
+    (way, tokens, 1000, 2, 4) for way, tokens in (("ZeRO-3", 32), ("ZeRO-3", 256), ("DDP", 256), ("ZeRO-1", 256))
+]
+SLOW_DRY_RUNS = [
+    *(
+        (way, *sizes)
+        for way in METHODS
+        for sizes in ((32, 1000, 2, 4), (256, 1000, 2, 4), (32, 8000, 2, 8), (256, 8000, 4, 8))
+    ),
+    ("ZeRO-3", 32, 8000, 3, 2),  # the root is the largest unit
+]
+
+
+@pytest.mark.parametrize(
+    ("way", "tokens", "vocabulary", "ranks", "blocks"),
+    [*DRY_RUNS, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in SLOW_DRY_RUNS)],
+)
+def test_the_larger_moment_is_the_peak_of_a_dry_run(way, tokens, vocabulary, ranks, blocks):
     config = models.configuration("llama", **WIDTH, vocab_size=vocabulary, num_hidden_layers=blocks)
     recipe = Recipe(batch=tokens // 32, sequence=32, keeps_outputs=False)
     expected = peak_of_dry_run(way, config, recipe, ranks)
     assert larger_moment(way, config, recipe, ranks) == pytest.approx(expected, rel=0.02)
-
-
-@pytest.mark.parametrize(("way", "tokens"), [("ZeRO-3", 32), ("ZeRO-3", 256), ("DDP", 256), ("ZeRO-1", 256)])
-def test_the_larger_moment_is_the_peak_of_a_dry_run(way, tokens):
-    assert_larger_moment_is_that_of_a_dry_run(way, tokens, vocabulary=1000, ranks=2, blocks=4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", METHODS)
-@pytest.mark.parametrize("where", [(32, 1000, 2, 4), (256, 1000, 2, 4), (32, 8000, 2, 8), (256, 8000, 4, 8)])
-def test_the_larger_moment_is_the_peak_of_a_dry_run_everywhere(way, where):
-    assert_larger_moment_is_that_of_a_dry_run(way, *where)
-
-
-@pytest.mark.slow
-def test_the_larger_moment_is_the_peak_of_a_dry_run_where_the_root_is_the_largest_unit():
-    assert_larger_moment_is_that_of_a_dry_run("ZeRO-3", 32, vocabulary=8000, ranks=3, blocks=2)
 
 
 @pytest.mark.slow
