@@ -137,16 +137,11 @@ def step_size_figure() -> tuple[Figure, str]:
         "predicted": {signal: predicted_step_size(signal) for signal in grid},
         "measured": dict(zip(SIGNALS, step_sizes(SIGNALS).tolist(), strict=True)),
     }
-    figure, alt = lines(
-        data,
-        "Adam steps by 0.23 α on pure noise, by α where gradients agree",
-        "mean of the gradient / its standard deviation",
-        "step / α, root mean square",
-        log="x",
-        looks={"predicted": ("predicted", "-"), "measured": ("measured", "o")},
-        levels={"noise alone: √(1/19) = 0.23": sqrt(1 / 19), "all gradients agree: 1": 1},
-        number=".2f",
-    )
+    title = "Adam steps by 0.23 α on pure noise, by α where gradients agree"
+    x, y = "mean of the gradient / its standard deviation", "step / α, root mean square"
+    looks = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
+    levels = {"noise alone: √(1/19) = 0.23": sqrt(1 / 19), "all gradients agree: 1": 1}
+    figure, alt = lines(data, title, x, y, log="x", looks=looks, levels=levels, number=".2f")
     apart = max(abs(predicted_step_size(x) - y) for x, y in data["measured"].items())
     return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."
 
@@ -163,17 +158,12 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
         "AdamW": zip(GRADIENT_SCALES, decoupled, strict=True),
     }
     looks = {"L2, predicted": ("predicted", "-"), "Adam with L2": ("second", "s"), "AdamW": ("first", "o")}
+    looks["AdamW, predicted"] = "predicted", "-"
+    levels = {"AdamW, predicted": (1 - lr * weight_decay) ** steps}
     title = f"AdamW leaves {decoupled.mean():.0%} at every scale, L2 from {l2.min():z.0%} to {l2.max():.0%}"
-    figure, alt = lines(
-        data,
-        f"{title}; α = {lr:.3g}, λ = {weight_decay:.3g}",
-        "scale σ of the parameter's gradients",
-        f"left of θ = 1 after {steps} steps",
-        log="x",
-        looks=looks | {"AdamW, predicted": ("predicted", "-")},
-        levels={"AdamW, predicted": (1 - lr * weight_decay) ** steps},
-        number="z.2f",
-    )
+    title += f"; α = {lr:.3g}, λ = {weight_decay:.3g}"
+    x, y = "scale σ of the parameter's gradients", f"left of θ = 1 after {steps} steps"
+    figure, alt = lines(data, title, x, y, log="x", looks=looks, levels=levels, number="z.2f")
     figure.axes[0].lines[1].set(markersize=9, markerfacecolor="none")
     return figure, alt
 
@@ -225,17 +215,10 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
     data = {form: zip(steps, predicted, strict=True), "measured": zip(steps, measured, strict=True)}
     largest, apart = max(measured), (predicted - torch.tensor(measured)).abs().max().item()
     at = measured.index(largest) + 1
-    figure, alt = lines(
-        data,
-        f"Without the correction, updates are up to {largest:.1f} times too large",
-        "step t",
-        "update / α",
-        log="x",
-        looks={form: ("predicted", "-"), "measured": ("second", "."), corrected: ("first", "--")},
-        levels={corrected: 1},
-        labels="legend",
-        number=".2f",
-    )
+    title = f"Without the correction, updates are up to {largest:.1f} times too large"
+    looks = {form: ("predicted", "-"), "measured": ("second", "."), corrected: ("first", "--")}
+    style = {"log": "x", "looks": looks, "levels": {corrected: 1}, "labels": "legend", "number": ".2f"}
+    figure, alt = lines(data, title, "step t", "update / α", **style)
     look = {"arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]}}
     note(figure.axes[0], f"{largest:.2f} at step {at}", (at, largest), (40, 0), **look)
     return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."

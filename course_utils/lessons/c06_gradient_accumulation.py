@@ -27,7 +27,6 @@ class StepsAtBatchZero(Accumulate):
     """`if not i % k:` with i from 0: the first update has one micro-batch, and what comes last is left over."""
 
     def should_update(self, run: Run):
-        """True for i = 0, k, 2k, …"""
         return run.step % self.k == 0
 
 
@@ -35,7 +34,6 @@ class DividesByK(Accumulate):
     """A mean of means: `loss / k`, whatever the micro-batches hold and however many came."""
 
     def scale_loss(self, run: Run, loss: torch.Tensor):
-        """The micro-batch's mean, a k-th of it."""
         super().scale_loss(run, loss)
         return loss / self.k
 
@@ -48,7 +46,6 @@ class DropsLastGroup(Accumulate):
     """No update for what is left at the end of an epoch; its gradients wait, and join the next epoch or are lost."""
 
     def should_update(self, run: Run):
-        """After the k-th micro-batch only."""
         return self._micro_batches >= self.k
 
 
@@ -58,13 +55,12 @@ class ForgetsToZero(Accumulate):
     _left = ()
 
     def before_update(self, run: Run):
-        """Finish the gradient, and add the one before, which the loop has dropped."""
+        """Adds the gradients of the update before, which the loop has dropped."""
         super().before_update(run)
         for parameter, gradient in self._left:
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def update(self, run: Run, optimizer_step: Callable[[], object]):
-        """Remember the gradients that the loop is about to drop."""
         made = optimizer_step()
         self._left = [(p, p.grad) for p in run.model.parameters() if p.grad is not None]
         return made
@@ -90,7 +86,6 @@ class ClipsEachTime(Accumulate):
         self.max_norm = max_norm
 
     def should_update(self, run: Run):
-        """Clip, then decide as ever."""
         torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.k * self.max_norm)
         return super().should_update(run)
 

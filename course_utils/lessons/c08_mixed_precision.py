@@ -71,7 +71,6 @@ class RoundingCount:
 
     @property
     def share(self) -> float:
-        """The share that became 0."""
         return self.vanished / max(1, self.all)
 
 

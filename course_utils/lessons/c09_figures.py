@@ -227,9 +227,8 @@ def losses_against_every_figure(
         axes.axhspan(low, high, alpha=0.25, linewidth=0, **look)
         axes.text(list(line)[-1] * 1.15, middle[-1], kind, color=text_color(color), va="center")
     everies = sorted({h for line in ends.values() for h in line})
-    axes.set(
-        xscale="log", xlim=(everies[0] / 1.3, everies[-1] * 3.2), ylabel="loss of the mean\nafter equally many steps"
-    )
+    axes.set(xscale="log", xlim=(everies[0] / 1.3, everies[-1] * 3.2))
+    axes.set_ylabel("loss of the mean\nafter equally many steps")
     axes.set_xlabel("H, steps between two averages, log (mark: median of the seeds; whiskers: lowest, highest)")
     tick(axes, everies)
     axes.set_title("Local steps cost much loss by package, little on mixed data (bands: DDP)")

@@ -263,7 +263,6 @@ class PaperStep:
 
     @property
     def end(self) -> float:
-        """When the step is over."""
         return max(end for *_, end in self.jobs)
 
     @property

@@ -371,7 +371,6 @@ class Activity:
 
     @property
     def computes(self) -> bool:
-        """Whether it is a phase, and no collective."""
         return self.what in PHASES
 
 

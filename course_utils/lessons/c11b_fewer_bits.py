@@ -529,9 +529,6 @@ def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.D
     rows = {}
     for name, low in low_states(shapes).items():
         rates = sorted(runs[(runs["name"] == name) & runs["seed"].isin(SWEEP_SEEDS)]["lr"].unique())
-        rows[name] = [
-            format_bytes(low.state(shapes)),
-            ", ".join(f"{rate:g}" for rate in rates) or "AdamW's",
-            low.contender.lr,
-        ]
+        tried = ", ".join(f"{rate:g}" for rate in rates) or "AdamW's"
+        rows[name] = [format_bytes(low.state(shapes)), tried, low.contender.lr]
     return pd.DataFrame(rows, ["state", "rates tried", "best"]).T

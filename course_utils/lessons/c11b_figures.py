@@ -56,17 +56,16 @@ def choosing_figure(
     _, second = dots(times, x="seconds of an epoch,\n× AdamW's", axes=clocks)
     _, third = dots(shown, x="held-out loss minus AdamW's\ndot: a seed; orange: mean", axes=losses)
     size = byte_unit(max(by_peak.values()))[1]
+    # Inside the bars, so that AdamW's line crosses no number.
+    for text, bar in zip(peaks.texts, peaks.patches, strict=True):
+        text.set(x=0.97 * bar.get_width(), ha="right", color=COLORS["paper"], bbox=None)
     for axes, place in ((peaks, base.peak / size), (clocks, 1.0)):
+        note(axes, "AdamW", (place, -1.1), (3, 0), fontsize=8)
         axes.axvline(place, color=COLORS["ink"], linewidth=1, zorder=0)
         axes.set_xlim(0, 1.15 * max(place, axes.get_xlim()[1]))
     losses.axvline(mean, color=COLORS["ink"], linewidth=1, linestyle=":")
     note(losses, "mean before\nfine-tuning", (mean, -1.1), (-3, 0), fontsize=8)
     peaks.set_ylim(len(ways) - 0.4, -1.8)
-    # Inside the bars, so that AdamW's line crosses no number.
-    for text, bar in zip(peaks.texts, peaks.patches, strict=True):
-        text.set(x=0.97 * bar.get_width(), ha="right", color=COLORS["paper"], bbox=None)
-    for axes, place in ((peaks, base.peak / size), (clocks, 1)):
-        note(axes, "AdamW", (place, -1.1), (3, 0), fontsize=8)
     for row in (row for row, values in enumerate(shown.values()) if not values):
         losses.text(0.03, row, "not run", transform=losses.get_yaxis_transform(), va="center", fontsize=8)
     above = {name for name, values in shown.items() if values and min(values) > 0}

@@ -491,15 +491,11 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
     waits = {where: gaps.loc[gaps["where"] == where, "seconds"].sum() / trace.end for where in (LOADING, ELSEWHERE)}
     operators = trace.operator_seconds()["seconds"]
     first, share = operators.index[0], operators.iloc[0] / operators.sum()
-    loading, between = waits[LOADING], waits[ELSEWHERE]
+    loading, between, reached = waits[LOADING], waits[ELSEWHERE], used.utilization
     questions = {
         "Does the model wait for its data?": (f"{loading:.0%} of the time", loading > 0.1, "more num_workers"),
         "And for Python between updates?": (f"{between:.0%} of the time", between > 0.1, "callbacks, logs"),
-        "Which share of the best rate?": (
-            f"{used.utilization:.1%}",
-            used.utilization < 0.5,
-            "larger matrices, fewer operators",
-        ),
+        "Which share of the best rate?": (f"{reached:.1%}", reached < 0.5, "larger matrices, fewer operators"),
         "Which operator takes longest?": (f"{first.removeprefix('aten::')}, {share:.0%}", share > 0.5, "that operator"),
     }
     rows = {
@@ -507,7 +503,7 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
         for question, (measured, suspicious, where) in questions.items()
     }
     rate = used.tokens_per_second
-    rows["How many tokens a second?"] = f"{rate:,.0f}", f"at the best rate {rate / used.utilization:,.0f}"
+    rows["How many tokens a second?"] = f"{rate:,.0f}", f"at the best rate {rate / reached:,.0f}"
     table = pd.DataFrame.from_dict(rows, orient="index", columns=["measured", "verdict"])
     return table.rename_axis("question")
 

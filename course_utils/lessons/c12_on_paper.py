@@ -105,7 +105,6 @@ class Decoder:
 
     @property
     def parameters(self) -> int:
-        """P, of the blocks and outside of them."""
         return self.blocks * self.block + self.outside
 
     def operations(self, blocks: int, recompute: bool = False) -> float:
@@ -116,9 +115,8 @@ class Decoder:
 
 def gpt(width: int, blocks: int, heads: int, vocabulary: int = 51_200, context: int = 2048) -> Decoder:
     """A model of GPT's blocks, as in Narayanan et al. (2021), equation 2."""
-    return Decoder(
-        width, blocks, 12 * width**2 + 13 * width, vocabulary, (vocabulary + context) * width, context, heads
-    )
+    block = 12 * width**2 + 13 * width
+    return Decoder(width, blocks, block, vocabulary, (vocabulary + context) * width, context, heads)
 
 
 def llama(
@@ -156,7 +154,6 @@ class MeshStep:
 
     @property
     def total(self) -> float:
-        """Seconds of the step."""
         return sum(self.seconds.values())
 
     @property
@@ -288,7 +285,6 @@ class PublishedRun(NamedTuple):
 
     @property
     def d(self) -> int:
-        """Data ranks."""
         return self.cards // (self.t * self.p)
 
 
@@ -326,25 +322,18 @@ def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
 
 def published_figure() -> tuple[Figure, str]:
     """Achieved and predicted FLOP/s a card against the number of parameters, and half of the peak, which was assumed."""
-    sizes = [run.model.parameters for run in PUBLISHED]
+    sizes, x, y = [run.model.parameters for run in PUBLISHED], "parameters", "teraFLOP/s a card"
     achieved = [run.flops / 1e12 for run in PUBLISHED]
     predicted = [predicted_flops(run) / 1e12 for run in PUBLISHED]
     half = 0.5 * A100.flops["bfloat16"] / 1e12
     off = [np.sqrt(np.mean(np.square(np.divide(values, achieved) - 1))) for values in (half, predicted)]
     title = f"Half of the peak is off by {off[0]:.0%} (root mean square), our prediction by {off[1]:.0%}"
     values = {"published": achieved, "predicted, with the mesh": predicted}
-    looks = {"published": ("measured", "o-"), "predicted, with the mesh": ("predicted", "s--")}
-    level = "half of the peak alone"
-    figure, _ = lines(
-        {name: dict(zip(sizes, line, strict=True)) for name, line in values.items()},
-        title,
-        "parameters",
-        "teraFLOP/s a card",
-        log="x",
-        looks=looks | {level: ("ink", ":")},
-        levels={level: half},
-        labels="legend",
-    )
+    data = {name: dict(zip(sizes, line, strict=True)) for name, line in values.items()}
+    looks = dict(zip(data, (("measured", "o-"), ("predicted", "s--")), strict=True))
+    looks["half of the peak alone"] = "ink", ":"
+    levels = {"half of the peak alone": half}
+    figure, _ = lines(data, title, x, y, log="x", looks=looks, levels=levels, labels="legend")
     figure.axes[0].set_xticks([1e9, 1e10, 1e11, 1e12], ["1 billion", "10 billion", "100 billion", "1 trillion"])
     figure.axes[0].set_ylim(100, 175)
     by_run = "; ".join(

@@ -61,7 +61,6 @@ class TrainingTask:
 
     @property
     def boundary_bytes(self) -> int:
-        """Its bytes: b·s·h numbers."""
         return prod(self.boundary) * self.dtype.itemsize
 
 
@@ -130,9 +129,9 @@ def by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
         plan |= {f"{place}.{name}": ColwiseParallel() for name in COLUMNS[module]}
         plan |= {f"{place}.{name}": RowwiseParallel() for name in ROWS[module]}
     if inputs_first:
-        whole = {"input_kwarg_layouts": {"hidden_states": Replicate()}}
-        whole["desired_input_kwarg_layouts"] = whole["input_kwarg_layouts"]
-        plan["model.layers.*.self_attn"] = PrepareModuleInput(**whole)
+        whole = {"hidden_states": Replicate()}
+        options = {"input_kwarg_layouts": whole, "desired_input_kwarg_layouts": whole}
+        plan["model.layers.*.self_attn"] = PrepareModuleInput(**options)
         plan["model.layers.*.mlp"] = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
     return parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
 
@@ -155,11 +154,9 @@ def measure_tensor_on_rank(task: TrainingTask, cut: Callable[[nn.Module], nn.Mod
     """To be launched: the gradients of an update where `cut` has cut the model over all ranks."""
     model = cut(task.model(), **options)
     with counted() as sent:
-        gradients = _gradients_of(task, model)
+        gradients = {name.replace(".module", ""): local_part(grad) for name, grad in _gradients_of(task, model).items()}
     elements = sum(local_part(parameter).numel() for parameter in model.parameters())
-    return RankGradients(
-        {name.replace(".module", ""): local_part(grad) for name, grad in gradients.items()}, elements, sent
-    )
+    return RankGradients(gradients, elements, sent)
 
 
 # Cut by depth.
@@ -275,7 +272,6 @@ class Sleeping(nn.Module):
         self.slot, self.weight = slot, nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x, after `slot` seconds."""
         return _Sleep.apply(x * self.weight, self.slot)
 
 

@@ -133,7 +133,7 @@ def bars(
         look = {"ha": "left", "va": "bottom", "color": text_color("warning")}
         note(axes, f" {limit[0]}", (limit[1] / size, len(rows) - 0.45), (0, 0), **look)
     for row, (name, parts) in enumerate(rows.items()):
-        stack(axes, row, parts, size, colors)
+        _stack(axes, row, parts, size, colors)
         end = max(totals[name], marked.get(name, 0)) / size
         if limit and end <= limit[1] / size < end + 0.1 * most / size:
             end = limit[1] / size  # a number across the line would hide it
@@ -146,7 +146,7 @@ def bars(
         axes.plot([value / size for value in marked.values()], places, "D", **look)
     _lanes(axes, list(rows))
     if show_legend:
-        legend_of_kinds(axes, rows, colors)
+        _draw_legend_of_kinds(axes, rows, colors)
     sentences = []
     for name, parts in rows.items():
         by_kind = [f"{kind} {scale.say(part, number)}" for kind, part in parts.items() if kind]
@@ -295,7 +295,7 @@ def layers(
     return axes.figure, _text(title, f"{y} against {x}: {most}")
 
 
-def stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors: Mapping | None = None) -> None:
+def _stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors: Mapping | None = None) -> None:
     """A horizontal bar of kinds at `row`, in units of `size`."""
     left = 0.0
     for kind, count in parts.items():
@@ -304,7 +304,7 @@ def stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors:
         left += count / size
 
 
-def legend_of_kinds(axes: Axes, rows: Mapping[str, Mapping[str, float]], colors: Mapping | None = None) -> None:
+def _draw_legend_of_kinds(axes: Axes, rows: Mapping[str, Mapping[str, float]], colors: Mapping | None = None) -> None:
     """A legend above the figure of all kinds that can be seen, in the order of the bars, and of what is marked."""
     enough = VISIBLE * max(sum(parts.values()) for parts in rows.values())
     kinds = dict.fromkeys(kind for parts in rows.values() for kind, size in parts.items() if kind and size >= enough)
@@ -438,10 +438,8 @@ class _Unit(NamedTuple):
 
     @classmethod
     def of(cls, kind: str, largest: float) -> "_Unit":
-        if kind == "bytes":
-            return cls(kind, *byte_unit(largest))
-        if kind == "seconds":
-            return cls(kind, *second_unit(largest))
+        if kind in ("bytes", "seconds"):
+            return cls(kind, *(byte_unit if kind == "bytes" else second_unit)(largest))
         return cls(kind, "%", 0.01) if kind == "%" else cls(kind, "", 1)
 
     def label(self, quantity: str) -> str:

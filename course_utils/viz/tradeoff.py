@@ -53,7 +53,6 @@ class Leaderboard:
 
     @classmethod
     def of(cls, name: str, title: str, every: Sequence[Entry]) -> "Leaderboard":
-        """The entries in their order."""
         beaten = {entry.letter: any(other.beats(entry) for other in every) for entry in every}
         order = sorted(
             every,
