@@ -20,7 +20,9 @@ from course_utils.viz.style import COLORS
 
 _DECAY = 0.01
 RUNS = Path(__file__).with_name("c05b_runs.json")
-SWEEP_SEEDS, RACE_SEEDS, LAST = (3, 4, 5), (0, 1, 2), 20
+SWEEP_SEEDS = (3, 4, 5)
+RACE_SEEDS = (0, 1, 2)
+LAST = 20  # steps at the end of a run, whose losses judge it
 RESTS = (("AdamW", 2e-3, 1e-2), ("Muon", 1e-2, 2e-3))
 """What moves the hidden matrices, at which rate, and AdamW's rate for the rest: the race's pairs, crossed."""
 

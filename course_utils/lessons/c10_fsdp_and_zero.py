@@ -120,7 +120,7 @@ def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module],
         inside, outside = modules_of_at_least(child, least)
         modules += inside
         left += outside
-    if left >= least and not isinstance(module, nn.ModuleList):  # which has no forward pass
+    if left >= least and not isinstance(module, nn.ModuleList):  # a list has no forward pass
         return [*modules, module], 0
     return modules, left
 

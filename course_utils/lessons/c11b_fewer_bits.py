@@ -318,7 +318,8 @@ def operations_of_step(student: nn.Module, loss: Callable | None = None) -> int:
 RACE_FILE = Path(__file__).with_name("c11b_runs.json")
 
 
-SWEEP_SEEDS, RACE_SEEDS = (10, 11), (0, 1, 2, 3, 4)
+SWEEP_SEEDS = (10, 11)
+RACE_SEEDS = (0, 1, 2, 3, 4)
 
 
 INTERVAL = 25  # steps between two projections, in a run of 91 steps
@@ -407,7 +408,8 @@ def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
 
 # Language models that learn from another.
 
-WORDS, LENGTH = 1_000, 64
+WORDS = 1_000  # of the vocabulary
+LENGTH = 64  # tokens of a row
 
 
 TEACHER_SEED = 99

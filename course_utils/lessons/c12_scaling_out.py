@@ -217,7 +217,7 @@ def measure_torch_pipeline_on_rank(task: TrainingTask, kind: str) -> tuple[RankG
 
     part = Part(task.model(), dist.get_rank(), dist.get_world_size())
     stage = PipelineStage(part, dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
-    cut_in_two = kind == "ScheduleInterleavedZeroBubble"  # which may have several stages on a rank
+    cut_in_two = kind == "ScheduleInterleavedZeroBubble"  # this class takes a list of stages
     make, ids = getattr(schedules, kind), torch.cat(task.batches())
     schedule = make([stage] if cut_in_two else stage, n_microbatches=task.micro_batches, loss_fn=next_token_loss)
     inputs = [ids] if stage.is_first else []

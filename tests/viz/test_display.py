@@ -1,3 +1,5 @@
+"""What a notebook shows: a figure has a text, a control draws anew, source is the file's own."""
+
 import base64
 
 import matplotlib.pyplot as plt
