@@ -221,10 +221,6 @@ def saved_by_length_figure(
         rows[f"s = {length}"] = dict(zip((linear, squared), terms, strict=True))
         rows[f"s = {length}, fused, no attention dropout"] = {fused_bytes: fused[length]}
         marks[f"s = {length}"] = eager[length]
-    return bars(
-        rows,
-        "Twice the length, four times the scores; fused attention keeps none",
-        "saved by one block",
-        colors={linear: "activations", squared: "gradients", fused_bytes: "ink"},
-        marks=("measured: eager", marks),
-    )
+    title = "Twice the length, four times the scores; fused attention keeps none"
+    colors = {linear: "activations", squared: "gradients", fused_bytes: "ink"}
+    return bars(rows, title, "saved by one block", colors=colors, marks=("measured: eager", marks))

@@ -324,13 +324,8 @@ def codebook_figure(
     top.set(xscale="log", xlim=(3e-8, 1.5), yticks=(), xlabel="entry of the codebook (logarithmic)")
     _draw_shares(below, values, error)
     title = f"{kind}, blocks of {block_size:,}: {bits:.2f} bits a value, and {lost:.1%} lose more than half"
-    return together(
-        figure,
-        title,
-        f"A {kind} book of {len(codebook)} entries, blocks of {block_size} values, {bits:.2f} bits a value with scales. Of "
-        f"{format_bytes(values.nbytes)} of values over six decades, the median relative error is {error.median():.1%}, "
-        f"and {lost:.1%} lose more than half.",
-    )
+    about = f"{len(codebook)} entries. Of {format_bytes(values.nbytes)} of values over six decades"
+    return together(figure, title, f"{about} the median relative error is {error.median():.1%}.")
 
 
 def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:

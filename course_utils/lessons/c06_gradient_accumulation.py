@@ -249,12 +249,10 @@ def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -
     below.minorticks_off()
     below.set_xticks(places[:: max(1, k // 16)])
     order = "sorted by length" if by_length else "not sorted"
-    return together(
-        figure,
-        f"{k} × {size} texts, {order}: a mean of means is off by {error:.0%} of the gradient",
-        f"{k} micro-batches of {counts.min()} to {counts.max()} tokens. A mean of means weighs a token "
-        f"{weights.min():.2f} to {weights.max():.2f} times as it should; the gradient is off by {error:.1%}.",
-    )
+    title = f"{k} × {size} texts, {order}: a mean of means is off by {error:.0%} of the gradient"
+    text = f"{k} micro-batches of {counts.min()} to {counts.max()} tokens; the gradient is off by {error:.1%}. "
+    text += f"A mean of means weighs a token {weights.min():.2f} to {weights.max():.2f} times as it should."
+    return together(figure, title, text)
 
 
 def train_on_texts(
@@ -363,14 +361,10 @@ def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Seq
 def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[Figure, str]:
     """Peaks of a step by the way its batch is cut: a bar in closed form, a mark from the run, and the sizes in words."""
     pencil = "closed form: P + O + A (+ G)"
-    return bars(
-        {name: {pencil: size} for name, size in predicted.items()},
-        "A second micro-batch adds one G here; further ones add nothing",
-        "peak of a step",
-        colors={pencil: "predicted"},
-        notes={name: f"dry run: {format_bytes(size)}" for name, size in dry.items()},
-        marks=("dry run", dry),
-    )
+    rows = {name: {pencil: size} for name, size in predicted.items()}
+    notes = {name: f"dry run: {format_bytes(size)}" for name, size in dry.items()}
+    title, look = "A second micro-batch adds one G here; further ones add nothing", {"colors": {pencil: "predicted"}}
+    return bars(rows, title, "peak of a step", **look, notes=notes, marks=("dry run", dry))
 
 
 def _draw_line(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

@@ -184,11 +184,9 @@ def losses_of_ways_figure(
         f"{way}: {format_counted(cost.step, 'step')}, {format_bytes(cost.sent)} sent, {format_seconds(times[way])}"
         for way, cost in costs.items()
     )
-    return together(
-        figure,
-        f"To a loss of {level:.2f}, {quick} takes the fewest steps, {dear}",
-        f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}, with predicted times. {by_way}.",
-    )
+    title = f"To a loss of {level:.2f}, {quick} takes the fewest steps, {dear}"
+    text = f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}, with predicted times. {by_way}."
+    return together(figure, title, text)
 
 
 def _draw_losses(
@@ -256,12 +254,7 @@ def joint_minimum(matrices: np.ndarray, centers: np.ndarray) -> np.ndarray:
 
 
 def local_paths(
-    every: int,
-    matrices: np.ndarray,
-    centers: np.ndarray,
-    rate: float,
-    corrected: bool = False,
-    steps: int = 60,
+    every: int, matrices: np.ndarray, centers: np.ndarray, rate: float, corrected: bool = False, steps: int = 60
 ) -> np.ndarray:
     """Every rank's place before and after each of `steps` local steps, [steps + 1, ranks, 2]; after `every` steps all go
     on from their mean, which is then the place of that step. θ ← θ − α A (θ − c).
