@@ -185,7 +185,7 @@ def losses_of_ways_figure(
         for way, cost in costs.items()
     )
     title = f"To a loss of {level:.2f}, {quick} takes the fewest steps, {dear}"
-    text = f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}, with predicted times. {by_way}."
+    text = f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs, in predicted times on {name}. {by_way}."
     return together(figure, title, text)
 
 
