@@ -144,7 +144,7 @@ def _one_update(
 ) -> tuple[dict, Reductions]:
     model, reduced = DistributedDataParallel(module), Reductions()
     model.register_comm_hook(reduced, _count_all_reduce)
-    weights = _weights(module, micro_batches)
+    weights = _loss_weights(module, micro_batches)
     for number, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True), start=1):
         more = number < len(micro_batches)
         with model.no_sync() if quiet_forward and more else nullcontext():
@@ -154,7 +154,7 @@ def _one_update(
     return {name: p.grad for name, p in module.named_parameters()}, reduced
 
 
-def _weights(module: nn.Module, micro_batches: Sequence[dict]) -> list[float]:
+def _loss_weights(module: nn.Module, micro_batches: Sequence[dict]) -> list[float]:
     """N·Tᵢ/ΣT, the sum over all N ranks: DDP divides the sum of their gradients by N."""
     counts = [num_loss_tokens(module, batch) for batch in micro_batches]
     total = torch.tensor(sum(counts))

@@ -291,7 +291,7 @@ def play_local_drift(
     plane.plot([], [], color=COLORS["grid"], linewidth=1, label="equal joint loss")
     plane.set(xlabel="first parameter", ylabel="second parameter", xlim=(-2.7, 2.7), ylim=(-2.4, 2.4), aspect="equal")
     legend(plane)
-    drifts = _sawtooth(places, every)
+    drifts = _distances_to_mean(places, every)
     line.plot(*zip(*drifts, strict=True), color=COLORS["first"])
     line.set(xlabel="step", ylabel="distance to the mean\n(over all ranks)", xlim=(0, None), ylim=(0, None))
     steps = len(places) - 1
@@ -326,7 +326,7 @@ def _draw_rounds(axes: Axes, places: np.ndarray, centers: np.ndarray, every: int
         axes.plot(*center, "x", color=color, markersize=8, markeredgewidth=2)
 
 
-def _sawtooth(places: np.ndarray, every: int) -> list[tuple[int, float]]:
+def _distances_to_mean(places: np.ndarray, every: int) -> list[tuple[int, float]]:
     """Root mean square distance of the ranks to their mean, before and after each average."""
     spread = np.sqrt(((places - places.mean(1, keepdims=True)) ** 2).sum(2).mean(1))
     points = [(0, 0.0)]

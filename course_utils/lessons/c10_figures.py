@@ -274,7 +274,7 @@ class PaperStep:
         """One unit after the other, each of them gathered first if the phase `gathers`."""
         ready = self._gather(self._free["compute"]) if gathers else self._free["compute"]
         for left in reversed(range(self.units)):
-            start, end = self._work(phase, ready, seconds)
+            start, end = self._run_job(phase, ready, seconds)
             more = gathers and left > 0
             ready = self._gather(start) if more and self.prefetch else end
             end_unit(start, end)
@@ -292,7 +292,7 @@ class PaperStep:
         self._hold(start, "gradients", 1 / self.units)  # the unit's whole gradient, until it is reduced
         if self.ranks > 1:
             kind, times = ("reduce-scatter", 1) if self.stage else ("all-reduce", 2)
-            done = self._work(kind, end, times * self._around)[1]
+            done = self._run_job(kind, end, times * self._ring_time)[1]
             copies = (1, 0, 2, 2)[self.stage] / self.units  # DDP's bucket; the flat row and the sum that arrives
             self._hold(end, "communication", copies)
             if self.stage >= 2:
@@ -301,18 +301,18 @@ class PaperStep:
 
     def _update(self) -> None:
         ready = np.maximum(self._free["compute"], self._free["wire"])
-        begin, end = self._work("update", ready, 0.1 / (self.ranks if self.stage else 1))
+        begin, end = self._run_job("update", ready, 0.1 / (self.ranks if self.stage else 1))
         if self.stage == 0 and self.ranks > 1:
             self._hold(begin, "communication", -1)  # DDP's buckets
         if self.stage == 1 and self.ranks > 1:
-            self._work("all-gather", end, self._around * self.units)
+            self._run_job("all-gather", end, self._ring_time * self.units)
 
     @property
-    def _around(self) -> float:
+    def _ring_time(self) -> float:
         """Time that a unit takes once around the ring."""
         return self.wire * (self.ranks - 1) / self.ranks / self.units + self.latency * (self.ranks - 1)
 
-    def _work(self, what: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
+    def _run_job(self, what: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
         """Starts and ends of a job that begins on each rank as soon as its lane is free; a collective waits for all ranks."""
         lane = "compute" if what in PHASES else "wire"
         start = np.maximum(ready, self._free[lane])
@@ -325,7 +325,7 @@ class PaperStep:
         self._changes.append((float(start[0]), kind, size))
 
     def _gather(self, ready: np.ndarray) -> np.ndarray:
-        start, end = self._work("all-gather", ready, self._around)
+        start, end = self._run_job("all-gather", ready, self._ring_time)
         self._hold(start, "gathered", 1 / self.units)
         return end
 

@@ -86,7 +86,7 @@ class FineTuning:
 def fine_tune_and_measure(model: nn.Module, recipe: memory.Recipe, scale: Scale, name: str = "") -> FineTuning:
     """Fine-tune a copy of `model` for one epoch by `recipe`, after its step was predicted and measured, at the best rate of the
     way called `name`."""
-    predicted, work = memory.estimate(_copies(model), recipe).peak, _workload(model, recipe)
+    predicted, work = memory.estimate(_copier_of(model), recipe).peak, _workload(model, recipe)
     peak = memory.measure(work.build, work.step, timed=0).peak
     started = time.perf_counter()
     tuned = fine_tune(model, recipe, scale, best_rate(name))
@@ -110,14 +110,14 @@ def fine_tune(model: nn.Module, recipe: memory.Recipe, scale: Scale, rate: float
     return copied.float()
 
 
-def _copies(model: nn.Module) -> Callable[[], nn.Module]:
+def _copier_of(model: nn.Module) -> Callable[[], nn.Module]:
     return lambda: deepcopy(model).to(torch.get_default_dtype())
 
 
 def _workload(model: nn.Module, recipe: memory.Recipe) -> Workload:
     if recipe.optimizer == "adamw4bit":  # of which the planner knows the bytes alone, since torchao may be missing
         recipe = replace(recipe, optimizer=AdamW4bit)
-    return Workload(_copies(model), recipe)
+    return Workload(_copier_of(model), recipe)
 
 
 CHAPTER_WAYS = (
@@ -205,7 +205,7 @@ class Placement:
 
 def measure_placement(model: nn.Module, recipe: memory.Recipe) -> Placement:
     """The step of `model` by `recipe`, planned and measured."""
-    work, planned = _workload(model, recipe), memory.estimate(_copies(model), recipe).peak
+    work, planned = _workload(model, recipe), memory.estimate(_copier_of(model), recipe).peak
     made, _, (batch,) = work.build()
     trained = sum(p.numel() for p in made.parameters() if p.requires_grad)
     saved = memory.saved_bytes(lambda: made(**batch).loss, made)
