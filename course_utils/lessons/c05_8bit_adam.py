@@ -188,7 +188,7 @@ def _write(value: float) -> str:
     return np.format_float_positional(value, precision=3, fractional=False, trim="-").replace("-", "−")
 
 
-def _write_power(value: float) -> str:
+def _power(value: float) -> str:
     digit, power = f"{value:.0e}".split("e")
     return f"{digit}·10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
@@ -248,7 +248,7 @@ def codebooks_figure() -> tuple[Figure, str]:
     below.set_ylim(1e-3, 2)
     for name, x, y in (("linear", 0.012, 0.2), ("dynamic", 8e-5, 0.3)):
         below.text(x, y, name, color=text_color(looks[name][0]), va="bottom")
-    title = f"Off by more than half below {lost['linear']:.2g} in the linear book, below {_write_power(lost['dynamic'])} in the dynamic"
+    title = f"Off by more than half below {lost['linear']:.2g} in the linear book, below {_power(lost['dynamic'])} in the dynamic"
     return together(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
 
 
