@@ -143,7 +143,7 @@ def outer_products(
 
 
 def mixed_terms_raise(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> list[bool]:
-    """For each linear layer of `model`, whether the estimate of g² is worse with the mixed terms than without."""
+    """Whether the estimate of g² is worse with the mixed terms than without, for each linear layer of `model`."""
     raised = []
     for layer in (module for module in model.modules() if isinstance(module, torch.nn.Linear)):
         factors = outer_products(model, layer, batch)

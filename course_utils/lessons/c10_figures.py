@@ -121,7 +121,7 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
 
 
 def tokens_that_hide(flops: float, bandwidth: float, ranks: int) -> float:
-    """From how many tokens a rank on computing a unit takes as long as gathering the next one, whatever their size.
+    """Tokens of a rank from which computing a unit takes as long as gathering the next one, whatever their size.
 
     A gather sends (N − 1)/N · 2 bytes a parameter in bfloat16, a token costs two operations a parameter.
     """

@@ -527,7 +527,7 @@ def race_differences(runs: pd.DataFrame) -> dict[str, list[float]]:
 
 
 def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.DataFrame:
-    """For each optimizer the bytes that it keeps of the hidden matrices, the rates tried, and the best."""
+    """A row for each optimizer: the bytes that it keeps of the hidden matrices, the rates tried, and the best."""
     rows = {}
     for name, low in low_states(shapes).items():
         rates = sorted(runs[(runs["name"] == name) & runs["seed"].isin(SWEEP_SEEDS)]["lr"].unique())

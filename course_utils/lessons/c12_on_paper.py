@@ -23,7 +23,7 @@ _ELEMENT = 2  # bytes on the wire, in bfloat16
 
 
 def tokens_that_pay(flops: float, bandwidth: float, ranks: int, messages: int, share: float = 0.25) -> float:
-    """From how many tokens on the wire of data parallelism takes at most `share` of the computing, whatever the model's size.
+    """Tokens from which the wire of data parallelism takes at most `share` of the computing, whatever the model's size.
 
     A parameter costs 6 operations a token, and on a ring `messages` times (N − 1)/N elements: 2 for gradients that are summed, 3
     where parameters are gathered twice and gradients scattered.
@@ -32,7 +32,7 @@ def tokens_that_pay(flops: float, bandwidth: float, ranks: int, messages: int, s
 
 
 def width_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25) -> float:
-    """From which width h on the wire of tensor parallelism takes at most `share` of the computing, in GPT's blocks.
+    """The width h from which the wire of tensor parallelism takes at most `share` of the computing, in GPT's blocks.
 
     A block has 4 all-reduces of b·s·h elements and 72 b·s·h² / t operations, forward and backward. The tokens b·s cancel.
     """
@@ -40,7 +40,7 @@ def width_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0
 
 
 def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25) -> float:
-    """From which width h times blocks of a stage on sending at its end takes at most `share` of the computing.
+    """The width h times blocks of a stage from which sending at its end takes at most `share` of the computing.
 
     A boundary sends b·s·h elements forward and as many back; a block computes 72 b·s·h² operations. The tokens cancel.
     """

@@ -15,7 +15,7 @@ VISIBLE = 0.002
 def subplots(
     rows: int = 1, columns: int = 1, *, figsize: tuple[float, float] | None = None, layout: str | None = None, **shape
 ) -> tuple[Figure, object]:
-    """As `pyplot.subplots`, for a figure that pyplot does not know.
+    """A figure and its axes as `pyplot.subplots` makes them, which pyplot does not know.
 
     A notebook shows and closes what pyplot has open after each event of a control, and JupyterLab may deliver two events
     in two threads: a figure of pyplot's could be shown half drawn.

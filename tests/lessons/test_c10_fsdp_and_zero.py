@@ -147,7 +147,7 @@ def accumulations():
 
 
 def builds():
-    """By device the median of three, since the profiler may miss what gloo's own thread takes and frees."""
+    """The median of three for each device, since the profiler may miss what gloo's own thread takes and frees."""
     return {device: sorted(lesson.build_on_rank(LLAMA, device)[1] for _ in range(3))[1] for device in ("cpu", "meta")}
 
 

@@ -225,7 +225,7 @@ def test_bits_of_nf4_are_those_of_its_blocks():
 
 @pytest.mark.parametrize("state", figures.STATES)
 def test_the_play_has_the_shares_of_the_optimizers(state):
-    """Of a block of the play's default width: four square matrices and two that are four times as long."""
+    """A block of the play's default width has four square matrices and two that are four times as long."""
     shapes = 4 * [(2048, 2048)] + 2 * [(2048, 8192)]
     kinds = {"SGD": optim.SGD, "4 bits": lesson.AdamW4bit, "8 bits": optim.AdamW8bit, "16 bits": lesson.AdamW16bit}
     kinds |= {"32 bits": optim.AdamW, "GaLore, a quarter": lesson.GaLore}

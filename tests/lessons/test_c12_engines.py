@@ -147,7 +147,7 @@ def test_a_run_of_which_a_node_is_lost_ends_as_if_nothing_had_been(tmp_path):
 
 
 def processes_with(text: str) -> list[psutil.Process]:
-    """Those whose command line has it."""
+    """The processes whose command line has `text`."""
     return [process for process in psutil.process_iter(["cmdline"]) if text in " ".join(process.info["cmdline"] or ())]
 
 

@@ -102,7 +102,7 @@ def test_a_mark_is_what_an_estimate_of_the_same_step_says():
 
 
 def trial(*events, seconds=1.0):
-    """Of (bytes, kind) in backward."""
+    """A trial whose `events` in backward are pairs of bytes and kind."""
     labels = tuple(("backward", kind, "", "") for _, kind in events)
     log = Log(np.array([size for size, _ in events]), labels)
     return Trial(Recipe(), log, Log.nothing(), {("backward", ""): seconds}, {})
