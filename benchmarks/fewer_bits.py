@@ -56,16 +56,16 @@ def main():
         best = min(losses, key=losses.get)
         for seed in lesson.RACE_SEEDS:
             note(name=name, lr=best, seed=seed, **task.run(low.contender.at(best), seed))
-    master = lesson.teacher()
-    note(name="teacher", seed=lesson.TEACHER_SEED, test=round(lesson.held_out_token_loss(master), 4))
-    ways = {f"taught, T = {t:g}": {"taught": lesson.from_teacher(master, t)} for t in (1.0, 2.0, 4.0)}
+    teacher = lesson.teacher()
+    note(name="teacher", seed=lesson.TEACHER_SEED, test=round(lesson.held_out_token_loss(teacher), 4))
+    ways = {f"taught, T = {t:g}": {"taught": lesson.from_teacher(teacher, t)} for t in (1.0, 2.0, 4.0)}
     for name, options in ({"alone": {}, "alone, twice as long": {"epochs": 2}} | ways).items():
         for seed in lesson.RACE_SEEDS:
             note(name=name, seed=seed, test=round(lesson.held_out_token_loss(lesson.student(seed, **options)), 4))
     tuned = fine_tune()
     if save:
-        store(lesson.RUNS, runs)
-        store(lesson.TUNED, tuned)
+        store(lesson.RACE_FILE, runs)
+        store(lesson.TUNING_FILE, tuned)
 
 
 def fine_tune() -> list[dict]:

@@ -47,7 +47,7 @@ def about_seven_percent_vanish_in_the_linear_book(seed):
     """Of the v of a model that AdamW trained."""
     model, history = _train(optim.AdamW, seed)
     v = [history.optimizer.state[p]["exp_avg_sq"].flatten() for p in model.parameters() if p.numel() >= 4096]
-    errors = torch.cat([lesson.rounding_errors(values, lesson.LinearBook.codes, 256) for values in v])
+    errors = torch.cat([lesson.rounding_errors(values, lesson.LinearBook.codebook, 256) for values in v])
     return 0.05 < (errors == 1).float().mean().item() < 0.09
 
 

@@ -46,7 +46,7 @@ def _runs(seed, ways, of=("mixed", "by package"), steps=STEPS, **options):
     """Runs by kind and name; `ways` are pairs of an optimizer and a way."""
     kinds, evaluate_on, padding = _texts()
     build = partial(_build, seed, SCALE.vocabulary, padding)
-    plans = {name: RunPlan(by, steps, way, look=steps, seed=seed, **options) for name, (by, way) in ways.items()}
+    plans = {name: RunPlan(by, steps, way, loss_every=steps, seed=seed, **options) for name, (by, way) in ways.items()}
     return launch(train_on_rank, 2, build, {kind: kinds[kind] for kind in of}, evaluate_on, plans, seconds=600)[0]
 
 
@@ -58,7 +58,7 @@ def _losses(*arguments, **options):
 
 @claim("09-drift")
 def by_package_a_longer_round_drifts_further_and_further_than_mixed(seed):
-    runs = _runs(seed, {"short": (SGD, _sync(5)), "long": (SGD, _sync(20))}, steps=80, watch=True)
+    runs = _runs(seed, {"short": (SGD, _sync(5)), "long": (SGD, _sync(20))}, steps=80, note_drift=True)
     far = {kind: {name: max(d for _, d in run.drifts) for name, run in of.items()} for kind, of in runs.items()}
     longer = far["by package"]["long"] > 1.2 * far["by package"]["short"]
     return longer and all(far["by package"][name] > 1.2 * far["mixed"][name] for name in ("short", "long"))

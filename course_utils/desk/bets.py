@@ -136,7 +136,7 @@ def every() -> dict[str, Bet]:
 def figure_of(settled: dict[str, Bet]) -> tuple:
     """A row for each bet with its distance from the truth on a logarithmic axis, and what is seen, in words."""
     from course_utils.viz.parts import subplots
-    from course_utils.viz.style import COLORS, MARKS, SERIES, writing
+    from course_utils.viz.style import COLORS, MARKS, SERIES, text_color
 
     chapters = sorted({name.partition("-")[0] for name in settled})
     labels = [f"{name}: bet {_with_unit(', is '.join(one.numbers()), one.unit)}" for name, one in settled.items()]
@@ -148,7 +148,7 @@ def figure_of(settled: dict[str, Bet]) -> tuple:
         style = chapters.index(name.partition("-")[0]) % len(SERIES)
         if one.distance is None:
             axes.text(
-                0.02, row, one.verdict, va="center", fontsize=9, color=writing("not attributed"), parse_math=False
+                0.02, row, one.verdict, va="center", fontsize=9, color=text_color("not attributed"), parse_math=False
             )
             continue
         place = max(-_EDGE, min(_EDGE, one.distance))

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from course_utils.autodiff import Variable, backward_order, relu
 from course_utils.viz.parts import drawing
 from course_utils.viz.plots import bars, panels
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.style import COLORS, text_color
 
 _WIDTH, _HEIGHT = 0.66, 0.62  # of a node, where columns and rows are 1 apart
 _NUMBERS_SHOWN = 3
@@ -76,7 +76,7 @@ def _operands(variable: Variable) -> list[Variable]:
 
 
 def _local_derivatives(variable: Variable) -> list[str]:
-    """In words, what backward gives each operand for a gradient of 1; nothing where not all are single numbers."""
+    """Each operand's gradient where that of the result is 1, in words; nothing where not all are single numbers."""
     ctx, operands = variable.grad_fn, _operands(variable)
     if not operands or ctx.saved is None or any(x.value.ndim for x in [variable, *operands]):
         return [""] * len(operands)
@@ -97,10 +97,10 @@ def _lay_out(order: list[Variable]) -> dict[Variable | Bend, tuple[int, float]]:
     """Column and row of all variables, and of bends where an arrow passes columns."""
     columns = _columns(order)
     uses = _uses(order, columns)
-    columns |= {thing: thing.column for thing in uses if isinstance(thing, Bend)}
+    columns |= {place: place.column for place in uses if isinstance(place, Bend)}
     rows = _rows(uses, columns)
     highest = min(rows.values())
-    return {thing: (columns[thing], row - highest) for thing, row in rows.items()}
+    return {place: (columns[place], row - highest) for place, row in rows.items()}
 
 
 def _columns(order: list[Variable]) -> dict[Variable | Bend, int]:
@@ -116,7 +116,7 @@ def _columns(order: list[Variable]) -> dict[Variable | Bend, int]:
 
 
 def _uses(order: list[Variable], columns: Mapping) -> dict[Variable | Bend, list[tuple[Variable | Bend, float]]]:
-    """By variable and bend, where its arrows go next, and how far below the middle of it they arrive."""
+    """The next stations of the arrows from each variable and bend, and how far below their middle the arrows arrive."""
     uses: dict = {variable: [] for variable in order}
     for user in order:
         operands = _operands(user)
@@ -133,21 +133,21 @@ def _rows(uses: Mapping, columns: Mapping) -> dict[Variable | Bend, float]:
     """Column by column from the right, as near as there is room to the mean row of the uses."""
     rows: dict = {}
     for column in sorted(set(columns.values()), reverse=True):
-        inside = [thing for thing in uses if columns[thing] == column]
-        wish = {thing: np.mean([rows[use] + side for use, side in uses[thing]] or [0.0]) for thing in inside}
+        inside = [place for place in uses if columns[place] == column]
+        wish = {place: np.mean([rows[use] + side for use, side in uses[place]] or [0.0]) for place in inside}
         inside.sort(key=wish.get)
-        room = [0.5 if isinstance(thing, Bend) else 1.0 for thing in inside]
-        for number, thing in enumerate(inside):
-            above = rows[inside[number - 1]] + (room[number - 1] + room[number]) / 2 if number else wish[thing]
-            rows[thing] = max(wish[thing], above)
-        too_low = np.mean([rows[thing] - wish[thing] for thing in inside])
-        rows |= {thing: rows[thing] - too_low for thing in inside}
+        room = [0.5 if isinstance(place, Bend) else 1.0 for place in inside]
+        for number, place in enumerate(inside):
+            above = rows[inside[number - 1]] + (room[number - 1] + room[number]) / 2 if number else wish[place]
+            rows[place] = max(wish[place], above)
+        too_low = np.mean([rows[place] - wish[place] for place in inside])
+        rows |= {place: rows[place] - too_low for place in inside}
     return rows
 
 
 def _draw_legend(figure: Figure) -> None:
     def letters(text: str, color: str, label: str) -> Line2D:
-        look = {"markerfacecolor": writing(color), "markeredgecolor": "none", "markersize": 7 * len(text) ** 0.8}
+        look = {"markerfacecolor": text_color(color), "markeredgecolor": "none", "markersize": 7 * len(text) ** 0.8}
         return Line2D([], [], linestyle="", marker=rf"$\mathrm{{{text}}}$", label=label, **look)
 
     shade = {"color": _SAVED, "markeredgecolor": COLORS["ink"], "label": "saved for backward"}
@@ -165,14 +165,14 @@ def _draw_box(axes: Axes, x: float, y: float, variable: Variable, saved: bool) -
     axes.add_patch(FancyBboxPatch((x - _WIDTH / 2, y - _HEIGHT / 2), _WIDTH, _HEIGHT, linewidth=1.2, **frame))
     lines = [(_heading(variable), COLORS["ink"], "bold"), (_value(variable.value), COLORS["ink"], "normal")]
     if variable.grad is not None:
-        lines.append((f"grad {_value(variable.grad)}", writing("second"), "normal"))
+        lines.append((f"grad {_value(variable.grad)}", text_color("second"), "normal"))
     for i, (text, color, weight) in enumerate(lines):
         place = y + 0.19 * (i - (len(lines) - 1) / 2)
         axes.text(x, place, text, ha="center", va="center", color=color, weight=weight, fontsize=8.5, zorder=4)
 
 
 def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local: str) -> None:
-    """From box to box, level while it passes a column; its label stands near the start of its last piece."""
+    """An arrow from box to box, level while it passes a column; its label stands near the start of its last piece."""
     points = [(start[0] + _WIDTH / 2, start[1])]
     for x, y in bends:
         points += [(x - _WIDTH / 2, y), (x + _WIDTH / 2, y)]
@@ -182,7 +182,7 @@ def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local:
     axes.annotate("", xy=tip, xytext=points[-1], arrowprops=shape, zorder=1)
     if local:
         at = [0.75 * a + 0.25 * b for a, b in zip(points[-1], tip, strict=True)]
-        look = {"color": writing("third"), "fontsize": 8.5, "ha": "center", "va": "center", "zorder": 2}
+        look = {"color": text_color("third"), "fontsize": 8.5, "ha": "center", "va": "center", "zorder": 2}
         axes.text(*at, local, bbox={"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 0.6}, **look)
 
 
@@ -221,10 +221,6 @@ def saved_by_length_figure(
         rows[f"s = {length}"] = dict(zip((linear, squared), terms, strict=True))
         rows[f"s = {length}, fused, no attention dropout"] = {fused_bytes: fused[length]}
         marks[f"s = {length}"] = eager[length]
-    return bars(
-        rows,
-        "Twice the length, four times the scores; fused attention keeps none",
-        "saved by one block",
-        colors={linear: "activations", squared: "gradients", fused_bytes: "ink"},
-        marks=("measured: eager", marks),
-    )
+    title = "Twice the length, four times the scores; fused attention keeps none"
+    colors = {linear: "activations", squared: "gradients", fused_bytes: "ink"}
+    return bars(rows, title, "saved by one block", colors=colors, marks=("measured: eager", marks))

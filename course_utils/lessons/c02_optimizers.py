@@ -15,24 +15,21 @@ from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, 
 from course_utils.settings import settings
 from course_utils.viz.parts import arrow, box, drawing
 from course_utils.viz.plots import legend, lines, panels, together
-from course_utils.viz.style import COLORS, SERIES, writing
+from course_utils.viz.style import COLORS, SERIES, text_color
 
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
-"""Called with a list of one parameter, gives an optimizer."""
+"""A function that makes an optimizer of a list of one parameter."""
 
 
 @dataclass(frozen=True)
 class Surface:
-    """A loss of x and y, whose lowest value is 0; a path begins at `start` and is looked at within `view` (two ranges).
-
-    `noise` is the standard deviation of what is added to each entry of every gradient, as a random batch would.
-    """
+    """A loss of x and y, whose lowest value is 0, and where to look at paths over it."""
 
     name: str
     height: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     start: tuple[float, float]
-    view: tuple[tuple[float, float], tuple[float, float]]
-    noise: float = 0.0
+    view: tuple[tuple[float, float], tuple[float, float]]  # the ranges of x and y
+    noise: float = 0.0  # standard deviation of what is added to each entry of a gradient, as a random batch would
 
 
 def _ravine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -84,9 +81,9 @@ def heights(surface: Surface, places: torch.Tensor) -> torch.Tensor:
 def fewest_steps(
     make_optimizer: Callable, surface: Surface, steps: int = 1000, share: float = 1e-4, rates: Sequence[float] = RATES
 ) -> tuple[int, float]:
-    """With the best rate out of `rates`: updates until the loss stays below `share` of its start up to update `steps`; that rate.
+    """Updates until the loss stays below `share` of its start up to update `steps`, at the best of `rates`; and that rate.
 
-    It is `steps` where no rate gets there. `make_optimizer(groups, rate)` gives an optimizer. All rates run at once, each as a
+    It is `steps` where no rate gets there. `make_optimizer(groups, rate)` returns an optimizer. All rates run at once, each as a
     group of one parameter.
     """
     places = [torch.tensor(surface.start, dtype=torch.float64) for _ in rates]
@@ -229,16 +226,12 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
     plan.plot(*next(iter(paths.values()))[0], "o", color=COLORS["ink"], markersize=6)
     plan.set(xlabel="x", ylabel="y", xlim=surface.view[0], ylim=surface.view[1], title=f"Paths on the {surface.name}")
     plan.set_aspect("equal")
-    losses = {name: heights(surface, places) for name, places in paths.items()}
-    drawn = {name: enumerate(line.clamp(min=_LOWEST)) for name, line in losses.items()}
+    drawn = {name: enumerate(heights(surface, places).clamp(min=_LOWEST)) for name, places in paths.items()}
     looks = {name: (color, "-") for name, color in zip(paths, SERIES, strict=False)}
-    lines(drawn, "Loss against steps", y="loss (log)", log="y", looks=looks, labels="legend", axes=curve)
+    _, alt = lines(drawn, "Loss against steps", y="loss (log)", log="y", looks=looks, labels="legend", axes=curve)
     if title:
         together(figure, title)
-    steps = len(next(iter(losses.values()))) - 1
-    descents = "; ".join(f"{name} from {line[0]:.3g} to {line[-1]:.3g}" for name, line in losses.items())
-    begins = f"{title}. " if title else ""
-    return figure, f"{begins}Paths over the {surface.name}, and the loss over {steps} steps: {descents}."
+    return figure, f"{title}{'. ' if title else ''}Paths over the {surface.name}. {alt}"
 
 
 def six_figure(
@@ -391,7 +384,7 @@ def family_figure() -> tuple[Figure, str]:
             axes.text(*middle, added, ha="center", va="center", fontsize=8.5, bbox=paper)
     axes.text(0.92, 0.34, "average both,\ncorrect the start", ha="center", va="top", fontsize=8.5)
     axes.text(0.51, 1.0, "a better direction", ha="center", color=COLORS["first"], style="italic")
-    below = {"ha": "center", "va": "top", "color": writing("second"), "style": "italic"}
+    below = {"ha": "center", "va": "top", "color": text_color("second"), "style": "italic"}
     axes.text(0.51, 0.0, "a step size for each parameter", **below)
     drawing(axes, ylim=(-0.1, 1.1))
     steps = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)

@@ -16,7 +16,7 @@ from course_utils.optim import Adam, AdamW
 from course_utils.settings import settings
 from course_utils.training import History
 from course_utils.viz.parts import arrow, box, drawing
-from course_utils.viz.plots import lines, panels, seeds_of, together
+from course_utils.viz.plots import lines, note, panels, seeds_of, together
 from course_utils.viz.style import COLORS, LINES
 
 GRADIENT_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -98,7 +98,7 @@ def predict_and_time(build: Callable, step: Callable, machine: Machine) -> Timin
     parts = build()
     step(*parts)  # the optimizer's state is created
     thought = memory.predict_seconds(build, step, machine)
-    moved, new = (sum(getattr(one.work, kind) for one in thought.operators) for kind in ("bytes", "new"))
+    moved, new = (sum(getattr(operator.work, kind) for operator in thought.operators) for kind in ("bytes", "new"))
     return Timing(thought.seconds, seconds_of(lambda: step(*parts)), moved, new)
 
 
@@ -137,16 +137,11 @@ def step_size_figure() -> tuple[Figure, str]:
         "predicted": {signal: predicted_step_size(signal) for signal in grid},
         "measured": dict(zip(SIGNALS, step_sizes(SIGNALS).tolist(), strict=True)),
     }
-    figure, alt = lines(
-        data,
-        "Adam steps by 0.23 α on pure noise, by α where gradients agree",
-        "mean of the gradient / its standard deviation",
-        "step / α, root mean square",
-        log="x",
-        looks={"predicted": ("predicted", "-"), "measured": ("measured", "o")},
-        levels={"noise alone: √(1/19) = 0.23": sqrt(1 / 19), "all gradients agree: 1": 1},
-        number=".2f",
-    )
+    title = "Adam steps by 0.23 α on pure noise, by α where gradients agree"
+    x, y = "mean of the gradient / its standard deviation", "step / α, root mean square"
+    looks = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
+    levels = {"noise alone: √(1/19) = 0.23": sqrt(1 / 19), "all gradients agree: 1": 1}
+    figure, alt = lines(data, title, x, y, log="x", looks=looks, levels=levels, number=".2f")
     apart = max(abs(predicted_step_size(x) - y) for x, y in data["measured"].items())
     return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."
 
@@ -163,17 +158,12 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
         "AdamW": zip(GRADIENT_SCALES, decoupled, strict=True),
     }
     looks = {"L2, predicted": ("predicted", "-"), "Adam with L2": ("second", "s"), "AdamW": ("first", "o")}
+    looks["AdamW, predicted"] = "predicted", "-"
+    levels = {"AdamW, predicted": (1 - lr * weight_decay) ** steps}
     title = f"AdamW leaves {decoupled.mean():.0%} at every scale, L2 from {l2.min():z.0%} to {l2.max():.0%}"
-    figure, alt = lines(
-        data,
-        f"{title}; α = {lr:.3g}, λ = {weight_decay:.3g}",
-        "scale σ of the parameter's gradients",
-        f"left of θ = 1 after {steps} steps",
-        log="x",
-        looks=looks | {"AdamW, predicted": ("predicted", "-")},
-        levels={"AdamW, predicted": (1 - lr * weight_decay) ** steps},
-        number="z.2f",
-    )
+    title += f"; α = {lr:.3g}, λ = {weight_decay:.3g}"
+    x, y = "scale σ of the parameter's gradients", f"left of θ = 1 after {steps} steps"
+    figure, alt = lines(data, title, x, y, log="x", looks=looks, levels=levels, number="z.2f")
     figure.axes[0].lines[1].set(markersize=9, markerfacecolor="none")
     return figure, alt
 
@@ -182,7 +172,7 @@ def seconds_figure(passes: Mapping[int, Timing], updates: Mapping[str, Timing]) 
     """Forward and backward pass against the tokens of a text, predicted and measured; `updates` are lines across."""
     tokens = list(passes)
     data = {
-        f"forward and backward, {kind}": {n: getattr(one, kind) for n, one in passes.items()}
+        f"forward and backward, {kind}": {n: getattr(timing, kind) for n, timing in passes.items()}
         for kind in ("predicted", "measured")
     }
     predicted, measured = data
@@ -190,7 +180,7 @@ def seconds_figure(passes: Mapping[int, Timing], updates: Mapping[str, Timing]) 
     as_long = np.interp(longest.measured, list(data[measured].values()), tokens)
     about = {tokens[0]: "less than", tokens[-1]: "more than"}.get(as_long, "about")
     looks = {predicted: ("predicted", "-"), measured: ("measured", "o-")}
-    levels = {f"update, {name}": one.measured for name, one in updates.items()}
+    levels = {f"update, {name}": timing.measured for name, timing in updates.items()}
     looks |= dict(zip(levels, zip(("second", "third"), LINES, strict=False), strict=False))
     title = f"One update, {name}, takes as long as the passes over {about} {as_long:.0f} tokens"
     title += " (interpolated)" * (as_long not in passes)
@@ -203,7 +193,7 @@ def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, st
     """Training and validation loss at the end of each epoch: mean and range over the runs of each name."""
     trained, held_out = {}, {}
     for name, histories in runs.items():
-        evaluated = np.array([[one["loss"] for one in history.evaluations] for history in histories])
+        evaluated = np.array([[evaluation["loss"] for evaluation in history.evaluations] for history in histories])
         losses = np.array([history.losses for history in histories])
         by_epoch = losses.reshape(len(histories), evaluated.shape[1], -1).mean(2)
         trained[name], held_out[name] = (list(enumerate(values.T, 1)) for values in (by_epoch, evaluated))
@@ -225,17 +215,10 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
     data = {form: zip(steps, predicted, strict=True), "measured": zip(steps, measured, strict=True)}
     largest, apart = max(measured), (predicted - torch.tensor(measured)).abs().max().item()
     at = measured.index(largest) + 1
-    figure, alt = lines(
-        data,
-        f"Without the correction, updates are up to {largest:.1f} times too large",
-        "step t",
-        "update / α",
-        log="x",
-        looks={form: ("predicted", "-"), "measured": ("second", "."), corrected: ("first", "--")},
-        levels={corrected: 1},
-        labels="legend",
-        number=".2f",
-    )
-    look = {"textcoords": "offset points", "arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]}}
-    figure.axes[0].annotate(f"{largest:.2f} at step {at}", (at, largest), (40, 0), va="center", **look)
+    title = f"Without the correction, updates are up to {largest:.1f} times too large"
+    looks = {form: ("predicted", "-"), "measured": ("second", "."), corrected: ("first", "--")}
+    style = {"log": "x", "looks": looks, "levels": {corrected: 1}, "labels": "legend", "number": ".2f"}
+    figure, alt = lines(data, title, "step t", "update / α", **style)
+    look = {"arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]}}
+    note(figure.axes[0], f"{largest:.2f} at step {at}", (at, largest), (40, 0), **look)
     return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."

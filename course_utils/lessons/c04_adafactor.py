@@ -15,7 +15,7 @@ from course_utils.training.gradients import relative_error
 from course_utils.units import MiB
 from course_utils.viz.memory import instants_figure
 from course_utils.viz.parts import byte_unit
-from course_utils.viz.plots import lines, panels, seeds_of, together
+from course_utils.viz.plots import lines, note, panels, seeds_of, together
 from course_utils.viz.style import COLORS
 
 
@@ -143,12 +143,12 @@ def outer_products(
 
 
 def mixed_terms_raise(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> list[bool]:
-    """For each linear layer of `model`, whether the estimate of g² is worse with the mixed terms than without."""
+    """Whether the estimate of g² is worse with the mixed terms than without, for each linear layer of `model`."""
     raised = []
     for layer in (module for module in model.modules() if isinstance(module, torch.nn.Linear)):
         factors = outer_products(model, layer, batch)
         squares = [squared_sum(*factors, mixed=mixed) for mixed in (True, False)]
-        with_mixed, without = (relative_error(estimate(each), each) for each in squares)
+        with_mixed, without = (relative_error(estimate(matrix), matrix) for matrix in squares)
         raised.append(with_mixed > without)
     return raised
 
@@ -277,12 +277,11 @@ def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence
     figure, alt = lines(data, title, "scale of the gradients", y, log="x", labels="legend", number=".2f")
     (axes,) = figure.axes
     axes.axhline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
-    look = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 9}
-    axes.annotate("1: as far off as no step at all", (1, 1), (0, 3), axes.get_yaxis_transform(), **look)
+    look = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
+    note(axes, "1: as far off as no step at all", (1, 1), (0, 3), **look)
     most, scale = max((value, scale) for line in data.values() for scale, value in line.items())
     if most > 1.01:
-        look = {"textcoords": "offset points", "ha": "center", "fontsize": 9}
-        axes.annotate("off by more than its length", (scale, most), (0, 5), **look)
+        note(axes, "off by more than its length", (scale, most), (0, 9))
     axes.set_ylim(-0.02, 1.12 * max(1, most))
     return figure, alt
 
@@ -298,16 +297,15 @@ def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[
     """The bytes of each optimizer's fullest instant, one bar each: `plans` holds what `memory.instants` gave."""
     fullest = {}
     for name, plan in plans.items():
-        instant, parts = max(plan.items(), key=lambda one: sum(one[1].values()))
+        instant, parts = max(plan.items(), key=lambda pair: sum(pair[1].values()))
         fullest[f"{name}: {instant}"] = parts
     (before, after) = (sum(parts.values()) for parts in fullest.values())
     title = f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's"
     figure, alt = instants_figure(fullest, title, mark=False)
     kinds = list(parts)  # Adafactor's state is too thin to be seen
     place = sum(parts[kind] for kind in kinds[: kinds.index("optimizer state")]) / byte_unit(max(before, after))[1]
-    look = {"textcoords": "offset points", "fontsize": 8.5, "va": "center", "arrowprops": {"arrowstyle": "-"}}
     text = f"optimizer state: {parts['optimizer state'] / MiB:.2f} MiB"
-    figure.axes[0].annotate(text, (place, 0.69), (14, 8), **look)
+    note(figure.axes[0], text, (place, 0.69), (14, 8), arrowprops={"arrowstyle": "-"})
     return figure, alt
 
 

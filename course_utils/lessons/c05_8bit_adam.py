@@ -11,42 +11,40 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from course_utils.hardware import Machine, Work
-from course_utils.hardware.calibration import seconds_of
 from course_utils.optim import AdamW, AdamW8bit
 from course_utils.optim.codebook import dynamic_codebook, linear_codebook, value_of_bits
 from course_utils.optim.quantization import BLOCK, dequantize, nearest, quantize, stochastic
-from course_utils.settings import settings
 from course_utils.units import format_bytes
 from course_utils.viz.parts import box, cell, drawing
 from course_utils.viz.plots import dots, legend, lines, panels, together
-from course_utils.viz.style import BIT_COLORS, COLORS, writing
+from course_utils.viz.style import BIT_COLORS, COLORS, text_color
 
 
 class LinearBook(AdamW8bit):
     """v in the linear codebook, m as before."""
 
-    codes = linear_codebook(signed=False)
+    codebook = linear_codebook(signed=False)
 
     def codebooks(self, device: torch.device):
-        """The codebook of m, and `codes` for v."""
-        return super().codebooks(device) | {2: self.codes.to(device)}
+        """The codebook of m as before, and `codebook` for v."""
+        return super().codebooks(device) | {2: self.codebook.to(device)}
 
 
 class LinearWithoutZero(LinearBook):
     """v in the linear codebook, but the entry 0 is half of the smallest other one."""
 
-    codes = torch.cat([LinearBook.codes[1:2] / 2, LinearBook.codes[1:]])
+    codebook = torch.cat([LinearBook.codebook[1:2] / 2, LinearBook.codebook[1:]])
 
 
 class DynamicWithoutZero(LinearBook):
     """v in the dynamic codebook, whose entry 0 is half of the smallest other one."""
 
-    codes = torch.cat([dynamic_codebook(False)[1:2] / 2, dynamic_codebook(False)[1:]])
+    codebook = torch.cat([dynamic_codebook(False)[1:2] / 2, dynamic_codebook(False)[1:]])
 
 
-def rounding_errors(values: torch.Tensor, codes: torch.Tensor, block_size: int) -> torch.Tensor:
+def rounding_errors(values: torch.Tensor, codebook: torch.Tensor, block_size: int) -> torch.Tensor:
     """|read back − written| / |written| for each value that is not 0, flat; 1 means that the value came back as 0."""
-    back = dequantize(*quantize(values, codes, block_size), codes, block_size)
+    back = dequantize(*quantize(values, codebook, block_size), codebook, block_size)
     written = values != 0
     return (back - values).abs()[written] / values.abs()[written]
 
@@ -67,7 +65,7 @@ def spread_values(decades: float, count: int = 2**14, outliers: float = 0.0) -> 
     return torch.where(torch.rand(count, generator=generator) < outliers, 1e6 * values, values)
 
 
-class Path(NamedTuple):
+class Walk(NamedTuple):
     """Where a parameter ended, its state there, and which of its v were rounded to 0 after some step."""
 
     end: torch.Tensor
@@ -75,7 +73,7 @@ class Path(NamedTuple):
     vanished: torch.Tensor
 
 
-def walk(make_optimizer: Callable, decades: float, seed: int = 0, steps: int = 30, **options) -> Path:
+def walk(make_optimizer: Callable, decades: float, seed: int = 0, steps: int = 30, **options) -> Walk:
     """The way of a 96 × 64 parameter in `steps` of an optimizer at α = 0.001.
 
     Each element's gradients are normal numbers of a scale of its own; the scales are spread over `decades` decades.
@@ -92,7 +90,7 @@ def walk(make_optimizer: Callable, decades: float, seed: int = 0, steps: int = 3
         codes = state.get("state2")
         if codes is not None and codes.dtype == torch.uint8:
             zeros |= state["qmap2"][codes.int()] == 0
-    return Path(parameter.detach(), state, zeros)
+    return Walk(parameter.detach(), state, zeros)
 
 
 def off_by(make_optimizer: Callable, decades: float, seed: int = 0, **options) -> tuple[float, int, float]:
@@ -100,32 +98,15 @@ def off_by(make_optimizer: Callable, decades: float, seed: int = 0, **options) -
 
     The last number is the first one without the parameters of those v.
     """
-    right, path = walk(AdamW, decades, seed).end, walk(make_optimizer, decades, seed, **options)
-    apart, way = path.end - right, right.norm()
-    rest = apart[~path.vanished]
-    return (apart.norm() / way).item(), int(path.vanished.sum()), (rest.norm() / way).item()
+    right, rounded = walk(AdamW, decades, seed).end, walk(make_optimizer, decades, seed, **options)
+    apart, length = rounded.end - right, right.norm()
+    rest = apart[~rounded.vanished]
+    return (apart.norm() / length).item(), int(rounded.vanished.sum()), (rest.norm() / length).item()
 
 
-def tensor_with_gradient(
-    make_optimizer: Callable, shape: Sequence[int]
-) -> tuple[nn.ParameterList, torch.optim.Optimizer, torch.Tensor]:
-    """A module of one parameter, an optimizer of it, and its gradient: what `step` takes."""
-    device = settings().device
-    module = nn.ParameterList([nn.Parameter(torch.zeros(shape, device=device))])
-    return module, make_optimizer(module.parameters(), lr=1e-4), torch.full(shape, 1e-3, device=device)
-
-
-def step(module: nn.ParameterList, optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> None:
-    """The update alone."""
-    module[0].grad = gradient
-    optimizer.step()
-
-
-def seconds_of_update(make_optimizer: Callable, shape: Sequence[int]) -> float:
-    """Of one `step` of a tensor that has made its state."""
-    parts = tensor_with_gradient(make_optimizer, shape)
-    step(*parts)
-    return seconds_of(lambda: step(*parts))
+def single_parameter(shape: Sequence[int]) -> Callable[[], nn.ParameterList]:
+    """A function that makes a module of one parameter of this shape, for `training.model_with_gradients`."""
+    return lambda: nn.ParameterList([nn.Parameter(torch.zeros(shape))])
 
 
 LIBRARY_UPDATE = {
@@ -143,7 +124,7 @@ LIBRARY_UPDATE = {
 
 
 def library_seconds(machine: Machine, elements: int) -> float:
-    """Of these operations on so many values, at the machine's rates of memory."""
+    """Seconds of `LIBRARY_UPDATE` on so many values, at the machine's rates of memory."""
     works = (
         Work("pointwise", bytes=moved * elements, new=new * elements, elements=elements, reach=moved * elements)
         for moved, new in LIBRARY_UPDATE.values()
@@ -156,42 +137,42 @@ def feed_average(
 ) -> torch.Tensor:
     """An average that starts at `start` and is fed `target`: its mean over `copies` after each of `steps` steps (steps,).
 
-    It shares a block with an average that stays at 1, and is kept in the unsigned dynamic book: `rounding(values, codes)`
-    gives codes in it. With None it is kept as it is.
+    It shares a block with an average that stays at 1, and is kept in the unsigned dynamic book: `rounding(values, codebook)`
+    returns codes. With None it is kept as it is.
     """
-    codes, average, means = dynamic_codebook(False), torch.full((copies,), start), []
+    codebook, average, means = dynamic_codebook(False), torch.full((copies,), start), []
     for _ in range(steps):
         average = beta * average + (1 - beta) * target
         if rounding is not None:
-            average = codes[rounding(average, codes).long()]
+            average = codebook[rounding(average, codebook).long()]
         means.append(average.mean())
     return torch.stack(means)
 
 
 def half_spacing(value: float) -> float:
     """Half the distance of the two entries of the unsigned dynamic book around `value`, relative to `value`."""
-    codes = dynamic_codebook(False)
-    upper = torch.searchsorted(codes, torch.tensor(value)).clamp(1, 255)
-    return ((codes[upper] - codes[upper - 1]) / 2 / value).item()
+    codebook = dynamic_codebook(False)
+    upper = torch.searchsorted(codebook, torch.tensor(value)).clamp(1, 255)
+    return ((codebook[upper] - codebook[upper - 1]) / 2 / value).item()
 
 
 def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[Figure, str]:
     """A block of m on its way into bytes and back, a row for each value."""
-    block, codes = torch.tensor(values), dynamic_codebook(True)
-    numbers, scale = quantize(block, codes, len(values))
-    back = dequantize(numbers, scale, codes, len(values))
+    block, codebook = torch.tensor(values), dynamic_codebook(True)
+    codes, scale = quantize(block, codebook, len(values))
+    back = dequantize(codes, scale, codebook, len(values))
     scale = scale.item()
     heads = ("a block of m", f"÷ {scale:g}", "nearest entry", "code: 1 byte", "read back", "off by")
     places = (0.07, 0.25, 0.44, 0.62, 0.79, 0.94)
     figure, axes = panels(height=0.42 * len(values) + 1.5)
     middle = {"ha": "center", "va": "center"}
     journeys = []
-    for row, (value, code, read) in enumerate(zip(values, numbers.tolist(), back.tolist(), strict=True)):
+    for row, (value, code, read) in enumerate(zip(values, codes.tolist(), back.tolist(), strict=True)):
         error = abs(read - value) / abs(value)
-        texts = [*map(_write, (value, value / scale, codes[code].item())), "", _write(read), f"{error:.1%}"]
+        texts = [*map(_write, (value, value / scale, codebook[code].item())), "", _write(read), f"{error:.1%}"]
         colors = ["ink"] * 5 + ["warning" if error > 0.5 else "ink"]
         for place, text, color in zip(places, texts, colors, strict=True):
-            axes.text(place, -row, text, color=writing(color), **middle)
+            axes.text(place, -row, text, color=text_color(color), **middle)
         box(axes, places[3], -row, str(code), "optimizer state", "ink")
         journeys.append(f"{_write(value)} is kept as {code} and read back as {_write(read)}")
     for place, head in zip(places, heads, strict=True):
@@ -249,12 +230,12 @@ def codebooks_figure() -> tuple[Figure, str]:
     values = torch.logspace(-7, 0, 20_000)
     figure, (top, below) = panels(2, 1, height=4.6, sharex=True, height_ratios=(1, 2))
     ends, lost, errors = [], {}, {}
-    for row, (name, codes), color in zip((1, 0), books.items(), ("second", "first"), strict=True):
-        _draw_entries(top, codes, row, color)
-        error = rounding_errors(values, codes, len(values))
+    for row, (name, codebook), color in zip((1, 0), books.items(), ("second", "first"), strict=True):
+        _draw_entries(top, codebook, row, color)
+        error = rounding_errors(values, codebook, len(values))
         errors[name] = zip(values.view(200, 100)[:, 50], error.view(200, 100).amax(1), strict=True)
         lost[name] = values[error > 0.5].max().item()
-        decades = [(codes > 10.0**-d).sum() - (codes > 10.0 ** (1 - d)).sum() for d in (1, 2, 3)]
+        decades = [(codebook > 10.0**-d).sum() - (codebook > 10.0 ** (1 - d)).sum() for d in (1, 2, 3)]
         counts = ", ".join(str(int(count)) for count in decades)
         ends.append(
             f"the {name} book has {counts} entries in the three uppermost decades and loses more than half of a value "
@@ -266,7 +247,7 @@ def codebooks_figure() -> tuple[Figure, str]:
     lines(errors, title, x, "largest relative error", log="xy", looks=looks, labels="none", axes=below)
     below.set_ylim(1e-3, 2)
     for name, x, y in (("linear", 0.012, 0.2), ("dynamic", 8e-5, 0.3)):
-        below.text(x, y, name, color=writing(looks[name][0]), va="bottom")
+        below.text(x, y, name, color=text_color(looks[name][0]), va="bottom")
     title = f"Off by more than half below {lost['linear']:.2g} in the linear book, below {_power(lost['dynamic'])} in the dynamic"
     return together(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
 
@@ -302,11 +283,11 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
     cases, beta = {"g² has fallen to 0.01": (0.25, 0.01), "g² has risen to 1": (0.11, 1.0)}, 0.999
     generator = torch.Generator().manual_seed(0)
 
-    def by_chance(values: torch.Tensor, codes: torch.Tensor):
-        return stochastic(values, codes, generator)
+    def by_chance(values: torch.Tensor, codebook: torch.Tensor):
+        return stochastic(values, codebook, generator)
 
     figure, grid = panels(1, len(cases), height=3.8, squeeze=False)
-    by_case, colors = [], ("predicted", "second", "activations", "first")
+    texts, colors = [f"With β₂ = {beta:g}."], ("predicted", "second", "activations", "first")
     for panel, (title, (start, target)) in zip(grid[0], cases.items(), strict=True):
         curves = {
             "32 bits": feed_average(start, target, steps, beta, None),
@@ -318,40 +299,33 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
         step = f"steps too {'long' if ratio > 1 else 'short'} by a factor of {max(ratio, 1 / ratio):.1f}"
         looks = {name: (color, "-") for name, color in zip(curves, colors, strict=True)}
         data, title = {name: enumerate(curve, 1) for name, curve in curves.items()}, f"{title}:\nin the end {step}"
-        lines(data, title, y="v / largest of its block", looks=looks, labels="none", axes=panel)
+        y = "v / largest of its block"
+        texts.append(lines(data, title, y=y, looks=looks, labels="none", number=".3f", axes=panel)[1])
         panel.lines[0].set_linewidth(5)
         panel.lines[2].set_linewidth(1)
-        means = "; ".join(f"{name} {curve[-1].item():.3f}" for name, curve in curves.items())
-        by_case.append(f"v starts at {start:g} and its input is {target:g}; after {steps} steps it is: {means}; {step}")
     legend(panel)
-    title = "Rounded to the nearest entry, v freezes: too high or too low"
-    return together(figure, title, f"With β₂ = {beta:g}. {'. '.join(by_case)}.")
+    return together(figure, "Rounded to the nearest entry, v freezes: too high or too low", *texts)
 
 
 def codebook_figure(
     kind: str = "dynamic", total_bits: int = 8, exponent_bits: int = 7, block_size: int = 256
 ) -> tuple[Figure, str]:
     """A codebook of v, and what comes back of values spread over six decades, some of them outliers."""
-    codes = linear_codebook(False, total_bits)
+    codebook = linear_codebook(False, total_bits)
     if kind == "dynamic":
-        codes = dynamic_codebook(False, total_bits, exponent_bits)
+        codebook = dynamic_codebook(False, total_bits, exponent_bits)
     values = spread_values(decades=6, outliers=1 / 1024)
-    error = rounding_errors(values, codes, block_size)
+    error = rounding_errors(values, codebook, block_size)
     lost = (error > 0.5).float().mean().item()
-    scales = quantize(values, codes, block_size)[1]
+    scales = quantize(values, codebook, block_size)[1]
     bits = total_bits + 32 * len(scales) / values.numel()
     figure, (top, below) = panels(2, 1, height=4.6, height_ratios=(1, 4))
-    _draw_entries(top, codes, 0, "first")
+    _draw_entries(top, codebook, 0, "first")
     top.set(xscale="log", xlim=(3e-8, 1.5), yticks=(), xlabel="entry of the codebook (logarithmic)")
     _draw_shares(below, values, error)
     title = f"{kind}, blocks of {block_size:,}: {bits:.2f} bits a value, and {lost:.1%} lose more than half"
-    return together(
-        figure,
-        title,
-        f"A {kind} book of {len(codes)} entries, blocks of {block_size} values, {bits:.2f} bits a value with scales. Of "
-        f"{format_bytes(values.nbytes)} of values over six decades, the median relative error is {error.median():.1%}, "
-        f"and {lost:.1%} lose more than half.",
-    )
+    about = f"{len(codebook)} entries. Of {format_bytes(values.nbytes)} of values over six decades"
+    return together(figure, title, f"{about} the median relative error is {error.median():.1%}.")
 
 
 def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
@@ -375,8 +349,8 @@ def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
     legend(axes)
 
 
-def _draw_entries(axes: Axes, codes: torch.Tensor, row: int, color: str) -> None:
-    entries = codes[codes > 0]
+def _draw_entries(axes: Axes, codebook: torch.Tensor, row: int, color: str) -> None:
+    entries = codebook[codebook > 0]
     look = {"color": COLORS[color], "markersize": 16, "markeredgewidth": 0.8}
     axes.plot(entries, torch.full_like(entries, row), "|", **look)
     axes.grid(visible=False)

@@ -1,6 +1,5 @@
 """Chapter 05b: the optimizers that are compared, the runs that are stored, and the chapter's figures."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from math import inf
@@ -13,15 +12,17 @@ from pandas.api.typing import SeriesGroupBy
 from torch import nn
 
 from course_utils import models, optim
-from course_utils.lessons.shared import Contender
+from course_utils.lessons.shared import Contender, read_runs
 from course_utils.training import History
 from course_utils.units import GiB, MiB, format_bytes
-from course_utils.viz.plots import bars, dots, legend, lines, panels, together
+from course_utils.viz.plots import bars, dots, legend, lines, note, panels, tick, together
 from course_utils.viz.style import COLORS
 
 _DECAY = 0.01
 RUNS = Path(__file__).with_name("c05b_runs.json")
-SWEEP_SEEDS, RACE_SEEDS, LAST = (3, 4, 5), (0, 1, 2), 20
+SWEEP_SEEDS = (3, 4, 5)
+RACE_SEEDS = (0, 1, 2)
+LAST = 20  # steps at the end of a run, whose losses judge it
 RESTS = (("AdamW", 2e-3, 1e-2), ("Muon", 1e-2, 2e-3))
 """What moves the hidden matrices, at which rate, and AdamW's rate for the rest: the race's pairs, crossed."""
 
@@ -46,7 +47,7 @@ def shared_out(model: nn.Module, lr: float, use_muon: bool, rest_lr: float) -> t
 
 
 def contenders() -> dict[str, Contender]:
-    """By name, those that this torch has. All have the same schedule; each has its own rate, the best of `RUNS`' sweep."""
+    """The optimizers that this torch has, by name. All have the same schedule; each has the best rate of `RUNS`' sweep."""
     decayed = optim.decay_groups
     every = {
         "SGD, Nesterov": Contender(lambda model, lr: optim.Nesterov(model.parameters(), lr, momentum=0.9), 0.3),
@@ -60,7 +61,7 @@ def contenders() -> dict[str, Contender]:
 
 
 def final_loss(history: History) -> float:
-    """What a run is judged by: the mean training loss of its last steps. No example is seen twice in one epoch."""
+    """The mean training loss of a run's last steps, by which it is judged. No example is seen twice in one epoch."""
     return sum(history.losses[-LAST:]) / LAST
 
 
@@ -72,7 +73,7 @@ def undisturbed_step(history: History) -> float:
 def stored_runs(seeds: Sequence[int]) -> pd.DataFrame:
     """Runs at laptop scale with these seeds, a row each: `name`, `schedule`, `lr`, `seed`, `loss` (training, mean of the last 20
     steps) and `test` (held-out). `python -m benchmarks.learning_rates` made them."""
-    runs = _load_runs()
+    runs = read_runs(RUNS)
     return runs[runs["seed"].isin(seeds) & runs["rest"].isna()]
 
 
@@ -82,16 +83,12 @@ def stored_rests() -> pd.DataFrame:
     Where the two are those of a contender, its runs of the race are shown.
     """
     crossed = {name: rate for name, rate, _ in RESTS}
-    runs = _load_runs()
+    runs = read_runs(RUNS)
     runs = runs[runs["name"].isin(crossed) & runs["seed"].isin(RACE_SEEDS)]
     runs = runs.fillna({"rest": runs["name"].map(crossed)})
     table = runs.groupby(["name", "rest"])[["loss", "test"]].agg(lambda losses: ", ".join(f"{x:.2f}" for x in losses))
     table = table.rename(columns={"loss": "training", "test": "held-out"}).unstack()
     return table.rename_axis(index="hidden matrices", columns=["", "rate of the rest"])
-
-
-def _load_runs() -> pd.DataFrame:
-    return pd.DataFrame(json.loads(RUNS.read_text(encoding="utf-8")))
 
 
 def losses_by_rate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -109,7 +106,7 @@ def _losses_of_rates(runs: pd.DataFrame) -> SeriesGroupBy:
 
 
 def best_rates(runs: pd.DataFrame) -> dict[str, float]:
-    """By optimizer, the rate with the lowest mean loss."""
+    """The rate with the lowest mean loss of each optimizer."""
     return {name: losses_by_rate(of_name)["mean"].idxmin() for name, of_name in runs.groupby("name", sort=False)}
 
 
@@ -127,11 +124,10 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
         for rate, losses in curve[name].items():
             if lost := sum(loss == inf for loss in losses):
                 panel.plot(rate, 2.8, "x", color=COLORS["second"])
-                text, look = f"{lost} of {len(losses)} runs diverged", {"ha": "right", "va": "center"}
-                panel.annotate(text, (rate, 2.8), (-8, 0), textcoords="offset points", fontsize=8.5, **look)
+                note(panel, f"{lost} of {len(losses)} runs diverged", (rate, 2.8), (-8, 0))
         panel.plot(best, losses_by_rate(of_name)["mean"][best], "o", color=COLORS["second"], markersize=8)
         panel.set(ylim=(0, 3.1))
-        panel.set_xticks([0.001, 0.01, 0.1], ["0.001", "0.01", "0.1"])
+        tick(panel, [0.001, 0.01, 0.1])
         by_optimizer.append(alt)
     grid[0, 0].text(1.1e-3, 0.1, "0.001", fontsize=9)
     return together(figure, "Every best rate lies inside its grid; 0.001 is the best of none", *by_optimizer)
@@ -150,7 +146,7 @@ def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
         panel.lines[1].set(markerfacecolor="none", markersize=9)
         at_default = losses_by_rate(of_schedule)["mean"][1e-3]
         panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1, zorder=0)
-        panel.annotate(f"{at_default:.2f}", (1e-3, at_default), (-8, -12), textcoords="offset points", ha="right")
+        note(panel, f"{at_default:.2f}", (1e-3, at_default), (-8, -9), fontsize=10)
         panel.set(ylim=(0, 2.6))
     legend(axes[0])
     return together(figure, "At 0.0003 and 0.001 the schedule moves the loss, and the optimizer does not", *texts)

@@ -17,7 +17,7 @@ from course_utils.optim import AdamW
 from course_utils.training import Accumulate, Callback, Run, num_loss_tokens
 from course_utils.units import format_bytes
 from course_utils.viz.parts import box, cell, drawing
-from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
+from course_utils.viz.plots import Span, bars, legend, lines, note, panels, timeline, together
 from course_utils.viz.style import COLORS
 
 # Slips from published code or from practice, each as a difference to `Accumulate`.
@@ -27,7 +27,6 @@ class StepsAtBatchZero(Accumulate):
     """`if not i % k:` with i from 0: the first update has one micro-batch, and what comes last is left over."""
 
     def should_update(self, run: Run):
-        """True for i = 0, k, 2k, …"""
         return run.step % self.k == 0
 
 
@@ -35,12 +34,11 @@ class DividesByK(Accumulate):
     """A mean of means: `loss / k`, whatever the micro-batches hold and however many came."""
 
     def scale_loss(self, run: Run, loss: torch.Tensor):
-        """The micro-batch's mean, a k-th of it."""
         super().scale_loss(run, loss)
         return loss / self.k
 
     def before_update(self, run: Run):
-        """Leave the gradients as they are."""
+        """Leaves the gradients as they are."""
         self._begin_group()
 
 
@@ -48,7 +46,6 @@ class DropsLastGroup(Accumulate):
     """No update for what is left at the end of an epoch; its gradients wait, and join the next epoch or are lost."""
 
     def should_update(self, run: Run):
-        """After the k-th micro-batch only."""
         return self._micro_batches >= self.k
 
 
@@ -58,13 +55,12 @@ class ForgetsToZero(Accumulate):
     _left = ()
 
     def before_update(self, run: Run):
-        """Finish the gradient, and add the one before, which the loop has dropped."""
+        """Adds the gradients of the update before, which the loop has dropped."""
         super().before_update(run)
         for parameter, gradient in self._left:
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def update(self, run: Run, optimizer_step: Callable[[], object]):
-        """Remember the gradients that the loop is about to drop."""
         made = optimizer_step()
         self._left = [(p, p.grad) for p in run.model.parameters() if p.grad is not None]
         return made
@@ -90,7 +86,6 @@ class ClipsEachTime(Accumulate):
         self.max_norm = max_norm
 
     def should_update(self, run: Run):
-        """Clip, then decide as ever."""
         torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.k * self.max_norm)
         return super().should_update(run)
 
@@ -112,7 +107,7 @@ WAYS = {
     "no_sync around forward only": (True, False),
     "no_sync around backward only": (False, True),
 }
-"""By name: is forward inside `no_sync`, is backward. The last micro-batch of an update is never inside."""
+"""Whether forward and whether backward is inside `no_sync`. The last micro-batch of an update never is."""
 
 
 class NotesNorms(Callback):
@@ -129,7 +124,7 @@ class NotesNorms(Callback):
 
 @dataclass
 class Reductions:
-    """What a rank gave into all-reduces of gradients: `buckets` of them, `payload` bytes together."""
+    """A rank's all-reduces of gradients: `buckets` of them, `payload` bytes together."""
 
     buckets: int = 0
     payload: int = 0
@@ -138,7 +133,7 @@ class Reductions:
 def accumulate_on_rank(build: Callable[[], nn.Module], shares: Sequence[Sequence[dict]]) -> dict[str, tuple]:
     """To be launched: the gradient of one update on this rank for each of `WAYS`, and what was reduced.
 
-    `build` gives the same model on every rank; `shares[rank]` are its micro-batches. Returns `(gradients, Reductions)` by way;
+    `build` makes the same model on every rank; `shares[rank]` are its micro-batches. Returns `(gradients, Reductions)` by way;
     gradients by parameter's name, of the mean over all terms of all ranks.
     """
     return {name: _one_update(build(), shares[dist.get_rank()], *quiet) for name, quiet in WAYS.items()}
@@ -149,7 +144,7 @@ def _one_update(
 ) -> tuple[dict, Reductions]:
     model, reduced = DistributedDataParallel(module), Reductions()
     model.register_comm_hook(reduced, _count_all_reduce)
-    weights = _weights(module, micro_batches)
+    weights = _loss_weights(module, micro_batches)
     for number, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True), start=1):
         more = number < len(micro_batches)
         with model.no_sync() if quiet_forward and more else nullcontext():
@@ -159,7 +154,7 @@ def _one_update(
     return {name: p.grad for name, p in module.named_parameters()}, reduced
 
 
-def _weights(module: nn.Module, micro_batches: Sequence[dict]) -> list[float]:
+def _loss_weights(module: nn.Module, micro_batches: Sequence[dict]) -> list[float]:
     """N·Tᵢ/ΣT, the sum over all N ranks: DDP divides the sum of their gradients by N."""
     counts = [num_loss_tokens(module, batch) for batch in micro_batches]
     total = torch.tensor(sum(counts))
@@ -189,7 +184,7 @@ def accumulation_figure() -> tuple[Figure, str]:
     stations = (("G\nadd $T_i g_i$", "gradients"), ("÷ Σ$T_i$", "ink"), ("clip,\nthen step", "ink"))
     x = widest + 7.1
     for place, (text, color) in enumerate(stations):
-        box(axes, x + 4.1 * place, middle, text, color, letters="ink")
+        box(axes, x + 4.1 * place, middle, text, color, ink="ink")
         if place:
             _draw_line(axes, (x - 2.4 + 4.1 * place, middle), (x - 1.5 + 4.1 * place, middle))
     drawing(axes, (-4.6, x + 10), (-0.4, len(counts) + 0.1), "Each micro-batch counts by its tokens; G is divided once")
@@ -228,7 +223,7 @@ class TokenGradients:
 
 
 def token_gradients(model: nn.Module, texts: Iterable[dict]) -> TokenGradients:
-    """Of `texts`, batches of one text each."""
+    """`TokenGradients` of `texts`, batches of one text each."""
     counts, gradients, parameters = [], [], list(model.parameters())
     for text in texts:
         text = {name: value.to(parameters[0].device) for name, value in text.items()}
@@ -254,12 +249,10 @@ def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -
     below.minorticks_off()
     below.set_xticks(places[:: max(1, k // 16)])
     order = "sorted by length" if by_length else "not sorted"
-    return together(
-        figure,
-        f"{k} × {size} texts, {order}: a mean of means is off by {error:.0%} of the gradient",
-        f"{k} micro-batches of {counts.min()} to {counts.max()} tokens. A mean of means weighs a token "
-        f"{weights.min():.2f} to {weights.max():.2f} times as it should; the gradient is off by {error:.1%}.",
-    )
+    title = f"{k} × {size} texts, {order}: a mean of means is off by {error:.0%} of the gradient"
+    text = f"{k} micro-batches of {counts.min()} to {counts.max()} tokens; the gradient is off by {error:.1%}. "
+    text += f"A mean of means weighs a token {weights.min():.2f} to {weights.max():.2f} times as it should."
+    return together(figure, title, text)
 
 
 def train_on_texts(
@@ -289,7 +282,7 @@ def train_on_texts(
 
 
 def _mean_losses(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of predicting each next token that is no padding: the mean over all tokens, and that over the texts' own means."""
+    """Losses of predicting each next token that is no padding: the mean over tokens, and that over the texts' own means."""
     logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
     losses = nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
     sums, terms = (losses * mask[:, 1:]).sum(1), mask[:, 1:].sum(1)
@@ -307,11 +300,11 @@ def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: 
         x = "update, from 32 texts each"
         texts.append(lines(data, title, x, y, number=".2f", labels=labels, axes=panel)[1])
         panel.set_ylabel("loss")
-    notes = ("mean per token", (8, 6), "left"), ("mean per text", (-8, -14), "right")
-    for run, (text, offset, side) in zip(runs.values(), notes, strict=True):
+    notes = ("mean per token", (8, 9)), ("mean per text", (-8, -11))
+    for run, (text, offset) in zip(runs.values(), notes, strict=True):
         middle = len(run["reported"]) // 2
         here = every * (middle + 1), run["reported"][middle]
-        axes[0].annotate(text, here, offset, textcoords="offset points", ha=side, fontsize=9)
+        note(axes[0], text, here, offset)
     title = "The mean of means reports a lower loss, and predicts held-out tokens about as well"
     return together(figure, title, *texts)
 
@@ -361,21 +354,17 @@ def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Seq
         figure.axes[0].plot(ks, [first * ks[0] / k for k in ks], color=line.get_color(), linewidth=1)
         middle = len(ks) // 2
         place = ks[middle], first * ks[0] / ks[middle]
-        figure.axes[0].annotate("as 1/k", place, (4, 6), textcoords="offset points", fontsize=9)
+        note(figure.axes[0], "as 1/k", place, (4, 9))
     return figure, f"{alt} Thin lines fall as 1/k."
 
 
 def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[Figure, str]:
     """Peaks of a step by the way its batch is cut: a bar in closed form, a mark from the run, and the sizes in words."""
     pencil = "closed form: P + O + A (+ G)"
-    return bars(
-        {name: {pencil: size} for name, size in predicted.items()},
-        "A second micro-batch adds one G here; further ones add nothing",
-        "peak of a step",
-        colors={pencil: "predicted"},
-        notes={name: f"dry run: {format_bytes(size)}" for name, size in dry.items()},
-        marks=("dry run", dry),
-    )
+    rows = {name: {pencil: size} for name, size in predicted.items()}
+    notes = {name: f"dry run: {format_bytes(size)}" for name, size in dry.items()}
+    title, look = "A second micro-batch adds one G here; further ones add nothing", {"colors": {pencil: "predicted"}}
+    return bars(rows, title, "peak of a step", **look, notes=notes, marks=("dry run", dry))
 
 
 def _draw_line(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

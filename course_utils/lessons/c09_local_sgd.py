@@ -1,6 +1,5 @@
 """Chapter 09: the ring turn by turn, ranks that keep together in one way or another, their seconds, and the figures."""
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,21 +9,14 @@ from itertools import product
 from typing import NamedTuple
 from unittest.mock import patch
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import nn
 
 from course_utils.distributed import DDP, QSGD, LocalSGD, counted, ring
 from course_utils.distributed.local_sgd import average_over_ranks, drift
 from course_utils.distributed.torchrun import announce
 from course_utils.distributed.traffic import uncounted
-from course_utils.units import format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import cell
-from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
-from course_utils.viz.style import COLORS, MARKS, SERIES, writing
 
 BATCH = 16
 
@@ -78,7 +70,7 @@ def average_seconds_on_rank(elements: int, times: int = 5) -> dict[str, float]:
 
 
 def _median_seconds(call: Callable[[], object], times: int) -> float:
-    """Of `times` calls after a first one; all ranks begin each together."""
+    """The median over `times` calls after a first one; all ranks begin each together."""
     taken = []
     for _ in range(times + 1):
         dist.barrier()
@@ -90,44 +82,42 @@ def _median_seconds(call: Callable[[], object], times: int) -> float:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """How a rank trains: `make_optimizer(parameters)`, so many `steps`, and a `way` to keep ranks together.
+    """How a rank trains; `finish` and `same_start` are slips where they are False."""
 
-    The way is `DDP`, or `LocalSGD` or `QSGD` with their options, as `partial(LocalSGD, sync_every=20)`. Every `look` steps we
-    judge the mean of the ranks; `watch` notes the drift after every step. Another `seed` draws other batches. Two slips: without
-    `finish` a last, shorter round stays apart; without `same_start` each rank begins with parameters of its own, put there
-    after the way has made them equal.
-    """
-
-    make_optimizer: Callable
+    make_optimizer: Callable  # takes the parameters
     steps: int
-    way: Callable = DDP
-    finish: bool = True
-    same_start: bool = True
-    look: int = 40
-    watch: bool = False
-    seed: int = 0
+    way: Callable = (
+        DDP  # of keeping ranks together: or LocalSGD or QSGD with options, as partial(LocalSGD, sync_every=20)
+    )
+    finish: bool = True  # else a last, shorter round stays apart
+    same_start: bool = (
+        True  # else each rank begins with parameters of its own, put there after the way has made them equal
+    )
+    loss_every: int = 40  # steps, after which the mean of the ranks is judged
+    note_drift: bool = False  # after every step
+    seed: int = 0  # of the batches
 
 
 @dataclass
 class RankHistory:
-    """What came of a plan on one rank: after `steps` the mean of the ranks had `losses`, and each rank had sent `sent` bytes
-    in `messages`. `drifts` are (step, distance to the mean), before and after averages; `own` is this rank's loss at the end.
-    """
+    """What came of a plan on one rank."""
 
-    steps: list[int] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    sent: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)  # after which losses, sent and messages were noted
+    losses: list[float] = field(default_factory=list)  # of the mean of the ranks
+    sent: list[int] = field(default_factory=list)  # bytes that each rank had sent by then
     messages: list[int] = field(default_factory=list)
-    drifts: list[tuple[int, float]] = field(default_factory=list)
-    own: float = 0.0
+    drifts: list[tuple[int, float]] = field(
+        default_factory=list
+    )  # (step, distance to the mean), before and after averages
+    own_loss: float = 0.0  # of this rank, at the end
 
 
 def train_on_rank(
     build: Callable, kinds: Mapping, evaluate_on: tuple, plans: Mapping[str, RunPlan]
 ) -> dict[str, dict[str, RankHistory]]:
-    """To be launched: on each kind of data every plan from the same beginning, on this rank's share.
+    """To be launched: trains by every plan on this rank's share of each kind of data, from the same beginning.
 
-    `kinds` are shares by name, one for each rank: (inputs, labels), with a row each, as is `evaluate_on`. `build` gives a
+    `kinds` are shares by name, one for each rank: (inputs, labels), with a row each, as is `evaluate_on`. `build` makes a
     classifier, the same on all ranks. Returns a `RankHistory` by kind and plan.
     """
     rank = dist.get_rank()
@@ -138,7 +128,7 @@ def train_on_rank(
 
 
 def train_by_plan(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tuple) -> RankHistory:
-    """Train `model` on this rank as the plan says."""
+    """Trains `model` on this rank as the plan says."""
     run, draw = RankHistory(), torch.Generator().manual_seed(plan.seed * dist.get_world_size() + dist.get_rank())
     optimizer = plan.make_optimizer(model.parameters())
     with uncounted():
@@ -148,30 +138,29 @@ def train_by_plan(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tu
         for module in model.modules():
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()
-    if plan.watch:
+    if plan.note_drift:
         run.drifts.append((0, drift(model.parameters())))
     with counted() as traffic:
         for step in range(1, plan.steps + 1):
             hooks.step(optimizer, share, torch.randint(len(share[1]), (BATCH,), generator=draw))
-            if plan.watch:
+            if plan.note_drift:
                 run.drifts.append((step, drift(model.parameters())))
             if hooks.after_update():
                 run.drifts.append((step, 0.0))
             if step == plan.steps and plan.finish:
                 hooks.finish()
-            if step % plan.look == 0 or step == plan.steps:
+            if step % plan.loss_every == 0 or step == plan.steps:
                 run.steps.append(step)
                 run.sent.append(traffic.sent)
                 run.messages.append(traffic.messages)
                 run.losses.append(loss_of_mean(model, evaluate_on))
     with torch.no_grad():
-        run.own = nn.functional.cross_entropy(model(evaluate_on[0]), evaluate_on[1]).item()
+        run.own_loss = nn.functional.cross_entropy(model(evaluate_on[0]), evaluate_on[1]).item()
     return run
 
 
 class Hooks(NamedTuple):
-    """Where a way of keeping ranks together takes part in a step: its forward pass, and what it does after backward, after an
-    update, and at the end. `after_update` says whether it averaged."""
+    """What a way of keeping ranks together does in a step; `after_update` returns whether it averaged."""
 
     forward: Callable
     after_backward: Callable = lambda: None
@@ -302,343 +291,3 @@ def accelerate_on_rank(
                     local.step()
     parameters = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     return {"parameters": parameters, "kind": str(accelerator.distributed_type), "counts": traffic.frame()}
-
-
-# Figures.
-
-
-def ring_figure(turns: Sequence[Sequence[Sequence[str]]]) -> tuple[Figure, str]:
-    """What `ring_on_rank` saw on all ranks: a panel for each turn, a row for each rank, a column for each piece.
-
-    Digits are the ranks whose parts a piece holds. An arrow comes from the rank before, into the piece that it brought.
-    """
-    ranks = len(turns)
-    figure, grid = panels(2, ranks, height=4.1)
-    states = [[turns[rank][turn] for rank in range(ranks)] for turn in range(2 * ranks - 1)]
-    way = {"arrowstyle": "-|>", "color": COLORS["second"], "linewidth": 1.4}
-    middles = [i + 0.5 for i in range(ranks)]
-    for turn, (panel, state) in enumerate(zip([*grid[0], *grid[1][1:]], states, strict=True)):
-        for rank, row in enumerate(state):
-            for piece, parts in enumerate(row):
-                whole = len(parts) == ranks
-                color, alpha = ("third", 0.6) if whole else ("activations", 0.2 * len(parts))
-                cell(panel, piece + 0.05, rank + 0.07, color, width=0.9, height=0.86, alpha=alpha)
-                panel.text(piece + 0.5, rank + 0.5, parts, ha="center", va="center", fontsize=7.5)
-                if turn and parts != states[turn - 1][rank][piece]:
-                    panel.annotate("", (piece + 0.5, rank + 0.24), (piece + 0.5, rank - 0.36), arrowprops=way)
-        panel.set(title=f"turn {turn}: {'add' if turn < ranks else 'copy'}" if turn else "before")
-        panel.set(xlim=(0, ranks), ylim=(ranks, -0.5), xlabel="piece" if turn >= ranks else "")
-        panel.set_xticks(middles, range(ranks))
-        panel.set_yticks(middles, [f"rank {i}" for i in range(ranks)] if turn in (0, ranks) else [""] * ranks)
-        panel.grid(visible=False)
-        panel.tick_params(length=0, labelsize=8)
-        panel.spines[:].set_visible(False)
-    note = grid[1][0]
-    note.set_axis_off()
-    words = (
-        f"012: parts of ranks\n0, 1 and 2 are in it\n\ngreen: all {ranks} are in it\n\n"
-        "arrow: came from\nthe rank before\n(the first from\nthe last)"
-    )
-    note.text(0, 0.98, words, transform=note.transAxes, fontsize=8.5, va="top")
-    title = f"{ranks - 1} turns add and {ranks - 1} copy; in each a rank sends 1 of its {ranks} pieces"
-    moves = "; ".join(f"turn {turn}: {', '.join('-'.join(row) for row in state)}" for turn, state in enumerate(states))
-    return together(figure, title, f"Whose parts each piece holds, rank by rank, on a ring of {ranks}. {moves}.")
-
-
-def local_rounds_figure(ranks: int = 3, every: int = 4, steps: int = 8) -> tuple[Figure, str]:
-    """The idea: ranks that send after every step, above ranks that send after `every` steps and diverge in between."""
-    sending = 0.8  # of a step's time
-    figure, axes = panels(2, 1, height=3.6, sharex=True)
-    titles = (
-        f"data parallelism: gradients are averaged at each step ({steps} averages)",
-        f"local SGD, H = {every}: parameters are averaged every {every} steps ({steps // every} averages)",
-    )
-    looks = {"a step of a rank": ("first", ""), "all ranks send": ("gradients", "")}
-    for panel, h, title in zip(axes, (1, every), titles, strict=True):
-        spans = []
-        for rank, step in product(range(ranks), range(steps)):
-            start = step + step // h * sending
-            spans.append(Span(rank, start, start + 1, "a step of a rank"))
-            if (step + 1) % h == 0:
-                spans.append(Span(rank, start + 1, start + 1 + sending, "all ranks send"))
-        timeline(spans, [f"rank {rank}" for rank in range(ranks)], title, looks=looks, axes=panel)
-        panel.set(xlim=(0, steps * (1 + sending) + 0.1), xticks=[], xlabel="time (lengths are made up)")
-    axes[0].set(xlabel="")
-    legend(panel, *((kind, color) for kind, (color, _) in looks.items()))
-    return figure, (
-        f"{ranks} ranks make {steps} steps each. Above all ranks send after every step, {steps} times. Below they send after "
-        f"every {every} steps, {steps // every} times, and are done sooner; within a round the ranks' parameters part."
-    )
-
-
-def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) -> tuple[Figure, str]:
-    """The share of time in which ranks compute against H: a panel for each machine, in it a curve for each network.
-
-    `computing` is the seconds of a step, `sending` those of one average; nothing overlaps. A mark is at the first H from 9r on.
-    """
-    figure, grid = panels(1, len(computing), height=3.4, sharey=True, squeeze=False)
-    everies, marks = np.logspace(0, 5, 200), []
-    for panel, (machine, step) in zip(grid[0], computing.items(), strict=True):
-        panel.axhline(90, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
-        ratios = {name: average / step for name, average in sending.items()}
-        data = {name: zip(everies, everies / (everies + r), strict=True) for name, r in ratios.items()}
-        title = f"{machine}: {format_seconds(step)} a step"
-        x = "H (mark: smallest H with 90 % or more)"
-        y = "share of time in which\nthe ranks compute"
-        lines(data, title, x, y, unit="%", log="x", labels="none", axes=panel)
-        for (name, r), color, marker in zip(ratios.items(), SERIES, MARKS, strict=False):
-            enough = max(1, math.ceil(round(9 * r, 6)))  # rounded, so that a sum of floats asks for no step more
-            panel.plot(enough, 100 * enough / (enough + r), marker, color=COLORS[color], markersize=8)
-            marks.append(f"{machine}, {name}: nine tenths at H = {enough:,}")
-        panel.set(xlim=(0.8, 1e5), ylim=(0, 105))
-    legend(panel)
-    title = "Nine tenths of the time go to computing from H = 9r on; a faster machine needs a larger H"
-    text = f"Share of the time spent computing against H, an S for each network. {'; '.join(marks)}."
-    return together(figure, title, text)
-
-
-def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> tuple[Figure, str]:
-    """How far a rank is from the mean of all, against its steps: a panel per group, in it a line per run of (step, distance)."""
-    figure, grid = panels(1, len(drifts), height=3.3, sharey=True, squeeze=False)
-    gaps = []
-    for axes, (group, runs) in zip(grid[0], drifts.items(), strict=True):
-        looks = {name: (color, "-") for name, color in zip(runs, SERIES, strict=False)}
-        lines(runs, group, y="distance to the ranks' mean", looks=looks, labels="none", axes=axes)
-        for name, points in runs.items():
-            gaps.append(f"{group}, {name}: at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end")
-    legend(grid[0][0])
-    title = "Within a round the ranks part, and an average brings them together"
-    text = f"Distance of a rank to the mean of all ranks against steps, a sawtooth. {'; '.join(gaps)}."
-    return together(figure, title, text)
-
-
-def apart_figure(drifts: Mapping[str, Sequence[tuple[int, float]]], low: float) -> tuple[Figure, str]:
-    """Distances to the mean as in `drift_figure`, in two panels above each other: what lies above `low`, and what below."""
-    figure, (above, below) = panels(2, 1, height=3.8, sharex=True, height_ratios=(1, 1.6))
-    for color, style, (name, points) in zip(SERIES, ("-", "-", "--"), drifts.items(), strict=False):
-        for panel in (above, below):
-            panel.plot(*zip(*points, strict=True), color=COLORS[color], linestyle=style)
-        last = points[-2][1]  # before the average that may end the run
-        panel = above if last > low else below
-        panel.text(1.01 * points[-1][0], last, name, color=writing(color), va="center")
-    top = max(d for points in drifts.values() for _, d in points)
-    above.set(ylim=(low, 1.25 * top), title="Run A never closes the gap; run B closes it with its first average")
-    below.set(ylim=(-0.03 * low, low), xlabel="step")
-    figure.supylabel("distance to the ranks' mean (two scales)", fontsize=10)
-    distances = "; ".join(
-        f"{name} begins at {points[0][1]:.2g}, is at most {max(d for _, d in points):.2g}, and ends at {points[-1][1]:.2g}"
-        for name, points in drifts.items()
-    )
-    return figure, f"Distance of a rank to the mean of all ranks against steps: {distances}."
-
-
-class CostOfLoss(NamedTuple):
-    """What a rank had spent when a loss was reached: steps, bytes sent, messages."""
-
-    step: int
-    sent: int
-    messages: int
-
-
-def cost_of_a_loss(run: RankHistory, level: float) -> CostOfLoss:
-    """Of the first average after which no average has a loss above `level`."""
-    before = [0, *run.sent]
-    averages = [i for i in range(len(run.losses)) if run.sent[i] > before[i]]
-    above = [place for place, i in enumerate(averages) if run.losses[i] > level]
-    first = averages[above[-1] + 1 if above else 0]
-    return CostOfLoss(run.steps[first], run.sent[first], run.messages[first])
-
-
-def losses_of_ways_figure(
-    runs: Mapping[str, RankHistory], computing: float, network: tuple[float, float], name: str
-) -> tuple[Figure, str]:
-    """Loss of the ranks' mean against steps; beside it the bytes and seconds to the highest of the last losses.
-
-    `computing` is the seconds of a step; `network` is bytes a second out of a rank and seconds a message, and has a `name`.
-    """
-    level, (bandwidth, latency) = max(run.losses[-1] for run in runs.values()), network
-    costs = {way: cost_of_a_loss(run, level) for way, run in runs.items()}
-    sent = {way: cost.sent for way, cost in costs.items()}
-    times = {way: c.step * computing + c.sent / bandwidth + c.messages * latency for way, c in costs.items()}
-    colors = dict(zip(runs, SERIES, strict=False))
-    figure, (curves, left, right) = panels(1, 3, height=3.3, width_ratios=(1.5, 1, 1))
-    _draw_losses(curves, runs, colors, level, costs)
-    for axes, values, unit, heading, x in (
-        (left, sent, "bytes", "bytes by then", "sent by a rank"),
-        (right, times, "seconds", "time by then, on paper", f"predicted,\n{name}"),
-    ):
-        rows = {way: {way: value} for way, value in values.items()}
-        bars(rows, heading, x, unit=unit, colors=colors, legend=False, axes=axes)
-        axes.set_xlim(0, 1.2 * axes.get_xlim()[1])
-    right.set_yticklabels([])
-    quick = min(costs, key=lambda way: costs[way].step)
-    most, slowest = max(sent, key=sent.get), max(times, key=times.get)
-    dear = f"{most} the most bytes and, on paper, {slowest} the most time"
-    dear = "the most bytes and, on paper, the most time" if quick == most == slowest else dear
-    by_way = "; ".join(
-        f"{way}: {format_counted(cost.step, 'step')}, {format_bytes(cost.sent)} sent, {format_seconds(times[way])}"
-        for way, cost in costs.items()
-    )
-    return together(
-        figure,
-        f"To a loss of {level:.2f}, {quick} takes the fewest steps, {dear}",
-        f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}, with predicted times. {by_way}.",
-    )
-
-
-def _draw_losses(
-    axes: Axes,
-    runs: Mapping[str, RankHistory],
-    colors: Mapping[str, str],
-    level: float,
-    costs: Mapping[str, CostOfLoss],
-) -> None:
-    """A line for each way, and a mark where it reaches `level`."""
-    data = {way: zip(run.steps, run.losses, strict=True) for way, run in runs.items()}
-    title, looks = f"mark: from here averages stay at or below {level:.2f}", {way: (colors[way], "-") for way in runs}
-    lines(data, title, "steps", "loss of the mean", looks=looks, labels="legend", number=".2f", axes=axes)
-    axes.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
-    # Of falling size, so that marks in one place are all seen.
-    for (way, run), marker, size in zip(runs.items(), MARKS, (14, 12, 9, 6), strict=False):
-        look = {"color": COLORS[colors[way]], "markersize": size, "markeredgecolor": COLORS["paper"]}
-        step = costs[way].step
-        axes.plot(step, run.losses[run.steps.index(step)], marker, **look)
-
-
-def losses_against_every_figure(
-    ends: Mapping[str, Mapping[int, Sequence[float]]], levels: Mapping[str, Sequence[float]]
-) -> tuple[Figure, str]:
-    """The losses after equally many steps against H, over several seeds: a line per kind of data through the middle ones.
-
-    Strokes and bands reach from the lowest to the highest; a band is what averaged gradients give.
-    """
-    figure, axes = panels(height=3.4)
-    for (kind, line), color, marker in zip(ends.items(), SERIES, MARKS, strict=False):
-        look, low, high = {"color": COLORS[color]}, min(levels[kind]), max(levels[kind])
-        middle = [float(np.median(losses)) for losses in line.values()]
-        reach = [[m - min(v) for m, v in zip(middle, line.values(), strict=True)]]
-        reach += [[max(v) - m for m, v in zip(middle, line.values(), strict=True)]]
-        axes.errorbar(list(line), middle, yerr=reach, marker=marker, capsize=4, **look)
-        axes.axhspan(low, high, alpha=0.25, linewidth=0, **look)
-        axes.text(list(line)[-1] * 1.15, middle[-1], kind, color=writing(color), va="center")
-    everies = sorted({h for line in ends.values() for h in line})
-    axes.set(
-        xscale="log", xlim=(everies[0] / 1.3, everies[-1] * 3.2), ylabel="loss of the mean\nafter equally many steps"
-    )
-    axes.set_xlabel("H, steps between two averages, log (mark: median of the seeds; whiskers: lowest, highest)")
-    axes.set_xticks(everies, everies)
-    axes.minorticks_off()
-    axes.set_title("Local steps cost much loss by package, little on mixed data (bands: DDP)")
-    by_kind = "; ".join(
-        f"{kind}: {', '.join(f'{min(v):.2f} to {max(v):.2f} at H = {h}' for h, v in line.items())}, "
-        f"DDP {min(levels[kind]):.2f} to {max(levels[kind]):.2f}"
-        for kind, line in ends.items()
-    )
-    return figure, f"Lowest and highest loss of the ranks' mean over the seeds against H. {by_kind}."
-
-
-# To play with: ranks that descend in bowls of their own.
-
-
-def bowls(ranks: int, heterogeneity: float) -> tuple[np.ndarray, np.ndarray]:
-    """A quadratic bowl for each rank: matrices [ranks, 2, 2], each steep in another direction, and lowest points [ranks, 2],
-    on a circle of radius `heterogeneity` around (0, 0)."""
-    angles = 0.4 + 2 * np.pi * np.arange(ranks) / ranks
-    steep = np.stack([np.cos(angles / 2), np.sin(angles / 2)], axis=1)
-    matrices = 0.12 * np.eye(2) + 0.88 * steep[:, :, None] * steep[:, None, :]
-    centers = heterogeneity * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    return matrices, centers
-
-
-def joint_minimum(matrices: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """Where the mean of the bowls is lowest: (Σ A)⁻¹ Σ A c."""
-    return np.linalg.solve(matrices.sum(0), np.einsum("rij,rj->i", matrices, centers))
-
-
-def local_paths(
-    every: int,
-    matrices: np.ndarray,
-    centers: np.ndarray,
-    rate: float,
-    corrected: bool = False,
-    steps: int = 60,
-) -> np.ndarray:
-    """Every rank's place before and after each of `steps` local steps, [steps + 1, ranks, 2]; after `every` steps all go
-    on from their mean, which is then the place of that step. θ ← θ − α A (θ − c).
-
-    `corrected` is SCAFFOLD: from each slope a rank takes its own mean slope of the last round, and adds that of all ranks.
-    """
-    place = np.tile([-2.2, 1.4], (len(centers), 1))
-    places, own, began = [place], np.zeros_like(place), place
-    for step in range(1, steps + 1):
-        slope = np.einsum("rij,rj->ri", matrices, place - centers)
-        place = place - rate * (slope + (own.mean(0) - own if corrected else 0))
-        places.append(place)
-        if step % every == 0:
-            own = own - own.mean(0) + (began - place) / (every * rate)
-            place = began = np.tile(place.mean(0), (len(place), 1))
-    return np.stack(places)
-
-
-def play_local_drift(
-    every: int = 10, heterogeneity: float = 1.0, ranks: int = 3, rate: float = 0.3, corrected: bool = False
-) -> tuple[Figure, str]:
-    """Play: ranks in bowls of their own, where they go between averages, and where their mean ends."""
-    matrices, centers = bowls(ranks, heterogeneity)
-    places, lowest = local_paths(every, matrices, centers, rate, corrected), joint_minimum(matrices, centers)
-    figure, (plane, line) = panels(1, 2, height=3.6, width_ratios=(1.5, 1))
-    _draw_bowls(plane, matrices, centers)
-    _draw_rounds(plane, places, centers, every)
-    means = places.mean(1)
-    plane.plot(*means[::every].T, "o-", color=COLORS["ink"], markersize=4, linewidth=2, label="ranks' mean at averages")
-    plane.plot([], [], color=COLORS["ink"], linewidth=1, label="a rank's path")
-    star = {"color": COLORS["inputs"], "markersize": 15, "markeredgecolor": COLORS["ink"]}
-    plane.plot([], [], "x", color=COLORS["ink"], markeredgewidth=2, label="a rank's own minimum")
-    plane.plot(*lowest, "*", **star, label="joint minimum")
-    plane.plot([], [], color=COLORS["grid"], linewidth=1, label="equal joint loss")
-    plane.set(xlabel="first parameter", ylabel="second parameter", xlim=(-2.7, 2.7), ylim=(-2.4, 2.4), aspect="equal")
-    legend(plane)
-    drifts = _sawtooth(places, every)
-    line.plot(*zip(*drifts, strict=True), color=COLORS["first"])
-    line.set(xlabel="step", ylabel="distance to the mean\n(over all ranks)", xlim=(0, None), ylim=(0, None))
-    steps = len(places) - 1
-    off = float(np.linalg.norm(places[steps - steps % every].mean(0) - lowest))
-    rounds = format_counted(steps // every, "average")
-    together(figure, f"{rounds} in {steps} steps; the last is {off:.2f} from the joint minimum")
-    by = ", drift corrected" if corrected else ""
-    return figure, (
-        f"{ranks} ranks in bowls whose lowest points are {heterogeneity:g} from the middle, H = {every}, "
-        f"learning rate {rate:g}{by}. They drift at most {max(d for _, d in drifts):.2f} from their mean; after {rounds} the "
-        f"mean is {off:.2f} from the joint minimum."
-    )
-
-
-def _draw_bowls(axes: Axes, matrices: np.ndarray, centers: np.ndarray) -> None:
-    """Lines of equal height of the mean of the bowls."""
-    x, y = np.meshgrid(np.linspace(-2.7, 2.7, 80), np.linspace(-2.4, 2.4, 80))
-    apart = np.stack([x, y], axis=-1)[None] - centers[:, None, None, :]
-    height = 0.5 * np.einsum("rxyi,rij,rxyj->xy", apart, matrices, apart) / len(centers)
-    axes.contour(x, y, height, levels=9, colors=COLORS["grid"], linewidths=1)
-    axes.grid(visible=False)
-
-
-def _draw_rounds(axes: Axes, places: np.ndarray, centers: np.ndarray, every: int) -> None:
-    """Where each rank went, round by round: each starts from the ranks' mean. A cross is a rank's own minimum."""
-    means = places.mean(1)
-    for rank, center in enumerate(centers):
-        color = COLORS[SERIES[rank % 4]]
-        for begin in range(0, len(places) - 1, every):
-            track = np.vstack([means[begin], places[begin + 1 : begin + every + 1, rank]])
-            axes.plot(*track.T, color=color, linewidth=1)
-        axes.plot(*center, "x", color=color, markersize=8, markeredgewidth=2)
-
-
-def _sawtooth(places: np.ndarray, every: int) -> list[tuple[int, float]]:
-    """Root mean square distance of the ranks to their mean, before and after each average."""
-    spread = np.sqrt(((places - places.mean(1, keepdims=True)) ** 2).sum(2).mean(1))
-    points = [(0, 0.0)]
-    for step in range(1, len(places)):
-        points.append((step, float(spread[step])))
-        if step % every == 0:
-            points.append((step, 0.0))
-    return points

@@ -15,8 +15,8 @@ from course_utils.lessons.c10_fsdp_and_zero import Activity, overlap
 from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import byte_unit, cell, drawing
-from course_utils.viz.plots import Span, layers, legend, lines, panels, timeline, together
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.plots import Span, layers, legend, lines, note, panels, tick, timeline, together
+from course_utils.viz.style import COLORS, text_color
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 LOOKS = {
@@ -27,7 +27,7 @@ LOOKS = {
     "reduce-scatter": ("warning", "\\\\\\"),
     "all-reduce": ("temporaries", "xxx"),
 }
-"""Of what a rank does: color and hatch."""
+"""Color and hatch of what a rank does."""
 
 
 def sharding_figure() -> tuple[Figure, str]:
@@ -80,7 +80,7 @@ LIFE = {
     "arriving sum": ("temporaries", ""),
     "gradient shard": ("gradients", "///"),
 }
-"""Of what lies there of a unit: color and hatch."""
+"""Color and hatch of a unit's bytes on a rank, by kind."""
 
 
 def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figure, str]:
@@ -93,7 +93,9 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
         above.add_patch(
             Rectangle((place - 0.47, 0), 0.94, 1, facecolor="none", edgecolor=COLORS[colors[lane]], linewidth=1.6)
         )
-        above.text(place, 0.5, f"{what}\n({lane})", ha="center", va="center", fontsize=8, color=writing(colors[lane]))
+        above.text(
+            place, 0.5, f"{what}\n({lane})", ha="center", va="center", fontsize=8, color=text_color(colors[lane])
+        )
         bottom = 0.0
         for kind, count in held.items():
             color, hatch = LIFE[kind]
@@ -119,7 +121,7 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
 
 
 def tokens_that_hide(flops: float, bandwidth: float, ranks: int) -> float:
-    """From how many tokens a rank on computing a unit takes as long as gathering the next one, whatever their size.
+    """Tokens of a rank from which computing a unit takes as long as gathering the next one, whatever their size.
 
     A gather sends (N − 1)/N · 2 bytes a parameter in bfloat16, a token costs two operations a parameter.
     """
@@ -141,17 +143,15 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     numbers = [f"{crossing:,.0f} ({name})" for name, crossing in crossings.items()]
     title = f"A gather hides behind computing from {' or '.join(numbers)} tokens on"
     x, y = "tokens a rank computes in a step", "time per block"
-    figure, _ = lines(data, "", x, y, unit="seconds", log="xy", looks=looks, levels=levels)
+    figure, alt = lines(data, "", x, y, unit="seconds", log="xy", looks=looks, levels=levels)
     (axes,) = figure.axes
     for crossing, (color, _) in zip(crossings.values(), list(looks.values())[1:], strict=True):
         point = crossing, 1e3 * seconds * crossing  # the axis has milliseconds
         axes.plot(*point, "o", color=COLORS[color], markersize=7)
-        axes.annotate(f"{crossing:,.0f} tokens", point, (6, -6), textcoords="offset points", va="top")
-    axes.set_xticks([100, 1_000, 10_000, 100_000], ["100", "1,000", "10,000", "100,000"])
-    return together(figure, title)[0], (
-        f"Milliseconds to compute a block of {parameters / 1e6:.0f} million parameters forward, rising with a rank's tokens, "
-        f"and to gather the next one on {ranks} ranks, level. They cross at {', '.join(numbers)} tokens."
-    )
+        note(axes, f"{crossing:,.0f} tokens", point, (6, -6), va="top", fontsize=10)
+    tick(axes, [100, 1_000, 10_000, 100_000])
+    about = f"A block of {parameters / 1e6:.0f} million parameters on {ranks} ranks."
+    return together(figure, title, about, alt, f"They cross at {', '.join(numbers)} tokens.")
 
 
 def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
@@ -208,8 +208,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: i
         drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
         data, y = dict(zip(names, drawn, strict=True)), f"memory of a rank, {byte_unit(size)[0]}"
         lines(data, way, "tokens", y, log="x", looks=looks, labels="none", axes=axes)
-        axes.set_xticks(ticks := [32, 128, 256, 512], ticks)
-        axes.minorticks_off()
+        tick(axes, [32, 128, 256, 512])
         above = paper.index[paper["loss"] > paper["gradients"]]
         crossed.append(f"{way} {above.min()}" if len(above) else f"{way} none drawn")
     grid[0].set_ylim(0, None)
@@ -223,8 +222,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: i
 
 # A step on paper, to play with: equal units, a steady wire. Times are in forward passes of the model, memory in parameters.
 
-ACTIVATIONS = 0.5
-"""Of the whole model, in sizes of its parameters."""
+ACTIVATIONS = 0.5  # of the whole model, in sizes of its parameters
 HELD = ("parameters", "optimizer state", "gathered", "gradients", "activations", "communication")
 """What a rank holds, from the bottom up; `communication` are copies of gradients under way."""
 
@@ -233,24 +231,20 @@ HELD = ("parameters", "optimizer state", "gathered", "gradients", "activations",
 class PaperStep:
     """A step of `units` equal units under ZeRO `stage` 0 to 3, simulated for the first and the last rank.
 
-    `wire` is what sending the parameters to another rank takes, `latency` what each message takes on top: a collective sends
-    N − 1 on a ring, an all-reduce twice as many. Only stage 0 makes an all-reduce; the others have its two halves. With
-    `prefetch` the next unit is gathered while this one computes. The last rank computes `slowest` times as long as the others.
-    Gradients are copied to be sent as in `FSDP` and `DDP`.
-
-    `jobs` are (rank, what, start, end); `held` is what the first rank holds, by kind, from each of `times` on.
+    A collective sends N − 1 messages on a ring, an all-reduce twice as many. Only stage 0 makes an all-reduce; the others have
+    its two halves. Gradients are copied to be sent as in `FSDP` and `DDP`. `held` is by kind, from each of `times` on.
     """
 
     stage: int
     ranks: int
     units: int
-    wire: float = 1.0
-    latency: float = 0.001
-    prefetch: bool = True
-    slowest: float = 1.0
+    wire: float = 1.0  # time to send all parameters to another rank
+    latency: float = 0.001  # of each message on top
+    prefetch: bool = True  # the next unit is gathered while this one computes
+    slowest: float = 1.0  # times as long as the others the last rank computes
 
     def __post_init__(self):
-        self.jobs: list[tuple[int, str, float, float]] = []
+        self.jobs: list[tuple[int, str, float, float]] = []  # rank, what, start, end
         self._pace = np.array([1.0, self.slowest][: self.ranks])
         self._free = {lane: np.zeros(len(self._pace)) for lane in ("compute", "wire")}
         self._share = 1 / self.ranks if self.stage >= 2 else 1
@@ -269,7 +263,6 @@ class PaperStep:
 
     @property
     def end(self) -> float:
-        """When the step is over."""
         return max(end for *_, end in self.jobs)
 
     @property
@@ -281,7 +274,7 @@ class PaperStep:
         """One unit after the other, each of them gathered first if the phase `gathers`."""
         ready = self._gather(self._free["compute"]) if gathers else self._free["compute"]
         for left in reversed(range(self.units)):
-            start, end = self._work(phase, ready, seconds)
+            start, end = self._run_job(phase, ready, seconds)
             more = gathers and left > 0
             ready = self._gather(start) if more and self.prefetch else end
             end_unit(start, end)
@@ -299,7 +292,7 @@ class PaperStep:
         self._hold(start, "gradients", 1 / self.units)  # the unit's whole gradient, until it is reduced
         if self.ranks > 1:
             kind, times = ("reduce-scatter", 1) if self.stage else ("all-reduce", 2)
-            done = self._work(kind, end, times * self._around)[1]
+            done = self._run_job(kind, end, times * self._ring_time)[1]
             copies = (1, 0, 2, 2)[self.stage] / self.units  # DDP's bucket; the flat row and the sum that arrives
             self._hold(end, "communication", copies)
             if self.stage >= 2:
@@ -308,19 +301,19 @@ class PaperStep:
 
     def _update(self) -> None:
         ready = np.maximum(self._free["compute"], self._free["wire"])
-        begin, end = self._work("update", ready, 0.1 / (self.ranks if self.stage else 1))
+        begin, end = self._run_job("update", ready, 0.1 / (self.ranks if self.stage else 1))
         if self.stage == 0 and self.ranks > 1:
             self._hold(begin, "communication", -1)  # DDP's buckets
         if self.stage == 1 and self.ranks > 1:
-            self._work("all-gather", end, self._around * self.units)
+            self._run_job("all-gather", end, self._ring_time * self.units)
 
     @property
-    def _around(self) -> float:
-        """What a unit takes around the ring once."""
+    def _ring_time(self) -> float:
+        """Time that a unit takes once around the ring."""
         return self.wire * (self.ranks - 1) / self.ranks / self.units + self.latency * (self.ranks - 1)
 
-    def _work(self, what: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
-        """On each rank as soon as it is ready and its lane is free; a collective waits for all. Returns starts and ends."""
+    def _run_job(self, what: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
+        """Starts and ends of a job that begins on each rank as soon as its lane is free; a collective waits for all ranks."""
         lane = "compute" if what in PHASES else "wire"
         start = np.maximum(ready, self._free[lane])
         start = start if lane == "compute" else np.full(len(start), start.max())
@@ -332,7 +325,7 @@ class PaperStep:
         self._changes.append((float(start[0]), kind, size))
 
     def _gather(self, ready: np.ndarray) -> np.ndarray:
-        start, end = self._work("all-gather", ready, self._around)
+        start, end = self._run_job("all-gather", ready, self._ring_time)
         self._hold(start, "gathered", 1 / self.units)
         return end
 
@@ -348,7 +341,7 @@ def _add_up(changes: Sequence[tuple[float, str, float]]) -> tuple[list[float], d
         total[kind] += change
         last = time_ if time_ - last > 1e-6 else last
         totals[last] = dict(total)
-    return list(totals), {kind: [one[kind] for one in totals.values()] for kind in HELD}
+    return list(totals), {kind: [held[kind] for held in totals.values()] for kind in HELD}
 
 
 def play_sharding(
@@ -371,7 +364,7 @@ def play_sharding(
     layers([*plan.times, plan.end], held, "", x, y, colors=colors, axes=below)
     peak = max(plan.memory)
     below.axhline(peak, color=COLORS["warning"], linestyle="--", linewidth=1.2)
-    below.text(plan.end, peak, f"peak {peak:.2f} ", ha="right", va="bottom", color=writing("warning"))
+    below.text(plan.end, peak, f"peak {peak:.2f} ", ha="right", va="bottom", color=text_color("warning"))
     below.set(ylim=(0, max(2.0, 1.2 * peak)), xlim=(0, plan.end))
     legend(below)
     slow = f"; the last rank computes {slowest:g} times as long" if ranks > 1 and slowest > 1 else ""

@@ -28,7 +28,7 @@ from course_utils.units import MiB
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# The ways to share a model out. Each gives a model, its optimizer, and a function for all parameters by name.
+# The ways to share a model out. Each returns a `Setup`.
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Setup:
 
 
 def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
-    """torch's, one tensor after another, so that its temporaries are small."""
+    """PyTorch's AdamW, one tensor after another, so that its temporaries are small."""
     return torch.optim.AdamW(parameters, lr=1e-3, foreach=False)
 
 
@@ -69,7 +69,7 @@ def zero1(model: nn.Module) -> Setup:
 
 
 def torch_zero1(model: nn.Module) -> Setup:
-    """PyTorch's own: `ZeroRedundancyOptimizer` beside its DDP."""
+    """PyTorch's ZeRO-1: `ZeroRedundancyOptimizer` beside its DDP."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     wrapped = nn.parallel.DistributedDataParallel(model)
@@ -78,12 +78,12 @@ def torch_zero1(model: nn.Module) -> Setup:
 
 
 def zero2(model: nn.Module) -> Setup:
-    """Gradients too; the parameters stay gathered from a unit's forward pass to its backward pass."""
+    """Gradients are sharded too; parameters stay gathered from a unit's forward pass to its backward pass."""
     return zero3(model, reshard_after_forward=False)
 
 
 def zero3(model: nn.Module, least: int | None = None, **options) -> Setup:
-    """Parameters too. A unit is a block, or a module with at least `least` parameters."""
+    """Parameters are sharded too. A unit is a block, or a module with at least `least` parameters."""
     units = units_of(model) if least is None else modules_of_at_least(model, least)[0]
     wrapped = FSDP(model, units, **options)
     return Setup(wrapped, adamw(wrapped.parameters()), wrapped.full_state_dict)
@@ -120,7 +120,7 @@ def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module],
         inside, outside = modules_of_at_least(child, least)
         modules += inside
         left += outside
-    if left >= least and not isinstance(module, nn.ModuleList):  # which has no forward pass
+    if left >= least and not isinstance(module, nn.ModuleList):  # a list has no forward pass
         return [*modules, module], 0
     return modules, left
 
@@ -130,29 +130,26 @@ def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module],
 
 @dataclass
 class RankMeasurement:
-    """What one rank saw: `peak` bytes, `usual_peak` of its steps, all that it keeps included; `traffic` of a step.
+    """What one rank saw of a way."""
 
-    `carried` bytes went over the loopback device in the quietest of these steps, shared out over the ranks; None where the
-    system does not count them. `elements` of parameters and of optimizer state lie on the rank between steps; `full` are the
-    parameters at the end.
-    """
-
-    peak: int
-    carried: float | None
-    elements: dict[str, int]
-    kinds: tuple[str, ...]
-    traffic: Traffic
+    peak: int  # bytes, the `usual_peak` of its steps, all that it keeps included
+    carried: (
+        float | None
+    )  # bytes over the loopback device in the quietest step by the number of ranks, where they are counted
+    elements: dict[str, int]  # of parameters and of optimizer state that lie on the rank between steps
+    kinds: tuple[str, ...]  # of parameters: names of their classes
+    traffic: Traffic  # of a step
     losses: list[float]
-    full: dict[str, torch.Tensor] = field(repr=False)
+    full: dict[str, torch.Tensor] = field(repr=False)  # parameters at the end
 
 
 STEPS = 5
-"""Of training, the same for every way; after them one is counted."""
+"""Steps of training, the same for every way; after them one is counted."""
 RECORDED = 8
 """Steps whose allocations are recorded."""
 
 
-def measure_way(way: str, config: "PretrainedConfig", recipe: Recipe, **options) -> RankMeasurement:
+def measure_way_on_rank(way: str, config: "PretrainedConfig", recipe: Recipe, **options) -> RankMeasurement:
     """To be launched: `STEPS` steps of the model of `config` in one of `WAYS`, with other batches on each rank.
 
     The bytes of a step are those of steps after them. A peak is what the tensors take that a rank keeps (parameters, buffers,
@@ -201,15 +198,15 @@ def loopback_sent() -> int | None:
 
 
 class Accumulation(NamedTuple):
-    """What an update cost a rank: calls of both collectives, MiB sent on a ring, MiB at the peak."""
+    """What an update cost a rank."""
 
     gathers: int
     scatters: int
-    sent: float
-    peak: float
+    sent: float  # MiB, on a ring
+    peak: float  # MiB
 
 
-def accumulate(
+def accumulate_on_rank(
     config: "PretrainedConfig", recipe: Recipe, micro_batches: int, sync: bool = True, reshard: bool = True
 ) -> Accumulation:
     """To be launched: an update of FSDP2 from this many micro-batches.
@@ -259,7 +256,7 @@ def usual_peak(accounts: Sequence[Account]) -> int:
     return mode(account.above_start for account in accounts if account.left == balanced)
 
 
-def build_on(config: "PretrainedConfig", device: str) -> tuple[Setup, int]:
+def build_on_rank(config: "PretrainedConfig", device: str) -> tuple[Setup, int]:
     """To be launched: FSDP2 of a model that was built on `device`; on "meta", its shards get memory and are not filled yet.
 
     Also returns the bytes at the peak of building it.
@@ -275,9 +272,9 @@ def build_on(config: "PretrainedConfig", device: str) -> tuple[Setup, int]:
     return setup, allocator.account().above_start
 
 
-def measure_each(ways: Sequence[str], config: "PretrainedConfig", recipe: Recipe) -> dict[str, RankMeasurement]:
-    """To be launched: `measure_way` for one way after the other."""
-    return {way: measure_way(way, config, recipe) for way in ways}
+def measure_ways_on_rank(ways: Sequence[str], config: "PretrainedConfig", recipe: Recipe) -> dict[str, RankMeasurement]:
+    """To be launched: `measure_way_on_rank` for one way after the other."""
+    return {way: measure_way_on_rank(way, config, recipe) for way in ways}
 
 
 def block_activations(config: "PretrainedConfig", recipe: Recipe) -> int:
@@ -302,7 +299,7 @@ class Sizes:
 
     @classmethod
     def of(cls, config: "PretrainedConfig", recipe: Recipe) -> "Sizes":
-        """Of a model of Transformers and a step of `recipe`, in 32 bits."""
+        """The sizes of a model of Transformers and of a step of `recipe`, in 32 bits."""
         network = models.from_configuration(config)
         blocks, head = units_of(network), network.lm_head.weight.numel()
         # The logits' log-probabilities, the gradient of these, and that of the logits.
@@ -374,11 +371,10 @@ class Activity:
 
     @property
     def computes(self) -> bool:
-        """Whether it is a phase, and no collective."""
         return self.what in PHASES
 
 
-def trace_each(
+def trace_ways_on_rank(
     ways: dict[str, tuple[str, dict]], config: "PretrainedConfig", recipe: Recipe
 ) -> dict[str, list[Activity]]:
     """To be launched: what this rank does in the third step of each; a way is a name of `WAYS` and its options."""
@@ -404,7 +400,7 @@ def trace_each(
 
 
 def read_activities(events: Sequence[tuple[str, float, float]]) -> list[Activity]:
-    """From the profiler's events as (name, start, end): each phase's runs of operators without a gap, and the collectives."""
+    """The phases' runs of operators without a gap, and the collectives, from the profiler's events as (name, start, end)."""
     events = sorted(events, key=lambda event: event[1])
     activities: list[Activity] = []
     for phase, begin, end in (event for event in events if event[0] in PHASES):
@@ -436,10 +432,10 @@ def overlap(activities: Sequence[Activity]) -> float:
 
 @dataclass
 class LibraryRun:
-    """What a library made of the model: `wrapper` and `kind` by name, its `elements` on this rank; what one step sent."""
+    """What a library made of the model on this rank, and what one step sent."""
 
-    kind: str
-    wrapper: str
+    kind: str  # of distribution
+    wrapper: str  # the model's class
     elements: int
     loss: float
     sent: Traffic

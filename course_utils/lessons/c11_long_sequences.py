@@ -26,24 +26,23 @@ from course_utils.techniques.attention import attention, visible
 from course_utils.training.gradients import relative_error
 from course_utils.units import format_bytes, format_counted
 from course_utils.viz.parts import cell, drawing, second_unit
-from course_utils.viz.plots import bars, dots, legend, lines, panels
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
+from course_utils.viz.plots import bars, dots, legend, lines, note, panels, tick
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 ITEMSIZE = 4  # bytes of a float32 number
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a function and its backward pass took: bytes at the peak above what was there before, bytes that forward saved,
-    and seconds, the quickest of a few."""
+    """What a function and its backward pass took."""
 
-    peak: int
-    saved: int
-    seconds: float
+    peak: int  # bytes above what was there before
+    saved: int  # bytes, by forward
+    seconds: float  # the quickest of a few
 
 
 def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] = (), times: int = 2) -> Cost:
-    """Of `function(*inputs)` and the backward pass of its sum; the first call, in which a compiler may work, does not count.
+    """Cost of `function(*inputs)` and of the backward pass of its sum, without the first call, in which a compiler may work.
 
     `parameters` are the tensors that get gradients, those of `inputs` by default.
     """
@@ -89,7 +88,7 @@ def operations(function: Callable[..., Tensor], *inputs) -> int:
 def largest_error(function: Callable, right: Callable, *inputs) -> float:
     """The largest relative difference of the gradients of two functions of the same inputs."""
     learned = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
-    actual, expected = (torch.autograd.grad(one(*inputs), learned) for one in (function, right))
+    actual, expected = (torch.autograd.grad(call(*inputs), learned) for call in (function, right))
     return max(map(relative_error, actual, expected))
 
 
@@ -142,10 +141,10 @@ def mean_loss(model: nn.Module, documents: Sequence[Tensor]) -> Tensor:
     return sum(losses) / sum(counts)
 
 
-def gradients_apart(model: nn.Module, one: Tensor, other: Tensor) -> float:
+def gradients_apart(model: nn.Module, loss: Tensor, other_loss: Tensor) -> float:
     """The relative difference of the gradients of two losses."""
-    every = list(model.parameters())
-    gradients = (torch.cat([g.flatten() for g in torch.autograd.grad(loss, every)]) for loss in (one, other))
+    parameters, losses = list(model.parameters()), (loss, other_loss)
+    gradients = (torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters)]) for value in losses)
     return relative_error(*gradients)
 
 
@@ -217,9 +216,8 @@ def ring_summary(ranks: Sequence[Mapping[str, float]]) -> dict[str, object]:
 
 # Activations on the host, in seconds from stated rates.
 
-
 SHARE = 0.5
-"""Of a machine's peak in bfloat16, which computing reaches."""
+"""Share of a machine's peak in bfloat16 that computing reaches."""
 
 
 def host_or_again(
@@ -251,7 +249,7 @@ def length_that_meets(width: int, machine: Machine, per_number: float, overlappe
 
 @contextmanager
 def budget(of_saved: float):
-    """While it lasts, what is compiled may keep this share of what it would keep for backward; gives how to count graphs."""
+    """Lets compiled code keep this share of what it would keep for backward; yields a function that counts graphs."""
     from torch._functorch import config
 
     torch._dynamo.reset()
@@ -327,12 +325,12 @@ def curves_figure(
     size, powers = xlabel.split()[-1], {1: "", 2: "²"}
     for name, drawn in zip(measured, axes.lines, strict=False):
         x, y = max(zip(drawn.get_xdata(), drawn.get_ydata(), strict=True))
-        axes.annotate(name, (x, y), (8, 0), textcoords="offset points", va="center", fontsize=9)
+        note(axes, name, (x, y), (8, 0))
         if name in slopes:
             guide = [0.6 * drawn.get_ydata()[0] * (at / places[0]) ** slopes[name] for at in places]
             axes.plot(places, guide, color=COLORS["predicted"], linewidth=1)
-            look = {"textcoords": "offset points", "fontsize": 8.5, "color": writing("predicted"), "va": "center"}
-            axes.annotate(f"grows with {size}{powers[slopes[name]]}", (x, guide[-1]), (8, 0), **look)
+            text = f"grows with {size}{powers[slopes[name]]}"
+            note(axes, text, (x, guide[-1]), (8, 0), fontsize=8.5, color=text_color("predicted"))
     about = "logarithmic axes; lines predicted, marks measured" + "; gray: slopes" * bool(slopes)
     axes.text(0.02, 0.95, about, transform=axes.transAxes, fontsize=9, va="top")
     return figure, alt
@@ -408,15 +406,13 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> t
         lines(data, title, "tokens s", y, unit="seconds", log="x", looks=looks, labels="none", axes=axes)
         axes.set_ylim(0, highest / second_unit(max(map(np.max, curves)))[1])
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
-        look = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 8.5}
-        axes.annotate("equal, not overlapped", (meet, 0.9), (-3, 0), xycoords=axes.get_xaxis_transform(), **look)
+        look = {"xycoords": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 8.5}
+        note(axes, "equal, not overlapped", (meet, 0.9), (-3, 0), **look)
         early = float(f"{length_that_meets(width, machine, per_number, overlapped=True):.2g}")
         if early > lengths[0]:
             axes.axvline(early, ymax=0.5, color=COLORS["warning"], linestyle=":")
-            equal = f"equal, overlapped:\n{early:,.0f} tokens"
-            axes.annotate(equal, (early, 0.36), (-3, 0), xycoords=axes.get_xaxis_transform(), **look)
-        axes.set_xticks([1024, 8192, 65_536], ["1,024", "8,192", "65,536"])
-        axes.minorticks_off()
+            note(axes, f"equal, overlapped:\n{early:,.0f} tokens", (early, 0.36), (-3, 0), **look)
+        tick(axes, [1024, 8192, 65_536])
         overlapped = "and moving always takes less if transfers overlap"
         if early > lengths[0]:
             overlapped = f"{early:,.0f} if transfers overlap"
@@ -450,5 +446,5 @@ def play_long(
     }
     title = f"{format_bytes(round(sum(parts.values())))} a rank; the most: {max(parts, key=parts.get)}"
     rows = {name: {"activations": round(value)} for name, value in parts.items()}
-    figure, alt = bars(rows, title, "bytes of a rank", legend=False)
+    figure, alt = bars(rows, title, "bytes of a rank", show_legend=False)
     return figure, f"{length:,} tokens on {format_counted(ranks, 'rank')}, {words:,} words, width {width:,}. {alt}"

@@ -1,6 +1,5 @@
 """Chapter 11b: a small classifier that is fine-tuned in every way, the runs that are stored, and the chapter's figures."""
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,13 +12,12 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 import torch
 from datasets import Dataset
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
-from course_utils.lessons.shared import Contender
+from course_utils.lessons.shared import Contender, read_runs
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step.quantized import put_in_4_bits
 from course_utils.memory.step.workload import Workload
@@ -34,13 +32,12 @@ from course_utils.techniques.nf4 import NF4
 from course_utils.training import evaluate
 from course_utils.training.gradients import relative_error
 from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit
-from course_utils.viz.plots import bars, dots, panels, together
-from course_utils.viz.style import COLORS
 
 # A small classifier, and its fine-tuning.
 
-TUNED = Path(__file__).with_name("c11b_tuned_runs.json")
+TUNING_FILE = Path(__file__).with_name("c11b_tuned_runs.json")
+
+
 AS_IT_IS = "as it is"
 """AdamW in float32 on all weights, which every other way is compared with."""
 
@@ -78,19 +75,18 @@ def held_out(model: nn.Module, scale: Scale) -> float:
 
 @dataclass(frozen=True)
 class FineTuning:
-    """A recipe on a model: bytes at the peak of a step, as predicted and as measured, seconds of an epoch, and the held-out loss
-    after it."""
+    """What an epoch of a model by a recipe took."""
 
-    predicted: int
-    peak: int
+    predicted: int  # bytes at the peak of a step
+    peak: int  # the same, measured
     seconds: float
-    loss: float
+    loss: float  # held-out, at the end
 
 
 def fine_tune_and_measure(model: nn.Module, recipe: memory.Recipe, scale: Scale, name: str = "") -> FineTuning:
     """Fine-tune a copy of `model` for one epoch by `recipe`, after its step was predicted and measured, at the best rate of the
     way called `name`."""
-    predicted, work = memory.estimate(_copies(model), recipe).peak, _workload(model, recipe)
+    predicted, work = memory.estimate(_copier_of(model), recipe).peak, _workload(model, recipe)
     peak = memory.measure(work.build, work.step, timed=0).peak
     started = time.perf_counter()
     tuned = fine_tune(model, recipe, scale, best_rate(name))
@@ -114,18 +110,27 @@ def fine_tune(model: nn.Module, recipe: memory.Recipe, scale: Scale, rate: float
     return copied.float()
 
 
-def _copies(model: nn.Module) -> Callable[[], nn.Module]:
+def _copier_of(model: nn.Module) -> Callable[[], nn.Module]:
     return lambda: deepcopy(model).to(torch.get_default_dtype())
 
 
 def _workload(model: nn.Module, recipe: memory.Recipe) -> Workload:
     if recipe.optimizer == "adamw4bit":  # of which the planner knows the bytes alone, since torchao may be missing
         recipe = replace(recipe, optimizer=AdamW4bit)
-    return Workload(_copies(model), recipe)
+    return Workload(_copier_of(model), recipe)
 
 
-OWN = ("half the batch", "half the width", "4-bit AdamW", "GaLore, a quarter", "LoRA of rank 16", "QLoRA of rank 16")
-OWN += ("LoRA on q k v o", "LoRA on q v")
+CHAPTER_WAYS = (
+    "half the batch",
+    "half the width",
+    "4-bit AdamW",
+    "GaLore, a quarter",
+    "LoRA of rank 16",
+    "QLoRA of rank 16",
+)
+
+
+CHAPTER_WAYS += ("LoRA on q k v o", "LoRA on q v")
 """The ways that are this chapter's; the others have rows in theirs."""
 
 
@@ -136,14 +141,13 @@ def ways(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> dict[str, tup
     changed = rungs(model, recipe)
     for place in ("q k v o", "q v"):
         changed[f"LoRA on {place}"] = replace(recipe, lora=16, lora_targets=PLACES[place])
-    return plain | {name: (model, one) for name, one in changed.items()}
+    return plain | {name: (model, variant) for name, variant in changed.items()}
 
 
-@cache
 def fine_tuning_runs() -> pd.DataFrame:
     """Fine-tuning at laptop scale, a row each: `name`, `lr`, `seed`, `test` (held-out loss), each way at three rates and three
     seeds; "start" has no rate. `python -m benchmarks.fewer_bits` made them."""
-    return pd.DataFrame(json.loads(TUNED.read_text(encoding="utf-8")))
+    return read_runs(TUNING_FILE)
 
 
 def best_rate(name: str) -> float:
@@ -153,7 +157,7 @@ def best_rate(name: str) -> float:
 
 
 def tuned_ends() -> dict[str, list[float]]:
-    """By way, at its best rate, the held-out loss minus that of `AS_IT_IS` with the same seed; "start" is before all tuning."""
+    """The held-out loss of each way at its best rate, minus that of `AS_IT_IS` with the same seed; "start" is before tuning."""
     ends = {}
     for name, runs in fine_tuning_runs().groupby("name", sort=False):
         best = runs if name == "start" else runs[runs["lr"] == best_rate(name)]
@@ -182,25 +186,26 @@ def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
 # Adapters.
 
 LINEAR = ("q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2")
+
+
 PLACES = {"all-linear": LINEAR, "q k v o": LINEAR[:4], "q v": ("q_lin", "v_lin")}
 """Where adapters sit, as `Recipe.lora_targets` says it."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A step: numbers that are `trained`, bytes `saved` for backward, what backward holds `for_a_moment` at the peak, and the
-    peak as `planned` and as `measured`."""
+    """A step with adapters in some places, in bytes."""
 
-    trained: int
-    saved: int
-    for_a_moment: int
-    planned: int
-    measured: int
+    trained: int  # numbers, not bytes
+    saved: int  # for backward
+    for_a_moment: int  # temporaries of backward at the peak
+    planned: int  # peak
+    measured: int  # peak
 
 
 def measure_placement(model: nn.Module, recipe: memory.Recipe) -> Placement:
-    """What `recipe` makes of `model`."""
-    work, planned = _workload(model, recipe), memory.estimate(_copies(model), recipe).peak
+    """The step of `model` by `recipe`, planned and measured."""
+    work, planned = _workload(model, recipe), memory.estimate(_copier_of(model), recipe).peak
     made, _, (batch,) = work.build()
     trained = sum(p.numel() for p in made.parameters() if p.requires_grad)
     saved = memory.saved_bytes(lambda: made(**batch).loss, made)
@@ -211,9 +216,9 @@ def measure_placement(model: nn.Module, recipe: memory.Recipe) -> Placement:
 def table_of_places(steps: Mapping[tuple[int, str], Placement]) -> pd.DataFrame:
     """A row for each step, by rows of the batch and place of the adapters."""
     rows = {}
-    for key, one in steps.items():
-        sizes = map(format_bytes, (one.saved, one.for_a_moment, one.planned, one.measured))
-        rows[key] = [f"{one.trained:,}", *sizes]
+    for key, step in steps.items():
+        sizes = map(format_bytes, (step.saved, step.for_a_moment, step.planned, step.measured))
+        rows[key] = [f"{step.trained:,}", *sizes]
     names = ["trained", "saved for backward", "temporary", "peak, planned", "measured"]
     return pd.DataFrame(rows, names).T.rename_axis(["rows", "adapters on"])
 
@@ -251,17 +256,17 @@ def measure(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> me
 
 
 def draw_adapters(ours: nn.Module, theirs: nn.Module) -> None:
-    """Random B for all adapters of `ours`, and the same A and B for peft's in `theirs`."""
+    """Draws a random B for all adapters of `ours`, and gives peft's in `theirs` the same A and B."""
     import peft
 
     pairs = (
         [module for module in model.modules() if isinstance(module, kind)]
         for model, kind in ((ours, LoRA), (theirs, peft.tuners.lora.Linear))
     )
-    for one, other in zip(*pairs, strict=True):
-        nn.init.normal_(one.b, std=0.02)
-        other.lora_A["default"].weight.data.copy_(one.a.detach())
-        other.lora_B["default"].weight.data.copy_(one.b.detach())
+    for adapter, peft_layer in zip(*pairs, strict=True):
+        nn.init.normal_(adapter.b, std=0.02)
+        peft_layer.lora_A["default"].weight.data.copy_(adapter.a.detach())
+        peft_layer.lora_B["default"].weight.data.copy_(adapter.b.detach())
 
 
 def in_equal_steps(weight: Tensor) -> Tensor:
@@ -277,13 +282,7 @@ def merge_adapters(model: nn.Module, adapted: nn.Module) -> tuple[float, float, 
     import bitsandbytes
     import peft
 
-    places = (
-        "merged, in 32 bits",
-        "merged into weights never rounded",
-        "merged, rounded again",
-        "rounded, no adapters",
-    )
-    made, sizes, errors = {place: deepcopy(model) for place in places}, [], []
+    made, sizes, errors = {}, [], []
     for name, layer in adapted.base_model.model.named_modules():
         if not isinstance(layer, peft.tuners.lora.LoraLayer):
             continue
@@ -291,42 +290,54 @@ def merge_adapters(model: nn.Module, adapted: nn.Module) -> tuple[float, float, 
         is_narrow = isinstance(own, bitsandbytes.nn.Params4bit)
         wide = bitsandbytes.functional.dequantize_4bit(own.data, own.quant_state).float() if is_narrow else own.detach()
         again = NF4.of((wide + change).cpu()).wide().to(wide.device) if is_narrow else wide + change
-        for place, weight in zip(places, (wide + change, None, again, wide), strict=True):
-            parameter = made[place].get_submodule(name).weight
-            parameter.data = parameter.data + change if weight is None else weight
+        weights = {
+            "merged, in 32 bits": wide + change,
+            "merged into weights never rounded": model.get_submodule(name).weight.detach() + change,
+            "merged, rounded again": again,
+            "rounded, no adapters": wide,
+        }
+        made = made or {way: deepcopy(model) for way in weights}
+        for way, weight in weights.items():
+            made[way].get_submodule(name).weight.data = weight
         sizes.append((change.norm() / wide.norm()).item())
         errors.append(relative_error(again - wide, change))
     return sum(sizes) / len(sizes), sum(errors) / len(errors), made
 
 
-def operations_of_step(pupil: nn.Module, loss: Callable | None = None) -> int:
-    """Of the products of a student's step on 16 rows, forward and backward, with `loss(model, ids)` or the model's own."""
-    ids = rows("train")[:16].to(next(pupil.parameters()).device)
+def operations_of_step(student: nn.Module, loss: Callable | None = None) -> int:
+    """Operations of the products in a student's step on 16 rows, with `loss(model, ids)` or the model's own."""
+    ids = rows("train")[:16].to(next(student.parameters()).device)
     with FlopCounterMode(display=False) as counted:
-        (pupil(input_ids=ids, labels=ids).loss if loss is None else loss(pupil, ids)).backward()
-    pupil.zero_grad()
+        (student(input_ids=ids, labels=ids).loss if loss is None else loss(student, ids)).backward()
+    student.zero_grad()
     return counted.get_total_flops()
 
 
 # Optimizers with a smaller state, on chapter 05b's task.
 
-RUNS = Path(__file__).with_name("c11b_runs.json")
-SWEEP_SEEDS, RACE_SEEDS = (10, 11), (0, 1, 2, 3, 4)
-INTERVAL, REST = 25, 2e-3
-"""Steps between two projections, in a run of 91 steps; the rate of all parameters that are no hidden matrices."""
+RACE_FILE = Path(__file__).with_name("c11b_runs.json")
+
+
+SWEEP_SEEDS = (10, 11)
+RACE_SEEDS = (0, 1, 2, 3, 4)
+
+
+INTERVAL = 25  # steps between two projections, in a run of 91 steps
+
+
+OTHERS_LR = 2e-3  # of all parameters that are no hidden matrices
 
 
 @dataclass(frozen=True)
 class LowState:
-    """An optimizer of the hidden matrices beside AdamW for the rest: `contender` trains a model, `state` counts the bytes that
-    it keeps for tensors of these shapes."""
+    """An optimizer of the hidden matrices beside AdamW for the rest."""
 
     contender: Contender
-    state: Callable[[Sequence[tuple[int, ...]]], int]
+    state: Callable[[Sequence[tuple[int, ...]]], int]  # bytes that it keeps for tensors of these shapes
 
 
 def hidden_shapes(model: nn.Module) -> list[tuple[int, ...]]:
-    """Of the matrices that the comparison is about."""
+    """Shapes of the hidden matrices, which the comparison is about."""
     return [tuple(p.shape) for p in optim.hidden_matrices(model)[0]]
 
 
@@ -343,7 +354,7 @@ def _low_state(optimizer_cls: type, lr: float, **options) -> LowState:
 
 
 def _beside_adamw(optimizer: torch.optim.Optimizer, others: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    return optim.ChainedOptimizer(optimizer, optim.AdamW(others, lr=REST, weight_decay=0.0))
+    return optim.ChainedOptimizer(optimizer, optim.AdamW(others, lr=OTHERS_LR, weight_decay=0.0))
 
 
 def _add_adapters(rank: int, model: nn.Module, lr: float) -> torch.optim.Optimizer:
@@ -362,7 +373,7 @@ def largest_rank(fits: Callable[[int], bool]) -> int:
 
 
 def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
-    """By name, for hidden matrices of `shapes`; each has its own rate, the best of `RUNS`' sweep.
+    """The optimizers by name, for hidden matrices of `shapes`; each has the best rate of the sweep in `RACE_FILE`.
 
     "as 8 bits" is the largest rank with no more bytes of state than AdamW's with 8 bits. LoRA's rank is the largest with which
     parameters, gradients and state have no more bytes than with that GaLore.
@@ -397,7 +408,10 @@ def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
 
 # Language models that learn from another.
 
-WORDS, LENGTH = 1_000, 64
+WORDS = 1_000  # of the vocabulary
+LENGTH = 64  # tokens of a row
+
+
 TEACHER_SEED = 99
 
 
@@ -419,11 +433,11 @@ def language_model(width: int, layers: int, seed: int) -> nn.Module:
 
 
 def fit(
-    model: nn.Module, lr: float, seed: int, epochs: int = 1, most: int | None = None, loss: Callable | None = None
+    model: nn.Module, lr: float, seed: int, epochs: int = 1, limit: int | None = None, loss: Callable | None = None
 ) -> nn.Module:
-    """Train by AdamW with warm-up and cosine, on `most` rows of each epoch; `loss(model, ids)` or the model's own."""
+    """Train by AdamW with warm-up and cosine, on at most `limit` rows of each epoch; `loss(model, ids)` or the model's own."""
     device, generator, train = next(model.parameters()).device, torch.Generator().manual_seed(seed), rows("train")
-    orders = [train[torch.randperm(len(train), generator=generator)][:most] for _ in range(epochs)]
+    orders = [train[torch.randperm(len(train), generator=generator)][:limit] for _ in range(epochs)]
     batches = [part for order in orders for part in order.to(device).split(16)]
     optimizer, steps = torch.optim.AdamW(model.parameters(), lr=lr), len(batches)
     factor = partial(schedules.cosine, total=steps + 1, warmup=steps // 10)
@@ -437,9 +451,9 @@ def fit(
 
 
 @torch.no_grad()
-def held_out_token_loss(model: nn.Module, most: int | None = None) -> float:
+def held_out_token_loss(model: nn.Module, limit: int | None = None) -> float:
     """The mean loss of a token of held-out functions."""
-    parts = rows("test")[:most].to(next(model.parameters()).device).split(64)
+    parts = rows("test")[:limit].to(next(model.parameters()).device).split(64)
     return sum(model(input_ids=ids, labels=ids).loss.item() * len(ids) for ids in parts) / sum(map(len, parts))
 
 
@@ -454,37 +468,31 @@ def from_teacher(teacher: nn.Module, temperature: float) -> Callable[[nn.Module,
     return loss
 
 
-def teacher(most: int | None = None) -> nn.Module:
-    """Twice as wide and deep as a student, and twice as long at school."""
-    return fit(language_model(128, 2, TEACHER_SEED), 3e-3, TEACHER_SEED, epochs=2, most=most)
+def teacher(limit: int | None = None) -> nn.Module:
+    """A model twice as wide and deep as a student, and trained for twice as many epochs."""
+    return fit(language_model(128, 2, TEACHER_SEED), 3e-3, TEACHER_SEED, epochs=2, limit=limit)
 
 
-def student(seed: int, taught: Callable | None = None, epochs: int = 1, most: int | None = None) -> nn.Module:
-    """With the loss `taught`, or alone."""
-    return fit(language_model(64, 1, seed), 5e-3, seed, epochs, most, taught)
+def student(seed: int, taught: Callable | None = None, epochs: int = 1, limit: int | None = None) -> nn.Module:
+    """A student of `seed`, trained alone or with the loss `taught`."""
+    return fit(language_model(64, 1, seed), 5e-3, seed, epochs, limit, taught)
 
 
-def beside_teacher(pupil: nn.Module, master: nn.Module) -> tuple[int, int, int]:
+def beside_teacher(student: nn.Module, teacher: nn.Module) -> tuple[int, int, int]:
     """Bytes at the peak of a step of 16 rows: alone as predicted, beside the teacher as predicted and as measured."""
     recipe = memory.Recipe(batch=16, sequence=LENGTH, device=settings().device.type)
     with TemporaryDirectory() as folder:
-        master.config.save_pretrained(folder)
+        teacher.config.save_pretrained(folder)
         taught = replace(recipe, teacher=folder)
-        work = Workload(pupil.config, taught)
-        expected = [memory.estimate(pupil.config, one).peak for one in (recipe, taught)]
+        work = Workload(student.config, taught)
+        expected = [memory.estimate(student.config, planned).peak for planned in (recipe, taught)]
         return *expected, memory.measure(work.build, work.step, timed=0).peak
 
 
-@cache
 def stored_runs() -> pd.DataFrame:
     """Runs at laptop scale, a row each: `name`, `seed`, `test` (held-out loss), and for optimizers `lr` and `loss` (in training,
     the mean of the last 20 steps). `python -m benchmarks.fewer_bits` made them."""
-    return pd.DataFrame(json.loads(RUNS.read_text(encoding="utf-8")))
-
-
-# Figures.
-
-STUDENTS_TITLE = "With every seed a teacher helps at T = 1 and 2, and a second epoch helps more"
+    return read_runs(RACE_FILE)
 
 
 def bytes_of_ways() -> dict[str, dict[str, float]]:
@@ -511,124 +519,18 @@ def bits_of_nf4(double: bool = True) -> float:
     return 4 + (8 + 32 / 256 if double else 32) / 64
 
 
-def idea_figure() -> tuple[Figure, str]:
-    """The bars of `bytes_of_ways`."""
-    title = "Smaller states shrink O, adapters G and O, QLoRA P as well"
-    ways = bytes_of_ways()
-    notes = {
-        name: f"{sum(kinds.values()):.2f}, of which O {kinds['optimizer state']:.2f} and G {kinds['gradients']:.2f}"
-        for name, kinds in ways.items()
-        if kinds["gradients"] < 1
-    }
-    figure, alt = bars(ways, title, "bytes for each weight", unit="", number=".2f", notes=notes)
-    return figure, f"{alt} Of a matrix of 4,096 by 4,096 in float32, without activations."
-
-
-def bands_figure(runs: Mapping[str, Sequence[float]], xlabel: str, title: str) -> tuple[Figure, str]:
-    """A row by name, a dot for each seed, a line at the mean; 0 is marked where it lies between the dots."""
-    figure, alt = dots(runs, "", f"{xlabel}; orange: their mean")
-    return together(figure, title, alt, "A dot for each seed, a line at the mean.")
-
-
 def race_differences(runs: pd.DataFrame) -> dict[str, list[float]]:
-    """Of each optimizer in the stored `runs` the losses minus AdamW's with the same seed."""
+    """The losses of each optimizer in the stored `runs`, minus AdamW's with the same seed."""
     runs = runs[runs["seed"].isin(RACE_SEEDS)].dropna(subset="loss")
     by_name = {name: of_name.set_index("seed")["loss"] for name, of_name in runs.groupby("name", sort=False)}
     return {name: (losses - by_name["AdamW"]).tolist() for name, losses in by_name.items() if name != "AdamW"}
 
 
-def race_title(differences: Mapping[str, Sequence[float]]) -> str:
-    """Which optimizers end below AdamW with every seed, and which above."""
-    below = [name for name, values in differences.items() if max(values) < 0]
-    above = [name for name, values in differences.items() if min(values) > 0]
-    sides = {"Below": below, "Above": above}
-    title = "\n".join(f"{side} AdamW with every seed: {' · '.join(names)}" for side, names in sides.items() if names)
-    return title + "; the others end on both sides" * (len(below + above) < len(differences))
-
-
 def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.DataFrame:
-    """For each optimizer the bytes that it keeps of the hidden matrices, the rates tried, and the best."""
+    """A row for each optimizer: the bytes that it keeps of the hidden matrices, the rates tried, and the best."""
     rows = {}
-    for name, one in low_states(shapes).items():
+    for name, low in low_states(shapes).items():
         rates = sorted(runs[(runs["name"] == name) & runs["seed"].isin(SWEEP_SEEDS)]["lr"].unique())
-        rows[name] = [
-            format_bytes(one.state(shapes)),
-            ", ".join(f"{rate:g}" for rate in rates) or "AdamW's",
-            one.contender.lr,
-        ]
+        tried = ", ".join(f"{rate:g}" for rate in rates) or "AdamW's"
+        rows[name] = [format_bytes(low.state(shapes)), tried, low.contender.lr]
     return pd.DataFrame(rows, ["state", "rates tried", "best"]).T
-
-
-def choosing_figure(
-    base: FineTuning, ways: Mapping[str, FineTuning], ends: Mapping[str, Sequence[float]]
-) -> tuple[Figure, str]:
-    """A row for each way, the lowest peak first: its peak, an epoch's seconds as a multiple, stored differences of loss."""
-    ways = dict(sorted(ways.items(), key=lambda item: item[1].peak))
-    called = {name: name.replace("LoRA of rank 16", "LoRA on all layers") for name in ways}
-    height = 1.5 + 0.3 * len(ways)
-    figure, (peaks, clocks, losses) = panels(1, 3, height=height, sharey=True, width_ratios=[3, 2, 3])
-    shown, mean = {called[name]: ends.get(name, []) for name in ways}, sum(ends["start"]) / len(ends["start"])
-    by_peak = {called[name]: way.peak for name, way in ways.items()}
-    times = {called[name]: [way.seconds / base.seconds] for name, way in ways.items()}
-    _, first = bars(by_peak, x="peak", axes=peaks)
-    _, second = dots(times, x="seconds of an epoch,\n× AdamW's", axes=clocks)
-    _, third = dots(shown, x="held-out loss minus AdamW's\ndot: a seed; orange: mean", axes=losses)
-    size = byte_unit(max(by_peak.values()))[1]
-    for axes, place in ((peaks, base.peak / size), (clocks, 1.0)):
-        axes.axvline(place, color=COLORS["ink"], linewidth=1, zorder=0)
-        axes.set_xlim(0, 1.15 * max(place, axes.get_xlim()[1]))
-    losses.axvline(mean, color=COLORS["ink"], linewidth=1, linestyle=":")
-    look = {"textcoords": "offset points", "ha": "right", "va": "center", "fontsize": 8}
-    losses.annotate("mean before\nfine-tuning", (mean, -1.1), (-3, 0), **look)
-    peaks.set_ylim(len(ways) - 0.4, -1.8)
-    # Inside the bars, so that AdamW's line crosses no number.
-    for text, bar in zip(peaks.texts, peaks.patches, strict=True):
-        text.set(x=0.97 * bar.get_width(), ha="right", color=COLORS["paper"], bbox=None)
-    for axes, place in ((peaks, base.peak / size), (clocks, 1)):
-        axes.annotate("AdamW", (place, -1.1), (3, 0), textcoords="offset points", va="center", fontsize=8)
-    for row in (row for row, values in enumerate(shown.values()) if not values):
-        losses.text(0.03, row, "not run", transform=losses.get_yaxis_transform(), va="center", fontsize=8)
-    above = {name for name, values in shown.items() if values and min(values) > 0}
-    adapters = {name for name, values in shown.items() if values and "LoRA" in name}
-    higher = "Every way with adapters ends above AdamW with every seed"
-    if above != adapters:
-        higher = f"Above AdamW with every seed: {', '.join(sorted(above))}" if above else ""
-    title = f"Lowest peak: {next(iter(shown))}\n{higher}".strip()
-    about = f"AdamW: {format_bytes(base.peak)}; not fine-tuned: mean {mean:.2f}."
-    return together(figure, title, about, first, second, third)
-
-
-STORED = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}
-STATES = {"32 bits": 1.0, "16 bits": 0.5, "8 bits": 0.2539, "4 bits": 0.1328, "GaLore, a quarter": 0.3125, "SGD": 0.0}
-"""Bytes of a number of a stored weight; of AdamW's state in 32 bits, what is left, of four h × h and two h × 4h."""
-
-
-def play_ways(
-    width: int = 2048,
-    blocks: int = 24,
-    tokens: int = 4096,
-    weights: str = "32 bits",
-    rank: int = 0,
-    beside: str = "all-linear",
-    state: str = "32 bits",
-    checkpointing: bool = False,
-) -> tuple[Figure, str]:
-    """A transformer of 12h² weights a block: bytes by kind. Adapters of `rank` in 32 bits beside every matrix or q and v, or
-    with 0 all is trained; a weight in 4 bits is not trained itself, and gets adapters of rank 4 at least."""
-    rank = rank or 4 * (weights == "NF4")
-    is_few = rank and beside == "q v"  # then the MLP's inputs, h and 4h wide, are not saved
-    count, adapters = 12 * width**2 * blocks, (4 if is_few else 18) * rank * width * blocks
-    trained, itemsize = adapters or count, 4.0 if weights == "32 bits" else 2.0
-    # Without scores, which a fused function does not save.
-    per_block = (12 if is_few else 17) * itemsize * width * tokens
-    parts = {
-        "parameters": count * STORED[weights] + 4 * adapters,
-        "gradients": 4 * adapters or count * itemsize,
-        "optimizer state": trained * 8 * STATES[state],
-        "activations": per_block + itemsize * width * tokens * blocks if checkpointing else per_block * blocks,
-    }
-    named = f"; adapters of rank {rank} on {beside}" if rank else ""
-    title = f"{format_bytes(round(sum(parts.values())))} in all; the most: {max(parts, key=parts.get)}{named}"
-    rows = {kind: {kind: round(size)} for kind, size in parts.items()}
-    figure, alt = bars(rows, title, "bytes by kind", legend=False)
-    return figure, f"{count:,} weights in {weights}, {trained:,} trained, state {state}. {alt}"

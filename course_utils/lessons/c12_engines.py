@@ -62,8 +62,8 @@ def small_job(folder: Path, **fields) -> Job:
     config.write_text(models.configuration("llama", **_SIZES).to_json_string(), encoding="utf-8")
     text = folder / "text.txt"
     text.write_text("\n\n".join(data.load_functions()["validation"]["text"][:60]), encoding="utf-8")
-    given = {"batch": 12, "micro_batch": 3, "sequence": 24, "quick": True, "log_every": 1000, "out": folder / "run"}
-    return Job(model=str(config), data=text, **given | fields)
+    defaults = {"batch": 12, "micro_batch": 3, "sequence": 24, "quick": True, "log_every": 1000, "out": folder / "run"}
+    return Job(model=str(config), data=text, **defaults | fields)
 
 
 # The same updates by every engine.
@@ -74,16 +74,16 @@ COUNTED = 2
 
 @dataclass
 class EngineMeasurement:
-    """What one rank saw of an engine: its `wrapper` by name, bytes `sent` in an update and kept, `full` parameters at the end."""
+    """What one rank saw of an engine."""
 
-    wrapper: str
-    sent: int
-    parameters: int
-    state: int
-    full: dict[str, torch.Tensor] = field(repr=False)
+    wrapper: str  # the model's class
+    sent: int  # bytes, in an update
+    parameters: int  # bytes, kept
+    state: int  # bytes, kept
+    full: dict[str, torch.Tensor] = field(repr=False)  # parameters at the end
 
 
-def by_flags(job: Job) -> EngineMeasurement:
+def by_flags_on_rank(job: Job) -> EngineMeasurement:
     """To be launched: what `course train` does with these flags, its update `COUNTED` with what it sends counted."""
     set_variable("COURSE_DEVICE", "cpu")  # also where a GPU is, which two ranks would have to share
     settings.cache_clear()
@@ -125,7 +125,7 @@ def _gather_full(plain: nn.Module) -> dict[str, torch.Tensor]:
         return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).clone() for name, p in parts.items()}
 
 
-def by_accelerate(job: Job) -> EngineMeasurement:
+def by_accelerate_on_rank(job: Job) -> EngineMeasurement:
     """To be launched: the same updates with Accelerate, which wraps, accumulates and divides by the number of micro-batches."""
     announce()
     from accelerate import Accelerator
@@ -144,7 +144,7 @@ def by_accelerate(job: Job) -> EngineMeasurement:
     return _record_rank(model, plain, plain_optimizer, _count_sent(perform, updates))
 
 
-def by_fabric(job: Job) -> EngineMeasurement:
+def by_fabric_on_rank(job: Job) -> EngineMeasurement:
     """To be launched: the same updates with Lightning Fabric, which wraps; the loop says when gradients travel, and divides."""
     announce()
     _silence()
@@ -165,14 +165,14 @@ def by_fabric(job: Job) -> EngineMeasurement:
     return _record_rank(model, plain, plain_optimizer, _count_sent(perform, updates))
 
 
-def by_lightning_trainer(job: Job) -> EngineMeasurement:
+def by_lightning_trainer_on_rank(job: Job) -> EngineMeasurement:
     """To be launched: the same updates with Lightning's Trainer, which has the loop too."""
     announce()
     _silence()
     from lightning import LightningModule, Trainer
 
     plain, plain_optimizer, updates = _prepare_loop(job)
-    each, counting, traffic = len(updates[0]), ExitStack(), []
+    micro_batches, counting, traffic = len(updates[0]), ExitStack(), []
 
     class Module(LightningModule):
         def __init__(self):
@@ -181,21 +181,21 @@ def by_lightning_trainer(job: Job) -> EngineMeasurement:
 
         def training_step(self, rows: tuple[dict, float], index: int):
             batch, weight = rows
-            return self.plain(**batch).loss * weight * each
+            return self.plain(**batch).loss * weight * micro_batches
 
         def configure_optimizers(self):
             return plain_optimizer
 
         def on_train_batch_start(self, rows: tuple[dict, float], index: int):
-            if index == COUNTED * each:
+            if index == COUNTED * micro_batches:
                 traffic.append(counting.enter_context(counted()))
 
         def on_train_batch_end(self, outputs: object, rows: tuple[dict, float], index: int):
-            if index == (COUNTED + 1) * each - 1:
+            if index == (COUNTED + 1) * micro_batches - 1:
                 counting.close()
 
     options = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    options |= {"accumulate_grad_batches": each, "use_distributed_sampler": False}
+    options |= {"accumulate_grad_batches": micro_batches, "use_distributed_sampler": False}
     trainer = Trainer(accelerator="cpu", devices=dist.get_world_size(), max_epochs=1, **options)
     trainer.fit(Module(), DataLoader([rows for update in updates for rows in update], batch_size=None))
     return _record_rank(trainer.strategy.model, plain, plain_optimizer, *traffic)
@@ -233,21 +233,21 @@ def _count_one(number: int) -> AbstractContextManager[Traffic | None]:
 
 
 def _silence() -> None:
-    """On a rank: what a library remarks on the way stays with it."""
+    """Silences the logs and warnings of libraries on a rank."""
     logging.disable()
     warnings.simplefilter("ignore")
 
 
 ENGINES: dict[str, tuple[str, Callable, str]] = {
-    "DDP": ("torch", by_flags, "ddp"),
-    "ZeroRedundancyOptimizer": ("torch", by_flags, "zero1"),
-    "FSDP2": ("torch", by_flags, "fsdp2"),
-    **{f"DeepSpeed {stage}": ("deepspeed", by_flags, f"deepspeed-{stage}") for stage in (1, 2, 3)},
-    "Accelerate": ("accelerate", by_accelerate, "ddp"),
-    "Lightning Fabric": ("lightning", by_fabric, "ddp"),
-    "Lightning Trainer": ("lightning", by_lightning_trainer, "ddp"),
+    "DDP": ("torch", by_flags_on_rank, "ddp"),
+    "ZeroRedundancyOptimizer": ("torch", by_flags_on_rank, "zero1"),
+    "FSDP2": ("torch", by_flags_on_rank, "fsdp2"),
+    **{f"DeepSpeed {stage}": ("deepspeed", by_flags_on_rank, f"deepspeed-{stage}") for stage in (1, 2, 3)},
+    "Accelerate": ("accelerate", by_accelerate_on_rank, "ddp"),
+    "Lightning Fabric": ("lightning", by_fabric_on_rank, "ddp"),
+    "Lightning Trainer": ("lightning", by_lightning_trainer_on_rank, "ddp"),
 }
-"""By name the package, what a rank does, and the strategy."""
+"""The package of each engine, what a rank does, and the strategy."""
 ROLES = {
     "DDP": ("you", "nobody", "you: no_sync", "you"),
     "ZeroRedundancyOptimizer": ("you", "the optimizer: state", "you: no_sync", "you, consolidated first"),
@@ -259,21 +259,21 @@ ROLES = {
     "Lightning Fabric": ("setup()", "its strategy", "you: no_backward_sync", "you: save()"),
     "Lightning Trainer": ("Trainer", "its strategy", "Trainer", "Trainer"),
 }
-"""By engine: who wraps the model, who shards it, who accumulates gradients, who saves."""
+"""Who wraps the model with each engine, who shards it, who accumulates gradients, who saves."""
 
 
 def train_all(job: Job) -> dict[str, list[EngineMeasurement]]:
-    """By engine that is installed what its two ranks saw of the updates of `job`; a library's engines share a launch."""
+    """What the two ranks of each installed engine saw of the updates of `job`; a library's engines share a launch."""
     seen = {}
     for package in dict.fromkeys(package for package, *_ in ENGINES.values()):
         names = [name for name, (own, *_) in ENGINES.items() if own == package]
         if find_spec(package):
-            by_rank = launch(_train_each, 2, names, job, seconds=400)
+            by_rank = launch(_train_on_rank, 2, names, job, seconds=400)
             seen |= {name: [rank[name] for rank in by_rank] for name in names}
     return seen
 
 
-def _train_each(names: Sequence[str], job: Job) -> dict[str, EngineMeasurement]:
+def _train_on_rank(names: Sequence[str], job: Job) -> dict[str, EngineMeasurement]:
     """To be launched: the updates by each of these engines, in a folder of its own."""
     trained = {}
     for name in names:
@@ -282,21 +282,21 @@ def _train_each(names: Sequence[str], job: Job) -> dict[str, EngineMeasurement]:
     return trained
 
 
-def truth(job: Job) -> dict[str, torch.Tensor]:
+def truth_on_rank(job: Job) -> dict[str, torch.Tensor]:
     """To be launched on one rank: the parameters where one process has all examples."""
-    return by_flags(replace(job, strategy="none", out=job.out.with_name("none"))).full
+    return by_flags_on_rank(replace(job, strategy="none", out=job.out.with_name("none"))).full
 
 
-def compare(seen: Mapping[str, Sequence[EngineMeasurement]], one: dict[str, torch.Tensor]) -> pd.DataFrame:
-    """A row for each engine: who does what; and where it was `seen` by its ranks, how far it is from `one` process.
+def compare(seen: Mapping[str, Sequence[EngineMeasurement]], expected: dict[str, torch.Tensor]) -> pd.DataFrame:
+    """A row for each engine: who does what; and where it was `seen` by its ranks, how far it is from the `expected` parameters.
 
     The last three columns are means over the ranks, in sizes of the model: bytes sent in an update, and kept.
     """
-    size = sum(tensor.nbytes for tensor in one.values())
+    size = sum(tensor.nbytes for tensor in expected.values())
     table = pd.DataFrame.from_dict(ROLES, orient="index", columns=["wraps", "shards", "accumulates", "saves"])
     rows = {}
     for name, ranks in seen.items():
-        rows[name] = {"off by": max(largest_difference(one, rank.full) for rank in ranks)}
+        rows[name] = {"off by": max(largest_difference(expected, rank.full) for rank in ranks)}
         for what in ("sent", "parameters", "state"):
             rows[name][what] = sum(getattr(rank, what) for rank in ranks) / len(ranks) / size
     return table.join(pd.DataFrame.from_dict(rows, orient="index"))
@@ -310,8 +310,8 @@ def rows_of(numbers: int = 7) -> TensorDataset:
     return TensorDataset(torch.arange(float(numbers)).view(-1, 1))
 
 
-def accelerate_alone() -> tuple[list[float], list[float]]:
-    """The rows that this rank is given, and the learning rate after each update of a schedule that falls to 0 in 8."""
+def accelerate_alone_on_rank() -> tuple[list[float], list[float]]:
+    """To be launched: this rank's rows, and the learning rate after each update of a schedule that falls to 0 in 8."""
     announce()
     from accelerate import Accelerator
 
@@ -330,8 +330,8 @@ def accelerate_alone() -> tuple[list[float], list[float]]:
     return seen, rates
 
 
-def deepspeed_alone(stage: int, clips: bool = False, **config) -> tuple[float, float]:
-    """How far one update of SGD with rate 1 moves 16 weights whose gradients are 1 each: its norm, 4 if nobody clips.
+def deepspeed_alone_on_rank(stage: int, clips: bool = False, **config) -> tuple[float, float]:
+    """To be launched: the norm of an update of SGD with rate 1 to 16 weights whose gradients are 1 each; 4 if nobody clips.
 
     With `clips` the loop calls torch's `clip_grad_norm_` before the step; the norm that it saw comes second, nan without.
     """
@@ -341,7 +341,7 @@ def deepspeed_alone(stage: int, clips: bool = False, **config) -> tuple[float, f
     with redirect_stdout(StringIO()):
         import deepspeed
 
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which it would compile
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled
         model = nn.Linear(4, 4, bias=False)
         nn.init.zeros_(model.weight)
         config |= {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}}
@@ -359,16 +359,12 @@ def deepspeed_alone(stage: int, clips: bool = False, **config) -> tuple[float, f
 
 @dataclass
 class DisturbedRun:
-    """A run of which an agent was killed and begun again.
+    """A run of which an agent was killed and begun again."""
 
-    `events` has the `second`, `who` and `what`; `progress` the seconds at which an update was begun, and its number. `again` says
-    how many updates were computed twice, `apart` how far any parameter lies from an undisturbed run's.
-    """
-
-    events: pd.DataFrame
-    progress: list[tuple[float, int]] = field(repr=False)
-    again: int = 0
-    apart: float = float("nan")
+    events: pd.DataFrame  # second, who, what
+    progress: list[tuple[float, int]] = field(repr=False)  # the second at which an update was begun, and its number
+    again: int = 0  # updates that were computed twice
+    apart: float = float("nan")  # the largest distance of a parameter from an undisturbed run's
 
 
 def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> DisturbedRun:
@@ -395,7 +391,7 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> DisturbedRun:
         seen.note("ranks", f"go on after update {after}")
         seen.until(lambda: agents.have_ended)
         seen.note("agents", "end, both with code 0")
-    [wanted] = launch(truth, 1, replace(job, save_every=0), seconds=seconds)
+    [wanted] = launch(truth_on_rank, 1, replace(job, save_every=0), seconds=seconds)
     apart = largest_difference(wanted, parameters_in(job.out))
     return DisturbedRun(pd.DataFrame(seen.events), seen.progress, again, apart)
 
@@ -404,7 +400,7 @@ _RESUMPTION = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to
 
 
 def resumption_in(output: str) -> tuple[int, int] | None:
-    """From what `course train` says: the update that it goes on after, and how many are computed again; or None."""
+    """The update after which `course train` says that it goes on, and how many are computed again; or None."""
     line = _RESUMPTION.search(output)
     if line is None:
         return None
@@ -423,7 +419,7 @@ class _Watch:
         self.events.append({"second": time.monotonic() - self.begun, "who": who, "what": what})
 
     def until(self, look: Callable[[], object]):
-        """What `look` gives, as soon as it gives something."""
+        """What `look` returns, as soon as it is true."""
         while True:
             over = self.agents.have_ended  # raises where one failed
             if value := look():
@@ -447,8 +443,8 @@ def disturbed_figure(run: DisturbedRun) -> tuple[Figure, str]:
         return run.events.loc[run.events["what"].str.contains(what), "second"]
 
     killed, on = (seconds_of(what).iloc[0] for what in ("killed", "go on"))
-    before = [one for one in run.progress if one[0] <= killed]
-    after = [one for one in run.progress if one[0] >= on]
+    before = [begun for begun in run.progress if begun[0] <= killed]
+    after = [begun for begun in run.progress if begun[0] >= on]
     lost = after[0][0] - killed
     title = f"A killed agent costs {lost:.0f} s and {format_counted(run.again, 'repeated update')}"
     looks = {"before": ("first", ".-"), "after": ("second", ".-")}
@@ -474,7 +470,7 @@ def disturbed_figure(run: DisturbedRun) -> tuple[Figure, str]:
 
 
 def profile_job(job: Job, steps: int = 4) -> tuple[Trace, History]:
-    """Of a few updates in this process: what ran when in `steps` of them, and the history of two more that nobody profiles."""
+    """What ran when in `steps` updates in this process, and the history of two more that nobody profiles."""
     source, examples = load(job)
     model = source.make().to(settings().device)
     rows = [{name: column[row] for name, column in examples.columns.items()} for row in range(len(examples))]
@@ -497,15 +493,11 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
     waits = {where: gaps.loc[gaps["where"] == where, "seconds"].sum() / trace.end for where in (LOADING, ELSEWHERE)}
     operators = trace.operator_seconds()["seconds"]
     first, share = operators.index[0], operators.iloc[0] / operators.sum()
-    loading, between = waits[LOADING], waits[ELSEWHERE]
+    loading, between, reached = waits[LOADING], waits[ELSEWHERE], used.utilization
     questions = {
         "Does the model wait for its data?": (f"{loading:.0%} of the time", loading > 0.1, "more num_workers"),
         "And for Python between updates?": (f"{between:.0%} of the time", between > 0.1, "callbacks, logs"),
-        "Which share of the best rate?": (
-            f"{used.utilization:.1%}",
-            used.utilization < 0.5,
-            "larger matrices, fewer operators",
-        ),
+        "Which share of the best rate?": (f"{reached:.1%}", reached < 0.5, "larger matrices, fewer operators"),
         "Which operator takes longest?": (f"{first.removeprefix('aten::')}, {share:.0%}", share > 0.5, "that operator"),
     }
     rows = {
@@ -513,7 +505,7 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
         for question, (measured, suspicious, where) in questions.items()
     }
     rate = used.tokens_per_second
-    rows["How many tokens a second?"] = f"{rate:,.0f}", f"at the best rate {rate / used.utilization:,.0f}"
+    rows["How many tokens a second?"] = f"{rate:,.0f}", f"at the best rate {rate / reached:,.0f}"
     table = pd.DataFrame.from_dict(rows, orient="index", columns=["measured", "verdict"])
     return table.rename_axis("question")
 

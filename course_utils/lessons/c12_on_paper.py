@@ -14,8 +14,8 @@ from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
 from course_utils.hardware import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
-from course_utils.viz.plots import bars, legend, lines, panels, together
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
+from course_utils.viz.plots import bars, legend, lines, note, panels, tick, together
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
 
@@ -23,7 +23,7 @@ _ELEMENT = 2  # bytes on the wire, in bfloat16
 
 
 def tokens_that_pay(flops: float, bandwidth: float, ranks: int, messages: int, share: float = 0.25) -> float:
-    """From how many tokens on the wire of data parallelism takes at most `share` of the computing, whatever the model's size.
+    """Tokens from which the wire of data parallelism takes at most `share` of the computing, whatever the model's size.
 
     A parameter costs 6 operations a token, and on a ring `messages` times (N − 1)/N elements: 2 for gradients that are summed, 3
     where parameters are gathered twice and gradients scattered.
@@ -32,7 +32,7 @@ def tokens_that_pay(flops: float, bandwidth: float, ranks: int, messages: int, s
 
 
 def width_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25) -> float:
-    """From which width h on the wire of tensor parallelism takes at most `share` of the computing, in GPT's blocks.
+    """The width h from which the wire of tensor parallelism takes at most `share` of the computing, in GPT's blocks.
 
     A block has 4 all-reduces of b·s·h elements and 72 b·s·h² / t operations, forward and backward. The tokens b·s cancel.
     """
@@ -40,7 +40,7 @@ def width_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0
 
 
 def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25) -> float:
-    """From which width h times blocks of a stage on sending at its end takes at most `share` of the computing.
+    """The width h times blocks of a stage from which sending at its end takes at most `share` of the computing.
 
     A boundary sends b·s·h elements forward and as many back; a block computes 72 b·s·h² operations. The tokens cancel.
     """
@@ -63,8 +63,7 @@ def cuts_figure(flops: float, names: Sequence[str], has: Mapping[str, float]) ->
         for row, need in enumerate(needs):
             color, mark = ("third", "o") if need <= has[name] else ("warning", "X")
             axes.plot(need, row, mark, color=COLORS[color], markersize=7)
-            place, side = ((-8, -3), "right") if need <= has[name] else ((8, -3), "left")
-            axes.annotate(two_digits(need), (need, row), place, textcoords="offset points", ha=side, fontsize=9)
+            note(axes, two_digits(need), (need, row), (-8 if need <= has[name] else 8, 0))
         axes.axvline(has[name], color=COLORS["ink"], linestyle="--", linewidth=1.2, zorder=0)
         limits = min(*needs, has[name]) / 30, max(*needs, has[name]) * 30
         axes.set(xscale="log", xlim=limits, ylim=(len(names) - 0.5, -0.5), xlabel=f"{unit}, at least")
@@ -84,7 +83,7 @@ def cuts_figure(flops: float, names: Sequence[str], has: Mapping[str, float]) ->
 
 
 def two_digits(number: float) -> str:
-    """As these rough predictions deserve: `'2,500,000'`, `'66'`, `'6.4'`."""
+    """Two digits, as many as a rough prediction deserves: `'2,500,000'`, `'66'`, `'6.4'`."""
     rounded = float(f"{number:.2g}")
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
@@ -106,26 +105,24 @@ class Decoder:
 
     @property
     def parameters(self) -> int:
-        """P, of the blocks and outside of them."""
         return self.blocks * self.block + self.outside
 
     def operations(self, blocks: int, recompute: bool = False) -> float:
-        """Of a token, forward and backward, in that many blocks and the output layer; with `recompute` the blocks run twice."""
+        """Operations of a token, forward and backward, in the blocks and the output layer; `recompute` runs the blocks twice."""
         passes = 4 if recompute else 3
         return passes * blocks * (2 * self.block + 4 * self.context * self.width) + 6 * self.vocabulary * self.width
 
 
 def gpt(width: int, blocks: int, heads: int, vocabulary: int = 51_200, context: int = 2048) -> Decoder:
-    """With GPT's blocks, as in Narayanan et al. (2021), equation 2."""
-    return Decoder(
-        width, blocks, 12 * width**2 + 13 * width, vocabulary, (vocabulary + context) * width, context, heads
-    )
+    """A model of GPT's blocks, as in Narayanan et al. (2021), equation 2."""
+    block = 12 * width**2 + 13 * width
+    return Decoder(width, blocks, block, vocabulary, (vocabulary + context) * width, context, heads)
 
 
 def llama(
     width: int, blocks: int, inner: int, heads: int, kv_heads: int, vocabulary: int = 32_000, context: int = 4096
 ) -> Decoder:
-    """With Llama's blocks, whose MLP has three matrices; `kv_heads` heads have keys and values of their own."""
+    """A model of Llama's blocks, whose MLP has three matrices; `kv_heads` heads have keys and values of their own."""
     block = 2 * width**2 * (heads + kv_heads) // heads + 3 * width * inner + 2 * width
     return Decoder(width, blocks, block, vocabulary, (2 * vocabulary + 1) * width, context, heads)
 
@@ -140,7 +137,7 @@ PARTS = {
     "pipeline communication": "inputs",
     "data communication": "warning",
 }
-"""Of a step's seconds, and their colors."""
+"""Parts of a step's seconds, and their colors."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +154,6 @@ class MeshStep:
 
     @property
     def total(self) -> float:
-        """Seconds of the step."""
         return sum(self.seconds.values())
 
     @property
@@ -247,7 +243,7 @@ def telling(steps: Sequence[MeshStep]) -> list[MeshStep]:
 
 
 def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, str]:
-    """For each model the parts of the seconds of the steps that are `telling`."""
+    """The parts of the seconds of each model's `telling` steps."""
     shown = {name: telling(steps) for name, steps in by_model.items()}
     figure, grid = panels(1, len(shown), height=1.9 + 0.36 * max(map(len, shown.values())), squeeze=False)
     rankings = []
@@ -259,7 +255,7 @@ def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, s
             rows[row] = dict(zip(PARTS, np.diff(ends, prepend=0.0), strict=True))
             notes[row] = f"{'→ ' if step.total > longest else ''}{two_digits(step.total)} s"
         title, x = f"{name}: predicted best {steps[0].name.partition(',')[0]}", "predicted seconds (→: longer)"
-        look = {"unit": "", "colors": PARTS, "notes": notes, "legend": False}
+        look = {"unit": "", "colors": PARTS, "notes": notes, "show_legend": False}
         bars(rows, title, x, **look, axes=axes)
         axes.set_title(title, fontsize=9)
         axes.tick_params(axis="y", labelsize=8)
@@ -289,7 +285,6 @@ class PublishedRun(NamedTuple):
 
     @property
     def d(self) -> int:
-        """Data ranks."""
         return self.cards // (self.t * self.p)
 
 
@@ -320,32 +315,25 @@ def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
 
 
 def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
-    """Of a published run by what it achieved, and those in which half of the peak would compute it."""
+    """Seconds of a published run's update as it achieved them, and those at half of the peak."""
     operations = run.batch * run.model.context * run.model.operations(run.model.blocks, recompute=True) / run.cards
     return operations / run.flops, operations / (0.5 * A100.flops["bfloat16"])
 
 
 def published_figure() -> tuple[Figure, str]:
     """Achieved and predicted FLOP/s a card against the number of parameters, and half of the peak, which was assumed."""
-    sizes = [run.model.parameters for run in PUBLISHED]
+    sizes, x, y = [run.model.parameters for run in PUBLISHED], "parameters", "teraFLOP/s a card"
     achieved = [run.flops / 1e12 for run in PUBLISHED]
     predicted = [predicted_flops(run) / 1e12 for run in PUBLISHED]
     half = 0.5 * A100.flops["bfloat16"] / 1e12
     off = [np.sqrt(np.mean(np.square(np.divide(values, achieved) - 1))) for values in (half, predicted)]
     title = f"Half of the peak is off by {off[0]:.0%} (root mean square), our prediction by {off[1]:.0%}"
     values = {"published": achieved, "predicted, with the mesh": predicted}
-    looks = {"published": ("measured", "o-"), "predicted, with the mesh": ("predicted", "s--")}
-    level = "half of the peak alone"
-    figure, _ = lines(
-        {name: dict(zip(sizes, line, strict=True)) for name, line in values.items()},
-        title,
-        "parameters",
-        "teraFLOP/s a card",
-        log="x",
-        looks=looks | {level: ("ink", ":")},
-        levels={level: half},
-        labels="legend",
-    )
+    data = {name: dict(zip(sizes, line, strict=True)) for name, line in values.items()}
+    looks = dict(zip(data, (("measured", "o-"), ("predicted", "s--")), strict=True))
+    looks["half of the peak alone"] = "ink", ":"
+    levels = {"half of the peak alone": half}
+    figure, _ = lines(data, title, x, y, log="x", looks=looks, levels=levels, labels="legend")
     figure.axes[0].set_xticks([1e9, 1e10, 1e11, 1e12], ["1 billion", "10 billion", "100 billion", "1 trillion"])
     figure.axes[0].set_ylim(100, 175)
     by_run = "; ".join(
@@ -433,14 +421,13 @@ def failures_figure(cards: Sequence[int], saving: float, restart: float, runs: i
         axes.plot(dots / 60, seen, MARKS[row], color=COLORS[color])
         least[count] = 1 - best / daly_wall_clock(best, best, saving, restart, between)
         axes.plot(best / 60, 100 * least[count], "|", color=COLORS["ink"], markersize=16)
-        axes.text(dots[-1] / 60, seen[-1] + 4, f"{count:,} cards", color=writing(color), ha="right", fontsize=9)
+        axes.text(dots[-1] / 60, seen[-1] + 4, f"{count:,} cards", color=text_color(color), ha="right", fontsize=9)
         by_count.append(
             f"{count:,} cards: {3600 / between:.2g} failures an hour, best every {format_seconds(best)}, "
             f"{least[count]:.0%} lost"
         )
     axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(-3, 80))
-    axes.set_xticks(ticks := [0.1, 0.3, 1, 3, 10, 30, 100, 300], [f"{tick}" for tick in ticks])
-    axes.minorticks_off()
+    tick(axes, [0.1, 0.3, 1, 3, 10, 30, 100, 300])
     proxies = [Line2D([], [], color=COLORS["ink"]), Line2D([], [], color=COLORS["ink"], marker="o", linestyle="")]
     figure.legend(proxies, ["Daly's formula", "simulated"], loc="outside lower center", ncols=2)
     ends = dict.fromkeys((cards[0], cards[-1]))

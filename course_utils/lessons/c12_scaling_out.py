@@ -27,7 +27,7 @@ from course_utils.training.gradients import relative_error
 from course_utils.units import format_counted, format_seconds
 from course_utils.viz.parts import cell, drawing, subplots
 from course_utils.viz.plots import Span, legend, panels, timeline, together
-from course_utils.viz.style import writing
+from course_utils.viz.style import text_color
 
 COLUMNS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}
 ROWS = {"self_attn": ("o_proj",), "mlp": ("down_proj",)}
@@ -35,7 +35,7 @@ ROWS = {"self_attn": ("o_proj",), "mlp": ("down_proj",)}
 
 
 @dataclass(frozen=True)
-class Work:
+class TrainingTask:
     """What all ways of cutting train on: so many `micro_batches` of `examples` with so many `tokens` each."""
 
     config: object
@@ -61,7 +61,6 @@ class Work:
 
     @property
     def boundary_bytes(self) -> int:
-        """Its bytes: b·s·h numbers."""
         return prod(self.boundary) * self.dtype.itemsize
 
 
@@ -70,15 +69,15 @@ def next_token_loss(logits: Tensor, ids: Tensor) -> Tensor:
     return cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def gradients_alone(work: Work) -> dict[str, Tensor]:
+def gradients_alone(task: TrainingTask) -> dict[str, Tensor]:
     """The truth: the gradients of one process, by name."""
-    return _gradients_of(work, work.model())
+    return _gradients_of(task, task.model())
 
 
-def _gradients_of(work: Work, model: nn.Module) -> dict[str, Tensor]:
-    """Of the mean loss over all micro-batches."""
-    for ids in work.batches():
-        (next_token_loss(model(input_ids=ids).logits, ids) / work.micro_batches).backward()
+def _gradients_of(task: TrainingTask, model: nn.Module) -> dict[str, Tensor]:
+    """Gradients of the mean loss over all micro-batches."""
+    for ids in task.batches():
+        (next_token_loss(model(input_ids=ids).logits, ids) / task.micro_batches).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
@@ -130,9 +129,9 @@ def by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
         plan |= {f"{place}.{name}": ColwiseParallel() for name in COLUMNS[module]}
         plan |= {f"{place}.{name}": RowwiseParallel() for name in ROWS[module]}
     if inputs_first:
-        whole = {"input_kwarg_layouts": {"hidden_states": Replicate()}}
-        whole["desired_input_kwarg_layouts"] = whole["input_kwarg_layouts"]
-        plan["model.layers.*.self_attn"] = PrepareModuleInput(**whole)
+        whole = {"hidden_states": Replicate()}
+        options = {"input_kwarg_layouts": whole, "desired_input_kwarg_layouts": whole}
+        plan["model.layers.*.self_attn"] = PrepareModuleInput(**options)
         plan["model.layers.*.mlp"] = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
     return parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
 
@@ -147,19 +146,17 @@ def without_sum(model: nn.Module) -> nn.Module:
 
 def error_of(name: str, seen: Sequence[RankGradients], truth: Mapping[str, Tensor]) -> float:
     """How far a gradient is off on the worst rank, by norms: 0 is right."""
-    own = [each.gradients[name] for each in seen]
+    own = [rank.gradients[name] for rank in seen]
     return max(relative_error(mine, _part_like(mine, truth[name], rank)) for rank, mine in enumerate(own))
 
 
-def measure_tensor(work: Work, cut: Callable[[nn.Module], nn.Module], **options) -> RankGradients:
+def measure_tensor_on_rank(task: TrainingTask, cut: Callable[[nn.Module], nn.Module], **options) -> RankGradients:
     """To be launched: the gradients of an update where `cut` has cut the model over all ranks."""
-    model = cut(work.model(), **options)
+    model = cut(task.model(), **options)
     with counted() as sent:
-        gradients = _gradients_of(work, model)
+        gradients = {name.replace(".module", ""): local_part(grad) for name, grad in _gradients_of(task, model).items()}
     elements = sum(local_part(parameter).numel() for parameter in model.parameters())
-    return RankGradients(
-        {name.replace(".module", ""): local_part(grad) for name, grad in gradients.items()}, elements, sent
-    )
+    return RankGradients(gradients, elements, sent)
 
 
 # Cut by depth.
@@ -181,12 +178,12 @@ class Part(nn.Module):
             self.body.norm = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """From token ids or the stage before, to the stage after or logits."""
+        """Maps token ids, or what the stage before sent, to what the stage after takes, or to logits."""
         x = self.body(**{self.takes: x}, use_cache=False).last_hidden_state
         return x if self.head is None else self.head(x)
 
     def gradients(self) -> dict[str, Tensor]:
-        """By their names in the whole model."""
+        """The gradients by their names in the whole model."""
         return {self._whole_name(name): parameter.grad for name, parameter in self.named_parameters()}
 
     def _whole_name(self, name: str) -> str:
@@ -197,66 +194,68 @@ class Part(nn.Module):
         return f"{'model' if kind == 'body' else 'lm_head'}.{rest}"
 
 
-def measure_pipeline(work: Work, orders: Callable) -> RankGradients:
+def measure_pipeline_on_rank(task: TrainingTask, orders: Callable) -> RankGradients:
     """To be launched: the gradients of an update by one of the schedules."""
-    part, pipeline = stage_here(work)
+    part, pipeline = stage_here(task)
     with counted() as sent:
-        pipeline.run(orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()], work.batches(), work.batches())
+        pipeline.run(orders(dist.get_world_size(), task.micro_batches)[dist.get_rank()], task.batches(), task.batches())
     return RankGradients(part.gradients(), models.parameter_count(part), sent)
 
 
-def stage_here(work: Work) -> tuple[Part, Pipeline]:
+def stage_here(task: TrainingTask) -> tuple[Part, Pipeline]:
     """This rank's blocks, and the pipeline around them."""
-    part = Part(work.model(), dist.get_rank(), dist.get_world_size())
-    return part, Pipeline(part, work.boundary, work.dtype, next_token_loss)
+    part = Part(task.model(), dist.get_rank(), dist.get_world_size())
+    return part, Pipeline(part, task.boundary, task.dtype, next_token_loss)
 
 
-def measure_torch_pipeline(work: Work, kind: str) -> tuple[RankGradients, list[str]]:
+def measure_torch_pipeline_on_rank(task: TrainingTask, kind: str) -> tuple[RankGradients, list[str]]:
     """To be launched: the gradients by a schedule of `torch.distributed.pipelining`, and this rank's order in its letters.
 
     The first step finds out shapes, and is not counted.
     """
     from torch.distributed.pipelining import PipelineStage, schedules
 
-    part = Part(work.model(), dist.get_rank(), dist.get_world_size())
+    part = Part(task.model(), dist.get_rank(), dist.get_world_size())
     stage = PipelineStage(part, dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
-    cut_in_two = kind == "ScheduleInterleavedZeroBubble"  # which may have several stages on a rank
-    make, ids = getattr(schedules, kind), torch.cat(work.batches())
-    schedule = make([stage] if cut_in_two else stage, n_microbatches=work.micro_batches, loss_fn=next_token_loss)
-    given = [ids] if stage.is_first else []
-    schedule.step(*given, target=ids)
+    cut_in_two = kind == "ScheduleInterleavedZeroBubble"  # this class takes a list of stages
+    make, ids = getattr(schedules, kind), torch.cat(task.batches())
+    schedule = make([stage] if cut_in_two else stage, n_microbatches=task.micro_batches, loss_fn=next_token_loss)
+    inputs = [ids] if stage.is_first else []
+    schedule.step(*inputs, target=ids)
     part.zero_grad()
     with counted() as sent:
-        schedule.step(*given, target=ids)
+        schedule.step(*inputs, target=ids)
     order = [str(action) for action in schedule.pipeline_order[dist.get_rank()] if action]
     return RankGradients(part.gradients(), models.parameter_count(part), sent), order
 
 
 @dataclass
 class StageBytes:
-    """Bytes on a rank: `one` of a micro-batch that waits for its backward pass; the `peak` of an update above what it keeps."""
+    """Bytes on a rank."""
 
-    one: int
-    peak: int
+    waiting: int  # of a micro-batch that waits for its backward pass
+    peak: int  # of an update, above what the rank keeps
 
 
-def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times: int = 3) -> dict[str, StageBytes]:
-    """To be launched: by name what a stage holds in an update by a schedule, of so many micro-batches.
+def bytes_on_rank(
+    task: TrainingTask, updates: Mapping[str, tuple[Callable, int]], times: int = 3
+) -> dict[str, StageBytes]:
+    """To be launched: what a stage holds in an update by each schedule, of so many micro-batches.
 
     Gradients are there from an update before. Each is recorded so many `times`, and the lowest peak counts, as in chapter 10:
     gloo may hold a message a moment longer.
     """
-    part, pipeline = stage_here(work)
-    ids = work.batches()[:1] * max(count for _, count in updates.values())
-    x = ids[0] if part.takes == "input_ids" else torch.zeros(work.boundary, dtype=work.dtype, requires_grad=True)
-    one = saved_bytes(lambda: part(x) if part.head is None else next_token_loss(part(x), ids[0]), part)
+    part, pipeline = stage_here(task)
+    ids = task.batches()[:1] * max(count for _, count in updates.values())
+    x = ids[0] if part.takes == "input_ids" else torch.zeros(task.boundary, dtype=task.dtype, requires_grad=True)
+    waiting = saved_bytes(lambda: part(x) if part.head is None else next_token_loss(part(x), ids[0]), part)
     if part.head is None:
-        one += work.boundary_bytes  # the output, which backward will start from
+        waiting += task.boundary_bytes  # the output, which backward will start from
     held = {}
     for name, (orders, count) in updates.items():
         run = partial(pipeline.run, orders(dist.get_world_size(), count)[dist.get_rank()], ids, ids)
         run()
-        held[name] = StageBytes(one, min(account_of(run).above_start for _ in range(times)))
+        held[name] = StageBytes(waiting, min(account_of(run).above_start for _ in range(times)))
     return held
 
 
@@ -273,7 +272,6 @@ class Sleeping(nn.Module):
         self.slot, self.weight = slot, nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x, after `slot` seconds."""
         return _Sleep.apply(x * self.weight, self.slot)
 
 
@@ -298,19 +296,19 @@ class UpdateSeconds:
     computing: float
 
 
-def time_schedules(
-    work: Work, schedules: Mapping[str, Callable], times: int, slot: float | None = None
+def time_schedules_on_rank(
+    task: TrainingTask, schedules: Mapping[str, Callable], times: int, slot: float | None = None
 ) -> dict[str, UpdateSeconds]:
     """To be launched: an update by each schedule, the quickest of `times`; schedules take turns. With a `slot` of so many seconds
     the stages sleep instead of computing."""
     if slot is None:
-        ids, (_, pipeline) = work.batches(), stage_here(work)
+        ids, (_, pipeline) = task.batches(), stage_here(task)
     else:
-        ids = [torch.zeros(work.boundary, dtype=work.dtype)] * work.micro_batches
-        pipeline = Pipeline(Sleeping(slot), work.boundary, work.dtype, lambda y, _: y.sum())
+        ids = [torch.zeros(task.boundary, dtype=task.dtype)] * task.micro_batches
+        pipeline = Pipeline(Sleeping(slot), task.boundary, task.dtype, lambda y, _: y.sum())
     by_schedule: dict[str, list[UpdateSeconds]] = {name: [] for name in schedules}
     for _, (name, orders) in product(range(times), schedules.items()):
-        order = orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()]
+        order = orders(dist.get_world_size(), task.micro_batches)[dist.get_rank()]
         dist.barrier()
         begin, computed = time.perf_counter(), time.process_time()
         pipeline.run(order, ids, ids)
@@ -344,20 +342,21 @@ AXES = {
     "context": ("nothing", "tokens", "keys and values,\nevery block"),
     "expert": ("experts", "examples", "tokens to their expert\nand back, every MLP"),
 }
-"""Of each axis: how it cuts the model, how the batch, what travels."""
-_RANKS = ("first", "gradients", "third", "fourth")
+"""How each axis cuts the model, how the batch, and what travels."""
+_RANK_COLORS = ("first", "gradients", "third", "fourth")
+_PALE_RANK_COLORS = ("activations", "gradients")  # for cells with numbers in them
 
 
 def axes_figure() -> tuple[Figure, str]:
     """The idea: an axis cuts the model, the batch or both; a color is a rank, gray is on all four."""
     figure, grid = panels(2, 3, height=5.4)
-    gray, small = writing("not attributed"), {"ha": "center", "fontsize": 8}
+    gray, small = text_color("not attributed"), {"ha": "center", "fontsize": 8}
     for axes, (name, (model, batch, travels)) in zip(grid.flat, AXES.items(), strict=True):
         for (row, column), (left, cut) in product(product(range(4), range(4)), ((0, model), (5.2, batch))):
             rank = {"nothing": None, "pieces": (row + column) % 4, "columns": column, "blocks": row, "experts": column}
             rank |= {"examples": row, "tokens": column}
             shared = rank[cut] is None or (cut == "experts" and row % 2 == 0)
-            cell(axes, left + column, row, "grid" if shared else _RANKS[rank[cut]])
+            cell(axes, left + column, row, "grid" if shared else _RANK_COLORS[rank[cut]])
         for left, what, across, down in ((0, "model", "width →", "blocks →"), (5.2, "batch", "tokens →", "examples →")):
             axes.text(left + 2, -0.5, what, ha="center", fontsize=9)
             axes.text(left + 2, 4.7, across, color=gray, **small)
@@ -365,7 +364,7 @@ def axes_figure() -> tuple[Figure, str]:
         axes.text(4.6, 5.4, f"sent: {travels}", ha="center", va="top", fontsize=9)
         drawing(axes, (-0.7, 9.3), (6.9, -1.0))
         axes.set_title(name, loc="center")
-    legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_RANKS)), ("all ranks", "grid"))
+    legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_RANK_COLORS)), ("all ranks", "grid"))
     by_axis = "; ".join(
         f"{name}: the model is cut by {model}, the batch by {batch}, sent are {' '.join(travels.split())}"
         for name, (model, batch, travels) in AXES.items()
@@ -381,9 +380,6 @@ PASSES = {
 }
 
 
-_RANK_COLORS = ("activations", "gradients")
-
-
 def width_figure() -> tuple[Figure, str]:
     """An MLP with one number in, two inside and one out, cut over two ranks; below, its matrices as PyTorch stores them."""
     figure, grid = subplots(2, 2, figsize=(5.6, 3.6), layout="constrained")
@@ -392,13 +388,13 @@ def width_figure() -> tuple[Figure, str]:
     matrices = [matrix for pair in rows.values() for matrix in pair]
     for axes, cut, matrix in zip(grid.flat, cuts, matrices, strict=True):
         for (i, numbers), j in product(enumerate(matrix), range(len(matrix[0]))):
-            cell(axes, j, i, _RANK_COLORS[max(i, j)], str(numbers[j]).replace("-", "−"))
+            cell(axes, j, i, _PALE_RANK_COLORS[max(i, j)], str(numbers[j]).replace("-", "−"))
         drawing(axes, (-0.6, 2.6), (2.1, -0.1))
         axes.set_aspect("equal")
         axes.set_title(cut, loc="center")
     for axes, way in zip(grid[:, 0], rows, strict=True):
         axes.text(-0.9, 0.9, way, rotation=90, ha="center", va="center", fontsize=9)
-    legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_RANK_COLORS)))
+    legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_PALE_RANK_COLORS)))
     text = f"Two matrices of two numbers, one for rank 0 and one for rank 1. {'; '.join(cuts)}."
     return together(figure, "Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", text)
 
@@ -455,7 +451,7 @@ class Drawn(Schedule):
 
 
 def count_micro_batches(count: int) -> str:
-    """As text: `1 micro-batch`, `8 micro-batches`."""
+    """A count in words: `1 micro-batch`, `8 micro-batches`."""
     return f"{count} micro-batch{'' if count == 1 else 'es'}"
 
 

@@ -83,7 +83,7 @@ def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
         title = f"Over the budget {' and the one '.join(over)}" if over else "Both budgets (dashed) are kept"
     _, first = bars(at_peak, "", "bytes at the peak", notes=fits, limit=budget, axes=left)
     colors, limit = dict.fromkeys(_STRENGTH, "ink"), ("budget", scenario.seconds)
-    look = {"unit": "seconds", "colors": colors, "notes": quick, "limit": limit, "legend": False}
+    look = {"unit": "seconds", "colors": colors, "notes": quick, "limit": limit, "show_legend": False}
     _, second = bars(seconds, "", "forward, backward, update (dark to light)", **look, axes=right)
     for bar, part in zip(right.patches, [part for w in by_name.values() for part in w.parts], strict=True):
         bar.set_alpha(_STRENGTH.get(part, 0.1))

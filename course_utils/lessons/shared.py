@@ -1,8 +1,12 @@
 """What the experiments of several chapters share."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
+import pandas as pd
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -14,11 +18,11 @@ from course_utils.training import History, train
 
 @dataclass(frozen=True)
 class Contender:
-    """`make(model, lr)` gives the optimizer. With `cosine` the rate warms up over a tenth of the steps and then falls to 0."""
+    """An optimizer to compare, made by `make(model, lr)`."""
 
     make: Callable[[nn.Module, float], torch.optim.Optimizer]
     lr: float
-    cosine: bool = True
+    cosine: bool = True  # the rate warms up over a tenth of the steps and then falls to 0
 
     def at(self, lr: float) -> "Contender":
         """The same at another learning rate."""
@@ -35,9 +39,9 @@ class Contender:
         return train(model, optimizer, batches, schedule=schedule, seed=seed, progress=False)
 
 
-def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+def largest_difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
     """The largest absolute difference of an element, over all parameters by name."""
-    return max((one[name] - other[name]).abs().max().item() for name in one)
+    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -48,6 +52,12 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 def inner_optimizer(optimizer: object) -> torch.optim.Optimizer:
     """The optimizer that has the state: the one inside, where a wrapper shards it."""
     return getattr(optimizer, "optim", getattr(optimizer, "optimizer", optimizer))
+
+
+@cache
+def read_runs(path: Path) -> pd.DataFrame:
+    """A table of stored runs, a row each, from the JSON that a benchmark wrote."""
+    return pd.DataFrame(json.loads(path.read_text(encoding="utf-8")))
 
 
 def account_of(work: Callable[[], object], device: str | torch.device = "cpu") -> Account:

@@ -1,4 +1,4 @@
-"""The update of DistilBERT-base alone, without forward and backward pass, to be predicted and timed."""
+"""The update of a model alone, by default of DistilBERT-base, without forward and backward pass, to be predicted and timed."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,9 +9,11 @@ from course_utils.hardware.calibration import seconds_of
 from course_utils.settings import settings
 
 
-def model_with_gradients(make_optimizer: Callable) -> tuple[torch.nn.Module, torch.optim.Optimizer, list[torch.Tensor]]:
-    """DistilBERT-base, an optimizer of it, and a gradient for each parameter: what `update` takes."""
-    model = models.distilbert_base().to(settings().device)
+def model_with_gradients(
+    make_optimizer: Callable, make_model: Callable[[], torch.nn.Module] | None = None
+) -> tuple[torch.nn.Module, torch.optim.Optimizer, list[torch.Tensor]]:
+    """A model, an optimizer of it, and a gradient for each parameter: what `update` takes."""
+    model = (make_model or models.distilbert_base)().to(settings().device)
     return model, make_optimizer(model.parameters()), [torch.full_like(p, 1e-3) for p in model.parameters()]
 
 
@@ -22,8 +24,8 @@ def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradients: 
     optimizer.step()
 
 
-def seconds_of_update(make_optimizer: Callable) -> float:
+def seconds_of_update(make_optimizer: Callable, make_model: Callable[[], torch.nn.Module] | None = None) -> float:
     """Seconds of one `update` by this optimizer, on a model for which it has made its state."""
-    parts = model_with_gradients(make_optimizer)
+    parts = model_with_gradients(make_optimizer, make_model)
     update(*parts)
     return seconds_of(lambda: update(*parts))

@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ipywidgets import Widget
 
-_LETTER, _ROOM = 0.56, 1.2  # in em: a letter of a description, and what stands beside it
+_CHARACTER_WIDTH = 0.56  # in em, of a description
+_ROOM = 1.2  # in em, for what stands beside a description
 _WIDEST, _BUTTON = "36em", 7
 
 # ipywidgets connects no label with a slider or a row of buttons, and calls a slider's value by its place on the way.
 # Its handles are as good as white on white. And JupyterLab takes the arrow keys from a list of options, and letters from
 # all controls, for its shortcuts, unless the element itself says that it may not.
 # It knows no text for a picture either, and the look of its dark theme leaves pictures as they are.
-_PAGE = (Path(__file__).parent / "naming.html").read_text(encoding="utf-8")
+_PAGE = (Path(__file__).parent / "accessibility.html").read_text(encoding="utf-8")
 
 _DRAWING = "course-drawing"
 LIVE = {"course": "live"}
 """Metadata of an output that means nothing in a stored notebook."""
 
 
-def naming(alt: str = "") -> dict:
-    """What a page needs to name controls and figures, and to draw figures in the dark; it shows nothing.
+def page_support(alt: str = "") -> dict:
+    """An output that names controls and figures for screen readers and draws figures in the dark; it shows nothing itself.
 
     With `alt` it is about the figure that is the output before it.
     """
@@ -38,14 +39,17 @@ def dress(controls: Mapping) -> None:
     described = [leaf for leaf in every if hasattr(leaf.style, "description_width")]
     longest = max((len(leaf.description) for leaf in described if not hasattr(leaf, "indent")), default=0)
     for leaf in described:
-        leaf.style.description_width = f"{_LETTER * longest + _ROOM:.1f}em"
+        leaf.style.description_width = f"{_CHARACTER_WIDTH * longest + _ROOM:.1f}em"
     for leaf in every:
         if not getattr(leaf, "tooltip", True):  # else the page says "null"; ipywidgets 7 has no such thing
             leaf.tooltip = leaf.description
         if hasattr(leaf.style, "button_width"):
-            written = (one[0] if isinstance(one, tuple) else one for one in leaf.options)
-            widest = max(len(str(one)) for one in written)
-            leaf.style.button_width, leaf.layout.display = f"{max(_BUTTON, _LETTER * widest + 2):.1f}em", "flex"
+            written = (option[0] if isinstance(option, tuple) else option for option in leaf.options)
+            widest = max(len(str(label)) for label in written)
+            leaf.style.button_width, leaf.layout.display = (
+                f"{max(_BUTTON, _CHARACTER_WIDTH * widest + 2):.1f}em",
+                "flex",
+            )
         elif hasattr(leaf, "value"):
             leaf.layout.width, leaf.layout.max_width = "98%", _WIDEST
         if hasattr(leaf, "continuous_update"):

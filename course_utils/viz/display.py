@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
-from course_utils.viz.controls import LIVE, drawn_anew, dress, in_words, naming
+from course_utils.viz.controls import LIVE, drawn_anew, dress, in_words, page_support
 from course_utils.viz.style import STYLE
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def show(figure: Figure, alt: str) -> None:
     """
     bundle, metadata = picture(figure, alt)
     display(bundle, metadata=metadata, raw=True)
-    display(naming(alt), metadata=LIVE, raw=True)
+    display(page_support(alt), metadata=LIVE, raw=True)
 
 
 def picture(figure: Figure, alt: str) -> tuple[dict, dict]:
@@ -65,7 +65,7 @@ def picture(figure: Figure, alt: str) -> tuple[dict, dict]:
 
 
 def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | None = None, /, **controls) -> None:
-    """An interactive figure: `draw(**values)` gives a figure and its text, `controls` are ipywidgets by argument name.
+    """An interactive figure: `draw(**values)` returns a figure and its text, `controls` are ipywidgets by argument name.
 
     `also(**values)`, where given, is anything that a notebook can show, such as a table; it stands below the picture.
     The picture of the starting values is an ordinary output, so it stays where widgets do not run.
@@ -79,7 +79,7 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
         figure, alt = draw(**values)
         bundle, metadata = picture(figure, alt)
         yield bundle, {"metadata": metadata, "raw": True}
-        yield naming(alt), {"metadata": LIVE, "raw": True}
+        yield page_support(alt), {"metadata": LIVE, "raw": True}
         if also:
             yield also(**values), {}
 
@@ -104,27 +104,27 @@ def show_controls(controls: dict, still: str) -> "VBox":
     view = {"version_major": 2, "version_minor": 0, "model_id": box.model_id}
     # Plain text would be broken within words, as output of code is.
     display({_VIEW: view, "text/html": f"<p>{html.escape(still)}</p>", "text/plain": still}, raw=True)
-    display(naming(), metadata=LIVE, raw=True)
+    display(page_support(), metadata=LIVE, raw=True)
     return box
 
 
-def source(thing: Callable | type | ModuleType) -> Markdown:
+def source(code: Callable | type | ModuleType) -> Markdown:
     """The package's own source of a function, method, class or whole file, to be read in the notebook.
 
     >>> from course_utils.optim import SGD
     >>> source(SGD.update).data.splitlines()[-2].strip()
     'parameter.add_(gradient, alpha=-group["lr"])'
     """
-    name = thing.__name__ if inspect.ismodule(thing) else f"{thing.__module__}.{thing.__qualname__}"
-    lines = textwrap.dedent(inspect.getsource(thing)).rstrip()
+    name = code.__name__ if inspect.ismodule(code) else f"{code.__module__}.{code.__qualname__}"
+    lines = textwrap.dedent(inspect.getsource(code)).rstrip()
     return Markdown(f"`{name}`\n\n```python\n{lines}\n```")
 
 
 def difference(before: Callable, after: Callable) -> Markdown:
     """What turns the source of one function into another's, lines with − and +; for short ones, since all lines are shown."""
-    old, new = (textwrap.dedent(inspect.getsource(each)).rstrip().splitlines() for each in (before, after))
+    old, new = (textwrap.dedent(inspect.getsource(function)).rstrip().splitlines() for function in (before, after))
     lines = [line.rstrip() for line in ndiff(old, new) if not line.startswith("?")]
-    names = " → ".join(f"`{each.__module__}.{each.__qualname__}`" for each in (before, after))
+    names = " → ".join(f"`{function.__module__}.{function.__qualname__}`" for function in (before, after))
     return Markdown(names + "\n\n```diff\n" + "\n".join(lines) + "\n```")
 
 

@@ -19,7 +19,7 @@ from course_utils.memory.planning.effects import FELT, LESS, Effect, contradicti
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import KINDS
 from course_utils.viz.parts import arrow, box, subplots
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.style import COLORS, text_color
 
 CHAPTERS = {
     "keep only the loss": "00",
@@ -135,7 +135,7 @@ class _Page:
         return self.figure
 
     def write(self, x: float, y: float, text: str, size: float = 7.5, color: str = "ink", **look) -> None:
-        self.axes.text(x, y, text, fontsize=size, color=writing(color), **{"va": "center"} | look)
+        self.axes.text(x, y, text, fontsize=size, color=text_color(color), **{"va": "center"} | look)
 
     def path(self) -> None:
         """The way from what is the matter to a column."""
@@ -150,7 +150,7 @@ class _Page:
         for y, what, then, color in ways:
             case = box(self.axes, 2.42, y, what, color, fontsize=8)
             arrow(self.axes, ask, case)
-            arrow(self.axes, case, box(self.axes, 5.45, y, then, color, letters="ink", fontsize=8))
+            arrow(self.axes, case, box(self.axes, 5.45, y, then, color, ink="ink", fontsize=8))
         self.y = 1.4
 
     def header(self, kinds: Sequence[str], by_name: dict[str, Effect]) -> None:

@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.training import History
-from course_utils.units import format_counted
-from course_utils.viz.plots import lines
+from course_utils.viz.plots import lines, seeds_of
 from course_utils.viz.style import COLORS, LINES, SERIES
 
 Runs = Mapping[str, Sequence[History]]
@@ -36,30 +35,20 @@ def losses_over_seeds(
     compared = {name: _smooth(histories, window) for name, histories in runs.items()}
     if reference:
         compared = {name: own - compared[reference] for name, own in compared.items() if name != reference}
-    what = f"training loss minus {reference}'s" if reference else "training loss"
     data = {name: dict(zip(own.index, own.to_numpy(), strict=True)) for name, own in compared.items()}
     looks = {name: (SERIES[row], LINES[row % len(LINES)]) for row, name in enumerate(runs)}
     if level:
         looks[level[0]] = "ink", ":"
-    y = what.removeprefix("training ") if reference else what  # longer names do not fit beside the axis
+    y = f"loss minus {reference}'s" if reference else "training loss"  # longer names do not fit beside the axis
     y += f", mean of {window} steps" if window > 1 else ""
-    figure, _ = lines(data, title or "", y=y, looks=looks, levels=dict([level]) if level else None)
+    levels, number = dict([level]) if level else None, "+.3f" if reference else ".2f"
+    figure, alt = lines(data, title or "", y=y, looks=looks, levels=levels, number=number)
     (axes,) = figure.axes
     if reference:
         axes.axhline(0, color=COLORS["ink"], linewidth=0.8)
     else:
         axes.set(ylim=(0, None))
-    ends = []
-    for name, own in compared.items():
-        end = own.iloc[-1]
-        if reference:
-            ends.append(f"{name} ends {end.mean():+.3f} from it ({end.min():+.3f} to {end.max():+.3f})")
-        else:
-            ends.append(f"{name} ends at {end.mean():.2f} ({end.min():.2f} to {end.max():.2f})")
-    if level:
-        ends.append(f"{level[0]} is at {level[1]:.2f}")
-    seeds = format_counted(max(map(len, runs.values())), "seed")
-    return figure, f"{what[0].upper() + what[1:]}, mean and range over {seeds}: {'; '.join(ends)}."
+    return figure, f"{seeds_of(max(map(len, runs.values())))} {alt}"
 
 
 def _smooth(histories: Sequence[History], window: int) -> pd.DataFrame:

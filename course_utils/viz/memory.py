@@ -9,17 +9,15 @@ from matplotlib.figure import Figure
 
 from course_utils.memory.trace.log import KINDS, Usage
 from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit, patches, subplots
-from course_utils.viz.plots import add_letter, bars
+from course_utils.viz.parts import VISIBLE, byte_unit, patches, subplots
+from course_utils.viz.plots import add_letter, bars, note
 from course_utils.viz.style import COLORS
-
-_VISIBLE = 0.002  # the least share of a figure's height or width that a reader sees
 
 
 def instants_figure(
     by_instant: Mapping[str, Mapping[str, int]], title: str = "", card: int | None = None, mark: bool = True
 ) -> tuple[Figure, str]:
-    """Stacked bars, one per instant: bytes by kind, as `memory.instants` gives them; the fullest instant is marked.
+    """Stacked bars, one per instant: bytes by kind, as `memory.instants` returns them; the fullest instant is marked.
 
     `card` are the bytes that a card has, drawn as a line. Without `mark` no bar is: each may be the peak of a run of its own.
     """
@@ -47,17 +45,17 @@ def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
     place = int(tops[:, -1].argmax())
     at, is_late = (place + 0.5, tops[place, -1]), place > end / 2
     axes.plot(*at, "v", color=COLORS["ink"], markersize=6, clip_on=False)
-    look = {"textcoords": "offset points", "ha": "right" if is_late else "left", "weight": "bold"}
-    axes.annotate(f"peak: {format_bytes(usage.peak)}", at, (-7 if is_late else 7, 3), color=COLORS["ink"], **look)
+    look = {"color": COLORS["ink"], "weight": "bold", "fontsize": 10}
+    note(axes, f"peak: {format_bytes(usage.peak)}", at, (-7 if is_late else 7, 6), **look)
     passing = timeline["optimizer temporaries"].to_numpy() / size
-    if usage.peak_phase != "update" and passing.max() > 10 * _VISIBLE * usage.peak / size:
+    if usage.peak_phase != "update" and passing.max() > 10 * VISIBLE * usage.peak / size:
         most = int(passing.argmax())  # a band too thin to be found without a word
-        look = {"textcoords": "offset points", "arrowprops": {"arrowstyle": "-|>"}}
-        axes.annotate("update's temporaries", (most + 0.5, tops[most, -1]), (14, 18), **look)
+        look = {"arrowprops": {"arrowstyle": "-|>"}, "va": "bottom", "fontsize": 10}
+        note(axes, "update's temporaries", (most + 0.5, tops[most, -1]), (14, 18), **look)
     axes.set(xlabel="events of the step: memory allocated or freed", ylabel=f"memory in use, {unit}", title=title)
     axes.set(xlim=(0, end), ylim=(0, 1.16 * usage.peak / size))
     axes.grid(axis="x", visible=False)
-    used = [kind for kind in KINDS if timeline[kind].max() >= _VISIBLE * usage.peak]
+    used = [kind for kind in KINDS if timeline[kind].max() >= VISIBLE * usage.peak]
     figure.legend(*patches(*((add_letter(kind), kind) for kind in reversed(used))), loc="outside right center")
     split = ", ".join(f"{kind} {format_bytes(count)}" for kind, count in usage.split.items())
     peaks = ", ".join(f"{phase} {format_bytes(count)}" for phase, count in usage.by_phase.items())

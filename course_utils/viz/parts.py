@@ -6,13 +6,16 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from course_utils.units import BYTE_UNITS, SECOND_UNITS
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.style import COLORS, text_color
+
+VISIBLE = 0.002
+"""The least share of a figure's width or height that a reader sees."""
 
 
 def subplots(
     rows: int = 1, columns: int = 1, *, figsize: tuple[float, float] | None = None, layout: str | None = None, **shape
 ) -> tuple[Figure, object]:
-    """As `pyplot.subplots`, for a figure that pyplot does not know.
+    """A figure and its axes as `pyplot.subplots` makes them, which pyplot does not know.
 
     A notebook shows and closes what pyplot has open after each event of a control, and JupyterLab may deliver two events
     in two threads: a figure of pyplot's could be shown half drawn.
@@ -54,11 +57,11 @@ def drawing(
 
 
 def box(
-    axes: Axes, x: float, y: float, text: str, color: str = "ink", letters: str | None = None, fontsize: float = 9.5
+    axes: Axes, x: float, y: float, text: str, color: str = "ink", ink: str | None = None, fontsize: float = 9.5
 ) -> Text:
-    """Text in a frame for a flow chart; `letters` is the color of the text where it is not the frame's."""
+    """Text in a frame for a flow chart; `ink` is the color of the text where it is not the frame's."""
     frame = {"boxstyle": "round,pad=0.4", "facecolor": COLORS["paper"], "edgecolor": COLORS[color], "linewidth": 1.6}
-    look = {"bbox": frame, "color": writing(letters or color), "fontsize": fontsize}
+    look = {"bbox": frame, "color": text_color(ink or color), "fontsize": fontsize}
     return axes.text(x, y, text, ha="center", va="center", **look)
 
 

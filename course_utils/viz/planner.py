@@ -200,11 +200,11 @@ def _answer(model: PlannerModel, card: str, recipe: dict) -> Estimate:
 
 
 def _formula(term: Term) -> str:
-    """Of bytes without a formula the size of each block, where the bare number is too long to be read."""
-    each = term.bytes // term.times
-    if term.letters or abs(each) < _AS_A_NUMBER:
+    """A term's formula, or the size of each block where its bytes have none and the number is too long to be read."""
+    block_bytes = term.bytes // term.times
+    if term.letters or abs(block_bytes) < _AS_A_NUMBER:
         return f"`{term.formula}`"
-    return f"{term.times} × {format_bytes(each)}" if term.times > 1 else ""
+    return f"{term.times} × {format_bytes(block_bytes)}" if term.times > 1 else ""
 
 
 def _name_of(model: PlannerModel) -> str:

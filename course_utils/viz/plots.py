@@ -1,6 +1,6 @@
 """The plots of every chapter: they take data, a unit and a conclusion, and write axes, labels and the alternative text.
 
-Each returns its figure and the text. With `axes` it draws into a panel of `panels`; `together` gives such a figure its title.
+Each returns its figure and the text. With `axes` it draws into a panel of `panels`; `together` writes such a figure's title.
 """
 
 import textwrap
@@ -15,17 +15,17 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
 from course_utils.units import format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
+from course_utils.viz.parts import VISIBLE, byte_unit, patches, second_unit, subplots
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 Line = Mapping[float, float | Sequence[float]] | Iterable[tuple[float, float]]
 """Places and their values; a sequence of values is one from each seed, drawn as mean and range."""
 
 _LETTERS = {"parameters": "P", "optimizer state": "O", "gradients": "G", "activations": "A"}
 _GROUNDS = ("ink", "paper", "grid")  # colors that are never a line's because of its name
-_VISIBLE = 0.002  # the least share of a figure's width that a reader sees
 _FEW = 12  # points of a line that have marks, ticks and a place in the text each
-_LETTERS_IN_NAME, _LINE_HEIGHT = 22, 12.0  # of a name beside its line; height in points of the page
+_NAME_LENGTH = 22  # characters in a line of a name beside its curve
+_LINE_HEIGHT = 12.0  # of such a line, in points of the page
 _PAPER = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}  # behind a number
 _ROOM = 1.32  # beyond the longest bar, for what is written at its end
 
@@ -64,9 +64,9 @@ def lines(
     number: str = ".3g",
     axes: Axes | None = None,
 ) -> tuple[Figure, str]:
-    """Values against places: a line by name, marks where its points are few, a band or strokes over seeds.
+    """Values against places: a line for each name, marks where its points are few, a band or strokes over seeds.
 
-    `unit` is "bytes", "seconds", "%" (of shares) or none; `log` names the logarithmic axes; `looks` gives color and
+    `unit` is "bytes", "seconds", "%" (of shares) or none; `log` names the logarithmic axes; `looks` has color and
     style ("o" is points alone); `levels` are drawn across. Names stand at the lines' ends, in a "legend", or nowhere
     ("none"). Values that are not finite are left out of the picture and named in the text.
     """
@@ -74,38 +74,33 @@ def lines(
     points = {name: _points(line) for name, line in data.items()}
     every = [value for line in points.values() for _, values in line for value in values] + list(levels.values())
     finite = [value for value in every if isfinite(value)]
-    size, name_of_unit = _scale(unit, max(finite))
-    axes = axes if axes is not None else panels()[1]
-    axes.set(title=title, xlabel=x, ylabel=f"{y}, {name_of_unit}" if name_of_unit else y)
+    scale = _Unit.of(unit, max(finite))
+    axes = _begin(axes, title, xlabel=x, ylabel=scale.label(y))
     for axis in log:
         axes.set(**{f"{axis}scale": "log"})
     named, sentences = [], []
     for row, (name, line) in enumerate(points.items()):
         color, style = looks.get(name) or (_color(name, row), _style(row, line))
-        drawn = [(place, np.array(values) / size) for place, values in line if all(map(isfinite, values))]
+        drawn = [(place, np.array(values) / scale.size) for place, values in line if all(map(isfinite, values))]
         if drawn:
             places, means = _draw_line(axes, drawn, color, style, name)
             named.append((name, color, places[-1], means[-1]))
-        sentences.append(f"{name}: {_say_line(line, unit, number)}")
+        sentences.append(f"{name}: {_say_line(line, scale, number)}")
     for name, value in levels.items():
         color, style = looks.get(name, ("warning", "--"))
-        axes.axhline(value / size, color=COLORS[color], linestyle=style, linewidth=1.4, label=name)
-        named.append((name, color, None, value / size))
-        sentences.append(f"{name} is at {_say(value, unit, number)}")
-    top = max(axes.get_ylim()[1], 1.08 * max(finite) / size)
-    if "y" not in log and min(finite) >= 0 and (unit or min(finite) <= max(finite) / 2):
-        axes.set_ylim(0, top)
-    elif not axes.get_autoscaley_on():  # an earlier panel has limited the axis that they share
-        axes.set_ylim(top=top)
+        axes.axhline(value / scale.size, color=COLORS[color], linestyle=style, linewidth=1.4, label=name)
+        named.append((name, color, None, value / scale.size))
+        sentences.append(f"{name} is at {scale.say(value, number)}")
+    _limit_heights(axes, min(finite) / scale.size, max(finite) / scale.size, "y" in log, bool(unit))
     if "y" in log:
-        _tick_by_powers(axes, finite, size)
+        _tick_by_powers(axes, finite, scale.size)
     if "x" in log:
         _tick(axes, {place for line in points.values() if len(line) <= _FEW for place, _ in line})
     if labels == "ends":
         _name_lines(axes, named)
     elif labels == "legend":
         legend(axes)
-    return axes.figure, f"{_end(title)} {_first_upper(y)} against {x}. {'; '.join(sentences)}.".strip()
+    return axes.figure, _text(title, f"{y} against {x}", sentences)
 
 
 def bars(
@@ -118,11 +113,11 @@ def bars(
     notes: Mapping[str, str] | None = None,
     marks: tuple[str, Mapping[str, float]] | None = None,
     limit: tuple[str, float] | None = None,
-    legend: bool = True,
+    show_legend: bool = True,
     number: str = ".3g",
     axes: Axes | None = None,
 ) -> tuple[Figure, str]:
-    """A bar by name, of parts by kind or whole, with its size at its end or what `notes` say instead.
+    """A bar for each name, of parts by kind or whole, with its size at its end or what `notes` say instead.
 
     `marks` are values of another origin and what they are; `limit` is a budget and its name.
     """
@@ -130,40 +125,34 @@ def bars(
     totals = {name: sum(parts.values()) for name, parts in rows.items()}
     what, marked = marks or ("", {})
     most = max(*totals.values(), *marked.values(), limit[1] if limit else 0, 0)
-    size, name_of_unit = _scale(unit, most)
-    axes = axes if axes is not None else panels(height=1.2 + 0.44 * len(rows))[1]
+    scale = _Unit.of(unit, most)
+    size = scale.size
+    axes = _begin(axes, title, height=1.2 + 0.44 * len(rows), xlabel=scale.label(x), xlim=(0, _ROOM * most / size))
     if limit:
         axes.axvline(limit[1] / size, color=COLORS["warning"], linestyle="--", zorder=0)
-        look = {"textcoords": "offset points", "fontsize": 9, "va": "bottom", "color": writing("warning")}
-        axes.annotate(f" {limit[0]}", (limit[1] / size, len(rows) - 0.45), (0, 0), **look)
+        look = {"ha": "left", "va": "bottom", "color": text_color("warning")}
+        note(axes, f" {limit[0]}", (limit[1] / size, len(rows) - 0.45), (0, 0), **look)
     for row, (name, parts) in enumerate(rows.items()):
-        stack(axes, row, parts, size, colors)
+        _stack(axes, row, parts, size, colors)
         end = max(totals[name], marked.get(name, 0)) / size
         if limit and end <= limit[1] / size < end + 0.1 * most / size:
             end = limit[1] / size  # a number across the line would hide it
-        text = (notes or {}).get(name) or _say(totals[name], unit, number)
-        axes.text(
-            end + (0.03 if name in marked else 0.012) * most / size, row, text, va="center", fontsize=9, bbox=_PAPER
-        )
+        text = (notes or {}).get(name) or scale.say(totals[name], number)
+        end += (0.03 if name in marked else 0.012) * most / size
+        axes.text(end, row, text, va="center", fontsize=9, bbox=_PAPER)
     if marked:
         places = [list(rows).index(name) for name in marked]
         look = {"color": COLORS["ink"], "markerfacecolor": COLORS["paper"], "label": what}
         axes.plot([value / size for value in marked.values()], places, "D", **look)
-    axes.set(title=title, xlabel=f"{x}, {name_of_unit}" if name_of_unit else x, xlim=(0, _ROOM * most / size))
     _lanes(axes, list(rows))
-    if legend:
-        legend_of_kinds(axes, rows, colors)
+    if show_legend:
+        _draw_legend_of_kinds(axes, rows, colors)
     sentences = []
     for name, parts in rows.items():
-        is_named = "" not in parts and (legend or len(parts) > 1)
-        whole = ", ".join(f"{kind} {_say(part, unit, number)}" for kind, part in parts.items() if is_named)
-        beside = f", {what} {_say(marked[name], unit, number)}" if name in marked else ""
-        total = _say(totals[name], unit, number)
-        sentences.append(
-            f"{name}: {total if not whole else whole if len(parts) == 1 else f'{total}, of it {whole}'}{beside}"
-        )
-    within = f" {limit[0]}: {_say(limit[1], unit, number)}." if limit else ""
-    return axes.figure, f"{_end(title)} {_first_upper(x)}. {'; '.join(sentences)}.{within}".strip()
+        beside = f", {what} {scale.say(marked[name], number)}" if name in marked else ""
+        sentences.append(f"{name}: {_say_parts(parts, scale, number, show_legend)}{beside}")
+    within = f" {limit[0]}: {scale.say(limit[1], number)}." if limit else ""
+    return axes.figure, _text(title, x, sentences) + within
 
 
 def dots(
@@ -177,7 +166,7 @@ def dots(
     number: str = ".2f",
     axes: Axes | None = None,
 ) -> tuple[Figure, str]:
-    """A row by name with a dot for each seed, or for each seed of each kind; of one kind the mean is a stroke.
+    """A row for each name with a dot for each seed, or for each seed of each kind; of one kind the mean is a stroke.
 
     Where there is one value of each, it stands at its dot. 0 is marked where it lies between the dots. What is not finite
     is counted at the right edge. `spread` is the part of a row over which its seeds are moved apart, so that equal ones show.
@@ -185,14 +174,14 @@ def dots(
     rows = {name: kinds if isinstance(kinds, Mapping) else {"": kinds} for name, kinds in data.items()}
     every = list(dict.fromkeys(kind for kinds in rows.values() for kind in kinds))
     finite = [v for kinds in rows.values() for values in kinds.values() for v in values if isfinite(v)]
-    size, name_of_unit = _scale(unit, max(finite, default=1.0))
-    axes = axes if axes is not None else panels(height=1.1 + 0.34 * len(rows))[1]
+    scale = _Unit.of(unit, max(finite, default=1.0))
+    axes = _begin(axes, title, height=1.1 + 0.34 * len(rows), xlabel=scale.label(x))
     if log:
         axes.set_xscale("log")
     alone = all(len(values) == 1 for kinds in rows.values() for values in kinds.values())
     for place, kind in enumerate(every):
         there = [
-            (value / size, row + spread * (seed / max(1, len(kinds[kind]) - 1) - 0.5) * (len(kinds[kind]) > 1))
+            (value / scale.size, row + spread * (seed / max(1, len(kinds[kind]) - 1) - 0.5) * (len(kinds[kind]) > 1))
             for row, kinds in enumerate(rows.values())
             for seed, value in enumerate(kinds.get(kind, ()))
             if isfinite(value)
@@ -201,30 +190,28 @@ def dots(
         look = {"color": COLORS[color], "markerfacecolor": "none" if place else COLORS[color], "label": kind}
         axes.plot(*zip(*there, strict=True), MARKS[place], markersize=5, alpha=0.85, **look)
         for value, row in there if alone else ():
-            look = {"ha": "center", "fontsize": 8.5, "bbox": _PAPER, "color": writing(color)}
-            text = _say(value * size, unit, number)
-            axes.annotate(text, (value, row), (0, -14 if place else 5), "data", "offset points", **look)
+            look = {"va": "baseline", "fontsize": 8.5, "bbox": _PAPER, "color": text_color(color)}
+            note(axes, scale.say(value * scale.size, number), (value, row), (0, -14 if place else 5), **look)
     sentences = []
     for row, (name, kinds) in enumerate(rows.items()):
         for values in kinds.values():
-            finite = [value / size for value in values if isfinite(value)]
+            finite = [value / scale.size for value in values if isfinite(value)]
             if len(every) == 1 and len(finite) > 1:
                 look = {"color": COLORS["second"], "linewidth": 2.5, "zorder": 1.5}  # below the dots
                 axes.plot([sum(finite) / len(finite)] * 2, [row - 0.35, row + 0.35], **look)
         diverged = max((sum(not isfinite(value) for value in values) for values in kinds.values()), default=0)
         if diverged:
             lost = f"{diverged} of {max(map(len, kinds.values()))} diverged"
-            axes.annotate(lost, (1, row), xycoords=axes.get_yaxis_transform(), ha="right", va="center", fontsize=9)
-        ends = (f"{kind} {_say_seeds(values, unit, number)}".strip() for kind, values in kinds.items())
+            note(axes, lost, (1, row), (0, 0), xycoords=axes.get_yaxis_transform(), ha="right")
+        ends = (f"{kind} {_say_seeds(values, scale, number)}".strip() for kind, values in kinds.items())
         sentences += [f"{name}: {', '.join(ends)}".replace("\n", ", ")] * any(kinds.values())
     left, right = axes.get_xlim()
     if left < 0 < right:
         axes.axvline(0, color=COLORS["ink"], linewidth=1, zorder=0)
-    axes.set(title=title, xlabel=f"{x}, {name_of_unit}" if name_of_unit else x)
     _lanes(axes, list(rows))
     if len(every) > 1:
         legend(axes)
-    return axes.figure, f"{_end(title)} {_first_upper(x)}. {'; '.join(sentences)}.".strip()
+    return axes.figure, _text(title, x, sentences)
 
 
 class Span(NamedTuple):
@@ -247,31 +234,31 @@ def timeline(
     looks: Mapping[str, tuple[str, str]] | None = None,
     axes: Axes | None = None,
 ) -> tuple[Figure, str]:
-    """What is under way in each lane, from left to right; `looks` gives a kind's color and hatching. No legend is drawn."""
+    """What is under way in each lane, from left to right; `looks` has a kind's color and hatching. No legend is drawn."""
     looks = looks or {}
-    size, name_of_unit = _scale(unit, max(span.end for span in spans))
-    axes = axes if axes is not None else panels(height=1.3 + 0.4 * len(lanes))[1]
+    begin, end = min(span.start for span in spans), max(span.end for span in spans)
+    scale = _Unit.of(unit, end)
+    axes = _begin(axes, title, height=1.3 + 0.4 * len(lanes), xlabel=scale.label(x))
     sums: dict[tuple[int, str], list[float]] = {}
     for span in spans:
         color, hatch = looks.get(span.kind, (span.kind, ""))
-        start, length = span.start / size, (span.end - span.start) / size
+        start, length = span.start / scale.size, (span.end - span.start) / scale.size
         look = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.6}
         axes.add_patch(Rectangle((start, span.lane - 0.37), length, 0.74, **look))
         if span.text:
             axes.text(start + length / 2, span.lane, span.text, ha="center", va="center", fontsize=8)
         sums.setdefault((span.lane, span.kind), []).append(span.end - span.start)
-    axes.set(title=title, xlabel=f"{x}, {name_of_unit}" if name_of_unit else x)
-    axes.set_xlim(min(span.start for span in spans) / size, max(span.end for span in spans) / size)
+    axes.set_xlim(begin / scale.size, end / scale.size)
     _lanes(axes, list(lanes))
     sentences = []
     for lane, name in enumerate(lanes):
         kinds = [
-            f"{kind} × {len(took)}" + (f" ({_say(sum(took), unit, '')})" if unit else "")
+            f"{kind} × {len(took)}" + (f" ({scale.say(sum(took))})" if unit else "")
             for (row, kind), took in sums.items()
             if row == lane
         ]
         sentences.append(f"{name}: {', '.join(kinds) or 'nothing'}")
-    return axes.figure, f"{_end(title)} {_first_upper(x)} from left to right. {'; '.join(sentences)}.".strip()
+    return axes.figure, _text(title, f"{x} from left to right", sentences)
 
 
 def layers(
@@ -287,23 +274,22 @@ def layers(
 ) -> tuple[Figure, str]:
     """Kinds on top of each other, each as high from one time to the next as it is at the first."""
     tops = np.cumsum([list(values) for values in heights.values()], axis=0)
-    size, name_of_unit = _scale(unit, tops[-1].max())
-    axes = axes if axes is not None else panels()[1]
+    scale = _Unit.of(unit, tops[-1].max())
+    axes = _begin(axes, title, xlabel=x, ylabel=scale.label(y))
     below = np.zeros(len(times))
-    for (kind, values), top in zip(heights.items(), tops / size, strict=True):
+    for (kind, values), top in zip(heights.items(), tops / scale.size, strict=True):
         color = (colors or {}).get(kind, kind)
         if max(values) > 0:
             axes.fill_between(times, below, top, step="post", color=COLORS[color], linewidth=0, label=kind)
         below = top
-    axes.set(title=title, xlabel=x, ylabel=f"{y}, {name_of_unit}" if name_of_unit else y)
-    axes.set(xlim=(times[0], times[-1]), ylim=(0, 1.15 * tops[-1].max() / size))
+    axes.set(xlim=(times[0], times[-1]), ylim=(0, 1.15 * tops[-1].max() / scale.size))
     peak = int(tops[-1].argmax())
-    parts = ", ".join(f"{kind} {_say(values[peak], unit, '.3g')}" for kind, values in heights.items() if values[peak])
-    most = f"at most {_say(tops[-1][peak], unit, '.3g')}, at {times[peak]:.3g}: {parts}"
-    return axes.figure, f"{_end(title)} {_first_upper(y)} against {x}: {most}.".strip()
+    parts = ", ".join(f"{kind} {scale.say(values[peak])}" for kind, values in heights.items() if values[peak])
+    most = f"at most {scale.say(tops[-1][peak])}, at {times[peak]:.3g}: {parts}"
+    return axes.figure, _text(title, f"{y} against {x}: {most}")
 
 
-def stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors: Mapping | None = None) -> None:
+def _stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors: Mapping | None = None) -> None:
     """A horizontal bar of kinds at `row`, in units of `size`."""
     left = 0.0
     for kind, count in parts.items():
@@ -312,9 +298,9 @@ def stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors:
         left += count / size
 
 
-def legend_of_kinds(axes: Axes, rows: Mapping[str, Mapping[str, float]], colors: Mapping | None = None) -> None:
+def _draw_legend_of_kinds(axes: Axes, rows: Mapping[str, Mapping[str, float]], colors: Mapping | None = None) -> None:
     """A legend above the figure of all kinds that can be seen, in the order of the bars, and of what is marked."""
-    enough = _VISIBLE * max(sum(parts.values()) for parts in rows.values())
+    enough = VISIBLE * max(sum(parts.values()) for parts in rows.values())
     kinds = dict.fromkeys(kind for parts in rows.values() for kind, size in parts.items() if kind and size >= enough)
     marks, names = axes.get_legend_handles_labels()
     entries = [(add_letter(kind), (colors or {}).get(kind, kind)) for kind in kinds]
@@ -339,6 +325,19 @@ def legend(axes: Axes, *entries: tuple[str, str]) -> None:
     axes.figure.legend(list(by_name.values()), list(by_name), loc="outside lower center", ncols=columns)
 
 
+def note(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float] = (6, 0), **look) -> None:
+    """A text beside a point of the data, on the side that `offset` (points of the page) leads to."""
+    side = "left" if offset[0] > 0 else "right" if offset[0] < 0 else "center"
+    look = {"textcoords": "offset points", "ha": side, "va": "center", "fontsize": 9} | look
+    axes.annotate(text, point, offset, **look)
+
+
+def tick(axes: Axes, places: Sequence[float]) -> None:
+    """Ticks of the x-axis at these places alone, written in full."""
+    axes.set_xticks(places, [f"{place:,.10g}" for place in places])
+    axes.minorticks_off()
+
+
 def _points(line: Line) -> list[tuple[float, tuple[float, ...]]]:
     """Places with a value of each seed."""
     pairs = line.items() if hasattr(line, "items") else line
@@ -360,7 +359,7 @@ def _draw_line(axes: Axes, drawn: Sequence, color: str, style: str, name: str) -
     """A line through the means; with several seeds a band behind it, or strokes where it has points alone."""
     places, means = [place for place, _ in drawn], [values.mean() for _, values in drawn]
     low, high = [values.min() for _, values in drawn], [values.max() for _, values in drawn]
-    if low != high and not any(each in style for each in LINES):
+    if low != high and not any(line in style for line in LINES):
         reach = np.subtract(means, low), np.subtract(high, means)
         axes.errorbar(places, means, reach, fmt=style, color=COLORS[color], label=name, markersize=5)
         return places, means
@@ -374,15 +373,13 @@ def _tick(axes: Axes, places: set[float]) -> None:
     """Ticks of a logarithmic axis at the places themselves, as far as they have room beside each other."""
     if not places:
         return
-    (left, right), shown, spec = np.log(axes.get_xlim()), [], axes.get_subplotspec()
+    (left, right), shown, spec = np.log(axes.get_xlim()), {}, axes.get_subplotspec()
     columns = spec.get_gridspec().ncols if spec else 1
     for place in sorted(places):
-        text = f"{place:,.10g}"
-        at, half = (np.log(place) - left) / (right - left), 0.006 * (len(text) + 2) * columns
-        if not shown or at - half > shown[-1][1]:
-            shown.append((place, at + half, text))
-    axes.set_xticks([place for place, *_ in shown], [text for *_, text in shown])
-    axes.minorticks_off()
+        at, half = (np.log(place) - left) / (right - left), 0.006 * (len(f"{place:,.10g}") + 2) * columns
+        if not shown or at - half > max(shown.values()):
+            shown[place] = at + half
+    tick(axes, list(shown))
 
 
 def _tick_by_powers(axes: Axes, values: Sequence[float], size: float) -> None:
@@ -402,7 +399,7 @@ def _name_lines(axes: Axes, named: Sequence[tuple[str, str, float | None, float]
     ends = []
     for name, color, place, value in named:
         across, up = to_axes.transform((axes.get_xlim()[1] if place is None else place, value))
-        text = textwrap.fill(name, _LETTERS_IN_NAME)
+        text = textwrap.fill(name, _NAME_LENGTH)
         ends.append((float(np.clip(up, 0, 1)) * room, text, color, value, place if across < 0.8 else None))
     ends.sort(key=lambda end: end[0])
     halves = [_LINE_HEIGHT * (1 + text.count("\n")) / 2 for _, text, *_ in ends]
@@ -416,8 +413,8 @@ def _name_lines(axes: Axes, named: Sequence[tuple[str, str, float | None, float]
     for (up, text, color, value, place), middle in zip(ends, middles, strict=True):
         here = (1, value) if place is None else (place, value)
         where = axes.get_yaxis_transform() if place is None else "data"
-        look = {"va": "center", "fontsize": 9, "color": writing(color), "annotation_clip": False, "bbox": _PAPER}
-        axes.annotate(text, here, (6, middle - up), where, "offset points", **look)
+        look = {"xycoords": where, "color": text_color(color), "annotation_clip": False, "bbox": _PAPER}
+        note(axes, text, here, (6, middle - up), **look)
 
 
 def _lanes(axes: Axes, names: Sequence[str]) -> None:
@@ -426,41 +423,71 @@ def _lanes(axes: Axes, names: Sequence[str]) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def _scale(unit: str, most: float) -> tuple[float, str]:
-    """By what values are divided, and what that is called."""
-    if unit == "bytes":
-        name, size = byte_unit(most)
-        return size, name
-    if unit == "seconds":
-        name, size = second_unit(most)
-        return size, name
-    return (0.01, "%") if unit == "%" else (1, "")
+class _Unit(NamedTuple):
+    """The unit of an axis: its `name`, and the `size` that values are divided by. `kind` is what the plots take as `unit`."""
+
+    kind: str
+    name: str
+    size: float
+
+    @classmethod
+    def of(cls, kind: str, largest: float) -> "_Unit":
+        if kind in ("bytes", "seconds"):
+            return cls(kind, *(byte_unit if kind == "bytes" else second_unit)(largest))
+        return cls(kind, "%", 0.01) if kind == "%" else cls(kind, "", 1)
+
+    def label(self, quantity: str) -> str:
+        return f"{quantity}, {self.name}" if self.name else quantity
+
+    def say(self, value: float, number: str = ".3g") -> str:
+        if not isfinite(value):
+            return "diverged"
+        if self.kind in ("bytes", "seconds"):
+            return (format_bytes if self.kind == "bytes" else format_seconds)(value)
+        return f"{value:{number if number.endswith('%') or self.kind != '%' else '.1%'}}"
 
 
-def _say(value: float, unit: str, number: str) -> str:
-    if not isfinite(value):
-        return "diverged"
-    if unit in ("bytes", "seconds"):
-        return (format_bytes if unit == "bytes" else format_seconds)(value)
-    return f"{value:{number if number.endswith('%') or unit != '%' else '.1%'}}"
+def _begin(axes: Axes | None, title: str, height: float = 3.4, **settings) -> Axes:
+    """The axes to draw into, by default those of a new figure, with their title and labels."""
+    axes = axes if axes is not None else panels(height=height)[1]
+    axes.set(title=title, **settings)
+    return axes
 
 
-def _say_seeds(values: Sequence[float], unit: str, number: str) -> str:
+def _limit_heights(axes: Axes, lowest: float, highest: float, log: bool, has_unit: bool) -> None:
+    """An axis from 0 where values are counted from there, and up to all of them where another panel shares it."""
+    top = max(axes.get_ylim()[1], 1.08 * highest)
+    if not log and lowest >= 0 and (has_unit or lowest <= highest / 2):
+        axes.set_ylim(0, top)
+    elif not axes.get_autoscaley_on():  # an earlier panel has limited the axis that they share
+        axes.set_ylim(top=top)
+
+
+def _say_parts(parts: Mapping[str, float], unit: _Unit, number: str, names_single: bool) -> str:
+    """`'3.00 GiB, of it parameters 1.00 GiB, gradients 2.00 GiB'`; a single part has its name with `names_single`."""
+    total = unit.say(sum(parts.values()), number)
+    by_kind = [f"{kind} {unit.say(part, number)}" for kind, part in parts.items() if kind]
+    if len(parts) > 1:
+        return f"{total}, of it {', '.join(by_kind)}"
+    return by_kind[0] if by_kind and names_single else total
+
+
+def _say_seeds(values: Sequence[float], unit: _Unit, number: str) -> str:
     """`'1.00 to 2.00, mean 1.50'`, and how many diverged."""
     there = [value for value in values if isfinite(value)]
     lost = f"{len(values) - len(there)} diverged" if len(there) < len(values) else ""
     if len(there) < 2:
-        return ", ".join(filter(None, [*(_say(value, unit, number) for value in there), lost]))
-    low, high, mean = (_say(v, unit, number) for v in (min(there), max(there), sum(there) / len(there)))
+        return ", ".join(filter(None, [*(unit.say(value, number) for value in there), lost]))
+    low, high, mean = (unit.say(v, number) for v in (min(there), max(there), sum(there) / len(there)))
     return ", ".join(filter(None, [f"{low} to {high}, mean {mean}", lost]))
 
 
-def _say_line(line: Sequence[tuple[float, tuple[float, ...]]], unit: str, number: str) -> str:
+def _say_line(line: Sequence[tuple[float, tuple[float, ...]]], unit: _Unit, number: str) -> str:
     """All points of a short line, ends and extremes of a long one, with their range over seeds."""
 
     def at(place: float, values: tuple[float, ...]) -> str:
-        mean = _say(sum(values) / len(values), unit, number)
-        reach = f" ({_say(min(values), unit, number)} to {_say(max(values), unit, number)})" if len(values) > 1 else ""
+        mean = unit.say(sum(values) / len(values), number)
+        reach = f" ({unit.say(min(values), number)} to {unit.say(max(values), number)})" if len(values) > 1 else ""
         return f"{mean}{reach} at {place:,.6g}"
 
     if len(line) <= _FEW:
@@ -476,6 +503,12 @@ def _say_line(line: Sequence[tuple[float, tuple[float, ...]]], unit: str, number
 def seeds_of(count: int) -> str:
     """`'Mean and range over 3 seeds.'`"""
     return f"Mean and range over {format_counted(count, 'seed')}."
+
+
+def _text(title: str, subject: str, sentences: Sequence[str] = ()) -> str:
+    """The alternative text: the title, what is drawn, and what it says of each name."""
+    names = f"{'; '.join(sentences)}." if sentences else ""
+    return f"{_end(title)} {_first_upper(subject)}. {names}".strip()
 
 
 def _end(title: str) -> str:

@@ -45,7 +45,7 @@ BIT_INK = _BLACK
 _DARKER = {_VERMILION: "#A84A00", _GREEN: "#007A59", _PURPLE: "#94456F", "#999999": "#6B6B6B", _ORANGE: "#8A5F00"}
 
 
-def writing(name: str) -> str:
+def text_color(name: str) -> str:
     """The color called `name`, for letters: as it is where it is dark enough to be read on paper, else a darker shade."""
     return _DARKER.get(COLORS[name], COLORS[name])
 

@@ -10,13 +10,17 @@ from matplotlib.transforms import Bbox
 
 from course_utils.units import BYTE_UNITS, format_bytes, three_digits
 from course_utils.viz.parts import byte_unit, subplots
+from course_utils.viz.plots import note
 from course_utils.viz.style import COLORS
 
 _POWERS = (("× 10¹⁵", 1e15), ("× 10¹²", 1e12), ("× 10⁹", 1e9), ("× 10⁶", 1e6), ("", 1.0))
 _WIDE = 20  # largest by smallest, from which on an axis is logarithmic
 _NAMED = 3  # letters at one point that are written out
 _PLACES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))  # of a label beside its point
-_LETTER, _LINE, _DOT = 5.8, 11.0, 6.0  # width and height of what is written, and half a point's, in points of the page
+# In points of the page: width and height of a character, and half of a dot.
+_CHARACTER_WIDTH = 5.8
+_LINE_HEIGHT = 11.0
+_DOT = 6.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Entry:
 
     def beats(self, other: "Entry") -> bool:
         """Whether this one is at least as good in everything, and better in something."""
-        mine, others = ((one.bytes, one.operations, -one.accuracy) for one in (self, other))
+        mine, others = ((entry.bytes, entry.operations, -entry.accuracy) for entry in (self, other))
         return mine != others and all(a <= b for a, b in zip(mine, others, strict=True))
 
 
@@ -49,17 +53,17 @@ class Leaderboard:
 
     @classmethod
     def of(cls, name: str, title: str, every: Sequence[Entry]) -> "Leaderboard":
-        """The entries in their order."""
-        beaten = {one.letter: any(other.beats(one) for other in every) for one in every}
+        beaten = {entry.letter: any(other.beats(entry) for other in every) for entry in every}
         order = sorted(
-            every, key=lambda one: (beaten[one.letter], one.bytes, one.operations, -one.accuracy, one.letter)
+            every,
+            key=lambda entry: (beaten[entry.letter], entry.bytes, entry.operations, -entry.accuracy, entry.letter),
         )
         return cls(name, title, tuple(order), sum(not lost for lost in beaten.values()))
 
 
 def format_operations(number: float) -> str:
     """Operations for people: `'1.25 × 10⁹'`, below a million all digits."""
-    power, size = next((one for one in _POWERS if number >= one[1]), _POWERS[-1])
+    power, size = next((unit for unit in _POWERS if number >= unit[1]), _POWERS[-1])
     return f"{three_digits(number / size)} {power}" if power else f"{number:,.0f}"
 
 
@@ -69,9 +73,9 @@ def tradeoff_figure(board: Leaderboard) -> tuple[Figure, str]:
     The board has entries.
     """
     entries, front = board.entries, board.entries[: board.front]
-    unit, size = byte_unit(max(one.bytes for one in entries), (*BYTE_UNITS, ("bytes", 1)))
-    power, scale = byte_unit(max(one.operations for one in entries), _POWERS)
-    places = [(one.bytes / size, one.operations / scale) for one in entries]
+    unit, size = byte_unit(max(entry.bytes for entry in entries), (*BYTE_UNITS, ("bytes", 1)))
+    power, scale = byte_unit(max(entry.operations for entry in entries), _POWERS)
+    places = [(entry.bytes / size, entry.operations / scale) for entry in entries]
     figure, axes = subplots(figsize=(7.6, 4.6), layout="constrained")
     filled = [COLORS["first" if place < board.front else "paper"] for place in range(len(entries))]
     axes.scatter(*zip(*places, strict=True), s=64, c=filled, edgecolors=COLORS["first"], linewidths=1.5)
@@ -86,21 +90,24 @@ def tradeoff_figure(board: Leaderboard) -> tuple[Figure, str]:
     axes.set_title(f"{board.front} of {len(entries)} {verb} on the Pareto front (filled)", loc="left")
     _write_labels(figure, axes, _labels(board, places))
     best = [
-        f"{one.letter} takes {format_bytes(one.bytes)} and {format_operations(one.operations)} operations, {one.accuracy:.1f} %"
-        for one in front
+        f"{entry.letter} takes {format_bytes(entry.bytes)} and {format_operations(entry.operations)} operations, "
+        f"{entry.accuracy:.1f} %"
+        for entry in front
     ]
-    others = f" Beaten: {', '.join(one.letter for one in entries[board.front :])}." if entries[board.front :] else ""
+    others = (
+        f" Beaten: {', '.join(entry.letter for entry in entries[board.front :])}." if entries[board.front :] else ""
+    )
     return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(best)}.{others}"
 
 
 def _labels(board: Leaderboard, places: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], str]]:
     """What to write beside each place: its letters with the accuracy; of many the first few and how many more."""
     at: dict[tuple, list[Entry]] = {}
-    for place, one in zip(places, board.entries, strict=True):
-        at.setdefault((place, one.accuracy), []).append(one)
+    for place, entry in zip(places, board.entries, strict=True):
+        at.setdefault((place, entry.accuracy), []).append(entry)
     labels = []
     for (place, accuracy), there in at.items():
-        letters = ", ".join(one.letter for one in there[:_NAMED])
+        letters = ", ".join(entry.letter for entry in there[:_NAMED])
         more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
         labels.append((place, f"{letters}{more}, {accuracy:.1f} %"))
     return labels
@@ -110,10 +117,10 @@ def _write_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[tuple[float
     """Each label on that side of its point where it covers least of the points and of what is written already."""
     figure.draw_without_rendering()  # only now does the layout say where a point lies
     points = axes.transData.transform([place for place, _ in labels]) * 72 / figure.dpi
-    taken = [_make_box(one, _DOT, _DOT) for one in points]
+    taken = [_make_box(point, _DOT, _DOT) for point in points]
     (left, bottom), (right, top) = axes.get_window_extent().get_points() * 72 / figure.dpi
     for (place, text), point in zip(labels, points, strict=True):
-        half = np.array([_LETTER * len(text), _LINE]) / 2
+        half = np.array([_CHARACTER_WIDTH * len(text), _LINE_HEIGHT]) / 2
         sides = [_make_box(point + np.array(side) * (half + _DOT + 1), *half) for side in _PLACES]
 
         def cost(side: Bbox) -> float:
@@ -122,9 +129,7 @@ def _write_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[tuple[float
 
         best = min(sides, key=cost)
         taken.append(best)
-        offset = (best.get_points().mean(axis=0) - point).tolist()
-        look = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": 9}
-        axes.annotate(text, place, offset, **look)
+        note(axes, text, place, (best.get_points().mean(axis=0) - point).tolist(), ha="center")
 
 
 def _make_box(center: Sequence[float], half_width: float, half_height: float) -> Bbox:

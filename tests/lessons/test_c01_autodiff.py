@@ -28,8 +28,8 @@ def quadratic_figure():
 def test_boxes_do_not_overlap_and_stay_in_the_picture(draw):
     figure, _ = draw()
     drawn = boxes(figure)
-    for i, one in enumerate(drawn):
-        assert not any(one.overlaps(other) for other in drawn[:i])
+    for i, box in enumerate(drawn):
+        assert not any(box.overlaps(other) for other in drawn[:i])
     axes = figure.axes[0]
     assert min(box.x0 for box in drawn) >= axes.get_xlim()[0]
     assert max(box.x1 for box in drawn) <= axes.get_xlim()[1]

@@ -154,7 +154,7 @@ def test_paths_are_drawn_where_they_went_beside_their_losses():
     assert torch.equal(torch.tensor(plan.lines[0].get_xydata()), places)
     assert list(curve.lines[0].get_ydata()) == pytest.approx(heights(RAVINE, places).tolist())
     assert "ravine" in alt
-    assert "a from 33 to" in alt
+    assert "a: 33 at 0, " in alt
     with pytest.raises(CourseError, match="not 5"):
         lesson.paths_figure(RAVINE, dict.fromkeys("abcde", places))
 

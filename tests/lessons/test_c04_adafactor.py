@@ -134,8 +134,8 @@ def test_it_grows_from_an_exact_token_to_a_mean_of_batches():
     _, _, other = linear(seed=1)
     growth = lesson.growing(model, layer, [batch, other])
     assert list(growth) == ["one token", "one text", "one batch", "mean of 2 batches"]
-    one = growth["one token"]
-    assert lesson.relative_error(lesson.estimate(one), one) < 1e-12
+    token = growth["one token"]
+    assert lesson.relative_error(lesson.estimate(token), token) < 1e-12
     assert lesson.relative_error(lesson.estimate(growth["one batch"]), growth["one batch"]) > 1e-3
     figure, alt = lesson.growing_figure(growth)
     assert len(pictures(figure)) == 8

@@ -5,7 +5,7 @@ import torch
 from bitsandbytes import functional
 from bitsandbytes.optim import AdamW8bit
 
-from course_utils import optim
+from course_utils import optim, training
 from course_utils.hardware import Machine, OperatorWatch
 from course_utils.lessons import c05_8bit_adam as lesson
 from course_utils.optim.codebook import dynamic_codebook
@@ -112,9 +112,9 @@ def test_only_values_that_were_not_0_can_vanish():
 
 @pytest.mark.parametrize("kind", [lesson.LinearWithoutZero, lesson.DynamicWithoutZero])
 def test_a_book_without_zero_differs_in_that_entry_only(kind):
-    whole = lesson.LinearBook.codes if kind is lesson.LinearWithoutZero else dynamic_codebook(False)
-    assert kind.codes[0] == whole[1] / 2
-    assert torch.equal(kind.codes[1:], whole[1:])
+    whole = lesson.LinearBook.codebook if kind is lesson.LinearWithoutZero else dynamic_codebook(False)
+    assert kind.codebook[0] == whole[1] / 2
+    assert torch.equal(kind.codebook[1:], whole[1:])
 
 
 def test_a_path_ends_where_adamw_s_does_if_nothing_is_rounded():
@@ -148,8 +148,8 @@ def test_the_library_still_does_what_its_table_says():
     """Its own Python, operator by operator: what is read and written for each value, and what is new."""
     from bitsandbytes.backends.cpu.ops import _optimizer_update_8bit_blockwise_cpu
 
-    module, optimizer, gradient = lesson.tensor_with_gradient(AdamW8bit, (1024, 256))
-    lesson.step(module, optimizer, gradient)
+    module, optimizer, (gradient,) = training.model_with_gradients(AdamW8bit, lesson.single_parameter((1024, 256)))
+    training.update(module, optimizer, [gradient])
     state, p = optimizer.state[module[0]], module[0].detach()
     books = [state[name] for name in ("qmap1", "qmap2", "absmax1", "absmax2")]
     with OperatorWatch() as watch:
@@ -157,17 +157,18 @@ def test_the_library_still_does_what_its_table_says():
             "adam", gradient, p, state["state1"], state["state2"], 0.9, 0.999, 0, 0, 1e-8, 2, 1e-4, *books, 0.01, 1.0
         )
     works = [work for _, work in watch.operators]
-    moved, new = (sum(each) for each in zip(*lesson.LIBRARY_UPDATE.values(), strict=True))
+    moved, new = (sum(counts) for counts in zip(*lesson.LIBRARY_UPDATE.values(), strict=True))
     copied_to_itself = 8  # θ, at the end: the watch counts it, PyTorch returns at once
     assert sum(work.bytes for work in works) / p.numel() - copied_to_itself == pytest.approx(moved, rel=0.02)
     assert sum(work.new for work in works) / p.numel() == pytest.approx(new, rel=0.02)
 
 
 def test_the_update_is_timed_on_a_tensor_that_has_state():
-    module, optimizer, gradient = lesson.tensor_with_gradient(optim.AdamW8bit, (64, 96))
-    lesson.step(module, optimizer, gradient)
+    parts = training.model_with_gradients(optim.AdamW8bit, lesson.single_parameter((64, 96)))
+    training.update(*parts)
+    module, optimizer, _ = parts
     assert optimizer.state[module[0]]["state1"].dtype == torch.uint8
-    assert lesson.seconds_of_update(optim.AdamW, (8, 8)) > 0
+    assert training.seconds_of_update(optim.AdamW, lesson.single_parameter((8, 8))) > 0
 
 
 @pytest.mark.parametrize("changed", [{"kind": "linear"}, {"total_bits": 4}, {"exponent_bits": 2}, {"block_size": 2048}])

@@ -110,7 +110,7 @@ def test_the_figures_draw_every_stored_run():
 
 
 def test_the_stored_pairs_cross_the_optimizers_of_the_race():
-    """Of each pair a loss for every seed of the race, and no such run among those of the race itself."""
+    """Each pair has a loss for every seed of the race, and no such run is among those of the race itself."""
     table, race = lesson.stored_rests(), lesson.stored_runs(lesson.RACE_SEEDS)
     assert all(len(losses.split(", ")) == len(lesson.RACE_SEEDS) for losses in table.to_numpy().flat)
     muon = race.loc[race["name"] == "Muon", "loss"]

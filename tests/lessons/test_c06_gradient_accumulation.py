@@ -127,9 +127,9 @@ def test_without_zeroing_every_update_holds_the_gradients_before_it(batches):
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     training.train(model, optimizer, Loader(batches[:6]), callbacks=[lesson.ForgetsToZero(K), Look()], progress=False)
-    one, two = (joint_gradient(batches[i : i + 3]) for i in (0, 3))
-    assert torch.allclose(seen[0], one)
-    assert torch.allclose(seen[1], two + one)
+    first, second = (joint_gradient(batches[i : i + 3]) for i in (0, 3))
+    assert torch.allclose(seen[0], first)
+    assert torch.allclose(seen[1], second + first)
 
 
 def test_clipping_each_time_with_equal_micro_batches_is_the_loop_that_divides_by_k_and_clips_each_time(batches):
@@ -280,12 +280,12 @@ def test_weighing_by_text_is_the_same_where_all_texts_are_equally_long():
 def test_noise_falls_with_the_micro_batches_of_a_group():
     draw = torch.Generator().manual_seed(0)
     gradients = 3.0 + torch.randn(512, 40, generator=draw, dtype=torch.float64)
-    one, four = lesson.noise_by_groups(gradients, (1, 4))
-    assert one == pytest.approx(1 / 9, rel=0.05)
-    assert four == pytest.approx(one / 4, rel=0.15)
-    figure, alt = lesson.accumulated_noise_figure([1, 4], {"fresh": [[one, four], [2 * one, 2 * four]]})
+    of_one, of_four = lesson.noise_by_groups(gradients, (1, 4))
+    assert of_one == pytest.approx(1 / 9, rel=0.05)
+    assert of_four == pytest.approx(of_one / 4, rel=0.15)
+    figure, alt = lesson.accumulated_noise_figure([1, 4], {"fresh": [[of_one, of_four], [2 * of_one, 2 * of_four]]})
     assert len(figure.axes[0].containers) == 1
-    assert f"fresh: {1.5 * one:.3g} ({one:.3g} to {2 * one:.3g}) at 1" in alt
+    assert f"fresh: {1.5 * of_one:.3g} ({of_one:.3g} to {2 * of_one:.3g}) at 1" in alt
 
 
 def test_groups_show_what_is_left_over():

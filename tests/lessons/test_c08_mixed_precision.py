@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_utils.hardware import Operator, Prediction, Work, machine
+from course_utils.lessons import c08_figures as figures
 from course_utils.lessons import c08_mixed_precision as lesson
 from course_utils.precision import FORMATS
 from course_utils.training.profile import LOADING, Trace
@@ -148,14 +149,14 @@ def test_a_steps_seconds_are_split_into_three_kinds():
         ("aten.add", Work("add", bytes=7)),
     ]
     here = replace(machine("T4"), flops={"float32": 1.0}, bandwidth=1.0)
-    split = lesson.seconds_by_kind(Prediction(here, tuple(Operator(*each) for each in works)))
+    split = lesson.seconds_by_kind(Prediction(here, tuple(Operator(*work) for work in works)))
     assert split == {"products": 3000, "conversions": 5000, "the rest": 7000}
 
 
 def test_speeds_are_ratios_to_float32_and_the_title_says_what_is_faster():
     index = pd.MultiIndex.from_product([["product", "copy"], ["float32", "bfloat16", "float16"]])
     times = pd.DataFrame({"predicted": [8, 4, 80, 4, 2, 2], "measured": [8, 2, 80, 3, 2, 1]}, index)
-    figure, alt = lesson.speed_figure(times)
+    figure, alt = figures.speed_figure(times)
     measured, predicted = (line.get_xdata().tolist() for line in figure.axes[0].lines[:2])
     assert (measured, predicted) == ([4, 1.5, 0.1, 3], [2, 2, 0.1, 2])
     assert figure.axes[0].get_xscale() == "log"
@@ -165,7 +166,7 @@ def test_speeds_are_ratios_to_float32_and_the_title_says_what_is_faster():
 
 def test_the_outliers_figure_draws_a_line_for_each_way():
     errors = pd.DataFrame({"e2m1, one scale": [0.2, 1.0], "NVFP4, blocks of 16": [0.13, 0.15]}, [1, 100])
-    figure, alt = lesson.outlier_figure(errors)
+    figure, alt = figures.outlier_figure(errors)
     assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [[20, 100], [13, 15]]
     assert "up to 100% with one scale per tensor, up to 15.0% with blocks" in figure.get_suptitle()
     assert "e2m1, one scale: 20.0% at 1, 100.0% at 100" in alt
@@ -187,7 +188,7 @@ def test_the_histograms_are_the_counts_and_what_vanishes_is_marked():
     """Half of fp16's smallest number, 2^-25, is rounded to 0 as well, so a number at it is counted as not smaller."""
     outputs = lesson.exponent_counts([torch.tensor([2.0**-30, 1.5 * 2.0**-25, 0.25, 1.0, 1.5])])
     parameters = lesson.exponent_counts([torch.tensor([0.5, 0.25])])
-    figure, alt = lesson.exponents_figure(outputs, parameters)
+    figure, alt = figures.exponents_figure(outputs, parameters)
     bars = [{round(bar.get_x() + 0.45 - 0.5): bar for bar in axes.patches} for axes in figure.axes[1:]]
     assert {e: bar.get_height() for e, bar in bars[0].items()} == {-30: 20, -25: 20, -2: 20, 0: 40}
     assert {e: bar.get_height() for e, bar in bars[1].items()} == {-1: 50, -2: 50}
@@ -197,7 +198,7 @@ def test_the_histograms_are_the_counts_and_what_vanishes_is_marked():
 
 def test_the_window_of_scales_is_what_the_format_loses():
     gradients = [10.0 ** torch.linspace(-9, -2, 200, dtype=torch.float64)]
-    figure, alt = lesson.scale_window_figure(gradients, FORMATS["fp16"], powers=(0, 10, 30))
+    figure, alt = figures.scale_window_figure(gradients, FORMATS["fp16"], powers=(0, 10, 30))
     vanished, _, overflowed = (line.get_ydata() for line in figure.axes[0].lines)
     for place, power in enumerate((0, 10, 30)):
         lost = lesson.underflow_in(gradients, FORMATS["fp16"], 2.0**power)
@@ -207,11 +208,11 @@ def test_the_window_of_scales_is_what_the_format_loses():
 
 def test_where_no_scale_suits_all_the_figure_says_so():
     wide = [10.0 ** torch.linspace(-30, 2, 200, dtype=torch.float64)]
-    assert "No scale suits all in fp16" in lesson.scale_window_figure(wide, FORMATS["fp16"])[1]
+    assert "No scale suits all in fp16" in figures.scale_window_figure(wide, FORMATS["fp16"])[1]
 
 
 def test_neighbors_stand_one_spacing_apart_and_change_at_a_power_of_two():
-    figure, _ = lesson.number_figure(pattern("fp8 e4m3", 2.0))
+    figure, _ = figures.number_figure(pattern("fp8 e4m3", 2.0))
     marks = figure.axes[1].lines[0].get_xdata()
     assert list(marks) == [x / 16 for x in range(14, 16)] + [x / 8 for x in range(8, 16)] + [
         x / 4 for x in range(8, 14)
@@ -219,7 +220,7 @@ def test_neighbors_stand_one_spacing_apart_and_change_at_a_power_of_two():
 
 
 def test_a_number_too_large_is_said_to_be_infinite():
-    _, alt = lesson.number_figure(pattern("fp16", 1e6))
+    _, alt = figures.number_figure(pattern("fp16", 1e6))
     assert "inf. Asked for 1000000" in alt
 
 
@@ -238,7 +239,7 @@ def test_the_traces_figures_draw_its_spans_and_hatch_its_gaps():
     spans = pd.DataFrame(rows, columns=["kind", "name", "start", "end"])
     spans[["start", "end"]] /= 1000
     trace = Trace(spans.assign(own=spans["end"] - spans["start"]))
-    figure, alt = lesson.trace_figure(trace, "two steps")
+    figure, alt = figures.trace_figure(trace, "two steps")
     axes = figure.axes[0]
     first, gap = [patch for patch in axes.patches if patch.get_hatch()]
     assert (first.get_x(), first.get_width()) == (0, pytest.approx(1))
@@ -249,7 +250,7 @@ def test_the_traces_figures_draw_its_spans_and_hatch_its_gaps():
     assert "2 steps in 60.0 ms: data loader 42.0 ms, forward 6.00 ms, backward 10.0 ms, update 2.00 ms" in alt
     assert "41.0 ms (data loader)" in alt
 
-    figure, alt = lesson.operator_seconds_figure(trace.operator_seconds(), top=1)
+    figure, alt = figures.operator_seconds_figure(trace.operator_seconds(), top=1)
     axes = figure.axes[0]
     assert sum(patch.get_width() for patch in axes.patches) == pytest.approx(18)
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["aten::backward", "2 others"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from course_utils.distributed import QSGD, LocalSGD, launch
+from course_utils.lessons import c09_figures as figures
 from course_utils.lessons import c09_local_sgd as lesson
 from course_utils.lessons.c09_local_sgd import RankHistory, RunPlan, accelerate_on_rank, train_on_rank
 
@@ -32,13 +33,13 @@ def share(rank):
 @pytest.fixture(scope="module")
 def histories():
     plans = {
-        "DDP": RunPlan(SGD, 12, look=4, watch=True),
-        "H = 1": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), look=4),
-        "H = 5": RunPlan(SGD, 12, partial(LocalSGD, sync_every=5), look=4, watch=True),
+        "DDP": RunPlan(SGD, 12, loss_every=4, note_drift=True),
+        "H = 1": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), loss_every=4),
+        "H = 5": RunPlan(SGD, 12, partial(LocalSGD, sync_every=5), loss_every=4, note_drift=True),
         "H = 5, unfinished": RunPlan(SGD, 12, partial(LocalSGD, sync_every=5), finish=False),
         "8 bits": RunPlan(SGD, 12, QSGD),
-        "unlike": RunPlan(SGD, 12, watch=True, same_start=False),
-        "another seed": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), look=4, seed=1),
+        "unlike": RunPlan(SGD, 12, note_drift=True, same_start=False),
+        "another seed": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), loss_every=4, seed=1),
     }
     shares = {"one kind": [share(0), share(1)]}
     return [by_kind["one kind"] for by_kind in launch(train_on_rank, 2, build, shares, share(2), plans)]
@@ -79,8 +80,8 @@ def test_drift_is_a_sawtooth_or_none_or_never_heals(histories):
 
 
 def test_an_unfinished_rank_has_another_loss_than_the_mean(histories):
-    assert histories[0]["H = 5"].own == pytest.approx(histories[0]["H = 5"].losses[-1], rel=1e-5)
-    assert histories[0]["H = 5, unfinished"].own != pytest.approx(
+    assert histories[0]["H = 5"].own_loss == pytest.approx(histories[0]["H = 5"].losses[-1], rel=1e-5)
+    assert histories[0]["H = 5, unfinished"].own_loss != pytest.approx(
         histories[0]["H = 5, unfinished"].losses[-1], rel=1e-3
     )
 
@@ -154,7 +155,7 @@ def test_the_ring_in_real_processes_turns_as_by_pencil(ranks):
 
 def test_the_ring_is_drawn_turn_by_turn_with_an_arrow_for_each_piece_that_came():
     by_turn = [[["".join(map(str, sorted(p))) for p in row] for row in state] for state in ring_by_pencil(3)]
-    figure, alt = lesson.ring_figure([[state[rank] for state in by_turn] for rank in range(3)])
+    figure, alt = figures.ring_figure([[state[rank] for state in by_turn] for rank in range(3)])
     panels = [axes for axes in figure.axes if axes.patches]
     assert [title(axes) for axes in panels] == [
         "before",
@@ -168,7 +169,7 @@ def test_the_ring_is_drawn_turn_by_turn_with_an_arrow_for_each_piece_that_came()
 
 
 def test_the_idea_draws_an_average_per_step_above_and_per_round_below():
-    figure, alt = lesson.local_rounds_figure(ranks=3, every=4, steps=8)
+    figure, alt = figures.local_rounds_figure(ranks=3, every=4, steps=8)
     above, below = figure.axes
     assert [len(panel.patches) for panel in (above, below)] == [3 * (8 + 8), 3 * (8 + 2)]
     assert "8 times" in alt
@@ -176,7 +177,7 @@ def test_the_idea_draws_an_average_per_step_above_and_per_round_below():
 
 
 def test_busy_shares_are_those_of_the_formula_with_a_mark_at_nine_tenths():
-    figure, alt = lesson.busy_figure({"slow": 1.0, "fast": 0.1}, {"string": 9.0})
+    figure, alt = figures.busy_figure({"slow": 1.0, "fast": 0.1}, {"string": 9.0})
     for axes, r in zip(figure.axes, (9, 90), strict=True):
         _, curve, mark = axes.lines
         assert curve.get_ydata() == pytest.approx(100 * curve.get_xdata() / (curve.get_xdata() + r))
@@ -185,22 +186,25 @@ def test_busy_shares_are_those_of_the_formula_with_a_mark_at_nine_tenths():
 
 
 def test_the_mark_is_at_a_whole_number_of_steps_that_is_enough():
-    figure, alt = lesson.busy_figure({"here": 1.0}, {"string": 4.495})
+    figure, alt = figures.busy_figure({"here": 1.0}, {"string": 4.495})
     assert figure.axes[0].lines[2].get_xdata()[0] == 41  # 9r = 40.46
     assert "nine tenths at H = 41" in alt
 
 
 def test_drift_is_drawn_as_it_was_seen_and_says_its_end():
     lines = {"H = 2": [(0, 0.0), (1, 1.0), (2, 2.0), (2, 0.0)], "DDP": [(0, 0.0), (2, 0.0)]}
-    figure, alt = lesson.drift_figure({"mixed": lines, "by package": {"H = 2": [(0, 0.0), (1, 3.0)]}})
+    figure, alt = figures.drift_figure({"mixed": lines, "by package": {"H = 2": [(0, 0.0), (1, 3.0)]}})
     left, right = figure.axes
     assert list(left.lines[0].get_ydata()) == [0, 1, 2, 0]
     assert left.lines[0].get_color() == right.lines[0].get_color() != left.lines[1].get_color()
     assert left.get_ylim() == right.get_ylim()
     assert left.get_ylim()[1] >= 3
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["H = 2", "DDP"]
-    assert "mixed, H = 2: at most 2, 0 at the end; mixed, DDP: at most 0" in alt
-    assert "by package, H = 2: at most 3, 3 at the end" in alt
+    assert (
+        "Mixed. Distance to the ranks' mean against step. H = 2: 0 at 0, 1 at 1, 2 at 2, 0 at 2; DDP: 0 at 0, 0 at 2."
+        in alt
+    )
+    assert "By package. Distance to the ranks' mean against step. H = 2: 0 at 0, 3 at 1." in alt
 
 
 def test_ranks_that_begin_apart_are_seen_from_afar_and_near_0():
@@ -208,24 +212,24 @@ def test_ranks_that_begin_apart_are_seen_from_afar_and_near_0():
         "run A": [(0, 250.0), (1, 250.0), (2, 250.0)],
         "run B": [(0, 250.0), (1, 250.0), (1, 0.0), (2, 2.0), (2, 0.0)],
     }
-    figure, alt = lesson.apart_figure(lines, low=5)
+    figure, alt = figures.apart_figure(lines, low=5)
     above, below = figure.axes
     assert (above.get_ylim()[0], below.get_ylim()[1]) == (5, 5)
     assert above.get_ylim()[1] > 250
     assert [[text.get_text() for text in panel.texts] for panel in (above, below)] == [["run A"], ["run B"]]
-    assert "run A begins at 2.5e+02, is at most 2.5e+02, and ends at 2.5e+02; run B" in alt
-    assert alt.endswith("ends at 0.")
+    assert "run A: 250 at 0, 250 at 1, 250 at 2; run B: 250 at 0, 250 at 1, 0 at 1, 2 at 2" in alt
+    assert alt.endswith("0 at 2.")
 
 
 def test_a_loss_costs_what_was_spent_at_the_first_average_that_none_later_exceeds():
     run = RankHistory([10, 20, 30], [2.0, 1.0, 1.1], [0, 100, 200], [0, 2, 4])
-    assert lesson.cost_of_a_loss(run, 1.5) == (20, 100, 2)
-    assert lesson.cost_of_a_loss(run, 1.1) == (20, 100, 2)
+    assert figures.cost_of_a_loss(run, 1.5) == (20, 100, 2)
+    assert figures.cost_of_a_loss(run, 1.1) == (20, 100, 2)
     dip = RankHistory([10, 20, 30], [1.0, 1.5, 0.9], [100, 200, 300], [2, 4, 6])
-    assert lesson.cost_of_a_loss(dip, 1.0) == (30, 300, 6), "after step 10 it rose again"
-    assert lesson.cost_of_a_loss(dip, 2.0) == (10, 100, 2)
+    assert figures.cost_of_a_loss(dip, 1.0) == (30, 300, 6), "after step 10 it rose again"
+    assert figures.cost_of_a_loss(dip, 2.0) == (10, 100, 2)
     between = RankHistory([10, 20, 30], [2.0, 1.0, 1.0], [100, 100, 200], [2, 2, 4])
-    assert lesson.cost_of_a_loss(between, 1.0) == (30, 200, 4), "nobody had that mean at step 20"
+    assert figures.cost_of_a_loss(between, 1.0) == (30, 200, 4), "nobody had that mean at step 20"
 
 
 def test_waiting_and_averaging_are_timed_apart_on_both_ranks():
@@ -237,7 +241,7 @@ def test_waiting_and_averaging_are_timed_apart_on_both_ranks():
 def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
     ddp = RankHistory([10, 20], [1.0, 0.9], [1000, 2000], [20, 40])
     histories = {"DDP": ddp, "H = 20": RankHistory([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
-    figure, alt = lesson.losses_of_ways_figure(histories, computing=0.1, network=(1000, 0.5), name="string")
+    figure, alt = figures.losses_of_ways_figure(histories, computing=0.1, network=(1000, 0.5), name="string")
     curves, bytes_, seconds = figure.axes
     assert title(curves) == "mark: from here averages stay at or below 1.10"
     assert [bar.get_width() for bar in bytes_.patches] == pytest.approx([1000 / 1024, 100 / 1024])
@@ -249,7 +253,7 @@ def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
 
 
 def test_losses_against_every_have_a_band_for_each_kind_and_strokes_over_the_seeds():
-    figure, alt = lesson.losses_against_every_figure({"mixed": {1: [1.0, 1.2, 1.1], 20: [1.5]}}, {"mixed": [0.9, 0.8]})
+    figure, alt = figures.losses_against_every_figure({"mixed": {1: [1.0, 1.2, 1.1], 20: [1.5]}}, {"mixed": [0.9, 0.8]})
     (axes,) = figure.axes
     assert list(axes.lines[0].get_ydata()) == pytest.approx([1.1, 1.5])
     assert axes.patches[0].get_extents().height > 0
@@ -258,14 +262,14 @@ def test_losses_against_every_have_a_band_for_each_kind_and_strokes_over_the_see
 
 @given(st.integers(2, 6), st.floats(0, 2))
 def test_at_the_joint_minimum_the_bowls_together_are_flat(ranks, heterogeneity):
-    matrices, centers = lesson.bowls(ranks, heterogeneity)
-    slope = np.einsum("rij,rj->i", matrices, lesson.joint_minimum(matrices, centers) - centers)
+    matrices, centers = figures.bowls(ranks, heterogeneity)
+    slope = np.einsum("rij,rj->i", matrices, figures.joint_minimum(matrices, centers) - centers)
     assert np.allclose(slope, 0, atol=1e-9)
 
 
 def test_one_local_step_is_descent_on_the_mean_bowl():
-    matrices, centers = lesson.bowls(3, 1.0)
-    places = lesson.local_paths(1, matrices, centers, 0.3, steps=20)
+    matrices, centers = figures.bowls(3, 1.0)
+    places = figures.local_paths(1, matrices, centers, 0.3, steps=20)
     theta = np.array([-2.2, 1.4])
     for step in range(1, 21):
         theta = theta - 0.3 * np.einsum("rij,rj->ri", matrices, theta - centers).mean(0)
@@ -273,26 +277,26 @@ def test_one_local_step_is_descent_on_the_mean_bowl():
 
 
 def test_with_equal_bowls_nobody_drifts_and_with_many_local_steps_the_mean_ends_elsewhere():
-    matrices, centers = lesson.bowls(3, 1.0)
-    alike = lesson.local_paths(10, np.tile(matrices[:1], (3, 1, 1)), np.tile(centers[:1], (3, 1)), 0.3)
+    matrices, centers = figures.bowls(3, 1.0)
+    alike = figures.local_paths(10, np.tile(matrices[:1], (3, 1, 1)), np.tile(centers[:1], (3, 1)), 0.3)
     assert np.allclose(alike, alike[:, :1])
-    lowest = lesson.joint_minimum(matrices, centers)
+    lowest = figures.joint_minimum(matrices, centers)
     off = [
-        np.linalg.norm(lesson.local_paths(h, matrices, centers, 0.5, steps=2400)[-1].mean(0) - lowest)
+        np.linalg.norm(figures.local_paths(h, matrices, centers, 0.5, steps=2400)[-1].mean(0) - lowest)
         for h in (1, 10, 60)
     ]
     assert off[0] < 1e-6 < off[1] < off[2]
 
 
 def test_corrected_steps_bring_the_mean_to_the_joint_minimum_with_many_local_steps_too():
-    matrices, centers = lesson.bowls(3, 1.0)
-    ends = lesson.local_paths(20, matrices, centers, 0.3, corrected=True, steps=2400)[-1].mean(0)
-    assert np.linalg.norm(ends - lesson.joint_minimum(matrices, centers)) < 1e-3
+    matrices, centers = figures.bowls(3, 1.0)
+    ends = figures.local_paths(20, matrices, centers, 0.3, corrected=True, steps=2400)[-1].mean(0)
+    assert np.linalg.norm(ends - figures.joint_minimum(matrices, centers)) < 1e-3
 
 
 def test_the_figure_to_play_with_says_how_far_the_mean_ends_from_the_minimum():
-    figure, alt = lesson.play_local_drift(every=1, heterogeneity=1.0, ranks=3, rate=0.5)
+    figure, alt = figures.play_local_drift(every=1, heterogeneity=1.0, ranks=3, rate=0.5)
     heading = figure.get_suptitle()
     assert heading.startswith("60 averages in 60 steps")
     assert "after 60 averages the mean is 0.0" in alt
-    assert "drift corrected" in lesson.play_local_drift(corrected=True)[1]
+    assert "drift corrected" in figures.play_local_drift(corrected=True)[1]

@@ -26,9 +26,9 @@ P = models.parameter_count(models.from_configuration(LLAMA))
 
 
 def all_ways() -> tuple[dict, dict]:
-    seen = lesson.measure_each([*METHODS, "FSDP2", "torch's ZeRO-1"], LLAMA, RECIPE)
+    seen = lesson.measure_ways_on_rank([*METHODS, "FSDP2", "torch's ZeRO-1"], LLAMA, RECIPE)
     runs = {"ours": ("ZeRO-3", {}), "torch's": ("FSDP2", {})}
-    return seen, lesson.trace_each(runs, LLAMA, RECIPE)
+    return seen, lesson.trace_ways_on_rank(runs, LLAMA, RECIPE)
 
 
 @pytest.fixture(scope="module")
@@ -106,28 +106,28 @@ def larger_moment(way, config, recipe, ranks):
     return max(lesson.two_moments(way, lesson.Sizes.of(config, recipe), ranks).values())
 
 
-def assert_larger_moment_is_that_of_a_dry_run(way, tokens, vocabulary, ranks, blocks):
+DRY_RUNS = [
+    (way, tokens, 1000, 2, 4) for way, tokens in (("ZeRO-3", 32), ("ZeRO-3", 256), ("DDP", 256), ("ZeRO-1", 256))
+]
+SLOW_DRY_RUNS = [
+    *(
+        (way, *sizes)
+        for way in METHODS
+        for sizes in ((32, 1000, 2, 4), (256, 1000, 2, 4), (32, 8000, 2, 8), (256, 8000, 4, 8))
+    ),
+    ("ZeRO-3", 32, 8000, 3, 2),  # the root is the largest unit
+]
+
+
+@pytest.mark.parametrize(
+    ("way", "tokens", "vocabulary", "ranks", "blocks"),
+    [*DRY_RUNS, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in SLOW_DRY_RUNS)],
+)
+def test_the_larger_moment_is_the_peak_of_a_dry_run(way, tokens, vocabulary, ranks, blocks):
     config = models.configuration("llama", **WIDTH, vocab_size=vocabulary, num_hidden_layers=blocks)
     recipe = Recipe(batch=tokens // 32, sequence=32, keeps_outputs=False)
     expected = peak_of_dry_run(way, config, recipe, ranks)
     assert larger_moment(way, config, recipe, ranks) == pytest.approx(expected, rel=0.02)
-
-
-@pytest.mark.parametrize(("way", "tokens"), [("ZeRO-3", 32), ("ZeRO-3", 256), ("DDP", 256), ("ZeRO-1", 256)])
-def test_the_larger_moment_is_the_peak_of_a_dry_run(way, tokens):
-    assert_larger_moment_is_that_of_a_dry_run(way, tokens, vocabulary=1000, ranks=2, blocks=4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", METHODS)
-@pytest.mark.parametrize("where", [(32, 1000, 2, 4), (256, 1000, 2, 4), (32, 8000, 2, 8), (256, 8000, 4, 8)])
-def test_the_larger_moment_is_the_peak_of_a_dry_run_everywhere(way, where):
-    assert_larger_moment_is_that_of_a_dry_run(way, *where)
-
-
-@pytest.mark.slow
-def test_the_larger_moment_is_the_peak_of_a_dry_run_where_the_root_is_the_largest_unit():
-    assert_larger_moment_is_that_of_a_dry_run("ZeRO-3", 32, vocabulary=8000, ranks=3, blocks=2)
 
 
 @pytest.mark.slow
@@ -136,19 +136,19 @@ def test_the_larger_moment_is_the_peak_of_a_dry_run_where_the_root_is_the_larges
 def test_the_larger_moment_is_the_peak_of_real_ranks(tokens, vocabulary):
     config = models.configuration("llama", **WIDTH, vocab_size=vocabulary, num_hidden_layers=8)
     recipe = Recipe(batch=tokens // 32, sequence=32, keeps_outputs=False)
-    seen = launch(lesson.measure_each, 2, list(METHODS), config, recipe)
+    seen = launch(lesson.measure_ways_on_rank, 2, list(METHODS), config, recipe)
     for way in METHODS:
         fullest = max(rank[way].peak for rank in seen)
         assert larger_moment(way, config, recipe, 2) == pytest.approx(fullest, rel=0.02), way
 
 
 def accumulations():
-    return [lesson.accumulate(LLAMA, RECIPE, 4, **options) for options in ({}, {"sync": False})]
+    return [lesson.accumulate_on_rank(LLAMA, RECIPE, 4, **options) for options in ({}, {"sync": False})]
 
 
 def builds():
-    """By device the median of three, since the profiler may miss what gloo's own thread takes and frees."""
-    return {device: sorted(lesson.build_on(LLAMA, device)[1] for _ in range(3))[1] for device in ("cpu", "meta")}
+    """The median of three for each device, since the profiler may miss what gloo's own thread takes and frees."""
+    return {device: sorted(lesson.build_on_rank(LLAMA, device)[1] for _ in range(3))[1] for device in ("cpu", "meta")}
 
 
 def test_every_micro_batch_gathers_twice_and_scatters_once_unless_told_not_to():
@@ -181,7 +181,7 @@ def test_the_timeline_has_every_collective_of_the_ledger(ranks, name):
 
 @pytest.mark.slow
 def test_hybrid_sharding_sends_shards_between_the_groups():
-    seen = launch(partial(lesson.measure_way, mesh=(2, 2)), 4, "FSDP2", LLAMA, RECIPE, seconds=100)[0]
+    seen = launch(partial(lesson.measure_way_on_rank, mesh=(2, 2)), 4, "FSDP2", LLAMA, RECIPE, seconds=100)[0]
     assert seen.traffic.frame()["sent"]["all-reduce"] == pytest.approx(communication("ddp", P // 2, 2).bytes, rel=0.02)
 
 
@@ -367,8 +367,10 @@ def test_units_and_shards_are_said():
 def test_where_the_moments_cross_is_said():
     lines = {"way": ["DDP"] * 2, "tokens": [32, 64], "loss": [1e6, 4e6], "gradients": [2e6, 2e6]}
     dots = pd.DataFrame({"way": ["DDP"], "tokens": [64], "peak": [4e6]})
-    one = pd.DataFrame(lines)
-    _, alt = figures.moments_figure(pd.concat([one, one.assign(way="ZeRO-1", gradients=5e6)]), dots, vocabulary=1000)
+    of_way = pd.DataFrame(lines)
+    _, alt = figures.moments_figure(
+        pd.concat([of_way, of_way.assign(way="ZeRO-1", gradients=5e6)]), dots, vocabulary=1000
+    )
     assert "needs more than the gradients: DDP 64, ZeRO-1 none drawn." in alt
     assert alt.endswith("Measured peaks: DDP, 64 tokens: 3.81 MiB.")
 

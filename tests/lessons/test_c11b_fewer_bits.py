@@ -8,6 +8,7 @@ from figures import title
 
 from course_utils import data, memory, optim
 from course_utils.lessons import c11b_fewer_bits as lesson
+from course_utils.lessons import c11b_figures as figures
 from course_utils.settings import SCALES
 from course_utils.techniques.lora import LoRA
 
@@ -37,10 +38,10 @@ def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
     ours = [row for row in rows if row.names != ("4-bit AdamW",)][:2]
     tries = {row.names[0]: lesson.fine_tune_and_measure(BASE, rungs[row.names[0]], SCALE) for row in ours}
     for row in ours:
-        one = tries[row.names[0]]
-        assert one.predicted == row.peak
-        assert one.peak == pytest.approx(row.peak, rel=0.001)
-    measured = [one.peak for one in tries.values()]
+        tried = tries[row.names[0]]
+        assert tried.predicted == row.peak
+        assert tried.peak == pytest.approx(row.peak, rel=0.001)
+    measured = [tried.peak for tried in tries.values()]
     assert measured == sorted(measured)
 
 
@@ -68,14 +69,14 @@ def test_a_step_with_adapters_is_planned_to_the_byte_and_saves_what_the_layers_n
         name: lesson.measure_placement(BASE, replace(RECIPE, batch=rows, lora=2, lora_targets=layers))
         for name, layers in lesson.PLACES.items()
     }
-    for one in steps.values():
-        assert one.planned == pytest.approx(one.measured, rel=0.001)
+    for step in steps.values():
+        assert step.planned == pytest.approx(step.measured, rel=0.001)
     tensor, blocks = 4 * rows * SCALE.sequence * SCALE.width, SCALE.layers
     low = 4 * rows * SCALE.sequence * 2  # what A makes of the input, which the gradient of B needs
     mlp = blocks * (tensor * (1 + 4) + 2 * low)
     assert steps["all-linear"].saved - steps["q k v o"].saved == mlp
     assert steps["q k v o"].saved - steps["q v"].saved == blocks * 2 * low
-    assert list(lesson.table_of_places({(rows, name): one for name, one in steps.items()}).index.names) == [
+    assert list(lesson.table_of_places({(rows, name): step for name, step in steps.items()}).index.names) == [
         "rows",
         "adapters on",
     ]
@@ -87,7 +88,7 @@ def test_adapters_merged_into_the_rounded_weights_give_the_same_losses():
     size, off, made = lesson.merge_adapters(BASE, tuned)
     assert 0 < size < 1
     assert off > 0
-    exact, _, rounded, untuned = (lesson.held_out(one, SCALE) for one in made.values())
+    exact, _, rounded, untuned = (lesson.held_out(model, SCALE) for model in made.values())
     apart = lesson.held_out(tuned, SCALE)
     assert exact == pytest.approx(apart, abs=1e-4)
     assert abs(rounded - apart) > abs(exact - apart)
@@ -95,14 +96,14 @@ def test_adapters_merged_into_the_rounded_weights_give_the_same_losses():
 
 
 def test_a_taught_step_adds_the_teachers_forward_pass():
-    pupil, teacher = lesson.language_model(64, 1, 0), lesson.language_model(128, 2, 0)
+    student, teacher = lesson.language_model(64, 1, 0), lesson.language_model(128, 2, 0)
     blocks = {64: 4 * 64**2 + 3 * 64 * 256, 128: 2 * (4 * 128**2 + 3 * 128 * 512)}
     weights = {width: count + width * lesson.WORDS for width, count in blocks.items()}
     alone, taught = (
-        lesson.operations_of_step(pupil),
-        lesson.operations_of_step(pupil, lesson.from_teacher(teacher, 2.0)),
+        lesson.operations_of_step(student),
+        lesson.operations_of_step(student, lesson.from_teacher(teacher, 2.0)),
     )
-    assert all(parameter.grad is None for parameter in pupil.parameters())
+    assert all(parameter.grad is None for parameter in student.parameters())
     expected = 1 + 2 * weights[128] / (6 * weights[64])
     assert taught / alone == pytest.approx(expected, rel=0.05)
 
@@ -125,9 +126,9 @@ def test_each_way_was_tuned_at_three_rates_and_the_best_is_taken():
 def test_the_race_is_paired_by_seed():
     differences = lesson.race_differences(lesson.stored_runs())
     assert all(len(values) == len(lesson.RACE_SEEDS) for values in differences.values())
-    text = lesson.race_title({"a": [-1, -2], "b": [-1, 1], "c": [1, 2]})
+    text = figures.race_title({"a": [-1, -2], "b": [-1, 1], "c": [1, 2]})
     assert text == "Below AdamW with every seed: a\nAbove AdamW with every seed: c; the others end on both sides"
-    assert "GaLore, a half" in lesson.race_title(differences).partition("Above")[0]
+    assert "GaLore, a half" in figures.race_title(differences).partition("Above")[0]
 
 
 @pytest.mark.parametrize("name", lesson.low_states([(128, 128)]))
@@ -153,7 +154,7 @@ def test_each_moves_hidden_matrices_and_the_rest_and_keeps_the_bytes_it_claims(n
 
 def test_equal_bytes_are_equal():
     shapes = lesson.hidden_shapes(lesson.classifier(SCALES["laptop"]))
-    low = {name: one.state(shapes) for name, one in lesson.low_states(shapes).items()}
+    low = {name: low.state(shapes) for name, low in lesson.low_states(shapes).items()}
     assert 0.95 < low["GaLore, as 8 bits"] / low["AdamW, 8 bits"] <= 1
     weights = sum(a * b for a, b in shapes)
     adapters = 2 * low["LoRA, bytes as GaLore's"]  # with gradients and themselves
@@ -194,17 +195,17 @@ def test_a_teacher_is_not_trained_and_a_student_is():
 
 
 def test_figures_say_what_they_draw():
-    figure, alt = lesson.idea_figure()
+    figure, alt = figures.idea_figure()
     assert all(
         part in alt for part in ("AdamW: 16.00, of it", "AdamW, 8 bits: 10.03, of it", "AdamW, 4 bits: 9.06, of it")
     )
     assert len(figure.axes[0].get_yticklabels()) == 6
-    figure, alt = lesson.bands_figure({"a": [1.0, 2.0], "b": [1.5, 3.5]}, "loss", "B is higher")
+    figure, alt = figures.bands_figure({"a": [1.0, 2.0], "b": [1.5, 3.5]}, "loss", "B is higher")
     assert figure.get_suptitle() == "B is higher"
     assert "a: 1.00 to 2.00, mean 1.50; b: 1.50 to 3.50, mean 2.50" in alt
     base = lesson.FineTuning(4096, 4096, 1.0, 0.5)
     ends = {"start": [0.5, 0.7], "one": [0.25, 0.35]}
-    _, alt = lesson.choosing_figure(base, {"one": lesson.FineTuning(2048, 2048, 3.0, 0.75)}, ends)
+    _, alt = figures.choosing_figure(base, {"one": lesson.FineTuning(2048, 2048, 3.0, 0.75)}, ends)
     assert (
         "AdamW: 4.00 KiB; not fine-tuned: mean 0.60. Peak. one: 2.00 KiB. Seconds of an epoch, × AdamW's. one: 3.00."
         in alt
@@ -212,8 +213,8 @@ def test_figures_say_what_they_draw():
     assert "one: 0.25 to 0.35, mean 0.30" in alt
     ends |= {"LoRA on q v": [0.1, 0.2]}
     ways = {name: lesson.FineTuning(2048, 2048, 3.0, 0.75) for name in ("LoRA on q v", "SGD")}
-    figure, alt = lesson.choosing_figure(base, ways, ends)
-    assert "Every way with adapters ends above AdamW with every seed." in alt
+    figure, alt = figures.choosing_figure(base, ways, ends)
+    assert "Every way with adapters ends above AdamW with these seeds." in alt
     assert "not run" in [text.get_text() for text in figure.axes[2].texts]
 
 
@@ -222,25 +223,25 @@ def test_bits_of_nf4_are_those_of_its_blocks():
     assert lesson.bits_of_nf4(double=False) == 4.5
 
 
-@pytest.mark.parametrize("state", lesson.STATES)
+@pytest.mark.parametrize("state", figures.STATES)
 def test_the_play_has_the_shares_of_the_optimizers(state):
-    """Of a block of the play's default width: four square matrices and two that are four times as long."""
+    """A block of the play's default width has four square matrices and two that are four times as long."""
     shapes = 4 * [(2048, 2048)] + 2 * [(2048, 8192)]
     kinds = {"SGD": optim.SGD, "4 bits": lesson.AdamW4bit, "8 bits": optim.AdamW8bit, "16 bits": lesson.AdamW16bit}
     kinds |= {"32 bits": optim.AdamW, "GaLore, a quarter": lesson.GaLore}
     rank = {"rank": 512} if "GaLore" in state else {}
     state_bytes = sum(kinds[state].state_bytes(shape, **rank) for shape in shapes)
-    assert lesson.STATES[state] == pytest.approx(state_bytes / (8 * 12 * 2048**2), abs=1e-3)
-    _, alt = lesson.play_ways(state=state)
+    assert figures.STATES[state] == pytest.approx(state_bytes / (8 * 12 * 2048**2), abs=1e-3)
+    _, alt = figures.play_ways(state=state)
     assert "1,207,959,552 weights in 32 bits, 1,207,959,552 trained" in alt
 
 
 def test_the_play_trains_adapters_beside_four_bits():
-    assert "14,155,776 trained" in lesson.play_ways(weights="NF4", rank=16)[1]
-    figure, alt = lesson.play_ways(weights="NF4")
+    assert "14,155,776 trained" in figures.play_ways(weights="NF4", rank=16)[1]
+    figure, alt = figures.play_ways(weights="NF4")
     assert "3,538,944 trained" in alt
     assert title(figure.axes[0]).endswith("; adapters of rank 4 on all-linear")
-    assert "3,145,728 trained" in lesson.play_ways(rank=16, beside="q v")[1]
+    assert "3,145,728 trained" in figures.play_ways(rank=16, beside="q v")[1]
 
 
 def test_stored_students_have_five_seeds_each():

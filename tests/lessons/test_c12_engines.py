@@ -41,8 +41,8 @@ SENT = {
     "Lightning Fabric": 1,
     "Lightning Trainer": 1,
 }
-KEPT = {"FSDP2": (0.5, 1), "DeepSpeed 3": (0.5, 1), "ZeroRedundancyOptimizer": (1, 1)}
-KEPT |= {f"DeepSpeed {stage}": (1.5, 1) for stage in (1, 2)}  # a copy of its share, also where nothing is rounded
+RESIDENT = {"FSDP2": (0.5, 1), "DeepSpeed 3": (0.5, 1), "ZeroRedundancyOptimizer": (1, 1)}
+RESIDENT |= {f"DeepSpeed {stage}": (1.5, 1) for stage in (1, 2)}  # a copy of its share, also where nothing is rounded
 
 
 def needs(package):
@@ -55,8 +55,8 @@ def job(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def one(job):
-    return launch(lesson.truth, 1, job)[0]
+def expected(job):
+    return launch(lesson.truth_on_rank, 1, job)[0]
 
 
 @pytest.fixture(scope="module")
@@ -72,41 +72,41 @@ def check(table, job, name):
     row = table.loc[name]
     assert row["off by"] < 1e-5
     assert row["sent"] == pytest.approx(sent[name], rel=1e-3)
-    assert (row["parameters"], row["state"]) == pytest.approx(KEPT.get(name, (1, 2)), rel=1e-3)
+    assert (row["parameters"], row["state"]) == pytest.approx(RESIDENT.get(name, (1, 2)), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", lesson.ENGINES)
-def test_an_engine_trains_as_one_process_does_and_sends_what_its_definition_says(job, one, seen, name):
+def test_an_engine_trains_as_one_process_does_and_sends_what_its_definition_says(job, expected, seen, name):
     if name not in seen:
         pytest.skip(f"needs {lesson.ENGINES[name][0]}")
-    check(lesson.compare(seen, one), job, name)
+    check(lesson.compare(seen, expected), job, name)
 
 
-def test_the_updates_move_the_parameters_by_more_than_the_engines_differ(job, one, seen):
+def test_the_updates_move_the_parameters_by_more_than_the_engines_differ(job, expected, seen):
     begun = dict(lesson.load(job)[0].make().named_parameters())
-    assert lesson.largest_difference(begun, one) > 1e-3
-    other = {name: tensor + 1 for name, tensor in one.items()}
+    assert lesson.largest_difference(begun, expected) > 1e-3
+    other = {name: tensor + 1 for name, tensor in expected.items()}
     assert lesson.compare(seen, other)["off by"].min() > 0.5
 
 
-def test_an_engine_that_is_not_here_has_its_roles_and_no_figures(one, seen):
-    table = lesson.compare({"DDP": seen["DDP"]}, one)
+def test_an_engine_that_is_not_here_has_its_roles_and_no_figures(expected, seen):
+    table = lesson.compare({"DDP": seen["DDP"]}, expected)
     assert list(table.index) == list(lesson.ENGINES) == list(lesson.ROLES)
     assert table["sent"].count() == 1
     assert table["wraps"].count() == len(table)
 
 
 def test_accelerate_repeats_a_row_and_steps_the_schedule_once_for_each_rank():
-    ranks = launch(lesson.accelerate_alone, 2)
+    ranks = launch(lesson.accelerate_alone_on_rank, 2)
     assert Counter(row for seen, _ in ranks for row in seen) == Counter([0, *range(7)])
     assert ranks[0][1] == pytest.approx([1 - 2 * update / 8 for update in range(1, 5)])
 
 
 @pytest.mark.parametrize("stage", [pytest.param(stage, marks=needs("deepspeed")) for stage in (1, 3)])
 def test_deepspeed_clips_by_its_own_configuration_alone(stage):
-    free = launch(partial(lesson.deepspeed_alone, gradient_clipping=0.0), 2, stage, seconds=200)
-    tried = launch(partial(lesson.deepspeed_alone, gradient_clipping=0.0), 2, stage, True, seconds=200)
-    report = launch(partial(lesson.deepspeed_alone, gradient_clipping=0.5), 2, stage, seconds=200)
+    free = launch(partial(lesson.deepspeed_alone_on_rank, gradient_clipping=0.0), 2, stage, seconds=200)
+    tried = launch(partial(lesson.deepspeed_alone_on_rank, gradient_clipping=0.0), 2, stage, True, seconds=200)
+    report = launch(partial(lesson.deepspeed_alone_on_rank, gradient_clipping=0.5), 2, stage, seconds=200)
     assert [moved for moved, _ in (*free, *tried)] == pytest.approx([4] * 4)
     assert [norm for _, norm in tried] == [0, 0]
     assert [moved for moved, _ in report] == pytest.approx([0.5] * 2, rel=1e-3)
@@ -147,8 +147,8 @@ def test_a_run_of_which_a_node_is_lost_ends_as_if_nothing_had_been(tmp_path):
 
 
 def processes_with(text: str) -> list[psutil.Process]:
-    """Those whose command line has it."""
-    return [one for one in psutil.process_iter(["cmdline"]) if text in " ".join(one.info["cmdline"] or ())]
+    """The processes whose command line has `text`."""
+    return [process for process in psutil.process_iter(["cmdline"]) if text in " ".join(process.info["cmdline"] or ())]
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ with Agents(folder, 2, small_job(folder, strategy="ddp", steps=100_000).flags())
 def test_agents_and_ranks_end_with_the_process_that_began_them(tmp_path):
     """The ranks' command lines name the run's folder; that of an agent is its beginner's."""
     process = subprocess.Popen([sys.executable, "-c", BEGINS, str(tmp_path)], env=environment_for_child())
-    awaited(lambda: [one for one in processes_with(str(tmp_path)) if "train" in one.info["cmdline"]])
+    awaited(lambda: [process for process in processes_with(str(tmp_path)) if "train" in process.info["cmdline"]])
     process.send_signal(signal.SIGKILL)
     process.wait()
     awaited(lambda: not processes_with(str(tmp_path)))
@@ -260,7 +260,7 @@ def test_the_checklist_has_a_verdict_on_each_measured_figure():
     row = {"loss": 1.0, "learning_rate": 1.0, "tokens": 300, "flops": 6e6, "epoch": 1}
     history = History([{**row, "step": step, "seconds": float(step)} for step in range(1, 5)])
     machine = Machine("this", "a test", 1, 1.0, {"float32": 1e7}, 1.0, "", 1.0)
-    waits, calls, runs = (lesson.checklist(traced(*each), history, machine) for each in ((0.3, 0), (0, 0.2), (0, 0)))
+    waits, calls, runs = (lesson.checklist(traced(*costs), history, machine) for costs in ((0.3, 0), (0, 0.2), (0, 0)))
     assert list(waits["measured"]) == ["30% of the time", "0% of the time", "60.0%", "mm, 100%", "300"]
     assert list(calls["measured"][:2]) == ["0% of the time", "20% of the time"]
     first_words = [[verdict.partition(":")[0] for verdict in table["verdict"][:3]] for table in (waits, calls, runs)]
@@ -286,8 +286,8 @@ def test_tensorboard_answers_from_within_this_process(tmp_path, monkeypatch, cap
     for name, value in (("COURSE_STRICT", "0"), ("COURSE_READER", "1")):
         monkeypatch.setenv(name, value)
     settings.cache_clear()
-    before = {one.pid for one in psutil.Process().children(recursive=True)}
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
     assert lesson.show_tensorboard(tmp_path)
     port = re.search(r"localhost:(\d+)", capsys.readouterr().out)[1]  # outside of a notebook it says where to look
     assert "TensorBoard" in urlopen(f"http://127.0.0.1:{port}/", timeout=20).read().decode()
-    assert {one.pid for one in psutil.Process().children(recursive=True)} == before
+    assert {process.pid for process in psutil.Process().children(recursive=True)} == before

@@ -22,7 +22,7 @@ def llama(width=32, inner=64, blocks=4):
 
 @pytest.fixture(scope="module")
 def work():
-    return lesson.Work(llama(), micro_batches=3, examples=2, tokens=8)
+    return lesson.TrainingTask(llama(), micro_batches=3, examples=2, tokens=8)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_a_model_cut_by_width_is_the_same_model(work, truth):
         sum(grad.numel() for grad in truth.values())
         - sum(g.numel() for name, g in truth.items() if "_proj" in name) // 2
     )
-    results = launched(2, *(partial(lesson.measure_tensor, work, cut) for cut in ways))
+    results = launched(2, *(partial(lesson.measure_tensor_on_rank, work, cut) for cut in ways))
     for all_reduces, ranks in zip(ways.values(), results, strict=True):
         for rank, seen in enumerate(ranks):
             assert seen.gradients.keys() == truth.keys()
@@ -62,7 +62,7 @@ def test_a_model_cut_by_width_is_the_same_model(work, truth):
 
 def test_a_model_cut_by_depth_is_the_same_model(work, truth):
     orders = gpipe, one_f_one_b, lesson.one_at_a_time
-    for ranks in launched(4, *(partial(lesson.measure_pipeline, work, order) for order in orders)):
+    for ranks in launched(4, *(partial(lesson.measure_pipeline_on_rank, work, order) for order in orders)):
         assert sum(seen.elements for seen in ranks) == sum(grad.numel() for grad in truth.values())
         assert sorted(name for seen in ranks for name in seen.gradients) == sorted(truth)
         for rank, seen in enumerate(ranks):
@@ -72,7 +72,7 @@ def test_a_model_cut_by_depth_is_the_same_model(work, truth):
 
 def test_stages_that_sleep_need_their_slots_and_no_processor(work):
     slot, schedules = 0.01, {"one at a time": lesson.one_at_a_time, "1F1B": one_f_one_b}
-    for ranks in launch(lesson.time_schedules, 2, work, schedules, 1, slot):
+    for ranks in launch(lesson.time_schedules_on_rank, 2, work, schedules, 1, slot):
         for name, orders in schedules.items():
             slots = Schedule(orders(2, work.micro_batches)).end
             assert ranks[name].seconds >= slots * slot
@@ -95,7 +95,7 @@ def test_torch_s_pipeline_is_ours(work):
     work = replace(work, micro_batches=4)
     truth = lesson.gradients_alone(work)
     kinds = "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleavedZeroBubble"
-    results = launched(2, *(partial(lesson.measure_torch_pipeline, work, kind) for kind in kinds))
+    results = launched(2, *(partial(lesson.measure_torch_pipeline_on_rank, work, kind) for kind in kinds))
     for kind, ranks in zip(kinds, results, strict=True):
         for rank, (seen, order) in enumerate(ranks):
             assert seen.apart(truth, rank) < 1e-10
@@ -104,7 +104,7 @@ def test_torch_s_pipeline_is_ours(work):
 
 
 def test_without_the_sum_what_lies_below_the_last_cut_is_wrong(work, truth):
-    seen = launch(lesson.measure_tensor, 2, work, lesson.without_sum)
+    seen = launch(lesson.measure_tensor_on_rank, 2, work, lesson.without_sum)
     assert lesson.error_of("lm_head.weight", seen, truth) == 0
     assert lesson.error_of("model.layers.3.mlp.down_proj.weight", seen, truth) < 1e-10
     assert lesson.error_of("model.layers.3.post_attention_layernorm.weight", seen, truth) > 0.01
@@ -112,12 +112,12 @@ def test_without_the_sum_what_lies_below_the_last_cut_is_wrong(work, truth):
 
 def test_a_stage_holds_what_is_in_flight():
     """A message may still be on its way: b·s·h numbers."""
-    work = lesson.Work(llama(), 6, examples=4, tokens=32, dtype=torch.float32)
+    work = lesson.TrainingTask(llama(), 6, examples=4, tokens=32, dtype=torch.float32)
     updates = {"one": (gpipe, 1), "gpipe": (gpipe, 6), "1F1B": (one_f_one_b, 6)}
-    for rank, results in enumerate(launch(lesson.measure_held, 2, work, updates, 8)):
+    for rank, results in enumerate(launch(lesson.bytes_on_rank, 2, work, updates, 8)):
         for name, (orders, count) in updates.items():
             flying = Schedule(orders(2, count)).in_flight[rank]
-            predicted = results["one"].peak + (flying - 1) * results["one"].one
+            predicted = results["one"].peak + (flying - 1) * results["one"].waiting
             assert predicted - 0.01 * predicted < results[name].peak <= predicted + work.boundary_bytes + 1024
 
 

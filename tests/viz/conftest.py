@@ -1,3 +1,5 @@
+"""Catches what a test displays, and checks the figures that it draws."""
+
 import pytest
 from figures import _close_figures, _letters_are_readable  # noqa: F401  (fixtures of every test here)
 

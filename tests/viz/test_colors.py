@@ -10,7 +10,7 @@ from colors import READABLE, SEEN_BY, contrast, distance, lab, linear
 from course_utils.grading import pages, showing
 from course_utils.lessons import c10_figures
 from course_utils.memory.trace.log import KINDS
-from course_utils.viz.style import BIT_COLORS, COLORS, writing
+from course_utils.viz.style import BIT_COLORS, COLORS, text_color
 
 APART = 15
 TOGETHER = {
@@ -26,19 +26,19 @@ GROUNDS = {"light": ("#FFFFFF", "#000000"), "dark": ("#111111", "#FFFFFF"), "bla
 @pytest.mark.parametrize("reader", SEEN_BY)
 @pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER)
 def test_what_stands_together_is_told_apart(reader, names):
-    for one, other in combinations(names, 2):
-        assert distance(COLORS[one], COLORS[other], reader) > APART, (one, other)
+    for color, other in combinations(names, 2):
+        assert distance(COLORS[color], COLORS[other], reader) > APART, (color, other)
 
 
 @pytest.mark.parametrize("reader", SEEN_BY)
 def test_the_work_of_a_step_differs_in_color_or_in_hatching(reader):
-    for (one, hatch), (other, other_hatch) in combinations(c10_figures.LOOKS.values(), 2):
-        assert hatch != other_hatch or distance(COLORS[one], COLORS[other], reader) > APART, (one, other)
+    for (color, hatch), (other, other_hatch) in combinations(c10_figures.LOOKS.values(), 2):
+        assert hatch != other_hatch or distance(COLORS[color], COLORS[other], reader) > APART, (color, other)
 
 
 def test_what_the_phases_add_is_told_from_its_neighbors_in_grey():
     lightness = {kind: lab(linear(COLORS[kind]))[0] for kind in KINDS}
-    for one, other in (
+    for kind, neighbor in (
         ("parameters", "buffers"),
         ("parameters", "optimizer state"),
         ("optimizer state", "gradients"),
@@ -47,12 +47,12 @@ def test_what_the_phases_add_is_told_from_its_neighbors_in_grey():
         ("activations", "backward temporaries"),
         ("gradients", "optimizer temporaries"),
     ):
-        assert abs(lightness[one] - lightness[other]) > 8, (one, other)
+        assert abs(lightness[kind] - lightness[neighbor]) > 8, (kind, neighbor)
 
 
 @pytest.mark.parametrize("name", [name for name in COLORS if name not in ("paper", "grid", "inputs", "activations")])
 def test_every_color_can_be_written_with(name):
-    assert contrast(writing(name), COLORS["paper"]) >= READABLE
+    assert contrast(text_color(name), COLORS["paper"]) >= READABLE
 
 
 @pytest.mark.parametrize("page", GROUNDS)
@@ -76,9 +76,9 @@ def test_the_letters_of_a_report_are_read():
             assert contrast(mixed(ink, color, int(share) / 100), ground) >= READABLE
 
 
-def mixed(one, other, share):
-    """CSS's color-mix in srgb: `share` of the one, the rest of the other."""
-    parts = zip(bytes.fromhex(one[1:]), bytes.fromhex(other[1:]), strict=True)
+def mixed(color, other, share):
+    """CSS's color-mix in srgb: `share` of `color`, the rest of `other`."""
+    parts = zip(bytes.fromhex(color[1:]), bytes.fromhex(other[1:]), strict=True)
     return "#" + "".join(f"{round(share * a + (1 - share) * b):02x}" for a, b in parts)
 
 

@@ -46,7 +46,7 @@ def test_bands_reach_from_the_least_to_the_most_of_the_runs():
     assert [list(line.get_ydata()) for line in steps.lines] == [[3.0, 2.0], [1.0, 1.0]]
     band = steps.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (1.0, 4.0)
-    assert "A ends at 2.00 (1.00 to 3.00)" in alt
+    assert "A: 3.00 (2.00 to 4.00) at 1, 2.00 (1.00 to 3.00) at 2; B: 1.00" in alt
     assert labels_are_there(figure)
     titled = viz.losses_over_seeds(runs, title="A is lower")[0]
     assert title(titled.axes[0]) == "A is lower"
@@ -58,7 +58,7 @@ def test_losses_apart_are_paired_by_seed():
     assert [list(line.get_ydata()) for line in figure.axes[0].lines[:1]] == [[0.5, 0.5]]
     band = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (0.0, 1.0)
-    assert "B ends +0.500 from it (+0.000 to +1.000)" in alt
+    assert "B: +0.500 (+0.500 to +0.500) at 1, +0.500 (+0.000 to +1.000) at 2" in alt
     assert labels_are_there(figure)
 
 
@@ -70,8 +70,8 @@ def test_runs_that_cannot_stand_together_are_refused(runs):
 
 def test_an_arrow_joins_two_boxes():
     figure, axes = subplots()
-    one, other = box(axes, 0.2, 0.5, "one", "warning"), box(axes, 0.8, 0.5, "other", "warning", letters="ink")
-    arrow(axes, one, other)
+    start, end = box(axes, 0.2, 0.5, "one", "warning"), box(axes, 0.8, 0.5, "other", "warning", ink="ink")
+    arrow(axes, start, end)
     (drawn,) = [text for text in axes.texts if not text.get_text()]
     assert (drawn.xyann, drawn.xy) == ((0.2, 0.5), (0.8, 0.5))
-    assert one.get_color() != other.get_color()
+    assert start.get_color() != end.get_color()

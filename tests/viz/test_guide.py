@@ -102,7 +102,7 @@ def test_a_mark_is_what_an_estimate_of_the_same_step_says():
 
 
 def trial(*events, seconds=1.0):
-    """Of (bytes, kind) in backward."""
+    """A trial whose `events` in backward are pairs of bytes and kind."""
     labels = tuple(("backward", kind, "", "") for _, kind in events)
     log = Log(np.array([size for size, _ in events]), labels)
     return Trial(Recipe(), log, Log.nothing(), {("backward", ""): seconds}, {})
@@ -134,14 +134,14 @@ def test_a_rung_that_no_recipe_knows_is_named(monkeypatch):
 def test_pairs_that_do_not_go_together_have_the_recipes_own_sentence():
     reasons = contradictions(guide.RECIPES)
     fields = {change.name: change for change in CHANGES}
-    pairs = [pair for each in reasons.values() for pair in each]
+    pairs = [pair for refused in reasons.values() for pair in refused]
     assert ("gradient checkpointing", "activations on the host") in pairs
-    for why, each in reasons.items():
-        for one, other in each:
+    for why, refused in reasons.items():
+        for change, other in refused:
             refusals = []
             for recipe in guide.RECIPES:
                 try:
-                    replace(recipe, **fields[one].apply(recipe), **fields[other].apply(recipe))
+                    replace(recipe, **fields[change].apply(recipe), **fields[other].apply(recipe))
                 except CourseError as refused:
                     refusals.append(str(refused))
             assert why in refusals
@@ -170,8 +170,8 @@ def test_no_text_overlaps_another_or_leaves_the_page(page):
         assert paper.x0 <= shape.vertices[:, 0].min() <= shape.vertices[:, 0].max() <= paper.x1, text
         assert paper.y0 <= shape.vertices[:, 1].min() <= shape.vertices[:, 1].max() <= paper.y1, text
     overlaps = [
-        (one.get_text(), other.get_text())
-        for (one, first), (other, second) in combinations(outlines.items(), 2)
+        (text.get_text(), other.get_text())
+        for (text, first), (other, second) in combinations(outlines.items(), 2)
         if first.intersects_path(second, filled=True)
     ]
     assert not overlaps

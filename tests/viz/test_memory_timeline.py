@@ -1,3 +1,5 @@
+"""The memory timeline draws what the meter logged: the oracle is the log, piece by piece."""
+
 import numpy as np
 import pytest
 import torch

@@ -6,7 +6,7 @@ import pytest
 from colors import READABLE, contrast
 
 from course_utils import viz
-from course_utils.lessons.c08_mixed_precision import NumberPicker
+from course_utils.lessons.c08_figures import NumberPicker
 from course_utils.precision import FORMATS
 from course_utils.viz.style import BIT_COLORS
 
