@@ -81,8 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_set(earlier, name, out)
     if folder.is_file() and not (arguments.again or arguments.only):
         check_place(*next(iter(submitted.items())), earlier)
-    worth = {each.question.id: each.question.points for each in prepared.questions}
-    given = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
+    worth = {exercise.question.id: exercise.question.points for exercise in prepared.questions}
+    marks = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
     planned = plan(submitted, earlier, prepared.seed, arguments.only, arguments.again)
     _describe(planned, submitted, out, name)
     try:
@@ -93,13 +93,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
     others = _other_files(folder, set(paths.values()), out)
-    return _report(results, records, given, others, remarks, gradebook)
+    return _report(results, records, marks, others, remarks, gradebook)
 
 
 def _report(
     results: "Results",
     records: list["Record"],
-    given: Mapping[tuple[str, str], "Given"],
+    marks: Mapping[tuple[str, str], "Given"],
     others: list[str],
     remarks: list[str],
     gradebook: "Gradebook | None",
@@ -108,17 +108,17 @@ def _report(
     from course_staff.grading.by_hand import FILE, with_points_by_hand
     from course_staff.grading.gradebook import FILE_NAMES
 
-    records = [with_points_by_hand(record, given) for record in records]
+    records = [with_points_by_hand(record, marks) for record in records]
     graded = {(record["student"], question["id"]) for record in records for question in record["questions"]}
     ungraded = [
         f"{FILE}: {question} of {student} has no grade to replace; regrade this one with --only."
-        for student, question in given
+        for student, question in marks
         if (student, question) not in graded
     ]
     print(results.finish(records, others, [*remarks, *ungraded]), end="")
     sentences, filled = results.fill(gradebook, records) if gradebook else ([], True)
     written = gradebook.file_name if gradebook and filled else None
-    for older in (each for each in FILE_NAMES if each != written and (results.folder / each).exists()):
+    for older in (name for name in FILE_NAMES if name != written and (results.folder / name).exists()):
         more = "" if gradebook else "; use --gradebook to update it"
         sentences.append(f"{older} is from an earlier run{more}.")
     print(*(["", *sentences] if sentences else []), f"\nResults are in {results.folder}.", sep="\n")
@@ -186,12 +186,15 @@ def _grade(
     with tqdm(total=len(todo), unit="notebook", desc=prepared.name, file=sys.stderr, disable=not todo) as bar:
 
         def done(student: str, record: "Record") -> None:
-            one = todo[student]
-            records.append(results.save(student, {**record, "key": one.key, "file": one.digest, "seed": prepared.seed}))
+            file = todo[student]
+            records.append(
+                results.save(student, {**record, "key": file.key, "file": file.digest, "seed": prepared.seed})
+            )
             bar.update()
 
         if todo:
-            grade_all({student: one.path for student, one in todo.items()}, prepared, sandbox_kind, jobs, done, private)
+            paths = {student: file.path for student, file in todo.items()}
+            grade_all(paths, prepared, sandbox_kind, jobs, done, private)
     return records
 
 

@@ -45,8 +45,8 @@ def _play(demo: Demo) -> Iterator[tuple[Step, list[str]]]:
     """Each step, and in sentences what was not as expected; ends after a step whose cell failed."""
     shell = _Shell()
     for step, unseen, cell in plan(demo):
-        for each in [*unseen, *([cell] if cell else [])]:
-            if failure := shell.run(each):
+        for part in [*unseen, *([cell] if cell else [])]:
+            if failure := shell.run(part):
                 yield step, [failure]
                 return
         yield step, [*shell.click(step), *shell.compare(step)]

@@ -113,7 +113,7 @@ def read_demo(path: Path) -> Demo:
 def _read_step(number: int, written: dict) -> Step:
     try:
         expected = written.pop("expect", {})
-        numbers = [Number(value=each.pop("is"), **each) for each in expected.pop("numbers", ())]
+        numbers = [Number(value=number.pop("is"), **number) for number in expected.pop("numbers", ())]
         texts = {name: value.strip() if isinstance(value, str) else value for name, value in written.items()}
         return Step(**texts, **expected, numbers=numbers)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -35,7 +35,7 @@ def parse(sources: list[str], lane: Lane) -> list[Parsed]:
     try:
         with lane.question() as talk, talk.within(PARSE_SECONDS):
             descriptions = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
-        return [_read_parsed(each) for each, _ in zip(descriptions, sources, strict=True)]
+        return [_read_parsed(description) for description, _ in zip(descriptions, sources, strict=True)]
     except NotStartedError:
         raise
     except (SandboxError, encoding.TornError, encoding.EncodingError, LookupError, TypeError, ValueError):
@@ -85,9 +85,9 @@ def _converse(
             with talk.within(limit + GRACE):
                 no_answer, notes = _read_opening(talk.ask(pickle.dumps(job), question))
             limit, end = seconds, time.monotonic() + _CASES * seconds
-            for given in () if no_answer else inputs:
+            for case_inputs in () if no_answer else inputs:
                 with talk.within(min(seconds + GRACE, end - time.monotonic())):
-                    message = talk.ask(given)
+                    message = talk.ask(case_inputs)
                 bytes_left -= len(message)
                 outcomes.append(_read_outcome(message) if bytes_left >= 0 else _TOO_LONG)
                 if outcomes[-1] is _TOO_LONG or outcomes[-1].kind in judge.ENDLESS:

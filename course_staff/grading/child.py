@@ -176,8 +176,9 @@ def converse(read: int, write: int) -> None:
     isolate.limit(**job["limits"])
     if not question:
         cells = [parsed(source) for source in job["sources"]]
-        fields = [dict(vars(cell)) for cell in cells]
-        return send(write, dump([{k: v if type(v) is bool else sorted(v) for k, v in each.items()} for each in fields]))
+        return send(
+            write, dump([{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells])
+        )
     if ranks:
         resource_tracker.ensure_running()  # a program, as none may be started later where something is replaced
         fork_server()

@@ -45,17 +45,17 @@ def plan(
             "or name another folder with --out."
         )
     missing = [
-        student for student, one in submitted.items() if student in anew or not _is_of(earlier.get(student), one)
+        student for student, file in submitted.items() if student in anew or not _is_of(earlier.get(student), file)
     ]
     todo = {student: submitted[student] for student in missing if not only or student == only}
     saved = tuple(record for student, record in earlier.items() if student not in todo)
-    outdated = tuple(name for name, one in todo.items() if name not in anew and _is_outdated(earlier.get(name), one))
+    outdated = tuple(name for name, file in todo.items() if name not in anew and _is_outdated(earlier.get(name), file))
     return Worklist(todo, saved, tuple(student for student in missing if student not in todo), outdated)
 
 
-def check_place(student: str, one: Submitted, earlier: Mapping[str, Record]) -> None:
+def check_place(student: str, file: Submitted, earlier: Mapping[str, Record]) -> None:
     """For a single file: raises `CourseError` where the results hold another file of the same name, which it would replace."""
-    if student in earlier and earlier[student].get("file") != one.digest:
+    if student in earlier and earlier[student].get("file") != file.digest:
         raise CourseError(
             f"The results hold another submission called {student!r}; "
             "give the file another name, or put it in that one's place with --again."
@@ -68,11 +68,11 @@ def check_set(earlier: Mapping[str, Record], name: str, folder: Path) -> None:
         raise CourseError(f"{folder} contains results of the set {other}; name another folder with --out.")
 
 
-def _is_of(record: Record | None, one: Submitted) -> bool:
+def _is_of(record: Record | None, file: Submitted) -> bool:
     """Whether the record is of this very file, graded by the same questions, seed and limits."""
-    return record is not None and record["key"] == one.key and not record.get("failed")
+    return record is not None and record["key"] == file.key and not record.get("failed")
 
 
-def _is_outdated(record: Record | None, one: Submitted) -> bool:
-    is_same_file = record is not None and record["file"] == one.digest
-    return is_same_file and record["key"] != one.key and not record.get("failed")
+def _is_outdated(record: Record | None, file: Submitted) -> bool:
+    is_same_file = record is not None and record["file"] == file.digest
+    return is_same_file and record["key"] != file.key and not record.get("failed")

@@ -91,9 +91,10 @@ def prepare(name: str, solutions: Path | None = None, seed: int | None = None, s
     entries = load_set(name)["questions"]
     if solutions:
         authored = load_solutions(solutions)
-        if [(each.question.id, each.code) for each in authored] != [(entry["id"], entry["code"]) for entry in entries]:
+        codes = {exercise.question.id: exercise.code for exercise in authored}
+        if [*codes.items()] != [(entry["id"], entry["code"]) for entry in entries]:
             raise CourseError(f"{solutions} is not what the set {name} was released from; run `course release` first.")
-        questions = [each.question for each in authored]
+        questions = [exercise.question for exercise in authored]
     else:
         questions, seed = list(map(question_from, entries)), None
     # Text cells count for nothing here: a better sentence in a question is no reason to grade a class again.
@@ -197,12 +198,12 @@ def grade_all(
     with closing(Lanes([Lane(sandbox_kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
         lanes.try_out()
         late = []
-        for student in lanes.each(works, lambda student, lane: works[student].guarded(Work.grade, lane)):
+        for student in lanes.take(works, lambda student, lane: works[student].guarded(Work.grade, lane)):
             if works[student].late:
                 late.append(student)
             else:
                 done(student, works[student].record)
-        for student in lanes.each(late, lambda student, lane: works[student].guarded(Work.grade_late, lane), at_once=1):
+        for student in lanes.take(late, lambda student, lane: works[student].guarded(Work.grade_late, lane), at_once=1):
             done(student, works[student].record)
 
 
@@ -367,8 +368,8 @@ def _figures(
         if prepared.question.figures and verdict["passed"]:
             with suppress(Exception), _judging:  # values of another form than the question's own
                 figures.append(prepared.question.figures(prepared.question.expected(case.inputs), outcome.values))
-    worst = {name: (min if name in HIGHER_IS_BETTER else max) for each in figures for name in each}
-    return {"figures": {name: of(each[name] for each in figures) for name, of in worst.items()}} if figures else {}
+    worst = {name: (min if name in HIGHER_IS_BETTER else max) for counts in figures for name in counts}
+    return {"figures": {name: of(counts[name] for counts in figures) for name, of in worst.items()}} if figures else {}
 
 
 def _verdicts(result: judge.Result) -> list[CaseRecord]:
@@ -397,7 +398,7 @@ class Lanes:
         """Start the first one; raises `CourseError` with the cause where that fails."""
         self._threads.submit(self.lanes[0].try_out).result()
 
-    def each(
+    def take(
         self, students: Iterable[str], step: Callable[[str, Lane], None], at_once: int | None = None
     ) -> Iterator[str]:
         """Take the step for each student, in `at_once` lanes (by default all); yields each student when finished."""

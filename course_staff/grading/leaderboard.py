@@ -27,7 +27,7 @@ def boards(records: Sequence[Record]) -> list[Leaderboard]:
 
 def _give_letters(records: Sequence[Record]) -> dict[str, str]:
     """Student to letter, for those that have an entry somewhere."""
-    there = [one for one in records if any(map(_figures, one["questions"]))]
+    there = [record for record in records if any(map(_figures, record["questions"]))]
     there.sort(
         key=lambda record: hashlib.sha256(f"{record['key']} {record['student']}".encode("utf-8", "replace")).digest()
     )
@@ -50,7 +50,7 @@ def _figures(question: QuestionRecord) -> tuple[float, float, float] | None:
     if question["state"] != "passed" or not isinstance(counts, Mapping):
         return None
     figures = tuple(counts.get(name) for name in ("bytes", "operations", "accuracy"))
-    sound = all(type(one) in (int, float) and 0 <= one < _TOO_LARGE for one in figures)
+    sound = all(type(figure) in (int, float) and 0 <= figure < _TOO_LARGE for figure in figures)
     return figures if sound else None
 
 

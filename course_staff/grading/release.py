@@ -33,10 +33,7 @@ def _agrees_with(path: Path, text: str) -> bool:
     if path.suffix != ".json" or path.read_bytes() == text.encode():
         return path.read_bytes() == text.encode()
     try:
-        return (
-            distance_between(*(_open_oracles(json.loads(each)) for each in (path.read_text(encoding="utf-8"), text)))
-            <= 1
-        )
+        return distance_between(*(_open_oracles(json.loads(s)) for s in (path.read_text(encoding="utf-8"), text))) <= 1
     except ValueError:
         return False
 
@@ -70,7 +67,7 @@ def _with_stored_numbers(path: Path, text: str) -> str:
     for entry in new["questions"]:
         before = stored.get(entry["id"], {})
         for name in entry.keys() & before.keys():
-            old, now = (_open_oracles({"questions": [{name: each[name]}]}) for each in (before, entry))
+            old, now = (_open_oracles({"questions": [{name: questions[name]}]}) for questions in (before, entry))
             if distance_between(old, now) <= 1:
                 entry[name] = before[name]
     return json_text(new)
@@ -84,8 +81,8 @@ def digest_of(path: Path) -> str:
 def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
     """The learner's notebook: no question cells, no solutions, no outputs; cell ids stay."""
     check_facts(authored)
-    stubs = {each.question.id: each.stub for each in authored}
-    lines = {facts(each.question): allowed(each.question) for each in authored}
+    stubs = {exercise.question.id: exercise.stub for exercise in authored}
+    lines = {facts(exercise.question): allowed(exercise.question) for exercise in authored}
     cells = [
         _release_cell(cell, stubs, lines) for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"
     ]
@@ -94,12 +91,12 @@ def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
 
 def check_facts(authored: list[Authored]) -> None:
     """Raises `CourseError` where a statement does not show what its question's cell says of points, minutes and difficulty."""
-    for each in authored:
-        question, line = each.question, facts(each.question)
-        lines = each.statement.splitlines()
+    for exercise in authored:
+        question, line = exercise.question, facts(exercise.question)
+        lines = exercise.statement.splitlines()
         if line in lines:
             continue
-        if stated := next((one for one in lines if one.startswith(f"*{question.id} · ")), None):
+        if stated := next((text for text in lines if text.startswith(f"*{question.id} · ")), None):
             raise CourseError(
                 f"The statement of {question.id} says {stated}, and its question's cell says difficulty={question.difficulty}, "
                 f"minutes={question.minutes}, points={question.points}; change that cell, or put this in the statement: {line}"
@@ -152,7 +149,7 @@ def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
     sources = {mistake.name: apply_mistake(authored.solution, mistake) for mistake in question.mistakes}
     prints_of = {name: runner.prints(source) for name, source in sources.items()}
     for name, prints in prints_of.items():
-        if late := [case for case, each in prints.items() if each["kind"] == "timeout"]:
+        if late := [case for case, fingerprint in prints.items() if fingerprint["kind"] == "timeout"]:
             raise CourseError(
                 f"the mistake {name!r} ran out of time on {late[0]!r}; try again when the machine is idle."
             )

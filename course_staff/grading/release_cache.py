@@ -49,9 +49,9 @@ def release_parts(parts: Sequence[Part], jobs: int, done: Callable[[Part, str | 
         # The last sets take longest, and nothing that is long should begin last.
         running = {pool.submit(_release_part, part): part for part in reversed(parts)}
         try:
-            for one in as_completed(running):
-                part = running[one]
-                released[part] = one.result()
+            for future in as_completed(running):
+                part = running[future]
+                released[part] = future.result()
                 done(part, released[part])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -73,7 +73,7 @@ def _release_part(part: Part) -> str | dict:
     authored = _load_once(path)
     if name is None:
         return notebook_text(from_dict(exercise_notebook(read_notebook(path), authored)))
-    return set_entry(next(each for each in authored if each.question.id == name))
+    return set_entry(next(exercise for exercise in authored if exercise.question.id == name))
 
 
 @lru_cache(maxsize=_SETS_CACHED)
@@ -126,7 +126,7 @@ def release_sets(
 
     texts |= release_parts(todo, jobs, through)
     for path, (notebook, *questions) in parts.items():
-        whole = {"name": path.stem, "source": digest_of(path), "questions": [texts[one] for one in questions]}
+        whole = {"name": path.stem, "source": digest_of(path), "questions": [texts[question] for question in questions]}
         yield dict(zip(file_names(path, exercises, sets), (texts[notebook], json_text(whole)), strict=True))
 
 

@@ -129,7 +129,7 @@ class Results:
         else:
             for name in _BOARD:
                 (self.folder / name).unlink(missing_ok=True)
-        return {one.student: one.letter for board in leaderboards for one in board.entries}
+        return {entry.student: entry.letter for board in leaderboards for entry in board.entries}
 
     def fill(self, gradebook: "Gradebook", records: list[Record]) -> tuple[list[str], bool]:
         """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`, where anybody has some; returns what was
@@ -188,7 +188,7 @@ def page(record: Record, letter: str = "", title: str = "") -> str:
         record=record,
         letter=letter,
         graded=_day(record.get("graded")),
-        found_any=any(one["state"] != "missing" or one.get("by_hand") for one in record["questions"]),
+        found_any=any(question["state"] != "missing" or question.get("by_hand") for question in record["questions"]),
         rule=RULE,
         rule_of_tests=RULE_OF_TESTS,
         notebook=Path(exercises_of(record["set"])).name,
@@ -203,16 +203,15 @@ def page(record: Record, letter: str = "", title: str = "") -> str:
 
 def _next_steps(record: Record) -> list[tuple[str, str]]:
     """(question's id, what to do there) for the first few that lack points: those that are wrong, then those not written."""
-    lacking = [one for one in record["questions"] if one["points"] < one["of"]]
-    comments = {one["id"]: one["by_hand"]["comment"] for one in lacking if one.get("by_hand")}
-    written = [one for one in lacking if one["state"] in ("failed", "passed") or one["id"] in comments]
-    steps = [(one["id"], _advice(one, comments.get(one["id"], ""))) for one in written]
-    for one in lacking:
-        if one not in written:
-            minutes = f", {one['minutes']} minutes" if "minutes" in one else ""
-            steps.append(
-                (one["id"], f"Not written yet: {one['title']} ({format_counted(one['of'], 'point')}{minutes}).")
-            )
+    lacking = [question for question in record["questions"] if question["points"] < question["of"]]
+    comments = {question["id"]: question["by_hand"]["comment"] for question in lacking if question.get("by_hand")}
+    written = [entry for entry in lacking if entry["state"] in ("failed", "passed") or entry["id"] in comments]
+    steps = [(question["id"], _advice(question, comments.get(question["id"], ""))) for question in written]
+    for question in lacking:
+        if question not in written:
+            minutes = f", {question['minutes']} minutes" if "minutes" in question else ""
+            points = format_counted(question["of"], "point")
+            steps.append((question["id"], f"Not written yet: {question['title']} ({points}{minutes})."))
     return steps[:_MOST_STEPS]
 
 
@@ -255,7 +254,7 @@ def summary_page(
         mean=sum(record["points"] for record in graded) / len(graded) if graded else None,
         picture=_picture(records, questions),
         questions=questions,
-        anchors={one.id for one in questions},
+        anchors={question.id for question in questions},
         sections=[*list_common_mistakes(records), *oddities(records, others)],
         file_name=file_name,
     )
@@ -275,12 +274,12 @@ def _mean(records: list[Record], name: str) -> float:
     return sum(points) / len(records)
 
 
-def _draw(draw: Callable, *given) -> tuple[str, str]:
+def _draw(draw: Callable, *arguments) -> tuple[str, str]:
     """The address of the picture that `draw(*given)` gives, and its text."""
     from course_utils.viz.display import svg_address
 
     with matplotlib.rc_context(STYLE):
-        figure, alt = draw(*given)
+        figure, alt = draw(*arguments)
         return svg_address(figure), alt
 
 

@@ -198,13 +198,13 @@ class _Server:
     def __init__(self, kind: str, private: Iterable[Path] = ()):
         self.control, theirs = socket.socketpair()
         program = [sys.executable, "-m", _CHILD, "serve", str(theirs.fileno()), kind]
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self.process = subprocess.Popen(
             confine(program, private) if kind in SAFE else program,
             env=_environment(kind in SAFE),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=self._said,
+            stderr=self._stderr,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
@@ -244,7 +244,7 @@ class _Server:
         except OSError:
             answer = b""
         if not answer:
-            why = _last_words(self._said)
+            why = _last_words(self._stderr)
             self.close()
             raise kind(f"A process of the grader {problem}{why}.")
         return answer[0]
@@ -252,7 +252,7 @@ class _Server:
     def close(self) -> None:
         self.control.close()
         _kill(self.process)
-        self._said.close()
+        self._stderr.close()
 
 
 class _Pipes:
@@ -384,9 +384,9 @@ def _environment(safe: bool) -> dict[str, str]:
     """Little, and the same everywhere: one thread, one order of sets, this very course, in a sandbox (`safe`) no home."""
     homes = ("HOME", "USERPROFILE", "TEMP", "TMP", "TMPDIR", "COURSE_HOME")
     names = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH", *(() if safe else homes))
-    given = {name: value for name, value in environment_for_child().items() if name in names}
+    variables = {name: value for name, value in environment_for_child().items() if name in names}
     return {
-        **given,
+        **variables,
         **(dict.fromkeys(("HOME", "TMPDIR", "COURSE_HOME"), isolate.BOX) if safe else {}),
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
         "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1]),

@@ -82,8 +82,8 @@ def load_solutions(path: Path) -> list[Authored]:
             f"{Path(path).name}: {odd} needs a QUESTION cell and an EXERCISE cell; write the missing one."
         )
     authored = [_read_question(Path(path).stem, cells, questions[name], answers[name], name) for name in questions]
-    by_id([each.question for each in authored])
-    return [_with_zoo(each, authored) for each in authored]
+    by_id([exercise.question for exercise in authored])
+    return [_with_zoo(exercise, authored) for exercise in authored]
 
 
 def marker(cell: dict) -> tuple[str, str] | None:
@@ -156,7 +156,7 @@ def _with_zoo(authored: Authored, others: list[Authored]) -> Authored:
         return authored
     right, wrong = dict(zoo.right), dict(zoo.wrong)
     if zoo.of:
-        other = next((each for each in others if each.question.id == zoo.of), None)
+        other = next((exercise for exercise in others if exercise.question.id == zoo.of), None)
         if other is None:
             raise CourseError(f"{name}: there is no question {zoo.of!r} for its zoo; name one of this notebook.")
         mistakes = {mistake.name: apply_mistake(other.solution, mistake) for mistake in other.question.mistakes}
@@ -166,8 +166,8 @@ def _with_zoo(authored: Authored, others: list[Authored]) -> Authored:
             "the solution": other.solution,
             **{variant.name: variant.source for variant in other.question.variants},
         }
-        right |= {each: f"{other.preamble}\n{source}" for each, source in sources.items()}
-        wrong |= {each: f"{other.preamble}\n{mistakes[each]}" for each in mistakes if each not in zoo.without}
+        right |= {name: f"{other.preamble}\n{source}" for name, source in sources.items()}
+        wrong |= {name: f"{other.preamble}\n{mistakes[name]}" for name in mistakes if name not in zoo.without}
     return replace(authored, question=subjects.with_subjects(authored.question, right, wrong))
 
 

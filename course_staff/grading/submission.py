@@ -88,10 +88,10 @@ def read_submission(path: Path, parse: Callable[[list[str]], list[Parsed]]) -> S
     except UnreadableError as error:
         return Submission(notes=(str(error),))
     pairs = zip(cells, parse([cell.source for cell in cells]), strict=True)
-    numbered = [(number, each) for number, each in enumerate(raw, 1) if isinstance(each, dict)]
-    marked = [(number, _source(each)) for number, each in numbered if each.get("cell_type") in ("markdown", "raw")]
+    numbered = [(number, cell) for number, cell in enumerate(raw, 1) if isinstance(cell, dict)]
+    marked = [(number, _source(cell)) for number, cell in numbered if cell.get("cell_type") in ("markdown", "raw")]
     texts = {name: number for number, source in marked for name in _ANSWER.findall(source)}
-    return Submission(tuple(replace(cell, parsed=each) for cell, each in pairs if not each.is_check), (), texts)
+    return Submission(tuple(replace(cell, parsed=parsed) for cell, parsed in pairs if not parsed.is_check), (), texts)
 
 
 def parsed(source: str) -> Parsed:

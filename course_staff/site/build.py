@@ -12,7 +12,7 @@ from course_staff.notebooks.readme import PICTURES, colab_place, files_place, pi
 from course_staff.site import cells
 from course_staff.site.cards import draw_card
 from course_staff.site.pages import DOWNLOADS, FIGURES, Pages, write_file
-from course_staff.site.stills import FOLDER, KEPT, load_stills
+from course_staff.site.stills import FOLDER, PICTURES_FILE, load_stills
 from course_utils import models
 from course_utils.desk.workspace import without_outputs
 from course_utils.errors import CourseError
@@ -71,14 +71,14 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
             "pages": [*names, "index.md", "cost.md", *_cost_pages()],
             "files": list(handed_out),
         }
-        given = {
+        settings = {
             "html_baseurl": address,
             "html_static_path": [str(source / "_static")],
             "course_cards": cards,
             "course_links": {**links, "source": files_place(repository)},
         }
         doctrees = str(Path(folder, "doctrees"))
-        Sphinx(source, _HERE, built, doctrees, "html", given, status=None, warning=warnings, parallel=3).build()
+        Sphinx(source, _HERE, built, doctrees, "html", settings, status=None, warning=warnings, parallel=3).build()
         for name, content in handed_out.items():
             write_file(built / name, content)
         _lighten(built)
@@ -100,7 +100,7 @@ def _lighten(site: Path) -> None:
 def _write_sources(root: Path, source: Path, names: list[str], repository: str) -> dict[str, tuple[str, str]]:
     """Write all that Sphinx reads into the folder `source`. Gives the preview picture and line of each page that has its own."""
     shutil.copytree(_HERE / "static", source / "_static")
-    shutil.copytree(FOLDER, source / FIGURES, ignore=shutil.ignore_patterns(KEPT))
+    shutil.copytree(FOLDER, source / FIGURES, ignore=shutil.ignore_patterns(PICTURES_FILE))
     stills = {name: load_stills(Path(name).stem) for name in names if name.startswith("notebooks/")}
     pages = Pages(root, source, stills, colab_place(repository))
     for name in names:
@@ -115,13 +115,13 @@ def _write_sources(root: Path, source: Path, names: list[str], repository: str) 
     return dict(_draw_cards(readme, source / "_static"))
 
 
-def _render(template: str, **given) -> str:
+def _render(template: str, **values) -> str:
     from jinja2 import Environment, FileSystemLoader
 
     return (
         Environment(loader=FileSystemLoader(_HERE / "pages"), keep_trailing_newline=True)
         .get_template(template)
-        .render(given)
+        .render(values)
     )
 
 

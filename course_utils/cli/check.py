@@ -63,7 +63,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _reset(arguments: argparse.Namespace) -> int:
     """Ask, put the records aside, and say where they are."""
     from course_utils.grading import my_progress
-    from course_utils.grading.progress import KEPT
+    from course_utils.grading.progress import PROGRESS
 
     requested = arguments.set or arguments.notebook
     begun = my_progress().standings
@@ -78,7 +78,7 @@ def _reset(arguments: argparse.Namespace) -> int:
         if answer.strip().lower() not in ("y", "yes"):
             print("Nothing was reset.")
             return 1
-    folder = KEPT.forget([one.name for one in begun])
+    folder = PROGRESS.forget([one.name for one in begun])
     if folder is None:
         print("There was no progress to reset.")
     else:

@@ -90,7 +90,7 @@ class Desk:
 
     def page(self) -> str:
         """All of it as Markdown; columns in which nothing stands yet are left out."""
-        begun = self._last is not None or self.guesses or any(one.passed for one in self.board.standings)
+        begun = self._last is not None or self.guesses or any(standing.passed for standing in self.board.standings)
         if begun:
             head = ["## Continue here\n", *self.ahead(), "\n## Your progress\n", *self.so_far()]
         elif self.chapters:
@@ -110,8 +110,8 @@ class Desk:
     @property
     def _last(self) -> Notebook | None:
         """The notebook that was saved last."""
-        begun = [one for one in (*self.chapters.values(), *self.exercises.values()) if one.changed]
-        return max(begun, key=lambda one: one.changed, default=None)
+        begun = [notebook for notebook in (*self.chapters.values(), *self.exercises.values()) if notebook.changed]
+        return max(begun, key=lambda notebook: notebook.changed, default=None)
 
     def ahead(self) -> Iterator[str]:
         """Where they were last, and what is next."""
@@ -122,7 +122,7 @@ class Desk:
             kind = "the exercises of chapter" if last.path.parent.name == "exercises" else "chapter"
             done = f"{last.run} of {last.cells} cells run"
             yield f"- **Last saved**: {kind} {last.number}, {last.link} ({done})."
-        fresh = next((one for one in self.chapters.values() if not one.run), None)
+        fresh = next((chapter for chapter in self.chapters.values() if not chapter.run), None)
         if fresh is not None:
             which = f"{fresh.number}, {fresh.link}: about {fresh.minutes} minutes"
             yield f"- **Next chapter**: {which}."
@@ -134,14 +134,14 @@ class Desk:
 
     def so_far(self) -> Iterator[str]:
         """Lines of Markdown: chapters begun, exercises, bets and ledger rows so far."""
-        settled = [one for one in self.guesses.values() if one.truth is not None]
+        settled = [bet for bet in self.guesses.values() if bet.truth is not None]
         if self.chapters:
-            yield f"- **Chapters**: {sum(bool(one.run) for one in self.chapters.values())} of {len(self.chapters)} begun."
+            yield f"- **Chapters**: {sum(bool(chapter.run) for chapter in self.chapters.values())} of {len(self.chapters)} begun."
         yield f"- **Exercises**: {self.board.head}"
         if settled:
-            fair = sum(one.fair for one in settled)
+            fair = sum(bet.fair for bet in settled)
             yield f"- **Bets**: {fair} of your {len(settled)} settled bets were within a factor of 2."
-        if waiting := sorted({name.partition("-")[0] for name, one in self.guesses.items() if one.truth is None}):
+        if waiting := sorted({name.partition("-")[0] for name, bet in self.guesses.items() if bet.truth is None}):
             yield f"- **Chapters with open bets**: {', '.join(waiting)}."
         if self.rows:
             rows = format_counted(self.rows, "row")
@@ -149,11 +149,12 @@ class Desk:
 
     def _table(self) -> Iterator[str]:
         heads = ("", "chapter", "minutes", "exercises", "cells run", "bets within a factor of 2")
-        passed = {one.name.partition("_")[0]: f"{one.passed} of {one.questions} passed" for one in self.board.standings}
+        standings = {standing.name.partition("_")[0]: standing for standing in self.board.standings}
+        passed = {number: f"{standing.passed} of {standing.questions} passed" for number, standing in standings.items()}
         rows = []
         for number, chapter in self.chapters.items():
-            own = [one for name, one in self.guesses.items() if name.partition("-")[0] == number]
-            settled = [one for one in own if one.truth is not None]
+            own = [bet for name, bet in self.guesses.items() if name.partition("-")[0] == number]
+            settled = [bet for bet in own if bet.truth is not None]
             is_linked = number in passed and number in self.exercises
             rows.append(
                 (
@@ -162,7 +163,7 @@ class Desk:
                     str(chapter.minutes or ""),
                     f"[{passed[number]}](exercises/{self.exercises[number].path.name})" if is_linked else "",
                     f"{_bar(chapter.run / chapter.cells)} {chapter.run} of {chapter.cells}" if chapter.run else "",
-                    f"{sum(one.fair for one in settled)} of {len(settled)}" if settled else "",
+                    f"{sum(bet.fair for bet in settled)} of {len(settled)}" if settled else "",
                 )
             )
         shown = [column for column in zip(heads, *rows, strict=True) if any(column[1:])]
@@ -180,8 +181,8 @@ def write(folder: Path) -> Path:
     with require_writable(path, "make it writable"):
         if path.is_file() and not (handed.is_file() and handed.read_bytes() == path.read_bytes()):
             path.rename(free_name(path))
-        for each in (handed, path):
-            with replacing(each) as draft:
+        for target in (handed, path):
+            with replacing(target) as draft:
                 draft.write_text(text, encoding="utf-8", newline="\n")
     return path
 
@@ -195,7 +196,7 @@ def _notebooks(folder: Path) -> dict[str, Notebook]:
     """Those of the course, by number; what a reader renamed, or wrote, beside them is no chapter more."""
     handed = folder.parent / HANDED_OUT / folder.name
     notebooks = [_read(path, handed / path.name) for path in chapters_in(folder) if (handed / path.name).is_file()]
-    return {one.number: one for one in notebooks}
+    return {notebook.number: notebook for notebook in notebooks}
 
 
 def _read(path: Path, handed: Path) -> Notebook:

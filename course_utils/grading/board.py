@@ -5,7 +5,7 @@ from functools import cached_property
 
 from course_utils.files import exercises_of
 from course_utils.grading.loading import load_set, set_names
-from course_utils.grading.progress import Record, recall
+from course_utils.grading.progress import Attempts, recall
 
 FRESH = "No question passed yet"
 """How the table of somebody who has not begun starts; what the repository stores must start so."""
@@ -43,9 +43,8 @@ class Board:
     @cached_property
     def head(self) -> str:
         """The sum in a sentence."""
-        passed, questions = sum(one.passed for one in self.standings), sum(one.questions for one in self.standings)
-        points, of = sum(one.points for one in self.standings), sum(one.of for one in self.standings)
-        seen = sum(one.seen for one in self.standings)
+        names = "passed", "questions", "points", "of", "seen"
+        passed, questions, points, of, seen = (sum(getattr(row, name) for row in self.standings) for name in names)
         if not passed and not seen:
             return f"{FRESH}, of {questions} in {len(self.standings)} sets. {_BEGIN}"
         also = f" Solutions seen instead: {seen}." if seen else ""
@@ -54,13 +53,13 @@ class Board:
     @cached_property
     def _todo(self) -> Standing | None:
         """The set to go on with: one that is begun, else the first one that is not."""
-        todo = [one for one in self.standings if one.next]
-        return min(todo, key=lambda one: (not (one.passed or one.seen), one.name), default=None)
+        todo = [row for row in self.standings if row.next]
+        return min(todo, key=lambda row: (not (row.passed or row.seen), row.name), default=None)
 
     @property
     def next(self) -> str:
         """The question to go on with, or that there is none."""
-        or_seen = " or its solution seen" * any(one.seen for one in self.standings)
+        or_seen = " or its solution seen" * any(row.seen for row in self.standings)
         return self._todo.next if self._todo else f"nothing is left; every question is passed{or_seen}"
 
     @property
@@ -71,12 +70,12 @@ class Board:
     @property
     def bars(self) -> list[str]:
         """A line for each set."""
-        width = max(len(one.name) for one in self.standings)
+        width = max(len(row.name) for row in self.standings)
         lines = []
-        for one in self.standings:
-            count = f"{one.passed:2} of {one.questions:2} questions  {one.points:4g} of {one.of:2g} points"
-            seen = f"  {one.seen} seen" if one.seen else ""
-            lines.append(f"{one.name:{width}}  {_bar(one.share)}  {count}{seen}")
+        for row in self.standings:
+            count = f"{row.passed:2} of {row.questions:2} questions  {row.points:4g} of {row.of:2g} points"
+            seen = f"  {row.seen} seen" if row.seen else ""
+            lines.append(f"{row.name:{width}}  {_bar(row.share)}  {count}{seen}")
         return lines
 
     def __str__(self):
@@ -98,7 +97,7 @@ def my_progress() -> Board:
 
 def _standing(name: str) -> Standing:
     entries, records = load_set(name)["questions"], recall(name)
-    reached = {entry["id"]: records.get(entry["id"], Record()) for entry in entries}
+    reached = {entry["id"]: records.get(entry["id"], Attempts()) for entry in entries}
     left = [entry for entry in entries if not (reached[entry["id"]].passed or reached[entry["id"]].seen)]
     seen = sum(record.only_seen for record in reached.values())
     return Standing(

@@ -15,7 +15,7 @@ from course_utils.grading.definition import Definition, cell_in_words, definitio
 from course_utils.grading.failures import MARK, failures_in, newest_failure
 from course_utils.grading.judge import Outcome, Result, judge_answer
 from course_utils.grading.loading import load_set, question_from
-from course_utils.grading.progress import Record, amend, recall
+from course_utils.grading.progress import Attempts, amend, recall
 from course_utils.grading.question import Question
 from course_utils.grading.run import SECONDS, OutOfTime, is_untouched, run_cases, time_limit
 from course_utils.grading.showing import (
@@ -146,16 +146,16 @@ class Checker:
         self, question: Question, entry: Mapping, outcomes: Sequence[Outcome], where: Definition | None
     ) -> tuple[Result, Shown]:
         records = recall(self.name)
-        record = records.get(question.id, Record())
+        record = records.get(question.id, Attempts())
         tries, hidden = record.tries + 1, bool(entry["has_hidden"])
         result = judge_answer(question, question.cases(), outcomes, entry, public_only=hidden, tries=tries)
         if not result.untouched:
-            given = question.hints.index(result.hint) + 1 if result.hint else 0
+            hint = question.hints.index(result.hint) + 1 if result.hint else 0
             place = self._place(where) if self.live else {}
 
-            def after(record: Record) -> Record:
+            def after(record: Attempts) -> Attempts:
                 record = record.after(result.passed, result.points)
-                return replace(record, hint=max(record.hint, given), **place)
+                return replace(record, hint=max(record.hint, hint), **place)
 
             records = amend(self.name, question.id, after)
         of_set = {name: record for name, record in records.items() if name in self.entries}
@@ -193,8 +193,8 @@ class Checker:
         self._update(question, seen=True)
         return show_solution(question, where and where.source or entry["stub"], ours, self._record(question).passed)
 
-    def _record(self, question: Question) -> Record:
-        return recall(self.name).get(question.id, Record())
+    def _record(self, question: Question) -> Attempts:
+        return recall(self.name).get(question.id, Attempts())
 
     def _update(self, question: Question, **changes) -> None:
         amend(self.name, question.id, lambda record: replace(record, **changes))

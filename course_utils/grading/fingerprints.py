@@ -95,9 +95,9 @@ def _tensor(tensor: torch.Tensor) -> dict:
 def _forms(weights: object) -> str:
     """How many tensors there are, of how many elements, and whether all are finite."""
     values = list(weights.values()) if isinstance(weights, dict) else []
-    tensors = [each for each in values if isinstance(each, torch.Tensor)]
-    finite = all(bool(each.isfinite().all()) for each in tensors)
-    return f"{len(values)} {sum(each.numel() for each in tensors)} {finite}"
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    finite = all(bool(tensor.isfinite().all()) for tensor in tensors)
+    return f"{len(values)} {sum(tensor.numel() for tensor in tensors)} {finite}"
 
 
 def _spread(length: int, most: int) -> list[int]:

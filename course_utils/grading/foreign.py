@@ -124,8 +124,9 @@ def _take_module(name: str, undo: ExitStack) -> None:
         if key not in listed and getattr(value, "__module__", None) != name:
             continue
         if isinstance(value, type):
-            methods = [each for member in list(vars(value).values()) for each in _functions_in(member)]
-            own = [each for each in methods if each.__module__ in (name, value.__module__)]  # some are their base's
+            methods = [function for member in list(vars(value).values()) for function in _functions_in(member)]
+            # Some are its base's.
+            own = [function for function in methods if function.__module__ in (name, value.__module__)]
             _empty(own, f"{value.__module__}.{value.__qualname__}", undo)
         else:
             _empty(list(_functions_in(value)), f"{name}.{key}", undo)
@@ -150,7 +151,7 @@ def _empty(functions: list[FunctionType], where: str, undo: ExitStack) -> None:
 
         raise ForeignError("where")
 
-    consts = tuple(where if each == "where" else each for each in refuse.__code__.co_consts)
+    consts = tuple(where if constant == "where" else constant for constant in refuse.__code__.co_consts)
     for function in functions:
         undo.callback(setattr, function, "__code__", function.__code__)
         # Python takes only code with as many variables from outside as the function has.

@@ -110,7 +110,7 @@ def judge_case(question: Question, case: Case, outcome: Outcome) -> CaseResult:
     expected = question.expected(case.inputs)
     outcome = replace(outcome, values=conform(expected, outcome.values))
     if outcome.kind != "values":
-        sentences = [_cut(explain(question, each)) for each in (outcome, _without_words(outcome))]
+        sentences = [_cut(explain(question, version)) for version in (outcome, _without_words(outcome))]
         verdict = Verdict(case.name, False, sentences[0], kind=outcome.kind, brief=sentences[1])
         return CaseResult(case, expected, outcome, verdict)
     difference = compare(expected, outcome.values, question.tolerance)
@@ -158,14 +158,14 @@ def judge_answer(
     on the public cases. `tries` counts the failed checks up to this one; None where no other will follow.
     """
     results = [judge_case(question, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
-    verdicts = tuple(one.verdict for one in results)
-    failed = [one for one in results if not one.verdict.passed]
+    verdicts = tuple(result.verdict for result in results)
+    failed = [result for result in results if not result.verdict.passed]
     name = _name_mistake(results, entry or {}) if failed else ""
     recognized = _recognize(question, failed)
     if name and recognized and _loses_elsewhere(question, entry, name, results):
         name = ""
     sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
-    reached = points(question, [one.expected for one in results], [verdict.passed for verdict in verdicts])
+    reached = points(question, [result.expected for result in results], [verdict.passed for verdict in verdicts])
     return Result(
         question.id, verdicts, reached, question.points, _cut(sentence or recognized), hint, public_only, name
     )
@@ -197,14 +197,14 @@ def _name_mistake(results: Sequence[CaseResult], entry: Mapping) -> str:
     """The mistake by its fingerprints; where a hidden case has a public one's name, the public one comes first and counts."""
     public = {
         *entry.get("cases", ()),
-        *(name for each in entry.get("mistakes", {}).values() for name in each["prints"]),
+        *(name for mistake in entry.get("mistakes", {}).values() for name in mistake["prints"]),
     }
     outcome_of, failed = {}, set()
-    for one in results:
-        if one.case.name in public and one.case.name not in outcome_of:
-            outcome_of[one.case.name] = one.outcome
-            if not one.verdict.passed:
-                failed.add(one.case.name)
+    for result in results:
+        if result.case.name in public and result.case.name not in outcome_of:
+            outcome_of[result.case.name] = result.outcome
+            if not result.verdict.passed:
+                failed.add(result.case.name)
     return diagnose(entry, outcome_of, failed) or ""
 
 
@@ -215,12 +215,12 @@ def _loses_elsewhere(question: Question, entry: Mapping, name: str, results: Seq
     if not question.share:
         return False
     fails = entry["mistakes"][name]["prints"]  # of a question in parts, the public cases that the mistake fails
-    expected = [one.expected for one in results]
-    public = [one for one in results if one.case.name in entry.get("cases", (one.case.name,))]
-    now = points(question, expected, [one.verdict.passed for one in results])
-    alone = points(question, expected, [one.verdict.passed or one.case.name not in fails for one in results])
-    mended = [one.verdict.passed or one.case.name in fails for one in public]
-    without = points(question, [one.expected for one in public], mended)
+    expected = [result.expected for result in results]
+    public = [result for result in results if result.case.name in entry.get("cases", (result.case.name,))]
+    now = points(question, expected, [result.verdict.passed for result in results])
+    alone = points(question, expected, [result.verdict.passed or result.case.name not in fails for result in results])
+    mended = [result.verdict.passed or result.case.name in fails for result in public]
+    without = points(question, [result.expected for result in public], mended)
     return now == 0 and (alone > 0 or without == 0)
 
 
@@ -241,10 +241,10 @@ def _advice(
 
 def _recognize(question: Question, failed: Sequence[CaseResult]) -> str:
     """What `question.recognize` says of the first failed case that it knows."""
-    for one in failed:
-        if question.recognize and one.outcome.kind == "values":
+    for result in failed:
+        if question.recognize and result.outcome.kind == "values":
             try:
-                sentence = question.recognize(one.expected, one.outcome.values)
+                sentence = question.recognize(result.expected, result.outcome.values)
             except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
                 continue  # values of another form than the question's own: nothing that its author knows
             if sentence:

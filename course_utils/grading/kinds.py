@@ -63,9 +63,9 @@ def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fiel
     def expected(inputs: dict) -> dict:
         return plain(streams.drive(oracle, inputs))
 
-    given = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
-    given["recognize"] = streams.says_gradients_changed
-    return Question(run=streams.drive, expected=expected, **{**given, **_replacing(oracle, **fields)})
+    defaults = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
+    defaults["recognize"] = streams.says_gradients_changed
+    return Question(run=streams.drive, expected=expected, **{**defaults, **_replacing(oracle, **fields)})
 
 
 def collective(
@@ -90,32 +90,32 @@ def collective(
 
     used, replaces = use or (lambda answer, **inputs: answer(**inputs)), fields.get("replaces", ())
 
-    def limits(rank: int, given: list[dict]) -> Mapping:
-        return sends(rank, given) if sends else {}
+    def limits(rank: int, inputs_by_rank: list[dict]) -> Mapping:
+        return sends(rank, inputs_by_rank) if sends else {}
 
     def run(answer: Callable, inputs: dict) -> dict:
         on_ranks = ranks.run_on_ranks(used, answer, inputs, in_place, replaces)
         return {
             call: {
-                f"rank {rank}": ranks.drop_unasked(on_ranks[call][f"rank {rank}"], limits(rank, given))
-                for rank in range(len(given))
+                f"rank {rank}": ranks.drop_unasked(on_ranks[call][f"rank {rank}"], limits(rank, inputs_by_rank))
+                for rank in range(len(inputs_by_rank))
             }
-            for call, given in inputs["calls"].items()
+            for call, inputs_by_rank in inputs["calls"].items()
         }
 
-    def right(rank: int, given: list[dict]) -> dict:
-        result = oracle(rank, copy.deepcopy(given))
+    def right(rank: int, inputs_by_rank: list[dict]) -> dict:
+        result = oracle(rank, copy.deepcopy(inputs_by_rank))
         values = result if type(result) is dict else {"result": result}
-        return {**plain(values), ranks.LEFT: True, **ranks.limits(limits(rank, given))}
+        return {**plain(values), ranks.LEFT: True, **ranks.limits(limits(rank, inputs_by_rank))}
 
     def expected(inputs: dict) -> dict:
         return {
-            call: {f"rank {rank}": right(rank, given) for rank in range(len(given))}
-            for call, given in inputs["calls"].items()
+            call: {f"rank {rank}": right(rank, inputs_by_rank) for rank in range(len(inputs_by_rank))}
+            for call, inputs_by_rank in inputs["calls"].items()
         }
 
-    given = {"counted": (ranks.MESSAGES, ranks.BYTES), **fields}
-    return Question(run=run, expected=expected, ranks=True, **given)
+    defaults = {"counted": (ranks.MESSAGES, ranks.BYTES), **fields}
+    return Question(run=run, expected=expected, ranks=True, **defaults)
 
 
 def account(
@@ -139,8 +139,8 @@ def account(
     def run(answer: object, inputs: dict) -> dict:
         if type(answer) is not dict and len(names) > 1:
             raise UnfitError(f"`{called}` is not a dict; give one with the keys {', '.join(map(repr, names))}.")
-        given = _spell_as_known(answer, names) if type(answer) is dict else {names[0]: answer}
-        return {name: _number(given[name]) for name in [inputs["number"]] if name in given}
+        values = _spell_as_known(answer, names) if type(answer) is dict else {names[0]: answer}
+        return {name: _number(values[name]) for name in [inputs["number"]] if name in values}
 
     def expected(inputs: dict) -> dict:
         value = numbers[inputs["number"]][0]
@@ -185,8 +185,8 @@ def choice(
 
     def recognize(_: object, got: dict) -> str | None:
         chosen, because = (
-            next((key for key in allowed if type(given) is str and fold(given) == key), given)
-            for allowed, given in ((options, got.get("choice")), (reasons, got.get("reason")))
+            next((key for key in allowed if type(part) is str and fold(part) == key), part)
+            for allowed, part in ((options, got.get("choice")), (reasons, got.get("reason")))
         )
         for what, key, allowed in (("choice", chosen, options), ("reason", because, reasons)):
             if key is None:
@@ -292,8 +292,8 @@ def _numbers(value: object, words: Collection[str], depth: int = 0) -> object:
     return whole(_number(value))
 
 
-def _spell_as_known(given: dict, names: Collection[str]) -> dict:
-    return respell(given, names) if all(type(name) is str for name in given) else given
+def _spell_as_known(values: dict, names: Collection[str]) -> dict:
+    return respell(values, names) if all(type(name) is str for name in values) else values
 
 
 def _recognize(

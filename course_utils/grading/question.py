@@ -123,8 +123,8 @@ class Question:
     def for_learners(self) -> "Question":
         """The question as the process hears it in which an answer runs: nothing of what is right, or wrong, is in it."""
         names = ("id", "points", "difficulty", "minutes", "answer", "run", "replaces", "ranks")
-        given = {name: getattr(self, name) for name in names}
-        return Question(**given, title="", hints=("-", "-", "-"), expected=_refuse, public=_refuse)
+        values = {name: getattr(self, name) for name in names}
+        return Question(**values, title="", hints=("-", "-", "-"), expected=_refuse, public=_refuse)
 
 
 def _refuse(*_):

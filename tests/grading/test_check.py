@@ -20,7 +20,7 @@ from course_utils.grading import showing
 from course_utils.grading.check import Checker, FailedCheckError
 from course_utils.grading.definition import binding_line
 from course_utils.grading.judge import Verdict
-from course_utils.grading.progress import Record, recall, remember
+from course_utils.grading.progress import Attempts, recall, remember
 from course_utils.grading.question import UNTOUCHED
 
 CODE = """
@@ -192,12 +192,12 @@ def test_progress_stays_and_hints_are_earned(notebook):
     run(notebook, "def double(x): return 5 * x")
     assert 'For a hint: `check("q1", hint=1)`.' in text_of(notebook)
     assert "Hint: a nudge" in text_of(notebook)
-    assert recall("03_test") == {"q1": Record(2, False, 0.0, hint=1)}
+    assert recall("03_test") == {"q1": Attempts(2, False, 0.0, hint=1)}
     run(notebook, "def double(x): return 2 * x")
     text_of(notebook)
     run(notebook, "def double(x): return 5 * x")
     text_of(notebook)
-    assert recall("03_test")["q1"] == Record(3, True, 4, hint=1)
+    assert recall("03_test")["q1"] == Attempts(3, True, 4, hint=1)
     [(text, _)] = run(notebook, "check()")
     assert text.splitlines() == [
         "03_test: 1 of 3 questions passed",
@@ -368,7 +368,7 @@ def test_who_saw_the_solution_first_earns_nothing_more_and_is_told_so(notebook, 
     lines = text_of(notebook).splitlines()
     assert lines[0] == "q1 · Doubling <fast>: right, and counted as seen, because our solution was shown before"
     assert lines[-1] == "Progress: 0 of 3 questions passed, 1 solution seen."
-    assert recall("03_test")["q1"] == Record(1, False, 0.0, seen=True)
+    assert recall("03_test")["q1"] == Attempts(1, False, 0.0, seen=True)
     assert "○ q1 · Question q1 · 4 points · solution seen" in run(notebook, "check()")[0][0]
 
 
@@ -380,7 +380,7 @@ def test_what_was_earned_before_stands(notebook, solutions):
     text_of(notebook)
     run(notebook, "def double(x):\n    return 2 * x")
     assert text_of(notebook).startswith("q1 · Doubling <fast>: passed, 4 points\n")
-    assert recall("03_test")["q1"] == Record(1, True, 4, seen=True)
+    assert recall("03_test")["q1"] == Attempts(1, True, 4, seen=True)
     assert "solution seen" not in run(notebook, "check()")[0][0]
 
 
@@ -388,7 +388,7 @@ def test_anyway_shows_it_beside_what_was_handed_out(notebook, solutions):
     text, _ = ask(notebook, 'solution="anyway"')
     assert f"−     raise NotImplementedError({UNTOUCHED!r})" in text.splitlines()
     assert "+     return x + x  # no `product`" in text.splitlines()
-    assert recall("03_test")["q1"] == Record(seen=True)
+    assert recall("03_test")["q1"] == Attempts(seen=True)
 
 
 def test_the_solution_is_mentioned_once_all_hints_are_seen(notebook, solutions):
@@ -543,7 +543,7 @@ def test_the_terminals_last_line_counts_as_its_verdicts_do(notebook, saved, solu
         r"Checking .*\.ipynb as saved on 1970-01-0[12] at .*; unsaved changes are not included\.", first
     )
     assert last == "1 of 1 answers is right."
-    remember("03_test", {"q1": Record(1, False, 0.0, seen=True)})
+    remember("03_test", {"q1": Attempts(1, False, 0.0, seen=True)})
     assert main(["check", str(path), "--set", "03_test"]) == 0
     *_, before, _, last = capsys.readouterr().out.splitlines()
     assert before == "Progress: 0 of 1 questions passed, 1 solution seen."

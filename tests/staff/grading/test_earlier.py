@@ -19,7 +19,7 @@ def planned(submitted, earlier, seed=7, only=None, again=False):
 
 
 @pytest.mark.parametrize(
-    ("earlier", "given", "expected"),
+    ("earlier", "options", "expected"),
     [
         ({}, {}, (["a", "b"], [], [])),
         ({"a": OF_A}, {}, (["b"], ["a"], [])),
@@ -34,8 +34,8 @@ def planned(submitted, earlier, seed=7, only=None, again=False):
         ({"a": OF_A, "b": OF_B}, {"again": True, "seed": 8}, (["a", "b"], [], [])),
     ],
 )
-def test_what_is_graded_and_what_stays(earlier, given, expected):
-    assert planned({"a": A, "b": B}, earlier, **given) == expected
+def test_what_is_graded_and_what_stays(earlier, options, expected):
+    assert planned({"a": A, "b": B}, earlier, **options) == expected
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_what_a_family_computed_is_what_the_system_says():
     try:
         assert child.stdout.read(2) == b".."
         family = [psutil.Process(child.pid), *psutil.Process(child.pid).children()]
-        took = sum(sum(each.cpu_times()[:2]) for each in family)
+        took = sum(sum(process.cpu_times()[:2]) for process in family)
         assert isolate.seconds_computed(child.pid, since) == pytest.approx(took, abs=0.05)
         assert isolate.seconds_computed(child.pid, isolate.now() + 1) == 0
     finally:
@@ -274,7 +274,7 @@ def test_where_no_process_starts_nothing_is_graded_and_the_cause_is_said(tiny, t
     monkeypatch.setattr(sandbox.sys, "executable", str(python))
     paths, graded = write_class(tmp_path / "class", {"right": HONEST["right"][0]}), []
     with pytest.raises(CourseError, match=r"\(.*No module named 'there_is_none'\)+\. It sees the packages") as caught:
-        grade.grade_all(paths, grade.prepare(SET, tiny, SEED), kind, 1, lambda *one: graded.append(one))
+        grade.grade_all(paths, grade.prepare(SET, tiny, SEED), kind, 1, lambda *arguments: graded.append(arguments))
     assert "run `make lab`" in str(caught.value)
     assert graded == []
 
@@ -374,8 +374,8 @@ def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(ti
     write_class(tmp_path / "class", {"a": HONEST["right"][0], "b": answer_with("while True: pass")})
     whole, before = Results.save, psutil.Process().children(recursive=True)
 
-    def save(self, *given):
-        whole(self, *given)
+    def save(self, *arguments):
+        whole(self, *arguments)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Results, "save", save)
@@ -429,12 +429,12 @@ def test_a_file_is_added_to_the_results_of_a_class(tiny, tmp_path, capsys):
     write_class(tmp_path / "class", {"right": HONEST["right"][0]})
     assert run_command(tmp_path, tiny) == 0
     out, late = tmp_path / "class-results", write_class(tmp_path / "late", {"late": HONEST["right"][0], "right": "[]"})
-    given = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust", "--out", str(out)]
-    assert main(["grade", str(late["late"]), *given]) == 0
+    options = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust", "--out", str(out)]
+    assert main(["grade", str(late["late"]), *options]) == 0
     assert "The table includes 1 earlier grade" in capsys.readouterr().err
     assert "late, right" in (out / "summary.txt").read_text("utf-8"), "the same file"
     before = (out / "results.csv").read_bytes()
-    assert main(["grade", str(late["right"]), *given]) == 2
+    assert main(["grade", str(late["right"]), *options]) == 2
     assert "another submission called 'right'" in capsys.readouterr().err
     assert (out / "results.csv").read_bytes() == before
     assert [row["student"] for row in csv.DictReader(before.decode().splitlines())] == ["late", "right"]
@@ -493,7 +493,8 @@ def test_pages_are_for_students_and_records_are_not_among_them(tiny, tmp_path):
         r"stopped with <code>ValueError</code> at your line \d\.|stopped with ValueError at your line \d\.", eleven
     )
     assert "i&gt;" not in page + eleven
-    record = next(one for one in json.loads((out / "results.json").read_text("utf-8")) if one["student"] == "ten")
+    records = json.loads((out / "results.json").read_text("utf-8"))
+    record = next(record for record in records if record["student"] == "ten")
     (verdict,) = record["questions"][0]["hidden"]
     assert "<i>[" in verdict["sentence"]
     assert verdict["case"] not in page

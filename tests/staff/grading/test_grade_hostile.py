@@ -206,7 +206,7 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, mo
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: accepted.append(server.accept()), daemon=True).start()
         cases = hostile(tiny, results, server.getsockname()[1])
-        cases = {name: one for name, one in cases.items() if not names or name in names}
+        cases = {name: case for name, case in cases.items() if not names or name in names}
         assert len(cases) == len(names or cases)
         submissions = write_class(
             tmp_path / "class", {name.replace("/", "_"): text for name, (text, *_) in cases.items()}
@@ -462,7 +462,7 @@ def test_too_many_processes_or_files_and_too_much_memory_or_time_are_seen():
     assert family.excess(**enough) == 0
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        assert child.pid in {each.number for each in isolate.descendants(os.getpid())}
+        assert child.pid in {process.number for process in isolate.descendants(os.getpid())}
         assert family.excess(**enough | {"processes": 0}) == isolate.TOO_MANY_PROCESSES
         assert family.excess(**enough | {"files": 0}) == isolate.TOO_MANY_FILES
         assert family.excess(**enough | {"memory": 0}) == isolate.TOO_MUCH_MEMORY

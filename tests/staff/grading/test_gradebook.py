@@ -24,7 +24,7 @@ Participant 42,Bo Beck,bo@example.org,Submitted,1.00,3.00,"Monday, 3 March 2025,
 
 
 def records(**points):
-    return [{"student": student.replace("__", "/"), "points": given, "of": 3} for student, given in points.items()]
+    return [{"student": student.replace("__", "/"), "points": own, "of": 3} for student, own in points.items()]
 
 
 def filled(tmp_path, export, graded, name="99_test"):

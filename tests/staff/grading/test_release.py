@@ -178,15 +178,16 @@ def test_everything_outside_the_holes_is_the_same(path):
     after = read_notebook(ROOT / exercises_of(path.stem)).cells
     assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
     authored = solutions_of(path.stem)
-    stubs, added = {each.question.id: each.stub for each in authored}, {allowed(each.question) for each in authored}
-    for one, other in zip(before, after, strict=True):
-        mark = marker(one)
-        sentences = [line for line in other["source"].split("\n\n") if line not in added]
-        assert "\n\n".join(sentences) == (stubs[mark[1]] if mark else one["source"])
-        assert marker(other) == mark
-        assert one["metadata"].get("tags") == other["metadata"].get("tags")
-        assert not other.get("outputs")
-        assert other.get("execution_count") is None
+    stubs = {exercise.question.id: exercise.stub for exercise in authored}
+    added = {allowed(exercise.question) for exercise in authored}
+    for cell, exercise_cell in zip(before, after, strict=True):
+        mark = marker(cell)
+        sentences = [line for line in exercise_cell["source"].split("\n\n") if line not in added]
+        assert "\n\n".join(sentences) == (stubs[mark[1]] if mark else cell["source"])
+        assert marker(exercise_cell) == mark
+        assert cell["metadata"].get("tags") == exercise_cell["metadata"].get("tags")
+        assert not exercise_cell.get("outputs")
+        assert exercise_cell.get("execution_count") is None
 
 
 @EVERY

@@ -60,7 +60,8 @@ def handed_in(body):
 @pytest.fixture
 def exercise_set(release_set):
     """The capstone's training with smaller limits."""
-    question = next(each.code for each in load_solutions(SOLUTIONS / "13_capstone.ipynb") if each.question.id == "q4")
+    authored = load_solutions(SOLUTIONS / "13_capstone.ipynb")
+    question = next(exercise.code for exercise in authored if exercise.question.id == "q4")
     for old, new in CHANGES.items():
         assert old in question
         question = question.replace(old, new)
@@ -93,8 +94,8 @@ def test_figures_are_the_worst_of_all_cases_that_passed(tiny, tmp_path):
     exercise_set = grade.prepare(SET, tiny, SEED)
     first = exercise_set.questions[0]
     assert len(first.public.cases + first.hidden.cases) > 1
-    each = cycle([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
-    first = replace(first, question=replace(first.question, figures=lambda *_: next(each)))
+    counts = cycle([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
+    first = replace(first, question=replace(first.question, figures=lambda *_: next(counts)))
     bodies = {"right": "return x * factor", "wrong": "return x.new_ones(1)", "gone": "import os\nos._exit(1)"}
     submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
     records = grade_class(

@@ -36,8 +36,8 @@ def write(monkeypatch, tmp_path):
 
 
 def differ(first, second) -> bool:
-    one, other = (Image.open(path) for path in (first, second))
-    return one.size != other.size or ImageChops.difference(one, other).getbbox() is not None
+    image, other_image = (Image.open(path) for path in (first, second))
+    return image.size != other_image.size or ImageChops.difference(image, other_image).getbbox() is not None
 
 
 def test_each_chapter_has_the_starting_values_and_two_other_settings():
