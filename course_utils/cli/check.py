@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from course_utils.grading.check import check_notebook
     from course_utils.grading.progress import recall
+    from course_utils.grading.terminal import check_notebook
 
     path = find_notebook(arguments.notebook)
     name = find_set(arguments.set or path.name)
