@@ -64,7 +64,7 @@ def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fiel
         return plain(streams.drive(oracle, inputs))
 
     defaults = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
-    defaults["recognize"] = streams.says_gradients_changed
+    defaults["recognize"] = streams.recognize_changed_gradients
     return Question(run=streams.drive, expected=expected, **{**defaults, **_replacing(oracle, **fields)})
 
 
