@@ -11,10 +11,10 @@ from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
-    from course_staff.grading.by_hand import Given
+    from course_staff.grading.by_hand import Mark
     from course_staff.grading.earlier import Worklist
-    from course_staff.grading.grade import PreparedSet
     from course_staff.grading.gradebook import Gradebook
+    from course_staff.grading.prepare import PreparedSet
     from course_staff.grading.record import Record
     from course_staff.grading.report import Results
 
@@ -50,11 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; 1 where the grader itself failed on a submission, or nobody is in the gradebook."""
     from course_staff.grading.by_hand import FILE, read_by_hand
-    from course_staff.grading.earlier import check_place, check_set, plan
-    from course_staff.grading.grade import find_submissions, identify, prepare
+    from course_staff.grading.earlier import check_place, check_set, list_work
     from course_staff.grading.gradebook import read_gradebook
+    from course_staff.grading.prepare import prepare
     from course_staff.grading.report import Results
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
+    from course_staff.grading.submitted import find_submissions, identify
     from course_utils.files import require_one_name
     from course_utils.grading.loading import set_names
 
@@ -83,12 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
         check_place(*next(iter(submitted.items())), earlier)
     worth = {exercise.question.id: exercise.question.points for exercise in prepared.questions}
     marks = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
-    planned = plan(submitted, earlier, prepared.seed, arguments.only, arguments.again)
-    _describe(planned, submitted, out, name)
+    worklist = list_work(submitted, earlier, prepared.seed, arguments.only, arguments.again)
+    _describe(worklist, submitted, out, name)
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
-        records = [*planned.saved, *_grade(planned, prepared, sandbox_kind, results, arguments.jobs, private)]
+        records = [*worklist.saved, *_grade(worklist, prepared, sandbox_kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:
         print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
@@ -99,12 +100,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _report(
     results: "Results",
     records: list["Record"],
-    marks: Mapping[tuple[str, str], "Given"],
+    marks: Mapping[tuple[str, str], "Mark"],
     others: list[str],
     remarks: list[str],
     gradebook: "Gradebook | None",
 ) -> int:
-    """Write tables, pages and the gradebook, with the points `given` by hand, and print the summary; returns the exit code."""
+    """Write tables, pages and the gradebook, with the `marks` by hand, and print the summary; returns the exit code."""
     from course_staff.grading.by_hand import FILE, with_points_by_hand
     from course_staff.grading.gradebook import FILE_NAMES
 
@@ -128,7 +129,7 @@ def _report(
 def _find_solutions(name: str) -> Path:
     from course_utils.files import find_place
 
-    path = find_place().notebooks.parent / "solutions" / f"{name}.ipynb"
+    path = find_place().root / "solutions" / f"{name}.ipynb"
     if not path.is_file():
         raise CourseError(f"There are no solutions at {path}; name them with --solutions.")
     return path
@@ -150,18 +151,20 @@ def _title(name: str, solutions: Path | None) -> str:
     return first.removeprefix("# ") if first.startswith("# ") else name
 
 
-def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> None:
+def _describe(worklist: "Worklist", submitted: Mapping, folder: Path, name: str) -> None:
     """A line on stderr for whatever of the submissions or of the results is left as it is, or graded again unasked."""
-    saved = [record["student"] for record in plan.saved]
-    before = [student for student in saved if student in submitted and student not in plan.waiting]
+    saved = [record["student"] for record in worklist.saved]
+    before = [student for student in saved if student in submitted and student not in worklist.waiting]
     elsewhere = [student for student in saved if student not in submitted]
     lines = []
     if before:
         lines.append(f"{len(before)} of {len(submitted)} were graded before; --again regrades them.")
-    if plan.outdated:
-        lines.append(f"Grading again {len(plan.outdated)} of {len(submitted)}, because {name} or its grading changed.")
-    if plan.waiting:
-        lines.append(f"New or changed, but left for a run without --only: {', '.join(plan.waiting)}.")
+    if worklist.outdated:
+        lines.append(
+            f"Grading again {len(worklist.outdated)} of {len(submitted)}, because {name} or its grading changed."
+        )
+    if worklist.waiting:
+        lines.append(f"New or changed, but left for a run without --only: {', '.join(worklist.waiting)}.")
     if elsewhere:
         count = format_counted(len(elsewhere), "earlier grade")
         where = f"to remove one, delete its file in {folder / 'records'}"
@@ -170,7 +173,7 @@ def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> 
 
 
 def _grade(
-    planned: "Worklist",
+    worklist: "Worklist",
     prepared: "PreparedSet",
     sandbox_kind: str,
     results: "Results",
@@ -182,7 +185,7 @@ def _grade(
 
     from course_staff.grading.grade import grade_all
 
-    todo, records = planned.todo, []
+    todo, records = worklist.todo, []
     with tqdm(total=len(todo), unit="notebook", desc=prepared.name, file=sys.stderr, disable=not todo) as bar:
 
         def done(student: str, record: "Record") -> None:
@@ -200,7 +203,7 @@ def _grade(
 
 def _other_files(folder: Path, notebooks: set[Path], out: Path) -> list[str]:
     """Files beside the notebooks, such as a script submitted by mistake."""
-    from course_staff.grading.grade import is_of_the_system
+    from course_staff.grading.submitted import is_of_the_system
 
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in notebooks]
     names = [path.relative_to(folder) for path in paths if not path.is_relative_to(out)]

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write what is asked for and say what to do next."""
+    """Write the notebook or the question, and print what to do next."""
     return (_chapter if arguments.what == "chapter" else _question)(arguments)
 
 

@@ -94,7 +94,7 @@ def _converse(
                     break  # nobody waits for the same endless loop a dozen times
             outcomes += [no_answer] if no_answer else []
             if outcomes[-1].kind in judge.ENDLESS:
-                talk.look()
+                talk.measure_starvation()
         except encoding.TornError:
             outcomes.append(Outcome("timeout", text=f"{limit:g} s") if talk.timed_out else Outcome("died"))
     if lane.excess and outcomes[-1].kind == "died":

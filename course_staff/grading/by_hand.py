@@ -13,19 +13,19 @@ from course_staff.grading.record import Record
 from course_utils.errors import CourseError
 
 FILE = "by_hand.csv"
-_COMMENT_LETTERS = 2000
+_LONGEST_COMMENT = 2000  # characters
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a row gives: `points`, or None where it only comments."""
+    """What a row says: `points`, or None where it only comments."""
 
     points: float | None
     comment: str
 
 
 def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, float]) -> dict[tuple[str, str], Mark]:
-    """(student, question) to what the file at `path` gives; `questions` are the set's, with their maxima.
+    """(student, question) to the mark in the file at `path`; `questions` are the set's, with their maxima.
 
     Nothing where no file is. Raises `CourseError`, naming the row, for an unknown student or question, for points that are no
     number between 0 and the maximum, and for a question that a student has twice.
@@ -46,7 +46,7 @@ def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, fl
             )
         if (cells[student], question) in marks:
             raise CourseError(f"{where}: {student!r} already has a row for {question}; keep one.")
-        marks[cells[student], question] = Mark(points, row.get("comment", "").strip()[:_COMMENT_LETTERS])
+        marks[cells[student], question] = Mark(points, row.get("comment", "").strip()[:_LONGEST_COMMENT])
     return marks
 
 

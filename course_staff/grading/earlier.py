@@ -3,23 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from course_staff.grading.record import Record
+from course_staff.grading.submitted import Submitted
 from course_utils.errors import CourseError
 
 
 @dataclass(frozen=True)
-class Submitted:
-    """A submission: its file, a digest of what the file holds, and the `key` that a record must have to be its own."""
-
-    path: Path
-    digest: str
-    key: str
-
-
-@dataclass(frozen=True)
 class Worklist:
-    """What to grade now, by student, and what to leave."""
+    """The submissions to grade now, by student, and the records to leave."""
 
     todo: Mapping[str, Submitted]
     saved: tuple[Record, ...]  # they stay as they are
@@ -27,10 +20,10 @@ class Worklist:
     outdated: tuple[str, ...] = ()  # in `todo`: the same file was graded by other questions or limits
 
 
-def plan(
+def list_work(
     submitted: Mapping[str, Submitted], earlier: Mapping[str, Record], seed: int | None, only: str | None, again: bool
 ) -> Worklist:
-    """What to do with the submissions `submitted`, where `earlier` are the records of the results' folder.
+    """The work on the submissions `submitted`, where `earlier` are the records of the results' folder.
 
     `only` grades this student alone, `again` everybody. Raises `CourseError` for a student that is not there, and where grades
     of another seed would come to stand in the class's table.
@@ -44,12 +37,11 @@ def plan(
             f"This class was graded {was}: do so again, or grade the whole folder with --again, "
             "or name another folder with --out."
         )
-    missing = [
-        student for student, file in submitted.items() if student in anew or not _is_of(earlier.get(student), file)
-    ]
+    states = {student: _state_of(file, earlier.get(student)) for student, file in submitted.items()}
+    missing = [student for student, state in states.items() if student in anew or state != "done"]
     todo = {student: submitted[student] for student in missing if not only or student == only}
     saved = tuple(record for student, record in earlier.items() if student not in todo)
-    outdated = tuple(name for name, file in todo.items() if name not in anew and _is_outdated(earlier.get(name), file))
+    outdated = tuple(student for student in todo if student not in anew and states[student] == "outdated")
     return Worklist(todo, saved, tuple(student for student in missing if student not in todo), outdated)
 
 
@@ -68,11 +60,10 @@ def check_set(earlier: Mapping[str, Record], name: str, folder: Path) -> None:
         raise CourseError(f"{folder} contains results of the set {other}; name another folder with --out.")
 
 
-def _is_of(record: Record | None, file: Submitted) -> bool:
-    """Whether the record is of this very file, graded by the same questions, seed and limits."""
-    return record is not None and record["key"] == file.key and not record.get("failed")
-
-
-def _is_outdated(record: Record | None, file: Submitted) -> bool:
-    is_same_file = record is not None and record["file"] == file.digest
-    return is_same_file and record["key"] != file.key and not record.get("failed")
+def _state_of(file: Submitted, record: Record | None) -> Literal["done", "outdated", "new"]:
+    """Whether a file was graded by the same questions, seed and limits, by others, or not at all."""
+    if record is None or record.get("failed"):
+        return "new"
+    if record["key"] == file.key:
+        return "done"
+    return "outdated" if record["file"] == file.digest else "new"

@@ -68,7 +68,7 @@ _MOODLE = Platform(
 
 
 FILE_NAMES = tuple(f"{platform.name}.csv" for platform in (_CANVAS, _MOODLE))
-"""Of the filled files."""
+"""The names of the filled files."""
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def keep_no_keys() -> None:
 
 
 def die_first() -> None:
-    """Where memory runs out, the system ends this process and its children before any other."""
+    """Have the system end this process and its children before any other where memory runs out."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 

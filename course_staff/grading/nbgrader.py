@@ -19,7 +19,7 @@ from course_utils.grading.question import Question
 STUB = "course_stub"
 """The name in an answer's metadata of what learners get in its place."""
 
-CONFIGURATION = Path(__file__).parent / "templates" / "nbgrader_config.txt"
+CONFIGURATION = Path(__file__).parent / "skeletons" / "nbgrader_config.txt"
 
 
 def source_files(path: Path, folder: Path) -> dict[Path, str]:

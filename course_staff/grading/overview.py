@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from course_staff.grading.record import QuestionRecord, Record
 from course_staff.grading.source import LEVELS
 from course_utils.grading.judge import KINDS
-from course_utils.grading.pages import printable
+from course_utils.grading.rendering import printable
 from course_utils.units import format_counted
 
 _ROWS_SHOWN = 10
-_EMPTY = "not written", "no answer found"
+_EMPTY = KINDS["untouched"], KINDS["missing"]
 
 
 def summary(records: list[Record], set_name: str, other_files: list[str], remarks: Sequence[str] = ()) -> str:
@@ -125,7 +125,7 @@ def _copies(records: list[Record]) -> list[tuple[int, str]]:
 
 def _ending_of(question: QuestionRecord) -> str:
     if question["state"] != "failed":
-        return {"untouched": "not written", "missing": "no answer found"}.get(question["state"], question["state"])
+        return KINDS.get(question["state"], question["state"])
     first = next(verdict for verdict in [*question["public"], *question["hidden"]] if not verdict["passed"])
     only = "" if any(not verdict["passed"] for verdict in question["public"]) else " (hidden cases only)"
     return (question["diagnosis"] or KINDS[first["kind"]]) + only

@@ -25,7 +25,7 @@ def file_names(path: Path, exercises: Path, sets: Path) -> tuple[Path, Path]:
 
 
 def find_differing(texts: Mapping[Path, str]) -> list[Path]:
-    """Those files that do not hold their text, missing ones included; a set may hold what another machine's arithmetic gave."""
+    """The files that do not hold their text, missing ones included; a set may hold what another machine's arithmetic gave."""
     return [path for path, text in texts.items() if not (path.is_file() and _agrees_with(path, text))]
 
 

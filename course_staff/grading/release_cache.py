@@ -60,7 +60,7 @@ def release_parts(parts: Sequence[Part], jobs: int, done: Callable[[Part, str | 
 
 
 def _take_one_core() -> None:
-    """In a new process: as many threads in each as there are cores would wait for each other."""
+    """Use one thread: as many threads in each process as there are cores would wait for each other."""
     import torch
 
     torch.set_num_threads(1)
@@ -108,7 +108,7 @@ class ReleaseCache:
 def release_sets(
     paths: Sequence[Path], exercises: Path, sets: Path, store: ReleaseCache, jobs: int, done: Callable[[Part], None]
 ) -> Iterator[dict[Path, str]]:
-    """Of each of the solutions the two files that they are released as, in the folders `exercises` and `sets`, with their texts;
+    """The two files that each of the solutions is released as, in the folders `exercises` and `sets`, with their texts;
     writes none of them, runs every known mistake.
 
     `done(part)` is called as each part that has to be run is through; it is kept then, so that an interrupted run goes on from
@@ -172,13 +172,13 @@ def _digest(path: Path) -> str:
 
 
 def _version(library: str) -> str:
-    """Without the part that says for which device it was built."""
+    """A library's version without the part that says for which device it was built."""
     return version(library).partition("+")[0]
 
 
 @cache
 def digest_of_code() -> str:
-    """Of all files of the two packages, but for the sets that are made, and of Python's and the libraries' versions: a digest."""
+    """A digest of all files of the two packages but the generated sets, and of Python's and the libraries' versions."""
     digest = hashlib.sha256(
         repr((platform.python_version_tuple()[:2], platform.machine(), *map(_version, _LIBRARIES))).encode()
     )

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.source import LEVELS
 from course_utils.files import exercises_of, keep_copies, replacing, require_writable
 from course_utils.grading.judge import KINDS, Verdict
-from course_utils.grading.pages import printable, render
+from course_utils.grading.rendering import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_bytes, format_counted
 from course_utils.viz.style import STYLE
@@ -52,7 +53,7 @@ from course_utils.viz.tradeoff import Leaderboard, format_operations, tradeoff_f
 if TYPE_CHECKING:
     from course_staff.grading.gradebook import Gradebook
 
-_PAGES = Path(__file__).parent / "pages"
+_render = partial(render, more=Path(__file__).parent / "templates")
 _BOARD = "leaderboard.html", "leaderboard.csv"
 RULE = (
     "A question earns its points if all its cases are right, including hidden ones. "
@@ -67,7 +68,7 @@ RULE_OF_TESTS = (
 _STATES = {
     "passed": "right",
     "untouched": "not written yet",
-    "missing": "no answer found",
+    "missing": KINDS["missing"],
     "failed": "not right yet",
 }
 _WRONG = "Not right yet: see its cases below."
@@ -231,10 +232,6 @@ def _day(graded: str | None) -> str:
     return f"{time.day} {time:%B %Y, %H:%M}"
 
 
-def _render(template: str, **values) -> str:
-    return render(template, _PAGES, **values)
-
-
 def summary_page(
     records: list[Record], set_name: str, others: list[str], remarks: Sequence[str] = (), title: str = ""
 ) -> str:
@@ -275,7 +272,7 @@ def _mean(records: list[Record], name: str) -> float:
 
 
 def _draw(draw: Callable, *arguments) -> tuple[str, str]:
-    """The address of the picture that `draw(*given)` gives, and its text."""
+    """The address of the picture that `draw(*arguments)` returns, and its text."""
     from course_utils.viz.display import svg_address
 
     with matplotlib.rc_context(STYLE):

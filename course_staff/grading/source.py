@@ -150,7 +150,7 @@ def _read_question(stem: str, cells: list[dict], question_place: int, answer_pla
 
 
 def _with_zoo(authored: Authored, others: list[Authored]) -> Authored:
-    """With the known answers of its `zoo`, if it has one, as hidden cases."""
+    """The exercise with the known answers of its `zoo`, if it has one, as hidden cases."""
     zoo, name = authored.hidden.get("zoo"), authored.question.id
     if not isinstance(zoo, Zoo):
         return authored

@@ -25,7 +25,7 @@ class Play(NamedTuple):
 
 
 def play_cells(cells: Sequence[Mapping]) -> list[Mapping]:
-    """Of a notebook's cells, whose sources are in one piece, the code cells of the section Play."""
+    """The code cells of the section Play."""
     inside, playing = False, []
     for cell in cells:
         if cell["cell_type"] == "markdown":
@@ -62,7 +62,7 @@ def select_needed(cells: Sequence[Mapping]) -> list[str]:
 
 
 def catch(path: Path) -> Play:
-    """What the chapter at `path` gives to `viz.play`, last; its needed statements are run in this process, and nothing is shown.
+    """The last call of `viz.play` in the chapter at `path`; its needed statements are run in this process, and nothing is shown.
 
     Opens the chapter as its set-up cell does, so that settings are read again and seeds are set. Raises `CourseError` where the
     section Play has no figure to play with.

@@ -62,6 +62,6 @@ def _sentences(chapter: Chapter) -> Iterator[tuple[int, str]]:
 
 
 def _strip_marks(text: str) -> str:
-    """As one reads it: links as their words, no marks of emphasis, single spaces."""
+    """The text as one reads it: links as their words, no marks of emphasis, single spaces."""
     text = re.sub(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^()]*(?:\([^()]*\)[^()]*)*\)", r"\1", text)
     return " ".join(re.sub(r"\*+|^\s*(?:[-*]|\d+\.) ", "", text).split())

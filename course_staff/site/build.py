@@ -48,7 +48,7 @@ def pages_of(root: Path) -> list[str]:
 
 
 def build(place: Place, output: Path, repository: str = "", address: str = "") -> list[str]:
-    """Build the site of the checkout at `place` into the folder `output`. Gives Sphinx's warnings, a line each.
+    """Build the site of the checkout at `place` into the folder `output`; returns Sphinx's warnings, a line each.
 
     `repository` is the course's address on a code host, for links to its files and to Colab; `address` that of the site itself,
     ending in "/", for the pictures that others show with a link to it. Either may be empty. A site that is there already is
@@ -98,13 +98,16 @@ def _lighten(site: Path) -> None:
 
 
 def _write_sources(root: Path, source: Path, names: list[str], repository: str) -> dict[str, tuple[str, str]]:
-    """Write all that Sphinx reads into the folder `source`. Gives the preview picture and line of each page that has its own."""
+    """Write all that Sphinx reads into the folder `source`; returns the preview picture and line of each page with its own."""
     shutil.copytree(_HERE / "static", source / "_static")
     shutil.copytree(FOLDER, source / FIGURES, ignore=shutil.ignore_patterns(PICTURES_FILE))
     stills = {name: load_stills(Path(name).stem) for name in names if name.startswith("notebooks/")}
     pages = Pages(root, source, stills, colab_place(repository))
     for name in names:
-        (pages.write_notebook if name.endswith(".ipynb") else pages.write_text)(name)
+        if name.endswith(".ipynb"):
+            pages.write_notebook(name)
+        else:
+            pages.write_text(name)
     for picture in (place for places in PICTURES.values() for place in places.values()):
         pages.write(f"_static/{Path(picture).name}", (root / picture).read_bytes())
     readme = with_address((root / "README.md").read_text(encoding="utf-8"), "")  # badges are pictures of another's
@@ -118,11 +121,8 @@ def _write_sources(root: Path, source: Path, names: list[str], repository: str) 
 def _render(template: str, **values) -> str:
     from jinja2 import Environment, FileSystemLoader
 
-    return (
-        Environment(loader=FileSystemLoader(_HERE / "pages"), keep_trailing_newline=True)
-        .get_template(template)
-        .render(values)
-    )
+    templates = Environment(loader=FileSystemLoader(_HERE / "templates"), keep_trailing_newline=True)
+    return templates.get_template(template).render(values)
 
 
 def _first_page(root: Path, names: list[str], readme: str) -> dict:

@@ -14,7 +14,7 @@ from course_staff.notebooks import links, markdown
 _ANCHORED = re.compile(r'^(#+ )<a id="([\w-]+)"></a>', re.MULTILINE)
 _HREF = re.compile(r"(<a\b[^>]*?) href=\"([^\"]+)\"")
 STATIC = "_static/"
-"""Where the site has what is only the site's."""
+"""The folder of what only the site has."""
 _SAME = {"README.md": "index.md"}
 
 

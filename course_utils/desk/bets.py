@@ -17,7 +17,8 @@ from course_utils.units import three_digits
 _FOLD = "<details{}><summary>Your bet and the truth</summary><p>{}</p></details>"
 _GO_ON = "To continue, click the next cell."
 _NEAR = 1.01  # a ratio below this is told as "within 1 %"
-_FAIR, _EDGE = 2, 6.0  # of the picture: a ratio up to the first lies in the band; the axis ends at 10 to the second
+_FAIR = 2  # a ratio up to it lies in the picture's band
+_EDGE = 6.0  # the picture's axis ends at 10 to this power
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Bet:
 
 
 BETS = Section("bets", lambda bets: {name: Bet(**fields) for name, fields in bets.items()})
-"""By the chapter's number; those of this process by their names."""
+"""The stored bets by their chapter's number; those of this process by their names."""
 
 
 def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
@@ -188,15 +189,15 @@ def _ask(name: str, now: Bet, question: str) -> None:
     message = HTML(html.escape(_say_what_counts(name, now)))
 
     def take(change: dict) -> None:
-        before = _look(name) or now
-        if before.truth is not None:
-            box.value, message.value = f"{before.guess:.15g}", html.escape(_say_what_counts(name, before))
+        stored = _look(name) or now
+        if stored.truth is not None:
+            box.value, message.value = f"{stored.guess:.15g}", html.escape(_say_what_counts(name, stored))
             return
         try:
-            typed = replace(before, guess=_finite(change["new"].strip().removesuffix(now.unit), name))
+            typed = replace(stored, guess=_finite(change["new"].strip().removesuffix(now.unit), name))
         except CourseError:
             why = f"{change['new']!r} is not a number; write it like 40.5, without commas."
-            message.value = html.escape(f"{why} Until then, {_with_unit(_number(before.guess), before.unit)} is used.")
+            message.value = html.escape(f"{why} Until then, {_with_unit(_number(stored.guess), stored.unit)} is used.")
             return
         _keep(name, typed)
         # In all its digits: what was typed into the number that stood there is seen to be another.
@@ -264,5 +265,5 @@ def _keep(name: str, now: Bet) -> None:
     BETS.here[name] = now
     if settings().attended:
         chapter = _chapter(name)
-        mine = {own_name: own_bet for own_name, own_bet in BETS.here.items() if own_name.startswith(f"{chapter}-")}
+        mine = {key: bet for key, bet in BETS.here.items() if key.startswith(f"{chapter}-")}
         BETS.update(chapter, lambda stored: {**mine, **(stored or {}), name: now})

@@ -16,7 +16,7 @@ from course_utils.desk import bets, doctor
 from course_utils.desk.ledger import Ledger, Row
 from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place, replacing, require_writable
-from course_utils.grading.pages import printable, render
+from course_utils.grading.rendering import printable, render
 from course_utils.settings import settings
 from course_utils.units import format_counted
 

@@ -6,10 +6,11 @@ from functools import cached_property
 from course_utils.files import exercises_of
 from course_utils.grading.loading import load_set, set_names
 from course_utils.grading.progress import Attempts, recall
+from course_utils.units import bar
 
 FRESH = "No question passed yet"
 """How the table of somebody who has not begun starts; what the repository stores must start so."""
-_BLOCKS = 20  # of a bar in a terminal
+_BAR = 20, "█·"  # in a terminal
 _BEGIN = "Begin where you like; the first exercises show how they work."
 
 
@@ -75,7 +76,7 @@ class Board:
         for row in self.standings:
             count = f"{row.passed:2} of {row.questions:2} questions  {row.points:4g} of {row.of:2g} points"
             seen = f"  {row.seen} seen" if row.seen else ""
-            lines.append(f"{row.name:{width}}  {_bar(row.share)}  {count}{seen}")
+            lines.append(f"{row.name:{width}}  {bar(row.share, *_BAR)}  {count}{seen}")
         return lines
 
     def __str__(self):
@@ -85,7 +86,7 @@ class Board:
     __repr__ = __str__
 
     def _repr_html_(self):
-        from course_utils.grading.pages import render
+        from course_utils.grading.rendering import render
 
         return render("progress.html.j2", board=self)
 
@@ -109,9 +110,3 @@ def _standing(name: str) -> Standing:
         next=f"{left[0]['id']} · {left[0]['title']}" if left else "",
         seen=seen,
     )
-
-
-def _bar(share: float) -> str:
-    """A bar is full, or empty, only where all, or nothing, is done."""
-    full = min(_BLOCKS - (share < 1), max(int(share > 0), round(share * _BLOCKS)))
-    return "█" * full + "·" * (_BLOCKS - full)

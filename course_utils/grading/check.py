@@ -14,8 +14,8 @@ from course_utils.grading.failures import failures_in, newest_failure
 from course_utils.grading.judge import Outcome, Result, judge_answer
 from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.progress import Attempts, amend, recall
-from course_utils.grading.question import Question
-from course_utils.grading.run import SECONDS, is_untouched, run_cases
+from course_utils.grading.question import SECONDS, Question
+from course_utils.grading.run import is_untouched, run_cases
 from course_utils.grading.showing import (
     Line,
     Shown,

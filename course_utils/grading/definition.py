@@ -38,7 +38,7 @@ def cell_in_words(source: str) -> str:
 def definition(
     name: str, answer: object, names: Mapping, compiler: object = None, failed: Collection[int] = ()
 ) -> Definition:
-    """Where `answer`, called `name` in the namespace `names`, was defined; `compiler` is IPython's, where there is one.
+    """The place where `answer`, called `name` in the namespace `names`, was defined; `compiler` is IPython's, where there is one.
 
     A function or class tells by its own code; for any other value the last cell counts that assigns the name, without the
     cells that `failed` before they did.

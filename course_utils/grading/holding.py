@@ -94,7 +94,7 @@ def reachable(root: object) -> Iterator[object]:
 
 
 def is_freed(make: Callable[[], torch.Tensor]) -> bool:
-    """Whether the memory of the tensor that `make` gives is free as soon as nobody outside holds it.
+    """Whether the memory of the tensor that `make` returns is free as soon as nobody outside holds it.
 
     It is not where something inside keeps it, and where it is part of a circle, which waits for the garbage collector.
     """
@@ -108,7 +108,7 @@ def is_freed(make: Callable[[], torch.Tensor]) -> bool:
 
 
 class Waiting:
-    """How many rows of a model's forward passes wait for their backward pass: those whose graph is still there.
+    """Counts the rows of a model's forward passes whose graph is still there, so that they wait for their backward pass.
 
     A context around what is watched; `most` is the largest number of rows at once, counted after each forward pass, and
     `outputs` that of rows whose outputs are still there.
@@ -174,7 +174,7 @@ def _bytes_of(value: object) -> int:
 
 
 def _is_outside(value: object) -> bool:
-    """Also where a value cannot say what it is."""
+    """Whether a value is nobody's own; also one that cannot say what it is."""
     with suppress(Exception):
         if isinstance(value, type):
             return value.__module__ in ("builtins", "typing", "abc") or bool(imported_from(value))
@@ -188,6 +188,6 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
-    """Those that have memory of their own, which tensors on the device `meta` have not."""
+    """The tensors in a tree that have memory, which those on the device `meta` have not."""
     tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
     return [tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_meta]

@@ -12,7 +12,7 @@ from random import Random
 
 from torch.optim import Optimizer
 
-from course_utils.grading.compare import Rule
+from course_utils.grading.compare import Rule, tolerances_apart
 from course_utils.grading.question import Case, Question, Tolerance
 from course_utils.grading.values import DEEPEST, UnfitError, fold, plain, respell, whole
 
@@ -126,7 +126,7 @@ def account(
     tolerance: Tolerance = ACCOUNT_TOLERANCE,
     **fields,
 ) -> Question:
-    """Predicted numbers: `{name: (value or function that gives it, unit)}`. The answer is a dict of these names.
+    """Predicted numbers: `{name: (value or function that returns it, unit)}`. The answer is a dict of these names.
 
     Where there is one number, the answer may be that number alone. Every number earns its share. A mix-up of 1000 and 1024
     is recognized, and so is a forgotten summand: `forgotten={number: {summand: its value}}`. With
@@ -205,7 +205,7 @@ def choice(
 
 
 def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collection[str] = (), **fields) -> Question:
-    """A free design, scored by rule: every rule gives a sentence on what is wrong, or None, and earns its share.
+    """A free design, scored by rule: every rule returns a sentence on what is wrong, or None, and earns its share.
 
     A rule gets the answer as plain values (numbers, strings, lists, dicts; a tensor of one number is that number, 7.0 is 7) and
     runs at the judge's. The sentence reads on after the answer's name: "`my_design` …". `words` are the names and strings that
@@ -280,7 +280,7 @@ def _number(value: object) -> object:
 
 
 def _numbers(value: object, words: Collection[str], depth: int = 0) -> object:
-    """As `_number`, inside of dicts and lists too, whole numbers as ints; strings spelled as `words` are."""
+    """Apply `_number` inside of dicts and lists too, whole numbers as ints; strings spelled as `words` are."""
     if depth > DEEPEST:
         return value
     if type(value) is dict:
@@ -309,16 +309,9 @@ def _recognize(
     if type(got) not in (int, float) or not got or not right:
         return None
     for summand, size in summands.items():
-        if _agree(right - size, got, tolerance):
+        if tolerances_apart(right - size, got, tolerance) <= 1:
             return f"`{name}` leaves out the {summand}."
     for meaning, factor in confusions.items():
-        if _agree(right * factor, got, tolerance) or _agree(right / factor, got, tolerance):
+        if min(tolerances_apart(mixed_up, got, tolerance) for mixed_up in (right * factor, right / factor)) <= 1:
             return f"`{name}` is asked in {unit}: {meaning}."
     return None
-
-
-def _agree(a: float, b: float, tolerance: Tolerance) -> bool:
-    try:
-        return abs(a - b) <= tolerance.absolute + tolerance.relative * abs(a)
-    except OverflowError:  # a whole number beyond every float
-        return False

@@ -1,4 +1,4 @@
-"""An answer used on every rank of a process group at once: what it gives there, and what it sends for that.
+"""An answer used on every rank of a process group at once: its values there, and what it sends.
 
 Values alone cannot tell a ring from a rank that collects everything, so sends are counted where torch.distributed does them.
 """
@@ -40,7 +40,7 @@ def so_many(count: int) -> str:
 def run_on_ranks(
     use: Callable, answer: Callable, inputs: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()
 ) -> dict:
-    """By call and rank: the values of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does.
+    """The values, by call and rank, of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does.
 
     On the ranks nothing of `replaces` can be used.
     """

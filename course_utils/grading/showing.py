@@ -56,7 +56,7 @@ class Shown:
     __repr__ = __str__
 
     def _repr_html_(self):
-        from course_utils.grading.pages import render
+        from course_utils.grading.rendering import render
 
         looks = {"colors": COLORS, "sign_color": SIGN_COLOR, "styles": _STYLES, "signs": SIGNS, "apart_kinds": _APART}
         looks["code_kinds"] = _LINES_OF_CODE

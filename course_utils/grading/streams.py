@@ -1,4 +1,4 @@
-"""An optimizer over streams of gradients: what separates right from wrong, one trait a case, and all of them in the last.
+"""Cases for an optimizer, each a stream of gradients: each tests one trait, and the last case tests all.
 
 Everything is float64. The tolerance is wide enough for an answer that raises β to a float32 step count, as torch's counter
 invites to; float32 elsewhere is caught by numbers that float32 cannot hold.
@@ -99,7 +99,7 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
 
 @torch.enable_grad()
 def drive(answer: type[torch.optim.Optimizer], inputs: dict) -> dict:
-    """The values that optimizer class `answer` gives over one stream.
+    """The values of the optimizer class `answer` over one stream.
 
     `hyper-parameters`: those that the case names, in words, because none of them is within a tolerance of another; `steps`: per
     step each parameter and whether gradients and autograd were left alone; `state`, where it is counted, as `state_of` says.
@@ -170,7 +170,7 @@ class _Draw:
         return {"parameters": {name: self.normal(SHAPES[name]) * scale for name in names}, "options": options}
 
     def one_group(self, names: Sequence[str] = ("weight", "bias"), scale: float = 1.0) -> dict:
-        """By default two tensors; every hyper-parameter is drawn, and none is zero."""
+        """A group, by default of two tensors; every hyper-parameter is drawn, and none is zero."""
         drawn = {name: self.random.choice([v for v in values if v]) for name, values in self.hyper.items()}
         return self.group(names, _plain_options(drawn), scale)
 
@@ -214,7 +214,7 @@ def _copy_parameters(parameters: dict, transposed: Collection[str] = ()) -> dict
 
 
 def _lay_out(gradients: dict, turned: Collection[str]) -> dict:
-    """Where matrices are transposed, every gradient lies in memory in another order than its parameter."""
+    """The gradients, each in another order in memory than its parameter where matrices are `turned`."""
     return {
         name: g.mT.contiguous().mT if turned and name not in turned and g is not None and g.ndim == 2 else g
         for name, g in gradients.items()
@@ -240,7 +240,7 @@ def _step(optimizer: torch.optim.Optimizer, groups: list[dict], gradients: dict,
 def _reload(
     answer: type[torch.optim.Optimizer], groups: list[dict], optimizer: torch.optim.Optimizer, counted_on: int
 ) -> tuple[list[dict], torch.optim.Optimizer]:
-    """As after a restart: equal parameters that are new objects, and an optimizer that learns everything from the state."""
+    """Restart: equal parameters that are new objects, and an optimizer that learns everything from the state."""
     saved = copy.deepcopy(optimizer.state_dict())
     saved["state"] = _count_on(saved["state"], counted_on) if counted_on else saved["state"]
     groups = [_copy_parameters(group) for group in groups]
@@ -250,7 +250,7 @@ def _reload(
 
 
 def _count_on(value: object, steps: int) -> object:
-    """With `steps` more in every single number, as its dtype holds it: beside tensors, a state has nothing but a step count."""
+    """The state with `steps` more in every single number, as its dtype holds it: any such number is a count of steps."""
     if isinstance(value, torch.Tensor):
         return (value.double() + steps).to(value.dtype) if value.numel() == 1 else value
     if isinstance(value, dict):

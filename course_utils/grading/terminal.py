@@ -14,8 +14,8 @@ from course_utils.grading.failures import MARK
 from course_utils.grading.judge import Result
 from course_utils.grading.loading import load_set
 from course_utils.grading.progress import recall
-from course_utils.grading.question import Question
-from course_utils.grading.run import SECONDS, OutOfTime, time_limit
+from course_utils.grading.question import SECONDS, Question
+from course_utils.grading.run import OutOfTime, time_limit
 from course_utils.grading.showing import Shown
 
 if TYPE_CHECKING:

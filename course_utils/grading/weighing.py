@@ -32,7 +32,7 @@ def plain_choice(answer: object) -> object:
 
 
 def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
-    """By the name of a check's line, what is wrong of a choice in plain values, or None; it reads on after the choice's name."""
+    """The rules by the names of a check's lines: each says what is wrong with a choice, or None, and reads on after its name."""
 
     def weigh_choice(choice: object) -> Weighed | str:
         try:

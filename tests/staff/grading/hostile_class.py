@@ -119,7 +119,7 @@ return x * 0
 import gc
 return next(f for f in gc.get_objects() if getattr(f, '__qualname__', '') == 'product')(x, factor)
 === asks the grader | 0
-from course_staff.grading.grade import prepare
+from course_staff.grading.prepare import prepare
 return prepare('99_tiny', None, 20)
 === math's product | 0
 from math import prod

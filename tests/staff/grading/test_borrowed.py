@@ -11,7 +11,7 @@ from borrowed_answers import ANSWERS, PATCHED
 from own_solutions import PATHS, solutions_of
 from tiny_set import best_kind, grade_class, notebook, write_class
 
-from course_staff.grading import grade
+from course_staff.grading.prepare import prepare
 from course_staff.grading.zoo import outcomes
 from course_utils.grading import judge
 from course_utils.grading.foreign import ForeignError, without
@@ -97,7 +97,7 @@ def test_it_would_be_right_where_nothing_is_replaced(name, question):
 
 def prepare_one(name, question):
     """The set called `name`, ready to be graded, with this question alone."""
-    exercise_set = grade.prepare(name)
+    exercise_set = prepare(name)
     prepared = tuple(prepared for prepared in exercise_set.questions if prepared.question.id == question)
     return replace(exercise_set, questions=prepared)
 

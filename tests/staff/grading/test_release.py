@@ -13,6 +13,7 @@ from own_solutions import PATHS, solutions_of
 from tiny_set import best_kind, notebook, write_class
 
 from course_staff.grading import grade
+from course_staff.grading.prepare import prepare
 from course_staff.grading.release import (
     allowed,
     digest_of,
@@ -255,7 +256,7 @@ def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
     answers = {"stub": authored.stub, "solution": authored.solution}
     answers |= {mistake.name: apply_mistake(authored.solution, mistake) for mistake in question.mistakes}
     answers |= {variant.name: f"# EXERCISE q1\n{variant.source}" for variant in question.variants}
-    exercise_set, points = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
+    exercise_set, points = prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
     folder = write_class(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
     grade.grade_all(
         folder, exercise_set, best_kind(), 1, lambda name, record: points.update({name: record["questions"][0]})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny_set import SEED, SET, SETUP, answer_with, best_kind, grade_class, notebook, points, write_class
 
-from course_staff.grading import grade
+from course_staff.grading.prepare import prepare
 from course_staff.grading.report import Results, file_name
 from course_staff.grading.source import load_solutions
 from course_utils.data.functions import FILE
@@ -66,7 +66,7 @@ def exercise_set(release_set):
         assert old in question
         question = question.replace(old, new)
     solved = f"import torch\n\ndef train(model, ids, labels):\n    ### BEGIN SOLUTION\n{HONEST}    ### END SOLUTION\n"
-    return grade.prepare(SET, release_set(notebook(SETUP, question, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
+    return prepare(SET, release_set(notebook(SETUP, question, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(exercise_set, t
 @pytest.mark.usefixtures("warm")
 def test_figures_are_the_worst_of_all_cases_that_passed(tiny, tmp_path):
     """Bytes and operations are costs, accuracy is none."""
-    exercise_set = grade.prepare(SET, tiny, SEED)
+    exercise_set = prepare(SET, tiny, SEED)
     first = exercise_set.questions[0]
     assert len(first.public.cases + first.hidden.cases) > 1
     counts = cycle([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])

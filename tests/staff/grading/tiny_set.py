@@ -9,6 +9,7 @@ import pytest
 
 from course_staff.grading import grade, sandbox
 from course_staff.grading.source import marker
+from course_staff.grading.submitted import find_submissions
 from course_staff.notebooks.files import read_notebook
 from course_utils.cli import main
 
@@ -119,7 +120,7 @@ def write_class(folder, submissions):
     folder.mkdir(exist_ok=True)
     for name, text in submissions.items():
         (folder / f"{name}.ipynb").write_text(text)
-    return grade.find_submissions(folder)
+    return find_submissions(folder)
 
 
 def points(record):
