@@ -12,11 +12,11 @@ from course_utils.units import format_counted
 
 if TYPE_CHECKING:
     from course_staff.grading.by_hand import Mark
-    from course_staff.grading.earlier import Worklist
     from course_staff.grading.gradebook import Gradebook
     from course_staff.grading.prepare import PreparedSet
     from course_staff.grading.record import Record
     from course_staff.grading.report import Results
+    from course_staff.grading.submitted import Worklist
 
 PUBLIC_ONLY = "Without --seed only public cases are run, which learners know; choose a private number."
 HELP = "grade a folder of notebooks in a sandbox; write a table, a page per student and a class summary"
@@ -50,12 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; 1 where the grader itself failed on a submission, or nobody is in the gradebook."""
     from course_staff.grading.by_hand import FILE, read_by_hand
-    from course_staff.grading.earlier import check_place, check_set, list_work
     from course_staff.grading.gradebook import read_gradebook
     from course_staff.grading.prepare import prepare
     from course_staff.grading.report import Results
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
-    from course_staff.grading.submitted import find_submissions, identify
+    from course_staff.grading.submitted import check_place, check_set, find_submissions, identify, list_work
     from course_utils.files import require_one_name
     from course_utils.grading.loading import set_names
 

@@ -15,14 +15,15 @@ _TOO_LARGE = 1e30  # for a figure
 
 def boards(records: Sequence[Record]) -> list[Leaderboard]:
     """A board for each question for which any record has figures, passed or not."""
-    letters = _give_letters(records)
-    titles = {
-        question["id"]: question["title"]
-        for record in records
-        for question in record["questions"]
-        if question.get("figures") is not None
-    }
-    return [_board(name, title, records, letters) for name, title in titles.items()]
+    letters, titles, entries = _give_letters(records), {}, {}
+    for record in records:
+        for question in record["questions"]:
+            if question.get("figures") is not None:
+                titles[question["id"]] = question["title"]
+            if figures := _figures(question):
+                entry = Entry(letters[record["student"]], record["student"], *figures)
+                entries.setdefault(question["id"], []).append(entry)
+    return [Leaderboard.of(name, title, entries.get(name, [])) for name, title in titles.items()]
 
 
 def _give_letters(records: Sequence[Record]) -> dict[str, str]:
@@ -32,16 +33,6 @@ def _give_letters(records: Sequence[Record]) -> dict[str, str]:
         key=lambda record: hashlib.sha256(f"{record['key']} {record['student']}".encode("utf-8", "replace")).digest()
     )
     return {record["student"]: _letter(number) for number, record in enumerate(there)}
-
-
-def _board(name: str, title: str, records: Sequence[Record], letters: Mapping[str, str]) -> Leaderboard:
-    every = [
-        Entry(letters[record["student"]], record["student"], *figures)
-        for record in records
-        for question in record["questions"]
-        if question["id"] == name and (figures := _figures(question))
-    ]
-    return Leaderboard.of(name, title, every)
 
 
 def _figures(question: QuestionRecord) -> tuple[float, float, float] | None:

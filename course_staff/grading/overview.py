@@ -18,11 +18,9 @@ def summary(records: list[Record], set_name: str, other_files: list[str], remark
     """The class in plain text: points, how each question was answered, the commonest named mistakes, what was odd."""
     questions = summarize_questions(records)
     wrong = [question for question in questions if question.wrong]
-    others = [
-        (question, (0, f"{question.title}: {question.in_words()}")) for question in questions if not question.wrong
-    ]
-    right = [row for question, row in others if question.passed]
-    unanswered = [row for question, row in others if not question.passed]
+    others = [question for question in questions if not question.wrong]
+    right = [(0, f"{question.title}: {question.in_words()}") for question in others if question.passed]
+    unanswered = [(0, f"{question.title}: {question.in_words()}") for question in others if not question.passed]
     sections = [
         (f"{question.title}: {question.passed} of {question.answers} passed", question.endings) for question in wrong
     ]
@@ -66,9 +64,8 @@ class QuestionSummary:
 
     def in_words(self) -> str:
         """`'12 of 19 passed, 7 not written'`"""
-        return ", ".join(
-            [f"{self.passed} of {self.answers} passed", *(f"{count} {ending}" for count, ending in self.endings)]
-        )
+        endings = (f"{count} {ending}" for count, ending in self.endings)
+        return ", ".join([f"{self.passed} of {self.answers} passed", *endings])
 
 
 def summarize_questions(records: Sequence[Record]) -> list[QuestionSummary]:
@@ -85,9 +82,8 @@ def _summarize(name: str, questions: Sequence[QuestionRecord]) -> QuestionSummar
     passed, level = counts.pop("passed", 0), LEVELS.get(first.get("difficulty"), "")
     mean = sum(question["points"] for question in questions) / len(questions)
     endings = [(count, ending) for ending, count in counts.most_common()]
-    return QuestionSummary(
-        name, f"{name} · {first['title']}", level, first["of"], len(questions), passed, mean, endings
-    )
+    title = f"{name} · {first['title']}"
+    return QuestionSummary(name, title, level, first["of"], len(questions), passed, mean, endings)
 
 
 def oddities(records: list[Record], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:

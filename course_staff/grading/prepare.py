@@ -68,9 +68,8 @@ def prepare(name: str, solutions: Path | None = None, seed: int | None = None, s
     else:
         questions, seed = list(map(question_from, entries)), None
     digest = _digest(entries, solutions, seed, seconds)
-    prepared = tuple(
-        _prepare_question(question, entry, seed) for question, entry in zip(questions, entries, strict=True)
-    )
+    pairs = zip(questions, entries, strict=True)
+    prepared = tuple(_prepare_question(question, entry, seed) for question, entry in pairs)
     return PreparedSet(name, prepared, digest, seconds, seed)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import course_staff
 import course_utils
 from course_staff.grading.release import check_facts, digest_of, exercise_notebook, file_names, json_text, set_entry
-from course_staff.grading.source import Authored, load_solutions, marker
+from course_staff.grading.source import load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook
 from course_utils.files import read_json, replacing, write_json
 
@@ -76,9 +76,7 @@ def _release_part(part: Part) -> str | dict:
     return set_entry(next(exercise for exercise in authored if exercise.question.id == name))
 
 
-@lru_cache(maxsize=_SETS_CACHED)
-def _load_once(path: Path) -> list[Authored]:
-    return load_solutions(path)
+_load_once = lru_cache(maxsize=_SETS_CACHED)(load_solutions)
 
 
 class ReleaseCache:
@@ -171,17 +169,11 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(f"{digest_of_code()} {path.name}".encode() + path.read_bytes()).hexdigest()
 
 
-def _version(library: str) -> str:
-    """A library's version without the part that says for which device it was built."""
-    return version(library).partition("+")[0]
-
-
 @cache
 def digest_of_code() -> str:
     """A digest of all files of the two packages but the generated sets, and of Python's and the libraries' versions."""
-    digest = hashlib.sha256(
-        repr((platform.python_version_tuple()[:2], platform.machine(), *map(_version, _LIBRARIES))).encode()
-    )
+    versions = [version(library).partition("+")[0] for library in _LIBRARIES]  # for whatever device they were built
+    digest = hashlib.sha256(repr((platform.python_version_tuple()[:2], platform.machine(), *versions)).encode())
     for package in (course_utils, course_staff):
         root = Path(package.__file__).parent
         for file in sorted(path for path in root.rglob("*") if path.is_file()):

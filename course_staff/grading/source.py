@@ -162,10 +162,8 @@ def _with_zoo(authored: Authored, others: list[Authored]) -> Authored:
         mistakes = {mistake.name: apply_mistake(other.solution, mistake) for mistake in other.question.mistakes}
         if unknown := set(zoo.without) - set(mistakes):
             raise CourseError(f"{name}: {zoo.of} has no mistake {min(unknown)!r}; take it out of the zoo's `without`.")
-        sources = {
-            "the solution": other.solution,
-            **{variant.name: variant.source for variant in other.question.variants},
-        }
+        variants = {variant.name: variant.source for variant in other.question.variants}
+        sources = {"the solution": other.solution, **variants}
         right |= {name: f"{other.preamble}\n{source}" for name, source in sources.items()}
         wrong |= {name: f"{other.preamble}\n{mistakes[name]}" for name in mistakes if name not in zoo.without}
     return replace(authored, question=subjects.with_subjects(authored.question, right, wrong))

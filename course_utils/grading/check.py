@@ -42,19 +42,25 @@ def exercise(name: str) -> "Checker":
 
     Raises `CourseError`, listing the sets, for an unknown one.
     """
-    return Checker(name, load_set(name)["questions"])
+    return Checker(name, load_set(name)["questions"], _running_shell())
 
 
 class Checker:
     """`check("q1")` checks an answer, `check("q1", hint=1)` shows a hint, `check("q1", solution=True)` our solution beside the
     answer, `check()` the progress.
+
+    `shell` is that of the learner's notebook, whose cells are watched for failures; None where nobody sees one.
     """
 
-    def __init__(self, name: str, entries: list[dict], seconds: float = SECONDS):
+    def __init__(
+        self, name: str, entries: list[dict], shell: "InteractiveShell | None" = None, seconds: float = SECONDS
+    ):
         self.name = name
         self.seconds = seconds
         self.entries = {entry["id"]: entry for entry in entries}
-        self._watch_cells()
+        self._shell = shell
+        if shell:
+            failures_in(shell).watch(shell, [entry["answer"] for entry in entries])
 
     def __call__(
         self,
@@ -74,7 +80,7 @@ class Checker:
         try:
             return self._respond(question, hint, solution, points)
         except CourseError as error:
-            if settings().strict or points or not _shell():
+            if settings().strict or points or not self._shell:
                 raise
             return _display(Shown((Line("head", str(error)),)))
 
@@ -122,14 +128,8 @@ class Checker:
             question.answer, names[question.answer], names, compiler, self._failures(question.answer)
         )
 
-    def _watch_cells(self) -> None:
-        """Have IPython tell which cells fail from now on."""
-        if shell := _shell():
-            failures_in(shell).watch(shell, [entry["answer"] for entry in self.entries.values()])
-
     def _failures(self, answer: str) -> Mapping[int, str]:
-        shell = _shell()
-        return failures_in(shell).of(answer) if shell else {}
+        return failures_in(self._shell).of(answer) if self._shell else {}
 
     def _say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
         """What is wrong with a newer answer than the one that is defined, or nothing."""
@@ -147,7 +147,7 @@ class Checker:
     def _remember(self, question: Question, result: Result, where: Definition) -> dict[str, Attempts]:
         """Count the check of a written answer; returns the attempts at the whole set."""
         hint = question.hints.index(result.hint) + 1 if result.hint else 0
-        place = self._place(where)
+        place = self._place(where) if self._shell else {}
 
         def count(attempts: Attempts) -> Attempts:
             attempts = attempts.after(result.passed, result.points)
@@ -159,14 +159,10 @@ class Checker:
         self, question: Question, result: Result, where: Definition | None, attempts: Mapping[str, Attempts]
     ) -> Shown:
         of_set = {name: attempts[name] for name in attempts if name in self.entries}
-        graded = self._say_what(question, where) if where else ""
+        graded = where.sentence(question.answer, numbered=self._shell is not None) if where else ""
         older = self._say_newer(question, where, result.untouched)
         has_solution = bool(solutions_at(self.name))
         return show_check(result, question, graded, of_set, len(self.entries), older=older, has_solution=has_solution)
-
-    def _say_what(self, question: Question, where: Definition) -> str:
-        """A sentence that says what was graded."""
-        return where.sentence(question.answer)
 
     def _place(self, where: Definition) -> dict:
         """What was checked, in which notebook, and when: a reader of the file can tell whether it is as new."""
@@ -216,14 +212,14 @@ def not_defined(question: Question) -> str:
 
 def _notebook() -> tuple[Mapping, object]:
     """The learner's names, and IPython's compiler where there is one."""
-    shell = _shell()
+    shell = _running_shell()
     if shell is None:
         return vars(sys.modules["__main__"]), None
     return shell.user_ns, getattr(shell, "compile", None)
 
 
 def _display(report: Shown) -> None:
-    if _shell() is None:
+    if _running_shell() is None:
         print(report)
         return
     from IPython.display import display
@@ -231,7 +227,7 @@ def _display(report: Shown) -> None:
     display(report)
 
 
-def _shell() -> "InteractiveShell | None":
+def _running_shell() -> "InteractiveShell | None":
     """The IPython shell that runs here; IPython is not imported for the question."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython else None

@@ -90,8 +90,7 @@ def collective(
 
     used, replaces = use or (lambda answer, **inputs: answer(**inputs)), fields.get("replaces", ())
 
-    def limits(rank: int, inputs_by_rank: list[dict]) -> Mapping:
-        return sends(rank, inputs_by_rank) if sends else {}
+    limits = sends or (lambda rank, inputs_by_rank: {})
 
     def run(answer: Callable, inputs: dict) -> dict:
         on_ranks = ranks.run_on_ranks(used, answer, inputs, in_place, replaces)
@@ -149,7 +148,10 @@ def account(
     def recognize(right: dict, got: dict) -> str | None:
         (name, value), *_ = right.items()
         summands = (forgotten or {}).get(name, {})
-        return _recognize(name, units[name], value, got.get(name), summands, confusions, tolerance)
+        slips = {f"`{name}` leaves out the {summand}.": (value - size,) for summand, size in summands.items()}
+        for meaning, factor in confusions.items():
+            slips[f"`{name}` is asked in {units[name]}: {meaning}."] = value * factor, value / factor
+        return _recognize_slip(value, got.get(name), slips, tolerance)
 
     def public(_: object) -> list[Case]:
         labels = {name: name if name.split()[-1] == unit else f"{name} in {unit}" for name, unit in units.items()}
@@ -296,22 +298,9 @@ def _spell_as_known(values: dict, names: Collection[str]) -> dict:
     return respell(values, names) if all(type(name) is str for name in values) else values
 
 
-def _recognize(
-    name: str,
-    unit: str,
-    right: float,
-    got: object,
-    summands: Mapping[str, float],
-    confusions: Mapping[str, float],
-    tolerance: Tolerance,
-) -> str | None:
-    """What a wrong number of an account comes from, where that shows."""
+def _recognize_slip(right: float, got: object, slips: Mapping[str, tuple], tolerance: Tolerance) -> str | None:
+    """The sentence in `slips` one of whose values the wrong number of an account has."""
     if type(got) not in (int, float) or not got or not right:
         return None
-    for summand, size in summands.items():
-        if tolerances_apart(right - size, got, tolerance) <= 1:
-            return f"`{name}` leaves out the {summand}."
-    for meaning, factor in confusions.items():
-        if min(tolerances_apart(mixed_up, got, tolerance) for mixed_up in (right * factor, right / factor)) <= 1:
-            return f"`{name}` is asked in {unit}: {meaning}."
-    return None
+    near = (s for s, values in slips.items() if any(tolerances_apart(value, got, tolerance) <= 1 for value in values))
+    return next(near, None)

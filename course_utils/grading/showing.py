@@ -94,9 +94,8 @@ def show_check(
         names = ", ".join(f"`{name}`" for name in question.counted)
         lines.append(Line("fact", f"Counted while your code runs: {names}."))
     if has_solution and (result.passed or record.hint == len(question.hints)) and not result.untouched:
-        lines.append(
-            _offer(question, "Compare with our solution" if result.passed else "To see our solution beside yours")
-        )
+        what = "Compare with our solution" if result.passed else "To see our solution beside yours"
+        lines.append(_offer(question, what))
     seen = sum(record.only_seen for record in records.values())
     also = f", {format_counted(seen, 'solution')} seen" if seen else ""
     stays = "" if result.passed or not record.passed else f" You passed {question.id} before, and that stays."
@@ -124,12 +123,8 @@ def show_solution(question: Question, own: str, ours: str, passed: bool) -> Show
     changes = SequenceMatcher(None, *plain, autojunk=False).get_opcodes()
     if [tag for tag, *_ in changes] == ["equal"]:
         return Shown((*lines, Line("fact", "They are the same, line by line."), *counts), "passed")
-    lines.append(
-        Line(
-            "fact",
-            "Lines with − are in yours alone, lines with + in ours. Other answers may be just as right: the check decides.",
-        )
-    )
+    signs = "Lines with − are in yours alone, lines with + in ours."
+    lines.append(Line("fact", f"{signs} Other answers may be just as right: the check decides."))
     for tag, first, last, start, end in changes:
         if tag == "equal":
             lines += [Line("both", line) for line in after[start:end]]

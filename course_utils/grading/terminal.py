@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,31 +23,16 @@ if TYPE_CHECKING:
 
 
 class FileChecker(Checker):
-    """The check of a notebook whose cells ran in this process; nobody sees their numbers. `stopped` maps the questions whose
-    cell stopped to the exception's type.
-    """
+    """The check of a notebook that ran here; `stopped` maps the questions whose cell stopped to the exception's type."""
 
     def __init__(self, name: str, entries: list[dict]):
         super().__init__(name, entries)
         self.stopped: dict[str, str] = {}
 
-    def _watch_cells(self) -> None:
-        """The shell around, if there is one, does not run this notebook."""
-
-    def _failures(self, answer: str) -> Mapping[int, str]:
-        return {}
-
     def _say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
         stopped = self.stopped.get(question.id)
         is_defined = where is not None and not untouched
         return f"Its cell stopped with {stopped}, {not_defined(question)}." if stopped and not is_defined else ""
-
-    def _say_what(self, question: Question, where: Definition) -> str:
-        return where.sentence(question.answer, numbered=False)
-
-    def _place(self, where: Definition) -> dict:
-        """A check of the file says nothing of what is newer than it."""
-        return {}
 
 
 def check_notebook(path: Path, name: str) -> Iterator[tuple[Result, Shown]]:

@@ -34,7 +34,7 @@ def notebook(entries):
     main = sys.modules["__main__"]
     shell = InteractiveShell.instance()
     sys.modules["__main__"] = shell.user_module
-    shell.user_ns["check"] = Checker("03_test", entries, seconds=0.5)
+    shell.user_ns["check"] = Checker("03_test", entries, shell, seconds=0.5)
     yield shell
     InteractiveShell.clear_instance()
     sys.modules["__main__"] = main
