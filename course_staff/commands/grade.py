@@ -159,9 +159,8 @@ def _describe(worklist: "Worklist", submitted: Mapping, folder: Path, name: str)
     if before:
         lines.append(f"{len(before)} of {len(submitted)} were graded before; --again regrades them.")
     if worklist.outdated:
-        lines.append(
-            f"Grading again {len(worklist.outdated)} of {len(submitted)}, because {name} or its grading changed."
-        )
+        count = f"{len(worklist.outdated)} of {len(submitted)}"
+        lines.append(f"Grading again {count}, because {name} or its grading changed.")
     if worklist.waiting:
         lines.append(f"New or changed, but left for a run without --only: {', '.join(worklist.waiting)}.")
     if elsewhere:
@@ -189,9 +188,8 @@ def _grade(
 
         def done(student: str, record: "Record") -> None:
             file = todo[student]
-            records.append(
-                results.save(student, {**record, "key": file.key, "file": file.digest, "seed": prepared.seed})
-            )
+            whole = {**record, "key": file.key, "file": file.digest, "seed": prepared.seed}
+            records.append(results.save(student, whole))
             bar.update()
 
         if todo:

@@ -87,9 +87,8 @@ def demos_in(notebooks: Path, names: Iterable[str] = ()) -> list[Path]:
     """
     every = sorted((notebooks / "demos").glob("*.toml"))
     stems = [path.stem for path in every]
-    return (
-        [every[stems.index(stem)] for name in names for stem in require_names(name, stems, "demo")] if names else every
-    )
+    chosen = [stem for name in names for stem in require_names(name, stems, "demo")] if names else stems
+    return [every[stems.index(stem)] for stem in chosen]
 
 
 def read_demo(path: Path) -> Demo:

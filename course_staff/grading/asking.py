@@ -19,6 +19,9 @@ PARSE_SECONDS = 10.0
 GRACE = 5.0
 """Seconds that a process gets to say itself that its time was up."""
 _MOST_NOTES, _LONGEST = 10, 400  # notes on cells, and letters of whatever text comes back
+_FORGED = Outcome("unsafe", text="What came back is not a case's result.")
+_MOST_JUDGED = f"the {encoding.LONGEST:,} bytes that are judged"
+_TOO_LONG = Outcome("unsafe", text=f"All cases together returned more than {_MOST_JUDGED}.")
 
 
 @dataclass(frozen=True)
@@ -100,12 +103,6 @@ def _converse(
     if lane.excess and outcomes[-1].kind == "died":
         outcomes[-1] = Outcome("died", text=lane.excess)
     return Replies(outcomes + outcomes[-1:] * (len(inputs) - len(outcomes)), notes, talk.starved)
-
-
-_FORGED = Outcome("unsafe", text="What came back is not a case's result.")
-_TOO_LONG = Outcome(
-    "unsafe", text=f"All cases together returned more than the {encoding.LONGEST:,} bytes that are judged."
-)
 
 
 def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:

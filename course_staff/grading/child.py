@@ -176,9 +176,8 @@ def converse(read: int, write: int) -> None:
     isolate.limit(**job["limits"])
     if not question:
         cells = [parsed(source) for source in job["sources"]]
-        return send(
-            write, dump([{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells])
-        )
+        plain = [{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells]
+        return send(write, dump(plain))
     if ranks:
         resource_tracker.ensure_running()  # a program, as none may be started later where something is replaced
         fork_server()

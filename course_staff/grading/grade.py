@@ -18,12 +18,7 @@ from course_staff.grading.lanes import Lanes
 from course_staff.grading.prepare import PreparedCases, PreparedQuestion, PreparedSet
 from course_staff.grading.record import CaseRecord, QuestionRecord, Record
 from course_staff.grading.sandbox import Lane
-from course_staff.grading.submission import (
-    Answer,
-    answer_to,
-    notes_on_set,
-    read_submission,
-)
+from course_staff.grading.submission import Answer, answer_to, notes_on_set, read_submission
 from course_utils.grading import judge
 from course_utils.grading.judge import ENDLESS, Outcome
 from course_utils.grading.question import HIGHER_IS_BETTER, Case

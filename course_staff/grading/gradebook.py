@@ -109,18 +109,16 @@ class Gradebook:
         points = {row: graded[name]["points"] for name, (row,) in clear.items()}
         students = {number for number, row in enumerate(self.rows) if self._value(row, self.platform.keys[0]).strip()}
         target, of = self._target(set_name), max((record["of"] for record in graded.values()), default=0)
+        unclear = [name for name, rows in rows_of.items() if rows and name not in clear]
         remarks = [
             *_say_left_out("not graded, because the grader itself failed", failed),
             *_say_left_out(f"not in {self.source}", [name for name, rows in rows_of.items() if not rows]),
-            *_say_left_out(
-                "several for one student, or one for several", [n for n in rows_of if rows_of[n] and n not in clear]
-            ),
+            *_say_left_out("several for one student, or one for several", unclear),
             *self._differing_worth(target, of),
         ]
         if absent := [self.rows[number] for number in sorted(students - points.keys())]:
-            names = "; ".join(
-                self._value(row, self.platform.full) or self._value(row, self.platform.keys[0]) for row in absent
-            )
+            columns = self.platform.full, self.platform.keys[0]
+            names = "; ".join(next(filter(None, (self._value(row, name) for name in columns)), "") for row in absent)
             how_many = format_counted(len(absent), "student")
             remarks.append(f"Without points, and so without a row: {how_many} of {self.source}, {names}.")
         if not points:

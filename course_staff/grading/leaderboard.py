@@ -29,10 +29,9 @@ def boards(records: Sequence[Record]) -> list[Leaderboard]:
 def _give_letters(records: Sequence[Record]) -> dict[str, str]:
     """Student to letter, for those that have an entry somewhere."""
     there = [record for record in records if any(map(_figures, record["questions"]))]
-    there.sort(
-        key=lambda record: hashlib.sha256(f"{record['key']} {record['student']}".encode("utf-8", "replace")).digest()
-    )
-    return {record["student"]: _letter(number) for number, record in enumerate(there)}
+    names = {record["student"]: f"{record['key']} {record['student']}".encode("utf-8", "replace") for record in there}
+    students = sorted(names, key=lambda student: hashlib.sha256(names[student]).digest())
+    return {student: _letter(number) for number, student in enumerate(students)}
 
 
 def _figures(question: QuestionRecord) -> tuple[float, float, float] | None:

@@ -21,9 +21,7 @@ def summary(records: list[Record], set_name: str, other_files: list[str], remark
     others = [question for question in questions if not question.wrong]
     right = [(0, f"{question.title}: {question.in_words()}") for question in others if question.passed]
     unanswered = [(0, f"{question.title}: {question.in_words()}") for question in others if not question.passed]
-    sections = [
-        (f"{question.title}: {question.passed} of {question.answers} passed", question.endings) for question in wrong
-    ]
+    sections = [(f"{q.title}: {q.passed} of {q.answers} passed", q.endings) for q in wrong]
     if right:
         sections.append(("No wrong answers on the others" if wrong else "No wrong answers", right))
     if unanswered:
@@ -89,11 +87,10 @@ def _summarize(name: str, questions: Sequence[QuestionRecord]) -> QuestionSummar
 def oddities(records: list[Record], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
     """Titles, each with rows of 0 and a text: notes, answers to look at, equal files, and `others`, which are no notebooks.
     What would be empty is left out."""
+    odd = "they ended their process or returned something that cannot be judged"
     more = {
         "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
-        "Answers to look at: they ended their process or returned something that cannot be judged": _to_look_at(
-            records
-        ),
+        f"Answers to look at: {odd}": _to_look_at(records),
         "Identical files": _copies(records),
         "Ignored, because they are not notebooks": [(0, name) for name in others],
     }

@@ -83,10 +83,8 @@ def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
     check_facts(authored)
     stubs = {exercise.question.id: exercise.stub for exercise in authored}
     lines = {facts(exercise.question): allowed(exercise.question) for exercise in authored}
-    cells = [
-        _release_cell(cell, stubs, lines) for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"
-    ]
-    return {**notebook, "cells": cells}
+    cells = [cell for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"]
+    return {**notebook, "cells": [_release_cell(cell, stubs, lines) for cell in cells]}
 
 
 def check_facts(authored: list[Authored]) -> None:
@@ -145,26 +143,20 @@ def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
     """Every known mistake with the cases that it fails, and its prints on as few cases as tell all of them, and the solution,
     apart; of a question in parts only the prints of the parts that it fails, since others may be wrong beside it.
     """
-    question = authored.question
-    sources = {mistake.name: apply_mistake(authored.solution, mistake) for mistake in question.mistakes}
+    mistakes, parts = authored.question.mistakes, authored.question.parts
+    sources = {mistake.name: apply_mistake(authored.solution, mistake) for mistake in mistakes}
     prints_of = {name: runner.prints(source) for name, source in sources.items()}
     for name, prints in prints_of.items():
         if late := [case for case, fingerprint in prints.items() if fingerprint["kind"] == "timeout"]:
-            raise CourseError(
-                f"the mistake {name!r} ran out of time on {late[0]!r}; try again when the machine is idle."
-            )
+            what = f"the mistake {name!r} ran out of time on {late[0]!r}"
+            raise CourseError(f"{what}; try again when the machine is idle.")
     fails = {name: runner.failed(source) for name, source in sources.items()}
     telling = _telling_cases([runner.prints(authored.solution), *prints_of.values()]) if prints_of else []
-
-    def prints_of_mistake(name: str) -> dict:
-        if question.parts:
-            return {"prints": {case: prints_of[name][case] for case in fails[name]}}
-        return {"fails": fails[name], "prints": {case: prints_of[name][case] for case in telling}}
-
-    return {
-        mistake.name: {"sentence": mistake.sentence, "hint": mistake.hint, **prints_of_mistake(mistake.name)}
-        for mistake in question.mistakes
-    }
+    entries = {mistake.name: {"sentence": mistake.sentence, "hint": mistake.hint} for mistake in mistakes}
+    for name, entry in entries.items():
+        entry |= {} if parts else {"fails": fails[name]}
+        entry["prints"] = {case: prints_of[name][case] for case in (fails[name] if parts else telling)}
+    return entries
 
 
 def _telling_cases(every: list[dict[str, dict]]) -> list[str]:
@@ -192,7 +184,5 @@ def _release_cell(cell: dict, stubs: dict[str, str], lines: dict[str, str]) -> d
     if cell["cell_type"] == "markdown":
         text = "\n".join(f"{line}\n\n{lines[line]}" if line in lines else line for line in text.split("\n"))
     metadata = {key: cell["metadata"][key] for key in _METADATA if key in cell["metadata"]}
-    released_cell = {**cell, "metadata": metadata, "source": stubs[mark[1]] if mark else text}
-    if cell["cell_type"] == "code":
-        released_cell |= {"execution_count": None, "outputs": []}
-    return released_cell
+    without_outputs = {"execution_count": None, "outputs": []} if cell["cell_type"] == "code" else {}
+    return {**cell, "metadata": metadata, "source": stubs[mark[1]] if mark else text, **without_outputs}

@@ -65,12 +65,7 @@ RULE_OF_TESTS = (
     "accepting right ones earns nothing, and refusing one costs all points."
 )
 """The same of questions whose answer is a test of others; where a set has one."""
-_STATES = {
-    "passed": "right",
-    "untouched": "not written yet",
-    "missing": KINDS["missing"],
-    "failed": "not right yet",
-}
+_STATES = {"passed": "right", "untouched": "not written yet", "missing": KINDS["missing"], "failed": "not right yet"}
 _WRONG = "Not right yet: see its cases below."
 _MOST_STEPS = 3
 
@@ -146,9 +141,8 @@ class Results:
         """Keep a copy of a table that is not the one that the earlier run wrote: somebody may have changed points by hand."""
         written = self.folder / "results.csv"
         try:
-            same = written.read_text(encoding="utf-8") == table(
-                json.loads((self.folder / "results.json").read_text("utf-8"))
-            )
+            records = json.loads((self.folder / "results.json").read_text("utf-8"))
+            same = written.read_text(encoding="utf-8") == table(records)
         except (OSError, ValueError, TypeError, LookupError):
             same = False
         if not same and (copies := keep_copies([written], self.folder / "copies")):
@@ -317,12 +311,8 @@ def _public_lines(question: QuestionRecord, words: bool) -> list[Line]:
         return [Line("passed", f"{'Both' if count == 2 else f'All {count}'} public cases are right.")]
     if question["state"] == "missing" and question["notes"]:
         return []
-    return case_lines(
-        [
-            Verdict(v["case"], v["passed"], v["sentence" if words else "brief"], kind=v["kind"])
-            for v in question["public"]
-        ]
-    )
+    sentence = "sentence" if words else "brief"
+    return case_lines([Verdict(v["case"], v["passed"], v[sentence], kind=v["kind"]) for v in question["public"]])
 
 
 def _count_hidden_failures(question: QuestionRecord) -> list[tuple[str, int]]:

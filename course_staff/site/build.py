@@ -62,21 +62,13 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
     with TemporaryDirectory() as folder:
         source, built = Path(folder, "source"), Path(folder, "site")
         cards = _write_sources(place.root, source, names, repository)
-        handed_out = {
-            f"{DOWNLOADS}/{name}": without_outputs(place.root / name) for name in names if name.endswith(".ipynb")
-        }
+        notebooks = [name for name in names if name.endswith(".ipynb")]
+        handed_out = {f"{DOWNLOADS}/{name}": without_outputs(place.root / name) for name in notebooks}
         handed_out |= {name: (place.root / name).read_bytes() for name in _FILES}
-        links = {
-            "root": str(place.root),
-            "pages": [*names, "index.md", "cost.md", *_cost_pages()],
-            "files": list(handed_out),
-        }
-        settings = {
-            "html_baseurl": address,
-            "html_static_path": [str(source / "_static")],
-            "course_cards": cards,
-            "course_links": {**links, "source": files_place(repository)},
-        }
+        pages = [*names, "index.md", "cost.md", *_cost_pages()]
+        links = {"root": str(place.root), "pages": pages, "files": [*handed_out], "source": files_place(repository)}
+        static = [str(source / "_static")]
+        settings = {"html_baseurl": address, "html_static_path": static, "course_cards": cards, "course_links": links}
         doctrees = str(Path(folder, "doctrees"))
         Sphinx(source, _HERE, built, doctrees, "html", settings, status=None, warning=warnings, parallel=3).build()
         for name, content in handed_out.items():
@@ -127,13 +119,12 @@ def _render(template: str, **values) -> str:
 
 def _first_page(root: Path, names: list[str], readme: str) -> dict:
     """The values that the first page's template shows."""
+    chapters = re.search(r"^\|.*?(?=\n\n)", readme, re.MULTILINE | re.DOTALL)[0]
     return {
         "asked": re.search(r"```console\n\$ (course plan .*\n(?:.+\n)+?)```", readme)[1],
         "model": cells.MODELS[0],
         "models": cells.MODELS[1:],
-        "chapters": re.search(r"^\|.*?(?=\n\n)", readme, re.MULTILINE | re.DOTALL)[0].replace(
-            ", without exercises", ""
-        ),
+        "chapters": chapters.replace(", without exercises", ""),
         "pictures": {name: _picture_tags(root, places) for name, places in PICTURES.items()},
         "titles": {page: f"{row['number']} {row['title']}" for page, row in _rows(readme)},
         "pages": [name.rpartition(".")[0] for name in names],

@@ -156,9 +156,8 @@ def figure_of(settled: dict[str, Bet]) -> tuple:
         axes.plot([0, place], [row, row], color=COLORS[SERIES[style]])
         axes.plot(place, row, MARKS[style], color=COLORS[SERIES[style]], markersize=7)
         drawn.append(abs(place))
-    ticks = [
-        tick for tick in ((2, 5, 10, 20) if max(drawn) < 1.5 else (10, 1_000, 100_000)) if log10(tick) <= max(drawn)
-    ]
+    ticks = (2, 5, 10, 20) if max(drawn) < 1.5 else (10, 1_000, 100_000)
+    ticks = [tick for tick in ticks if log10(tick) <= max(drawn)]
     axes.set_xticks([*(-log10(tick) for tick in ticks), 0, *map(log10, ticks)])
     axes.set_xticklabels([*(f"÷ {tick:,}" for tick in ticks), "exact", *(f"× {tick:,}" for tick in ticks)])
     axes.set_yticks(range(len(settled)), labels, fontsize=9, parse_math=False)

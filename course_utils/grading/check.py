@@ -124,9 +124,8 @@ class Checker:
         names, compiler = _notebook()
         if question.answer not in names:
             return names, None
-        return names, definition(
-            question.answer, names[question.answer], names, compiler, self._failures(question.answer)
-        )
+        failed = self._failures(question.answer)
+        return names, definition(question.answer, names[question.answer], names, compiler, failed)
 
     def _failures(self, answer: str) -> Mapping[int, str]:
         return failures_in(self._shell).of(answer) if self._shell else {}

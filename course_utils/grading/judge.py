@@ -111,9 +111,8 @@ def judge_case(question: Question, case: Case, outcome: Outcome) -> CaseResult:
     expected = question.expected(case.inputs)
     outcome = replace(outcome, values=conform(expected, outcome.values))
     if outcome.kind != "values":
-        sentences = [
-            shorten(explain(question, version), _LONGEST_SENTENCE) for version in (outcome, _without_words(outcome))
-        ]
+        versions = outcome, _without_words(outcome)
+        sentences = [shorten(explain(question, version), _LONGEST_SENTENCE) for version in versions]
         verdict = Verdict(case.name, False, sentences[0], kind=outcome.kind, brief=sentences[1])
         return CaseResult(case, expected, outcome, verdict)
     difference = compare(expected, outcome.values, question.tolerance)
@@ -229,9 +228,8 @@ def _advice(
     """The named mistake's sentence and hint, or the hint that this many tries have earned."""
     if name:
         mistake = entry["mistakes"][name]
-        return mistake["sentence"], question.hints[
-            mistake["hint"] if tries is None else min(mistake["hint"], tries - 1)
-        ]
+        number = mistake["hint"] if tries is None else min(mistake["hint"], tries - 1)
+        return mistake["sentence"], question.hints[number]
     if all(v.passed or v.kind in ("untouched", "missing", *_UNENDED) for v in verdicts):
         return "", ""
     earned = sum((tries or 1) >= needed for needed in _HINT_FROM_TRY)

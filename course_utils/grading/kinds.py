@@ -250,9 +250,8 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
 
     def recognize(right: dict, got: dict) -> str | None:
         wronged = right[subjects.VERDICT] == subjects.ACCEPTED and got.get(subjects.VERDICT) == subjects.REFUSED
-        return (
-            "A right answer is refused, and then no wrong one counts: ask only for what must hold." if wronged else None
-        )
+        sentence = "A right answer is refused, and then no wrong one counts: ask only for what must hold."
+        return sentence if wronged else None
 
     fixed = {"public": lambda _: subjects.cases(right, wrong), "parts": True, "share": subjects.share_killed}
     return Question(

@@ -79,9 +79,7 @@ class Question:
     variants: tuple[Variant, ...] = ()
     parts: bool = False  # whether each case earns its share of the points; else one failed case costs them all
     reveal: bool = True  # whether a failed check may show the right value
-    recognize: Callable[[Values, Values], str | None] | None = (
-        None  # names a mistake by the expected and the got values
-    )
+    recognize: Callable[[Values, Values], str | None] | None = None  # names a mistake by expected and got values
     # Dotted names that cannot be used while the answer runs (see `foreign`), nor by `run`; a learner is not told of those with a
     # part that begins with `_`.
     replaces: tuple[str, ...] = ()

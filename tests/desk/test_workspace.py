@@ -225,9 +225,8 @@ def test_a_notebook_that_was_removed_is_handed_out_again(place, mine):
 
 def test_what_cannot_be_written_or_read_is_said_in_one_sentence(place, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(
-        CourseError, match="cannot be read or written .*; fix its permissions, or name another folder with"
-    ):
+    message = "cannot be read or written .*; fix its permissions, or name another folder with"
+    with pytest.raises(CourseError, match=message):
         list(hand_out(place, tmp_path / "file"))
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "notebooks").symlink_to(place.root / "notebooks")

@@ -10,11 +10,8 @@ from course_utils.grading.judge import Outcome
 
 
 def test_how_a_run_ends_is_part_of_a_fingerprint():
-    entry = {
-        "mistakes": {
-            "fails": {"prints": {"c": outcome_print(Outcome("exception", text="KeyError: 'a'", line="line 1"))}}
-        }
-    }
+    ending = outcome_print(Outcome("exception", text="KeyError: 'a'", line="line 1"))
+    entry = {"mistakes": {"fails": {"prints": {"c": ending}}}}
     assert diagnose(entry, {"c": Outcome("exception", text="KeyError: 'b'")}) == "fails"
     assert diagnose(entry, {"c": Outcome("exception", text="TypeError: b")}) is None
     assert diagnose(entry, {}) is None

@@ -13,11 +13,10 @@ from course_utils.grading.question import Case
 
 
 def test_every_ending_has_its_own_sentence():
-    sentences = [
-        explain(doubling(), Outcome(kind, text=f"{kind} it is", line="line 3: y = x")) for kind in [*KINDS][1:]
-    ]
-    assert len(set(sentences)) == len(sentences)
-    for kind in [*KINDS][1:]:
+    kinds = [*KINDS][1:]
+    outcomes = [Outcome(kind, text=f"{kind} it is", line="line 3: y = x") for kind in kinds]
+    assert len({explain(doubling(), outcome) for outcome in outcomes}) == len(kinds)
+    for kind in kinds:
         verdict = judge_case(doubling(), Case("c", {"x": 1.0}), Outcome(kind, text="the text")).verdict
         assert (verdict.passed, verdict.kind) == (False, kind)
         assert verdict.sentence.endswith((".", "the text"))
@@ -31,15 +30,14 @@ def test_changed_inputs_fail_with_right_values():
 
 
 def outcomes_of(answer, inputs=(1.0, 2.0)):
-    return [Outcome("values", {"result": answer(x)}) for x in inputs]
+    return [of(answer(x)) for x in inputs]
 
 
 def entry_for(question, **mistakes):
     """A set's entry with mistakes given as functions, as `course release` writes it."""
+    cases = question.cases()
     prints = {
-        name: {
-            case.name: outcome_print(Outcome("values", {"result": answer(**case.inputs)})) for case in question.cases()
-        }
+        name: {case.name: outcome_print(of(answer(**case.inputs))) for case in cases}
         for name, answer in mistakes.items()
     }
     made = {name: {"sentence": f"this is {name}", "hint": 1, "prints": expected} for name, expected in prints.items()}
@@ -87,13 +85,8 @@ def test_of_several_mistakes_in_parts_the_one_that_explains_the_most_is_named():
     question = doubling(parts=True)
     entry = entry_for(question, both=lambda x: 3 * x, first=lambda x: 3 * x)
     del entry["mistakes"]["first"]["prints"]["x = 2.0"]
-    named = {
-        values: judge_answer(
-            question, question.cases(), [Outcome("values", {"result": v}) for v in values], entry
-        ).mistake
-        for values in ((3.0, 6.0), (3.0, 4.0), (3.0, 77.0), (2.0, 6.0))
-    }
-    assert list(named.values()) == ["both", "first", "first", ""]
+    for values, mistake in (((3.0, 6.0), "both"), ((3.0, 4.0), "first"), ((3.0, 77.0), "first"), ((2.0, 6.0), "")):
+        assert judge_answer(question, question.cases(), [*map(of, values)], entry).mistake == mistake
 
 
 def test_hints_are_earned_by_tries():

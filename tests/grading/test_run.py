@@ -88,10 +88,7 @@ def test_a_type_error_of_what_the_answer_returned_is_no_wrong_signature():
     assert "compare what it takes and what it returns with the statement" in explain(subscripted, outcome)
 
 
-@pytest.mark.parametrize(
-    "body",
-    ["pass", "try:\n            pass\n        except Exception:\n            pass"],
-)
+@pytest.mark.parametrize("body", ["pass", "try:\n            pass\n        except Exception:\n            pass"])
 def test_an_endless_loop_ends(body):
     seen = outcome(f"def double(x):\n    while True:\n        {body}", seconds=0.2)
     assert (seen.kind, seen.text) == ("timeout", "0.2 s")

@@ -5,9 +5,8 @@ from course_utils.grading.judge import Verdict
 
 
 def test_only_the_first_failures_are_told_in_full():
-    verdicts = tuple(
-        Verdict(f"case {number}", number == 3, "" if number == 3 else f"off by {number}") for number in range(9)
-    )
+    sentences = [f"off by {number}" if number != 3 else "" for number in range(9)]
+    verdicts = [Verdict(f"case {number}", not sentence, sentence) for number, sentence in enumerate(sentences)]
     lines = [line.text for line in showing.case_lines(verdicts)]
     assert lines[:3] == ["case 0: off by 0", "case 1: off by 1", "case 2: off by 2"]
     assert lines[3:] == ["case 4: off by 4", "case 5: off by 5", "3 more: case 6 · case 7 · case 8", "case 3"]

@@ -139,9 +139,8 @@ CONTRADICTORY = {  # what is said of it
 
 def every(cases):
     """With its name as its id."""
-    return [
-        pytest.param(case, id=name, marks=() if name in QUICKLY else pytest.mark.slow) for name, case in cases.items()
-    ]
+    marks = {name: () if name in QUICKLY else pytest.mark.slow for name in cases}
+    return [pytest.param(case, id=name, marks=marks[name]) for name, case in cases.items()]
 
 
 def result(name, answer):

@@ -141,10 +141,7 @@ OWN_NAMED = "import bitsandbytes\nfrom transformers import Trainer, get_linear_s
 
 @pytest.mark.parametrize(
     ("experiment", "question", "change"),
-    [
-        (OWN_USED, "q2", {}),
-        (OWN_NAMED, "q5", {"return": "math.isfinite(1)\n    return"}),
-    ],
+    [(OWN_USED, "q2", {}), (OWN_NAMED, "q5", {"return": "math.isfinite(1)\n    return"})],
     ids=["used", "imported"],
 )
 @pytest.mark.usefixtures("warm")

@@ -14,15 +14,7 @@ from tiny_set import best_kind, notebook, write_class
 
 from course_staff.grading import grade
 from course_staff.grading.prepare import prepare
-from course_staff.grading.release import (
-    allowed,
-    digest_of,
-    exercise_notebook,
-    facts,
-    find_differing,
-    set_entry,
-    write,
-)
+from course_staff.grading.release import allowed, digest_of, exercise_notebook, facts, find_differing, set_entry, write
 from course_staff.grading.release_cache import ReleaseCache, release_sets
 from course_staff.grading.skeleton import KINDS, empty_notebook, with_question
 from course_staff.grading.source import apply_mistake, load_solutions, marker
@@ -56,8 +48,7 @@ QUICK_SETS = pytest.mark.parametrize(
     [pytest.param(path, marks=[pytest.mark.slow] if path.stem in MANY_ANSWERS else [], id=path.stem) for path in PATHS],
 )
 QUICK_KINDS = pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[pytest.mark.slow] if kind == "collective" else []) for kind in KINDS],
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "collective" else []) for kind in KINDS]
 )
 # A line this short says nothing: `return total`, `])`.
 TELLING = 16

@@ -124,9 +124,8 @@ def test_the_first_still_is_the_stored_picture_and_labels_say_what_the_others_sh
     assert all(differ(first, other) for other in others)
     assert differ(*others)
     *_, (bundle, about) = stored_pictures(chapter)
-    assert [without_times(still.alt) for still in pictures] == [
-        without_times(still.alt) for still in load_stills(chapter.stem)
-    ]
+    stored = load_stills(chapter.stem)
+    assert [without_times(still.alt) for still in pictures] == [without_times(still.alt) for still in stored]
     assert pictures[0].width == pytest.approx(about["width"], abs=2)
     assert Image.open(first).height == pytest.approx(Image.open(BytesIO(bundle)).height, abs=4)
     seen = ""  # what an earlier picture showed may be compared with
