@@ -17,7 +17,7 @@ from pathlib import Path
 import course_staff
 import course_utils
 from course_staff.grading.release import check_facts, digest_of, exercise_notebook, file_names, json_text, set_entry
-from course_staff.grading.source import load_solutions, marker
+from course_staff.grading.source import Authored, load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook
 from course_utils.files import read_json, replacing, write_json
 
@@ -76,7 +76,9 @@ def _release_part(part: Part) -> str | dict:
     return set_entry(next(exercise for exercise in authored if exercise.question.id == name))
 
 
-_load_once = lru_cache(maxsize=_SETS_CACHED)(load_solutions)
+@lru_cache(maxsize=_SETS_CACHED)
+def _load_once(path: Path) -> list[Authored]:
+    return load_solutions(path)
 
 
 class ReleaseCache:
