@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_staff.grading.cells import no_formula, number_in, read_rows
 from course_staff.grading.record import Record
+from course_staff.grading.spreadsheet import no_formula, number_in, read_rows
 from course_utils.errors import CourseError
 
 FILE = "by_hand.csv"

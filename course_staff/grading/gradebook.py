@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_staff.grading.cells import csv_text
 from course_staff.grading.record import Record
+from course_staff.grading.spreadsheet import csv_text
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
 

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 
 import matplotlib
 
-from course_staff.grading.cells import csv_text
 from course_staff.grading.leaderboard import boards
 from course_staff.grading.overview import (
     QuestionSummary,
@@ -42,6 +41,7 @@ from course_staff.grading.overview import (
 from course_staff.grading.picture import class_figure
 from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.source import LEVELS
+from course_staff.grading.spreadsheet import csv_text
 from course_utils.files import exercises_of, keep_copies, replacing, require_writable
 from course_utils.grading.judge import KINDS, Verdict
 from course_utils.grading.rendering import printable, render

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from course_staff.notebooks.readme import PICTURES, colab_place, files_place, picture_text, with_address
-from course_staff.site import cells
+from course_staff.site import cost_tables
 from course_staff.site.cards import draw_card
 from course_staff.site.pages import DOWNLOADS, FIGURES, Pages, write_file
 from course_staff.site.stills import FOLDER, PICTURES_FILE, load_stills
@@ -104,7 +104,7 @@ def _write_sources(root: Path, source: Path, names: list[str], repository: str) 
         pages.write(f"_static/{Path(picture).name}", (root / picture).read_bytes())
     readme = with_address((root / "README.md").read_text(encoding="utf-8"), "")  # badges are pictures of another's
     pages.write("index.md", _render("index.md.j2", **_first_page(root, names, readme), repository=repository).encode())
-    pages.write("cost.md", _render("cost.md.j2", models=cells.MODELS).encode())
+    pages.write("cost.md", _render("cost.md.j2", models=cost_tables.MODELS).encode())
     for name, model in _cost_pages().items():
         pages.write(name, _render("cost_of_model.md.j2", **_cost(model)).encode())
     return dict(_draw_cards(readme, source / "_static"))
@@ -122,8 +122,8 @@ def _first_page(root: Path, names: list[str], readme: str) -> dict:
     chapters = re.search(r"^\|.*?(?=\n\n)", readme, re.MULTILINE | re.DOTALL)[0]
     return {
         "asked": re.search(r"```console\n\$ (course plan .*\n(?:.+\n)+?)```", readme)[1],
-        "model": cells.MODELS[0],
-        "models": cells.MODELS[1:],
+        "model": cost_tables.MODELS[0],
+        "models": cost_tables.MODELS[1:],
         "chapters": chapters.replace(", without exercises", ""),
         "pictures": {name: _picture_tags(root, places) for name, places in PICTURES.items()},
         "titles": {page: f"{row['number']} {row['title']}" for page, row in _rows(readme)},
@@ -133,18 +133,18 @@ def _first_page(root: Path, names: list[str], readme: str) -> dict:
 
 def _cost_pages() -> dict[str, str]:
     """The models' pages, and which model each is of."""
-    return {f"cost/{model}.md": model for model in cells.MODELS}
+    return {f"cost/{model}.md": model for model in cost_tables.MODELS}
 
 
 def _cost(model: str) -> dict:
     """What the template of a model's page shows."""
-    lengths = cells.lengths_of(model)
+    lengths = cost_tables.lengths_of(model)
     return {
         "model": model,
         "lengths": lengths,
-        "batches": cells.BATCHES,
+        "batches": cost_tables.BATCHES,
         "cards": MACHINES.values(),
-        "tables": [(s, b, cells.rows_of(model, b, s)) for s in lengths for b in cells.BATCHES],
+        "tables": [(s, b, cost_tables.rows_of(model, b, s)) for s in lengths for b in cost_tables.BATCHES],
         "source": models.PUBLIC[model].source,
     }
 

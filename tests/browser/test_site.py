@@ -7,7 +7,7 @@ import pytest
 from site_pages import ROOT, pages_in
 
 from course_staff.site.build import build
-from course_staff.site.cells import BATCHES, LENGTHS, METHODS, command, rows_of
+from course_staff.site.cost_tables import BATCHES, LENGTHS, METHODS, command, rows_of
 from course_utils.files import Place
 from course_utils.hardware import MACHINES
 

@@ -10,7 +10,7 @@ from site_pages import ROOT, addresses_in, pages_in
 
 from course_staff.notebooks.links import prose
 from course_staff.site.build import build, pages_of
-from course_staff.site.cells import MODELS
+from course_staff.site.cost_tables import MODELS
 from course_utils.desk.workspace import without_outputs
 from course_utils.errors import CourseError
 from course_utils.files import Place

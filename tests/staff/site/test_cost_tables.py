@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from course_staff.site.cells import BATCHES, LEVELS, METHODS, MODELS, command, lengths_of, need_of, rows_of
+from course_staff.site.cost_tables import BATCHES, LEVELS, METHODS, MODELS, command, lengths_of, need_of, rows_of
 from course_utils.cli import plan as command_line
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.trial import attempt
