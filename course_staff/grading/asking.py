@@ -18,7 +18,8 @@ PARSE_SECONDS = 10.0
 """Time limit of the parser, for all cells of a submission."""
 GRACE = 5.0
 """Seconds that a process gets to say itself that its time was up."""
-_MOST_NOTES, _LONGEST = 10, 400  # notes on cells, and letters of whatever text comes back
+_MOST_NOTES = 10
+_LONGEST = 400  # characters of whatever text comes back
 _FORGED = Outcome("unsafe", text="What came back is not a case's result.")
 _MOST_JUDGED = f"the {encoding.LONGEST:,} bytes that are judged"
 _TOO_LONG = Outcome("unsafe", text=f"All cases together returned more than {_MOST_JUDGED}.")

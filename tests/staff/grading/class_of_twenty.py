@@ -111,9 +111,8 @@ def notebook(answers: dict[str, str | None], order=list) -> str:
     left_out = {("EXERCISE", question) for question, answer in answers.items() if answer is None}
     written = {question: answer for question, answer in answers.items() if answer is not None}
     whole = json.loads(answered(ROOT / exercises_of(SET), written))
-    return json.dumps(
-        {**whole, "cells": list(order([cell for cell in whole["cells"] if marker(cell) not in left_out]))}
-    )
+    cells = order([cell for cell in whole["cells"] if marker(cell) not in left_out])
+    return json.dumps({**whole, "cells": list(cells)})
 
 
 def graded(folder: Path) -> str:

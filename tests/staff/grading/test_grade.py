@@ -162,9 +162,8 @@ def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_pa
     """The answer needs twice its limit, so that only the second run with three times the limit can give it the points."""
     starved = chain([True] * left, repeat(False))
     monkeypatch.setattr(sandbox.Talk, "measure_starvation", lambda talk: setattr(talk, "starved", next(starved)))
-    submissions = write_class(
-        tmp_path / "class", {"slow": answer_with("import time\ntime.sleep(1)\nreturn x * factor")}
-    )
+    slow = answer_with("import time\ntime.sleep(1)\nreturn x * factor")
+    submissions = write_class(tmp_path / "class", {"slow": slow})
     exercise_set = prepare(SET, tiny, seconds=0.5)
     (record,) = grade_class(submissions, exercise_set, best_kind()).values()
     assert points(record) == [2 * wins, 1]
@@ -447,9 +446,7 @@ def test_pages_are_for_students_and_records_are_not_among_them(tiny, tmp_path):
     out = tmp_path / "class-results"
     assert {path.suffix for path in (out / "students").iterdir()} == {".html"}
     page, eleven = ((out / "students" / f"{file_name(name)}.html").read_text("utf-8") for name in texts)
-    assert re.search(
-        r"stopped with <code>ValueError</code> at your line \d\.|stopped with ValueError at your line \d\.", eleven
-    )
+    assert re.search(r"stopped with (<code>ValueError</code>|ValueError) at your line \d\.", eleven)
     assert "i&gt;" not in page + eleven
     records = json.loads((out / "results.json").read_text("utf-8"))
     record = next(record for record in records if record["student"] == "ten")

@@ -29,11 +29,10 @@ def written(folder, records):
     """The results' folder after a run that graded these, beside what was there."""
     results = Results(folder, "03_adamw")
     earlier = results.earlier()
-    for student_record in records:
-        results.save(student_record["student"], student_record)
-    results.finish(
-        list({**earlier, **{student_record["student"]: student_record for student_record in records}}.values()), []
-    )
+    graded = {result["student"]: result for result in records}
+    for student, result in graded.items():
+        results.save(student, result)
+    results.finish([*{**earlier, **graded}.values()], [])
     return folder
 
 

@@ -138,9 +138,8 @@ def test_where_only_words_changed_the_numbers_stay_as_they_were_released(tmp_pat
 
 @EVERY
 def test_nothing_of_a_solution_is_handed_out(path):
-    handed_out = {
-        line for cell in read_notebook(ROOT / exercises_of(path.stem)).cells for line in lines(cell["source"])
-    }
+    cells = read_notebook(ROOT / exercises_of(path.stem)).cells
+    handed_out = {line for cell in cells for line in lines(cell["source"])}
     entries = json.loads((SETS / f"{path.stem}.json").read_text(encoding="utf-8"))["questions"]
     handed_out |= {line for entry in entries for line in lines(entry["code"] + entry["stub"])}
     for authored in solutions_of(path.stem):

@@ -61,9 +61,8 @@ def test_a_file_takes_no_other_ones_place_and_a_set_no_other_sets():
     with pytest.raises(CourseError, match="another submission called 'a'; give the file another name"):
         check_place("a", B, {"a": OF_A})
     check_set({"a": OF_A}, "03_adamw", Path("results"))
-    with pytest.raises(
-        CourseError, match="results contains results of the set 03_adamw; name another folder with --out"
-    ):
+    message = "results contains results of the set 03_adamw; name another folder with --out"
+    with pytest.raises(CourseError, match=message):
         check_set({"a": OF_A}, "04_adafactor", Path("results"))
 
 

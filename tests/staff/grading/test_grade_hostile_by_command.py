@@ -1,4 +1,4 @@
-"""Of the room: a second class of strangers who mean harm, graded by the command itself: each has what the answers are worth."""
+"""A second class of strangers who mean harm, graded by the command itself: each has what the answers are worth."""
 
 import contextlib
 import csv
@@ -112,9 +112,8 @@ def test_a_class_of_strangers_costs_nobody_but_themselves(tiny, tmp_path, safe, 
         assert not odd, (name, odd)
         assert str(12345 * 54321) not in text, name
     with (results / "results.csv").open(newline="") as file:
-        assert not [
-            value for row in csv.reader(file) for value in row if value.startswith(("=", "+", "-", "@", "\t", "\r"))
-        ]
+        values = [value for row in csv.reader(file) for value in row]
+    assert not [value for value in values if value.startswith(("=", "+", "-", "@", "\t", "\r"))]
     assert not NOTE.exists()
 
 
