@@ -104,7 +104,8 @@ def drive(answer: type[torch.optim.Optimizer], inputs: dict) -> dict:
     `hyper-parameters`: those that the case names, in words, because none of them is within a tolerance of another; `steps`: per
     step each parameter and whether gradients and autograd were left alone; `state`, where it is counted, as `state_of` says.
     """
-    stream = Stream(**inputs)
+    # A question may have inputs of its own beside these.
+    stream = Stream(**{name: value for name, value in inputs.items() if name in Stream.__dataclass_fields__})
     groups = [_copy_parameters(group["parameters"], stream.transposed) for group in stream.groups]
     options = [
         {name: tuple(value) if isinstance(value, list) else value for name, value in group["options"].items()}

@@ -23,6 +23,16 @@ def mistakes(*named):
     return report.summary(records, "03_adamw", []).partition("\nMost common mistakes")[2]
 
 
+def test_a_table_that_was_edited_is_kept_beside_the_new_one(tmp_path, capsys):
+    results = Results(tmp_path, "03_adamw")
+    results.finish([record("a", question(1))], [])
+    (tmp_path / "results.csv").write_text("points given by hand")
+    results.finish([record("a", question(1))], [])
+    assert "results.csv was edited after the last run; your version is saved in" in capsys.readouterr().err
+    (copy,) = (tmp_path / "copies").glob("*/results.csv")
+    assert copy.read_text() == "points given by hand"
+
+
 def test_answers_that_ended_their_process_are_pointed_out():
     honest = [question(kind=kind) for kind in KINDS if kind not in ("died", "unsafe")]
     odd = [question(4, kind="died"), question(5), question(6, kind="unsafe")]
