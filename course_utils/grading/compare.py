@@ -85,9 +85,8 @@ def _compare(expected: object, got: object, tolerance: Tolerance, path: tuple) -
         return _numbers(expected, got, tolerance, path)
     if expected != got:
         shown = _show(got)
-        return _differ(
-            path, f"is {shown} but should be {_show(expected)}", f"is {shown}, which is not right", expected, got
-        )
+        problem = f"is {shown} but should be {_show(expected)}"
+        return _differ(path, problem, f"is {shown}, which is not right", expected, got)
     return None
 
 

@@ -23,6 +23,5 @@ def render(template: str, more: Path | None = None, **values) -> str:
 
 def printable(text: str) -> str:
     """The text without control characters, by which a name could command a terminal, or turn a line around."""
-    return "".join(
-        c if unicodedata.category(c) not in ("Cc", "Cf", "Cs") else "\N{REPLACEMENT CHARACTER}" for c in text
-    )
+    unprintable = "Cc", "Cf", "Cs"
+    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in unprintable else c for c in text)

@@ -233,9 +233,8 @@ def test_fractions_decimals_and_arrays_without_dimensions_are_numbers():
 
 
 def test_same_sees_bits_and_types():
-    assert same(
-        {"a": [float("nan"), torch.tensor([float("nan")])]}, {"a": [float("nan"), torch.tensor([float("nan")])]}
-    )
+    one_nan, another = ({"a": [float("nan"), torch.tensor([float("nan")])]} for _ in range(2))
+    assert same(one_nan, another)
     assert not same(1, 1.0)
     assert not same(torch.zeros(2), torch.zeros(2).double())
     assert not same([1], [1, 2])

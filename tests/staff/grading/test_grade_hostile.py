@@ -206,9 +206,8 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, mo
         cases = hostile(tiny, results, server.getsockname()[1])
         cases = {name: case for name, case in cases.items() if not names or name in names}
         assert len(cases) == len(names or cases)
-        submissions = write_class(
-            tmp_path / "class", {name.replace("/", "_"): text for name, (text, *_) in cases.items()}
-        )
+        texts = {name.replace("/", "_"): text for name, (text, *_) in cases.items()}
+        submissions = write_class(tmp_path / "class", texts)
         records = grade_class(submissions, prepare(SET, tiny, SEED, seconds=1), safe)
     assert {name: points(record) for name, record in records.items()} == {
         name: [right, 1] for name, (_, right, _) in cases.items()

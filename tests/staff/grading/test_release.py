@@ -224,9 +224,8 @@ def test_the_command_releases_new_questions_once_and_keeps_a_copy_of_what_it_rep
 
 
 def test_there_is_a_skeleton_of_every_kind_and_of_a_question_of_none():
-    functions = inspect.getmembers(
-        kinds, lambda value: inspect.isfunction(value) and value.__module__ == kinds.__name__
-    )
+    functions = inspect.getmembers(kinds, inspect.isfunction)
+    functions = [(name, value) for name, value in functions if value.__module__ == kinds.__name__]
     assert {name for name, _ in functions if not name.startswith("_")} | {"question"} == set(KINDS)
 
 
