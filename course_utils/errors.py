@@ -14,6 +14,11 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
+def shorten(text: str, most: int) -> str:
+    """At most so many characters of a text, and a sign that the rest is cut."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def require_count(name: str, value: object) -> None:
     """Raise `CourseError` unless `value` is a whole number from 1 on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -47,6 +47,16 @@ def format_counted(count: float, thing: str) -> str:
     return f"{figure} {thing}{'' if count == 1 else 's'}"
 
 
+def bar(share: float, blocks: int, signs: str) -> str:
+    """So many of two signs, full and empty; all are full, or empty, only where all, or nothing, is done.
+
+    >>> bar(0.98, 5, "█·")
+    '████·'
+    """
+    full = min(blocks - (share < 1), max(int(share > 0), round(share * blocks)))
+    return signs[0] * full + signs[1] * (blocks - full)
+
+
 def three_digits(value: float) -> str:
     """Three significant digits, and never fewer than the whole part."""
     exponent = int(f"{value:.2e}".partition("e")[2])  # of the rounded figure: 9.996 is shown as 10.0

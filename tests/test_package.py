@@ -13,7 +13,7 @@ import torch
 
 import course_staff
 import course_utils
-from course_utils import optim
+from course_utils import grading, optim
 
 PACKAGE, STAFF = (Path(package.__file__).parent for package in (course_utils, course_staff))
 MODULES, STAFFS = (sorted(package.rglob("*.py")) for package in (PACKAGE, STAFF))
@@ -252,7 +252,9 @@ def test_a_file_of_tests_is_called_after_the_file_that_it_tests_or_says_what_els
             continue
         if not any(path.stem == name or path.stem.startswith(f"{name}_") for name in mirrored(path)):
             text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-            assert text.startswith(("Of the room: ", "Of the repository: ")), path
+            assert text.startswith(("Of the room: ", "Of the repository: ")), (
+                f"{path} is named after no file; begin its docstring with “Of the room: ” or “Of the repository: ”"
+            )
 
 
 def test_no_two_files_of_tests_have_one_name():
@@ -308,3 +310,15 @@ def test_rooms_are_there_when_used_and_an_unknown_one_is_named():
     assert course_utils.units.MiB == 2**20
     with pytest.raises(AttributeError, match="no attribute 'optimizers'; it has autodiff"):
         _ = course_utils.optimizers
+
+
+def test_the_room_of_grading_is_light_until_it_is_used():
+    code = (
+        "import sys, course_utils.grading as g; heavy = {'torch', 'jaxtyping'}; "
+        "print(heavy & set(sys.modules), g.Case.__name__, heavy & set(sys.modules))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert output == "set() Case set()\n"
+    with pytest.raises(AttributeError, match="no attribute 'quiz'; it has"):
+        _ = grading.quiz
+    assert {"exercise", "stream", "Case"} <= set(dir(grading))

@@ -15,7 +15,7 @@ from course_utils.desk import bets
 from course_utils.desk.bets import Bet
 from course_utils.desk.ledger import Ledger, Row, record
 from course_utils.errors import CourseError
-from course_utils.grading.progress import Record, recall
+from course_utils.grading.progress import Attempts, recall
 from course_utils.settings import environment_for_child, settings
 from course_utils.store import NAME, Section
 
@@ -72,7 +72,7 @@ def test_files_from_before_are_read_once_and_left():
     assert everything() == (
         {"07-peak": Bet(70.0, 50.0, "%", 43.3)},
         (Row(**ROW),),
-        {"q1": Record(2, True, 1.5, 1)},
+        {"q1": Attempts(2, True, 1.5, 1)},
         (Choice(**CHOICE),),
     )
     assert {path: path.read_bytes() for path in settings().home.rglob("*.json")} == before

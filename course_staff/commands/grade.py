@@ -11,12 +11,12 @@ from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
-    from course_staff.grading.by_hand import Given
-    from course_staff.grading.earlier import Worklist
-    from course_staff.grading.grade import PreparedSet
+    from course_staff.grading.by_hand import Mark
     from course_staff.grading.gradebook import Gradebook
+    from course_staff.grading.prepare import PreparedSet
     from course_staff.grading.record import Record
     from course_staff.grading.report import Results
+    from course_staff.grading.submitted import Worklist
 
 PUBLIC_ONLY = "Without --seed only public cases are run, which learners know; choose a private number."
 HELP = "grade a folder of notebooks in a sandbox; write a table, a page per student and a class summary"
@@ -50,11 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; 1 where the grader itself failed on a submission, or nobody is in the gradebook."""
     from course_staff.grading.by_hand import FILE, read_by_hand
-    from course_staff.grading.earlier import check_place, check_set, plan
-    from course_staff.grading.grade import find_submissions, identify, prepare
     from course_staff.grading.gradebook import read_gradebook
+    from course_staff.grading.prepare import prepare
     from course_staff.grading.report import Results
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
+    from course_staff.grading.submitted import check_place, check_set, find_submissions, identify, list_work
     from course_utils.files import require_one_name
     from course_utils.grading.loading import set_names
 
@@ -81,44 +81,44 @@ def run(arguments: argparse.Namespace) -> int:
     check_set(earlier, name, out)
     if folder.is_file() and not (arguments.again or arguments.only):
         check_place(*next(iter(submitted.items())), earlier)
-    worth = {each.question.id: each.question.points for each in prepared.questions}
-    given = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
-    planned = plan(submitted, earlier, prepared.seed, arguments.only, arguments.again)
-    _describe(planned, submitted, out, name)
+    worth = {exercise.question.id: exercise.question.points for exercise in prepared.questions}
+    marks = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
+    worklist = list_work(submitted, earlier, prepared.seed, arguments.only, arguments.again)
+    _describe(worklist, submitted, out, name)
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
-        records = [*planned.saved, *_grade(planned, prepared, sandbox_kind, results, arguments.jobs, private)]
+        records = [*worklist.saved, *_grade(worklist, prepared, sandbox_kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:
         print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
     others = _other_files(folder, set(paths.values()), out)
-    return _report(results, records, given, others, remarks, gradebook)
+    return _report(results, records, marks, others, remarks, gradebook)
 
 
 def _report(
     results: "Results",
     records: list["Record"],
-    given: Mapping[tuple[str, str], "Given"],
+    marks: Mapping[tuple[str, str], "Mark"],
     others: list[str],
     remarks: list[str],
     gradebook: "Gradebook | None",
 ) -> int:
-    """Write tables, pages and the gradebook, with the points `given` by hand, and print the summary; returns the exit code."""
+    """Write tables, pages and the gradebook, with the `marks` by hand, and print the summary; returns the exit code."""
     from course_staff.grading.by_hand import FILE, with_points_by_hand
     from course_staff.grading.gradebook import FILE_NAMES
 
-    records = [with_points_by_hand(record, given) for record in records]
+    records = [with_points_by_hand(record, marks) for record in records]
     graded = {(record["student"], question["id"]) for record in records for question in record["questions"]}
     ungraded = [
         f"{FILE}: {question} of {student} has no grade to replace; regrade this one with --only."
-        for student, question in given
+        for student, question in marks
         if (student, question) not in graded
     ]
     print(results.finish(records, others, [*remarks, *ungraded]), end="")
     sentences, filled = results.fill(gradebook, records) if gradebook else ([], True)
     written = gradebook.file_name if gradebook and filled else None
-    for older in (each for each in FILE_NAMES if each != written and (results.folder / each).exists()):
+    for older in (name for name in FILE_NAMES if name != written and (results.folder / name).exists()):
         more = "" if gradebook else "; use --gradebook to update it"
         sentences.append(f"{older} is from an earlier run{more}.")
     print(*(["", *sentences] if sentences else []), f"\nResults are in {results.folder}.", sep="\n")
@@ -128,7 +128,7 @@ def _report(
 def _find_solutions(name: str) -> Path:
     from course_utils.files import find_place
 
-    path = find_place().notebooks.parent / "solutions" / f"{name}.ipynb"
+    path = find_place().root / "solutions" / f"{name}.ipynb"
     if not path.is_file():
         raise CourseError(f"There are no solutions at {path}; name them with --solutions.")
     return path
@@ -150,18 +150,19 @@ def _title(name: str, solutions: Path | None) -> str:
     return first.removeprefix("# ") if first.startswith("# ") else name
 
 
-def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> None:
+def _describe(worklist: "Worklist", submitted: Mapping, folder: Path, name: str) -> None:
     """A line on stderr for whatever of the submissions or of the results is left as it is, or graded again unasked."""
-    saved = [record["student"] for record in plan.saved]
-    before = [student for student in saved if student in submitted and student not in plan.waiting]
+    saved = [record["student"] for record in worklist.saved]
+    before = [student for student in saved if student in submitted and student not in worklist.waiting]
     elsewhere = [student for student in saved if student not in submitted]
     lines = []
     if before:
         lines.append(f"{len(before)} of {len(submitted)} were graded before; --again regrades them.")
-    if plan.outdated:
-        lines.append(f"Grading again {len(plan.outdated)} of {len(submitted)}, because {name} or its grading changed.")
-    if plan.waiting:
-        lines.append(f"New or changed, but left for a run without --only: {', '.join(plan.waiting)}.")
+    if worklist.outdated:
+        count = f"{len(worklist.outdated)} of {len(submitted)}"
+        lines.append(f"Grading again {count}, because {name} or its grading changed.")
+    if worklist.waiting:
+        lines.append(f"New or changed, but left for a run without --only: {', '.join(worklist.waiting)}.")
     if elsewhere:
         count = format_counted(len(elsewhere), "earlier grade")
         where = f"to remove one, delete its file in {folder / 'records'}"
@@ -170,7 +171,7 @@ def _describe(plan: "Worklist", submitted: Mapping, folder: Path, name: str) -> 
 
 
 def _grade(
-    planned: "Worklist",
+    worklist: "Worklist",
     prepared: "PreparedSet",
     sandbox_kind: str,
     results: "Results",
@@ -182,22 +183,24 @@ def _grade(
 
     from course_staff.grading.grade import grade_all
 
-    todo, records = planned.todo, []
+    todo, records = worklist.todo, []
     with tqdm(total=len(todo), unit="notebook", desc=prepared.name, file=sys.stderr, disable=not todo) as bar:
 
         def done(student: str, record: "Record") -> None:
-            one = todo[student]
-            records.append(results.save(student, {**record, "key": one.key, "file": one.digest, "seed": prepared.seed}))
+            file = todo[student]
+            whole = {**record, "key": file.key, "file": file.digest, "seed": prepared.seed}
+            records.append(results.save(student, whole))
             bar.update()
 
         if todo:
-            grade_all({student: one.path for student, one in todo.items()}, prepared, sandbox_kind, jobs, done, private)
+            paths = {student: file.path for student, file in todo.items()}
+            grade_all(paths, prepared, sandbox_kind, jobs, done, private)
     return records
 
 
 def _other_files(folder: Path, notebooks: set[Path], out: Path) -> list[str]:
     """Files beside the notebooks, such as a script submitted by mistake."""
-    from course_staff.grading.grade import is_of_the_system
+    from course_staff.grading.submitted import is_of_the_system
 
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in notebooks]
     names = [path.relative_to(folder) for path in paths if not path.is_relative_to(out)]

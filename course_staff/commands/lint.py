@@ -56,12 +56,12 @@ def _check_chapters(place: Place, paths: list[Path]) -> tuple[list[str], list[st
 
 def _check_demos(place: Place, stems: list[str]) -> list[str]:
     from course_staff.demos import demos_in, read_demo
-    from course_staff.demos.needs import plan
+    from course_staff.demos.needs import cells_by_step
 
     violations = []
     for demo in (demo for demo in demos_in(place.notebooks) if demo.stem in stems):
         try:
-            list(plan(read_demo(demo)))
+            list(cells_by_step(read_demo(demo)))
         except CourseError as error:
             violations.append(str(error))
     return violations

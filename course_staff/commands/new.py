@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write what is asked for and say what to do next."""
+    """Write the notebook or the question, and print what to do next."""
     return (_chapter if arguments.what == "chapter" else _question)(arguments)
 
 
@@ -54,7 +54,7 @@ def _chapter(arguments: argparse.Namespace) -> int:
     if not re.fullmatch(r"\d\d[a-z]?_\w+", path.stem):
         raise CourseError(f"{path.stem!r} is not a chapter name; begin with a number, such as 11c_pruning.")
     number = path.stem.partition("_")[0]
-    taken = next((each for each in sorted(path.parent.glob(f"{number}_*.ipynb"))), None)
+    taken = next((path for path in sorted(path.parent.glob(f"{number}_*.ipynb"))), None)
     if taken is not None:
         raise CourseError(f"{taken.name} already has this number; use another or add a letter, such as {number[:2]}c.")
     write_notebook(chapter_skeleton(path), path)
@@ -84,5 +84,5 @@ def _path(named: Path, folder: str) -> Path:
     if named.parent != Path():
         return path
     home = find_place().root / folder
-    begun = names_with_number(path.stem, [one.stem for one in home.glob("*.ipynb")])
+    begun = names_with_number(path.stem, [path.stem for path in home.glob("*.ipynb")])
     return home / f"{begun[0] if len(begun) == 1 else path.stem}.ipynb"

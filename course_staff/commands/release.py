@@ -23,10 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sets", nargs="*", help="sets in solutions/: 03_adamw, 03 or 3; by default all")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a generated file differs")
     parser.add_argument(
-        "--nbgrader",
-        type=Path,
-        metavar="FOLDER",
-        help="write nbgrader source assignments into this folder instead",
+        "--nbgrader", type=Path, metavar="FOLDER", help="write nbgrader source assignments into this folder instead"
     )
 
 

@@ -35,12 +35,12 @@ def instructions(values: Mapping[str, object]) -> str:
 
     def describe(name: str, value: object) -> str:
         control = _control(name, display.played)
-        labels = {each[1]: each[0] for each in getattr(control, "options", ()) if isinstance(each, tuple)}
+        labels = {option[1]: option[0] for option in getattr(control, "options", ()) if isinstance(option, tuple)}
         number = f"{value:,g}" if isinstance(value, int | float) else value
         words = ("off", "on")[value] if isinstance(value, bool) else labels.get(value, number)
         return f"{getattr(control, 'description', '') or name}: {words}"
 
-    return ", ".join(describe(*each) for each in values.items())
+    return ", ".join(describe(*setting) for setting in values.items())
 
 
 def _is_on_a_step(control: "Widget") -> bool:

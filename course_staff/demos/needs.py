@@ -19,7 +19,7 @@ from course_utils.errors import CourseError
 _DEFINING = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
 
 
-def plan(demo: Demo) -> Iterator[tuple[Step, list[NotebookNode], NotebookNode | None]]:
+def cells_by_step(demo: Demo) -> Iterator[tuple[Step, list[NotebookNode], NotebookNode | None]]:
     """For each step: the cells to run unseen before it, in the chapter's order, and the cell to run and show, or None.
 
     Code of the demo's own stands behind the chapter's cells. No cell is run unseen twice. Raises `CourseError` where a step

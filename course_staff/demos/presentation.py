@@ -6,7 +6,7 @@ from itertools import accumulate
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from course_staff.demos.needs import plan
+from course_staff.demos.needs import cells_by_step
 from course_staff.demos.script import Demo
 from course_staff.notebooks.clean import KERNELSPEC
 
@@ -18,7 +18,7 @@ def presentation(demo: Demo) -> NotebookNode:
     ends = list(accumulate(step.minutes for step in demo.steps))
     following = [f"Next: {step.title}, {step.minutes:g} min" for step in demo.steps[1:]] + ["This is the last step."]
     cells = []
-    for number, (step, unseen, shown) in enumerate(plan(demo), start=1):
+    for number, (step, unseen, shown) in enumerate(cells_by_step(demo), start=1):
         place = {"role": "step", "number": number, "until": ends[number - 1], "next": following[number - 1]}
         cells.append(new_markdown_cell(step.say, metadata={"demo": {**asdict(step), **place}}))
         sources = [("unseen", f"{_OURS}live({demo.scale!r})")] if number == 1 else []

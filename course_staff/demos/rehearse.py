@@ -15,7 +15,7 @@ from traitlets.config import Config
 
 from course_staff.demos import SETTINGS
 from course_staff.demos.controls import press
-from course_staff.demos.needs import plan
+from course_staff.demos.needs import cells_by_step
 from course_staff.demos.script import Demo, Number, Step, read_demo
 from course_staff.demos.stage import leave_bets_to_the_room
 from course_utils.errors import CourseError
@@ -44,9 +44,9 @@ def rehearse(paths: list[Path]) -> int:
 def _play(demo: Demo) -> Iterator[tuple[Step, list[str]]]:
     """Each step, and in sentences what was not as expected; ends after a step whose cell failed."""
     shell = _Shell()
-    for step, unseen, cell in plan(demo):
-        for each in [*unseen, *([cell] if cell else [])]:
-            if failure := shell.run(each):
+    for step, unseen, cell in cells_by_step(demo):
+        for part in [*unseen, *([cell] if cell else [])]:
+            if failure := shell.run(part):
                 yield step, [failure]
                 return
         yield step, [*shell.click(step), *shell.compare(step)]
@@ -112,5 +112,5 @@ class _Shell:
 
 
 def _normalize(text: str) -> str:
-    """Without what only lays it out: rows of a table may be spaced in one way or another."""
+    """The text in single spaces: rows of a table may be spaced in one way or another."""
     return re.sub(r"\s+", " ", text)

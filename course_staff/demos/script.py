@@ -87,9 +87,8 @@ def demos_in(notebooks: Path, names: Iterable[str] = ()) -> list[Path]:
     """
     every = sorted((notebooks / "demos").glob("*.toml"))
     stems = [path.stem for path in every]
-    return (
-        [every[stems.index(stem)] for name in names for stem in require_names(name, stems, "demo")] if names else every
-    )
+    chosen = [stem for name in names for stem in require_names(name, stems, "demo")] if names else stems
+    return [every[stems.index(stem)] for stem in chosen]
 
 
 def read_demo(path: Path) -> Demo:
@@ -113,7 +112,7 @@ def read_demo(path: Path) -> Demo:
 def _read_step(number: int, written: dict) -> Step:
     try:
         expected = written.pop("expect", {})
-        numbers = [Number(value=each.pop("is"), **each) for each in expected.pop("numbers", ())]
+        numbers = [Number(value=number.pop("is"), **number) for number in expected.pop("numbers", ())]
         texts = {name: value.strip() if isinstance(value, str) else value for name, value in written.items()}
         return Step(**texts, **expected, numbers=numbers)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

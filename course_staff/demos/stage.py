@@ -16,7 +16,10 @@ from course_utils.viz import display as display_room
 
 # At 1280 by 720 pixels, the smallest screen that a room is shown, words leave a figure about 440 of the height, and it needs half
 # of all: so it must be about twice as wide as high.
-_NARROWEST, _WIDEST, _HEIGHT, _LETTERS = 2.2, 2.7, 440, 14.5
+_NARROWEST = 2.2
+_WIDEST = 2.7
+_HEIGHT = 440
+_LEAST_SIZE = 14.5  # pixels of a character
 _DOTS_PER_INCH = 220  # a figure of the course is 7.6 inches wide, and a projector's picture 1920 dots
 
 
@@ -85,7 +88,7 @@ def enlarge(figure: Figure) -> None:
         height = width / _WIDEST
     figure.set_size_inches(width, height)
     figure.draw_without_rendering()  # the axes choose their ticks
-    least = _LETTERS * 72 * height / _HEIGHT
+    least = _LEAST_SIZE * 72 * height / _HEIGHT
     for text in figure.findobj(Text):
         text.set_fontsize(max(text.get_fontsize(), least))
 

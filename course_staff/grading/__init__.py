@@ -1,7 +1,7 @@
 """From an author's notebook to what is handed out, and from what is handed in to grades that a submission cannot forge.
 
 A submission's way from file to page:
-1. `earlier.plan` takes the files that are new or changed.
+1. `submitted.list_work` takes the files that are new or changed.
 2. `sandbox.Lane` starts a sandbox for one of them. `child.serve` runs in it, and forks a process for each question.
 3. `submission.read_submission` reads the file; `asking.parse` has its cells parsed in the sandbox, and `answer_to` finds those
    that a question rests on.

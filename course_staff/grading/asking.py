@@ -18,7 +18,11 @@ PARSE_SECONDS = 10.0
 """Time limit of the parser, for all cells of a submission."""
 GRACE = 5.0
 """Seconds that a process gets to say itself that its time was up."""
-_MOST_NOTES, _LONGEST = 10, 400  # notes on cells, and letters of whatever text comes back
+_MOST_NOTES = 10
+_LONGEST = 400  # characters of whatever text comes back
+_FORGED = Outcome("unsafe", text="What came back is not a case's result.")
+_MOST_JUDGED = f"the {encoding.LONGEST:,} bytes that are judged"
+_TOO_LONG = Outcome("unsafe", text=f"All cases together returned more than {_MOST_JUDGED}.")
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ def parse(sources: list[str], lane: Lane) -> list[Parsed]:
     try:
         with lane.question() as talk, talk.within(PARSE_SECONDS):
             descriptions = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
-        return [_read_parsed(each) for each, _ in zip(descriptions, sources, strict=True)]
+        return [_read_parsed(description) for description, _ in zip(descriptions, sources, strict=True)]
     except NotStartedError:
         raise
     except (SandboxError, encoding.TornError, encoding.EncodingError, LookupError, TypeError, ValueError):
@@ -85,27 +89,21 @@ def _converse(
             with talk.within(limit + GRACE):
                 no_answer, notes = _read_opening(talk.ask(pickle.dumps(job), question))
             limit, end = seconds, time.monotonic() + _CASES * seconds
-            for given in () if no_answer else inputs:
+            for case_inputs in () if no_answer else inputs:
                 with talk.within(min(seconds + GRACE, end - time.monotonic())):
-                    message = talk.ask(given)
+                    message = talk.ask(case_inputs)
                 bytes_left -= len(message)
                 outcomes.append(_read_outcome(message) if bytes_left >= 0 else _TOO_LONG)
                 if outcomes[-1] is _TOO_LONG or outcomes[-1].kind in judge.ENDLESS:
                     break  # nobody waits for the same endless loop a dozen times
             outcomes += [no_answer] if no_answer else []
             if outcomes[-1].kind in judge.ENDLESS:
-                talk.look()
+                talk.measure_starvation()
         except encoding.TornError:
             outcomes.append(Outcome("timeout", text=f"{limit:g} s") if talk.timed_out else Outcome("died"))
     if lane.excess and outcomes[-1].kind == "died":
         outcomes[-1] = Outcome("died", text=lane.excess)
     return Replies(outcomes + outcomes[-1:] * (len(inputs) - len(outcomes)), notes, talk.starved)
-
-
-_FORGED = Outcome("unsafe", text="What came back is not a case's result.")
-_TOO_LONG = Outcome(
-    "unsafe", text=f"All cases together returned more than the {encoding.LONGEST:,} bytes that are judged."
-)
 
 
 def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:

@@ -8,30 +8,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_staff.grading.cells import no_formula, number_in, read_rows
 from course_staff.grading.record import Record
+from course_staff.grading.spreadsheet import no_formula, number_in, read_rows
 from course_utils.errors import CourseError
 
 FILE = "by_hand.csv"
-_COMMENT_LETTERS = 2000
+_LONGEST_COMMENT = 2000  # characters
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a row gives: `points`, or None where it only comments."""
+class Mark:
+    """What a row says: `points`, or None where it only comments."""
 
     points: float | None
     comment: str
 
 
-def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, float]) -> dict[tuple[str, str], Given]:
-    """(student, question) to what the file at `path` gives; `questions` are the set's, with their maxima.
+def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, float]) -> dict[tuple[str, str], Mark]:
+    """(student, question) to the mark in the file at `path`; `questions` are the set's, with their maxima.
 
     Nothing where no file is. Raises `CourseError`, naming the row, for an unknown student or question, for points that are no
     number between 0 and the maximum, and for a question that a student has twice.
     """
     cells = {no_formula(name): name for name in students} | {name: name for name in students}
-    marks: dict[tuple[str, str], Given] = {}
+    marks: dict[tuple[str, str], Mark] = {}
     for number, row in read_rows(path, ("student", "question", "points")):
         where, student = f"{path.name}, row {number}", row["student"]
         question, text = row["question"].strip(), row["points"].strip()
@@ -46,17 +46,17 @@ def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, fl
             )
         if (cells[student], question) in marks:
             raise CourseError(f"{where}: {student!r} already has a row for {question}; keep one.")
-        marks[cells[student], question] = Given(points, row.get("comment", "").strip()[:_COMMENT_LETTERS])
+        marks[cells[student], question] = Mark(points, row.get("comment", "").strip()[:_LONGEST_COMMENT])
     return marks
 
 
-def with_points_by_hand(record: Record, given: Mapping[tuple[str, str], Given]) -> Record:
+def with_points_by_hand(record: Record, marks: Mapping[tuple[str, str], Mark]) -> Record:
     """The record with its points and comments by hand; `was` keeps the grader's points where they were replaced."""
     questions = []
     for question in record["questions"]:
-        if one := given.get((record["student"], question["id"])):
-            was = None if one.points is None else question["points"]
-            points = question["points"] if one.points is None else one.points
-            question = {**question, "points": points, "by_hand": {"was": was, "comment": one.comment}}
+        if mark := marks.get((record["student"], question["id"])):
+            was = None if mark.points is None else question["points"]
+            points = question["points"] if mark.points is None else mark.points
+            question = {**question, "points": points, "by_hand": {"was": was, "comment": mark.comment}}
         questions.append(question)
-    return {**record, "questions": questions, "points": round(sum(one["points"] for one in questions), 2)}
+    return {**record, "questions": questions, "points": round(sum(question["points"] for question in questions), 2)}

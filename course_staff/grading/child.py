@@ -1,4 +1,4 @@
-"""The side of the grader on which learners' code runs. It knows inputs and gives values; what is right it never learns.
+"""The process in which learners' code runs. It gets inputs and sends values back; expected values never reach it.
 
 `python -m course_staff.grading.child once` runs one question and talks over stdin and stdout. `… serve FD KIND` (Linux) imports
 once, computes nothing, and forks for each question that comes over the socket `FD`, with three file descriptors: one to read
@@ -43,7 +43,7 @@ _OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo", "torc
 
 
 def main() -> None:
-    """What the command line asks for."""
+    """Serve, or run one question, as the command line says."""
     if sys.argv[1] == "serve":
         return serve(socket.socket(fileno=int(sys.argv[2])), kind=sys.argv[3])
     preload()
@@ -176,8 +176,8 @@ def converse(read: int, write: int) -> None:
     isolate.limit(**job["limits"])
     if not question:
         cells = [parsed(source) for source in job["sources"]]
-        fields = [dict(vars(cell)) for cell in cells]
-        return send(write, dump([{k: v if type(v) is bool else sorted(v) for k, v in each.items()} for each in fields]))
+        plain = [{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells]
+        return send(write, dump(plain))
     if ranks:
         resource_tracker.ensure_running()  # a program, as none may be started later where something is replaced
         fork_server()
@@ -243,7 +243,7 @@ class Notebook:
             self._run_answer(next(source for _, source, is_answer in self.job["cells"] if is_answer))
 
     def run_case(self, inputs: dict) -> Outcome:
-        """What the answer gives on one case."""
+        """The outcome of the answer on one case."""
         from course_utils.grading.question import Case
         from course_utils.grading.run import run_case
 

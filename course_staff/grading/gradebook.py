@@ -18,12 +18,12 @@ https://github.com/moodle/moodle/blob/main/mod/assign/feedback/offline/importgra
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_staff.grading.cells import csv_text
 from course_staff.grading.record import Record
+from course_staff.grading.spreadsheet import csv_text
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
@@ -68,7 +68,7 @@ _MOODLE = Platform(
 
 
 FILE_NAMES = tuple(f"{platform.name}.csv" for platform in (_CANVAS, _MOODLE))
-"""Of the filled files."""
+"""The names of the filled files."""
 
 
 @dataclass(frozen=True)
@@ -103,40 +103,40 @@ class Gradebook:
         """
         failed = [record["student"] for record in records if record.get("failed")]
         graded = {record["student"]: record for record in records if not record.get("failed")}
+        target, of = self._target(set_name), max((record["of"] for record in graded.values()), default=0)
+        points, unmatched = self._match(graded)
+        remarks = _say_left_out("not graded, because the grader itself failed", failed)
+        remarks += [*unmatched, *self._differing_worth(target, of)]
+        if absent := [row for number, row in enumerate(self.rows) if self._is_student(row) and number not in points]:
+            columns = self.platform.full, self.platform.keys[0]
+            names = "; ".join(next(filter(None, (self._value(row, name) for name in columns)), "") for row in absent)
+            how_many = format_counted(len(absent), "student")
+            remarks.append(f"Without points, and so without a row: {how_many} of {self.source}, {names}.")
+        return csv_text([*self._lines(points, target, of)], self.delimiter) if points else None, remarks
+
+    def _match(self, graded: Mapping[str, Record]) -> tuple[dict[int, float], list[str]]:
+        """Points by the number of a student's row, and sentences on the submissions that belong to no row, or to several."""
         rows_of = {student: self._rows_of(student) for student in graded}
         matches = [*rows_of.values()]
         clear = {name: rows for name, rows in rows_of.items() if len(rows) == 1 and matches.count(rows) == 1}
-        points = {row: graded[name]["points"] for name, (row,) in clear.items()}
-        students = {number for number, row in enumerate(self.rows) if self._value(row, self.platform.keys[0]).strip()}
-        target, of = self._target(set_name), max((record["of"] for record in graded.values()), default=0)
-        remarks = [
-            *_say_left_out("not graded, because the grader itself failed", failed),
-            *_say_left_out(f"not in {self.source}", [name for name, rows in rows_of.items() if not rows]),
-            *_say_left_out(
-                "several for one student, or one for several", [n for n in rows_of if rows_of[n] and n not in clear]
-            ),
-            *self._differing_worth(target, of),
-        ]
-        if absent := [self.rows[number] for number in sorted(students - points.keys())]:
-            names = "; ".join(
-                self._value(row, self.platform.full) or self._value(row, self.platform.keys[0]) for row in absent
-            )
-            how_many = format_counted(len(absent), "student")
-            remarks.append(f"Without points, and so without a row: {how_many} of {self.source}, {names}.")
-        if not points:
-            return None, remarks
+        unclear = [name for name, rows in rows_of.items() if rows and name not in clear]
+        remarks = _say_left_out(f"not in {self.source}", [name for name, rows in rows_of.items() if not rows])
+        remarks += _say_left_out("several for one student, or one for several", unclear)
+        return {row: graded[name]["points"] for name, (row,) in clear.items()}, remarks
+
+    def _lines(self, points: Mapping[int, float], target: str, of: float) -> Iterator[list]:
+        """The filled table: its head, Canvas's rows above the students, and the students that have points."""
         columns = [name for name in self.platform.copied if name in self.columns]
-        lines = [[*columns, target]]
+        yield [*columns, target]
         for number, row in enumerate(self.rows):
-            if number in points:
-                value = points[number]
-            elif number in students:
+            if self._is_student(row) and number not in points:
                 continue
-            else:  # Canvas's rows above the students
-                worth = of if _is_worth(row) else ""
-                value = self._value(row, target) if target in self.columns else worth
-            lines.append([*(self._value(row, name) for name in columns), value])
-        return csv_text(lines, self.delimiter), remarks
+            worth = of if _is_worth(row) else ""
+            value = points.get(number, self._value(row, target) if target in self.columns else worth)
+            yield [*(self._value(row, name) for name in columns), value]
+
+    def _is_student(self, row: tuple[str, ...]) -> bool:
+        return bool(self._value(row, self.platform.keys[0]).strip())
 
     def _rows_of(self, student: str) -> list[int]:
         """The numbers of the rows that a submission's name stands for."""

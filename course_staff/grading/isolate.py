@@ -94,7 +94,7 @@ def keep_no_keys() -> None:
 
 
 def die_first() -> None:
-    """Where memory runs out, the system ends this process and its children before any other."""
+    """Have the system end this process and its children before any other where memory runs out."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
@@ -142,12 +142,12 @@ class Family:
         if any(system.f_files - system.f_ffree > files for system in map(os.statvfs, self.folders)):
             return TOO_MANY_FILES
         family = descendants(self.root)
-        self._took |= {(each.number, each.began): each.took for each in family}
+        self._took |= {(process.number, process.began): process.took for process in family}
         if len(family) > processes:
             return TOO_MANY_PROCESSES
         if sum(self._took.values()) > time.monotonic() - self._start + ahead:
             return TOO_MUCH_TIME
-        return TOO_MUCH_MEMORY if sum(_own_bytes(each.number) for each in family) > 2 * memory else 0
+        return TOO_MUCH_MEMORY if sum(_own_bytes(process.number) for process in family) > 2 * memory else 0
 
 
 class Process(NamedTuple):
@@ -167,7 +167,7 @@ def now() -> float:
 def seconds_computed(root: int, since: float) -> float:
     """Seconds of processor time that process `root` and its descendants have taken, those of them that began after `since`."""
     family = [*filter(None, [_process(Path(f"/proc/{root}"))]), *descendants(root)]
-    return sum(each.took for each in family if each.began > since - _TICK)
+    return sum(process.took for process in family if process.began > since - _TICK)
 
 
 def descendants(root: int) -> list[Process]:
@@ -180,7 +180,7 @@ def descendants(root: int) -> list[Process]:
     while stack:
         own = children.get(stack.pop(), [])
         below += own
-        stack += [each.number for each in own]
+        stack += [process.number for process in own]
     return below
 
 
@@ -206,9 +206,9 @@ def _own_bytes(process: int) -> int:
 def kill_descendants() -> None:
     """End everything below this process, which has adopted its orphans, until nothing is left; what was ended is reaped."""
     while family := descendants(os.getpid()):
-        for each in family:
+        for process in family:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(each.number, signal.SIGKILL)
+                os.kill(process.number, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

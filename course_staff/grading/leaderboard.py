@@ -15,33 +15,23 @@ _TOO_LARGE = 1e30  # for a figure
 
 def boards(records: Sequence[Record]) -> list[Leaderboard]:
     """A board for each question for which any record has figures, passed or not."""
-    letters = _give_letters(records)
-    titles = {
-        question["id"]: question["title"]
-        for record in records
-        for question in record["questions"]
-        if question.get("figures") is not None
-    }
-    return [_board(name, title, records, letters) for name, title in titles.items()]
+    letters, titles, entries = _give_letters(records), {}, {}
+    for record in records:
+        for question in record["questions"]:
+            if question.get("figures") is not None:
+                titles[question["id"]] = question["title"]
+            if figures := _figures(question):
+                entry = Entry(letters[record["student"]], record["student"], *figures)
+                entries.setdefault(question["id"], []).append(entry)
+    return [Leaderboard.of(name, title, entries.get(name, [])) for name, title in titles.items()]
 
 
 def _give_letters(records: Sequence[Record]) -> dict[str, str]:
     """Student to letter, for those that have an entry somewhere."""
-    there = [one for one in records if any(map(_figures, one["questions"]))]
-    there.sort(
-        key=lambda record: hashlib.sha256(f"{record['key']} {record['student']}".encode("utf-8", "replace")).digest()
-    )
-    return {record["student"]: _letter(number) for number, record in enumerate(there)}
-
-
-def _board(name: str, title: str, records: Sequence[Record], letters: Mapping[str, str]) -> Leaderboard:
-    every = [
-        Entry(letters[record["student"]], record["student"], *figures)
-        for record in records
-        for question in record["questions"]
-        if question["id"] == name and (figures := _figures(question))
-    ]
-    return Leaderboard.of(name, title, every)
+    there = [record for record in records if any(map(_figures, record["questions"]))]
+    names = {record["student"]: f"{record['key']} {record['student']}".encode("utf-8", "replace") for record in there}
+    students = sorted(names, key=lambda student: hashlib.sha256(names[student]).digest())
+    return {student: _letter(number) for number, student in enumerate(students)}
 
 
 def _figures(question: QuestionRecord) -> tuple[float, float, float] | None:
@@ -50,7 +40,7 @@ def _figures(question: QuestionRecord) -> tuple[float, float, float] | None:
     if question["state"] != "passed" or not isinstance(counts, Mapping):
         return None
     figures = tuple(counts.get(name) for name in ("bytes", "operations", "accuracy"))
-    sound = all(type(one) in (int, float) and 0 <= one < _TOO_LARGE for one in figures)
+    sound = all(type(figure) in (int, float) and 0 <= figure < _TOO_LARGE for figure in figures)
     return figures if sound else None
 
 

@@ -19,7 +19,7 @@ from course_utils.grading.question import Question
 STUB = "course_stub"
 """The name in an answer's metadata of what learners get in its place."""
 
-CONFIGURATION = Path(__file__).parent / "templates" / "nbgrader_config.txt"
+CONFIGURATION = Path(__file__).parent / "skeletons" / "nbgrader_config.txt"
 
 
 def source_files(path: Path, folder: Path) -> dict[Path, str]:
@@ -44,7 +44,8 @@ def source_notebook(path: Path) -> dict:
     """The exercises of the solutions at `path`, with the solutions and nbgrader's metadata."""
     authored, whole = load_solutions(path), read_notebook(path)
     answers = {cell["id"]: cell["source"] for cell in whole["cells"] if marker(cell)}
-    notebook, questions = exercise_notebook(whole, authored), {each.question.id: each.question for each in authored}
+    notebook = exercise_notebook(whole, authored)
+    questions = {exercise.question.id: exercise.question for exercise in authored}
     cells = [add_metadata(cell, questions) for cell in notebook["cells"]]
     return {**notebook, "cells": [{**cell, "source": answers.get(cell["id"], cell["source"])} for cell in cells]}
 
@@ -57,7 +58,7 @@ def add_metadata(cell: dict, questions: dict[str, Question]) -> dict:
     if marker(cell):
         own = {"nbgrader": {**common, "grade": False, "locked": False, "solution": True}, STUB: cell["source"]}
         return {**cell, "metadata": {**cell["metadata"], **own}}
-    checked = next((each for each in questions.values() if cell["source"] == f'check("{each.id}")'), None)
+    checked = next((question for question in questions.values() if cell["source"] == f'check("{question.id}")'), None)
     kind = {**common, "grade": checked is not None, "locked": True, "solution": False}
     if checked:
         kind["points"] = checked.points

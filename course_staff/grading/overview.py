@@ -7,25 +7,21 @@ from dataclasses import dataclass
 from course_staff.grading.record import QuestionRecord, Record
 from course_staff.grading.source import LEVELS
 from course_utils.grading.judge import KINDS
-from course_utils.grading.pages import printable
+from course_utils.grading.rendering import printable
 from course_utils.units import format_counted
 
 _ROWS_SHOWN = 10
-_EMPTY = "not written", "no answer found"
+_EMPTY = KINDS["untouched"], KINDS["missing"]
 
 
 def summary(records: list[Record], set_name: str, other_files: list[str], remarks: Sequence[str] = ()) -> str:
     """The class in plain text: points, how each question was answered, the commonest named mistakes, what was odd."""
     questions = summarize_questions(records)
     wrong = [question for question in questions if question.wrong]
-    others = [
-        (question, (0, f"{question.title}: {question.in_words()}")) for question in questions if not question.wrong
-    ]
-    right = [row for question, row in others if question.passed]
-    unanswered = [row for question, row in others if not question.passed]
-    sections = [
-        (f"{question.title}: {question.passed} of {question.answers} passed", question.endings) for question in wrong
-    ]
+    others = [question for question in questions if not question.wrong]
+    right = [(0, f"{question.title}: {question.in_words()}") for question in others if question.passed]
+    unanswered = [(0, f"{question.title}: {question.in_words()}") for question in others if not question.passed]
+    sections = [(f"{q.title}: {q.passed} of {q.answers} passed", q.endings) for q in wrong]
     if right:
         sections.append(("No wrong answers on the others" if wrong else "No wrong answers", right))
     if unanswered:
@@ -66,9 +62,8 @@ class QuestionSummary:
 
     def in_words(self) -> str:
         """`'12 of 19 passed, 7 not written'`"""
-        return ", ".join(
-            [f"{self.passed} of {self.answers} passed", *(f"{count} {ending}" for count, ending in self.endings)]
-        )
+        endings = (f"{count} {ending}" for count, ending in self.endings)
+        return ", ".join([f"{self.passed} of {self.answers} passed", *endings])
 
 
 def summarize_questions(records: Sequence[Record]) -> list[QuestionSummary]:
@@ -85,19 +80,17 @@ def _summarize(name: str, questions: Sequence[QuestionRecord]) -> QuestionSummar
     passed, level = counts.pop("passed", 0), LEVELS.get(first.get("difficulty"), "")
     mean = sum(question["points"] for question in questions) / len(questions)
     endings = [(count, ending) for ending, count in counts.most_common()]
-    return QuestionSummary(
-        name, f"{name} · {first['title']}", level, first["of"], len(questions), passed, mean, endings
-    )
+    title = f"{name} · {first['title']}"
+    return QuestionSummary(name, title, level, first["of"], len(questions), passed, mean, endings)
 
 
 def oddities(records: list[Record], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
     """Titles, each with rows of 0 and a text: notes, answers to look at, equal files, and `others`, which are no notebooks.
     What would be empty is left out."""
+    odd = "they ended their process or returned something that cannot be judged"
     more = {
         "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
-        "Answers to look at: they ended their process or returned something that cannot be judged": _to_look_at(
-            records
-        ),
+        f"Answers to look at: {odd}": _to_look_at(records),
         "Identical files": _copies(records),
         "Ignored, because they are not notebooks": [(0, name) for name in others],
     }
@@ -125,7 +118,7 @@ def _copies(records: list[Record]) -> list[tuple[int, str]]:
 
 def _ending_of(question: QuestionRecord) -> str:
     if question["state"] != "failed":
-        return {"untouched": "not written", "missing": "no answer found"}.get(question["state"], question["state"])
+        return KINDS.get(question["state"], question["state"])
     first = next(verdict for verdict in [*question["public"], *question["hidden"]] if not verdict["passed"])
     only = "" if any(not verdict["passed"] for verdict in question["public"]) else " (hidden cases only)"
     return (question["diagnosis"] or KINDS[first["kind"]]) + only

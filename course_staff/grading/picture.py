@@ -24,7 +24,8 @@ def class_figure(points: Sequence[float], of: float, questions: Sequence[Questio
     middle = statistics.median(points)
     by_bin = ", ".join(f"{count} with {low:g} to {high:g}" for low, high, count in counts if count)
     passed = ", ".join(
-        f"{one.id}{f' ({one.level})' if one.level else ''} {one.passed} of {one.answers}" for one in questions
+        f"{question.id}{f' ({question.level})' if question.level else ''} {question.passed} of {question.answers}"
+        for question in questions
     )
     return figure, f"Students by points of {of:g}: {by_bin}; the median is {middle:g}. Passed: {passed}."
 
@@ -32,7 +33,7 @@ def class_figure(points: Sequence[float], of: float, questions: Sequence[Questio
 def _draw_points(axes: Axes, points: Sequence[float], of: float) -> list[tuple[float, float, int]]:
     """The histogram; returns each bin's lower and upper edge and how many students it holds."""
     edges = [of * step / _BINS for step in range(_BINS + 1)]
-    within = [min(one, of) for one in points]  # points by hand may exceed the maximum
+    within = [min(value, of) for value in points]  # points by hand may exceed the maximum
     counts, _, _ = axes.hist(within, bins=edges, color=COLORS["first"], edgecolor=COLORS["paper"])
     middle = statistics.median(points)
     axes.axvline(middle, color=COLORS["ink"], linestyle="--", linewidth=1.4)
@@ -54,11 +55,11 @@ def _draw_points(axes: Axes, points: Sequence[float], of: float) -> list[tuple[f
 
 def _draw_questions(axes: Axes, questions: Sequence[QuestionSummary]) -> None:
     """A bar each, in the set's order; its label names the level."""
-    places, shares = range(len(questions)), [one.passed / one.answers for one in questions]
+    places, shares = range(len(questions)), [question.passed / question.answers for question in questions]
     axes.barh(places, [100 * share for share in shares], color=COLORS["first"], height=0.72)
     for place, share in zip(places, shares, strict=True):
         axes.text(100 * share + 1.5, place, f"{share:.0%}", va="center", fontsize=9)
-    axes.set_yticks(places, [f"{one.id} · {one.level}" if one.level else one.id for one in questions])
+    axes.set_yticks(places, [" · ".join(filter(None, [question.id, question.level])) for question in questions])
     axes.invert_yaxis()
     axes.set(xlim=(0, 112), xlabel="students who passed, in %")
     axes.set_xticks(range(0, 101, 20))
@@ -68,13 +69,13 @@ def _draw_questions(axes: Axes, questions: Sequence[QuestionSummary]) -> None:
 
 def _fewest(questions: Sequence[QuestionSummary]) -> str:
     """Which questions were passed most rarely, all of them by name where they are few."""
-    least = min(one.passed / one.answers for one in questions)
-    lowest = [one for one in questions if one.passed / one.answers == least]
+    least = min(question.passed / question.answers for question in questions)
+    lowest = [question for question in questions if question.passed / question.answers == least]
     if len(lowest) == 1:
         return f"Fewest students passed {lowest[0].id}{f', rated {lowest[0].level}' if lowest[0].level else ''}"
     if len(lowest) == len(questions):
         return "All questions were passed equally often"
-    names = [one.id for one in lowest]
+    names = [question.id for question in lowest]
     if len(names) > _MOST_NAMED:
         names[_MOST_NAMED:] = [f"{len(names) - _MOST_NAMED} more"]
     return f"Fewest students passed {', '.join(names[:-1])} and {names[-1]}"

@@ -56,7 +56,7 @@ class Record(TypedDict):
     student: str
     set: str
     graded: NotRequired[str]  # when, in ISO's form
-    key: str  # what the record is valid for: see `grade.identify`
+    key: str  # what the record is valid for: see `submitted.identify`
     file: str  # a digest of the submitted file
     seed: int | None
     points: Number

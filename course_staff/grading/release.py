@@ -25,7 +25,7 @@ def file_names(path: Path, exercises: Path, sets: Path) -> tuple[Path, Path]:
 
 
 def find_differing(texts: Mapping[Path, str]) -> list[Path]:
-    """Those files that do not hold their text, missing ones included; a set may hold what another machine's arithmetic gave."""
+    """The files that do not hold their text, missing ones included; a set may hold what another machine's arithmetic gave."""
     return [path for path, text in texts.items() if not (path.is_file() and _agrees_with(path, text))]
 
 
@@ -33,10 +33,7 @@ def _agrees_with(path: Path, text: str) -> bool:
     if path.suffix != ".json" or path.read_bytes() == text.encode():
         return path.read_bytes() == text.encode()
     try:
-        return (
-            distance_between(*(_open_oracles(json.loads(each)) for each in (path.read_text(encoding="utf-8"), text)))
-            <= 1
-        )
+        return distance_between(*(_open_oracles(json.loads(s)) for s in (path.read_text(encoding="utf-8"), text))) <= 1
     except ValueError:
         return False
 
@@ -70,7 +67,7 @@ def _with_stored_numbers(path: Path, text: str) -> str:
     for entry in new["questions"]:
         before = stored.get(entry["id"], {})
         for name in entry.keys() & before.keys():
-            old, now = (_open_oracles({"questions": [{name: each[name]}]}) for each in (before, entry))
+            old, now = (_open_oracles({"questions": [{name: questions[name]}]}) for questions in (before, entry))
             if distance_between(old, now) <= 1:
                 entry[name] = before[name]
     return json_text(new)
@@ -84,22 +81,20 @@ def digest_of(path: Path) -> str:
 def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
     """The learner's notebook: no question cells, no solutions, no outputs; cell ids stay."""
     check_facts(authored)
-    stubs = {each.question.id: each.stub for each in authored}
-    lines = {facts(each.question): allowed(each.question) for each in authored}
-    cells = [
-        _release_cell(cell, stubs, lines) for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"
-    ]
-    return {**notebook, "cells": cells}
+    stubs = {exercise.question.id: exercise.stub for exercise in authored}
+    lines = {facts(exercise.question): allowed(exercise.question) for exercise in authored}
+    cells = [cell for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"]
+    return {**notebook, "cells": [_release_cell(cell, stubs, lines) for cell in cells]}
 
 
 def check_facts(authored: list[Authored]) -> None:
     """Raises `CourseError` where a statement does not show what its question's cell says of points, minutes and difficulty."""
-    for each in authored:
-        question, line = each.question, facts(each.question)
-        lines = each.statement.splitlines()
+    for exercise in authored:
+        question, line = exercise.question, facts(exercise.question)
+        lines = exercise.statement.splitlines()
         if line in lines:
             continue
-        if stated := next((one for one in lines if one.startswith(f"*{question.id} · ")), None):
+        if stated := next((text for text in lines if text.startswith(f"*{question.id} · ")), None):
             raise CourseError(
                 f"The statement of {question.id} says {stated}, and its question's cell says difficulty={question.difficulty}, "
                 f"minutes={question.minutes}, points={question.points}; change that cell, or put this in the statement: {line}"
@@ -148,26 +143,20 @@ def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
     """Every known mistake with the cases that it fails, and its prints on as few cases as tell all of them, and the solution,
     apart; of a question in parts only the prints of the parts that it fails, since others may be wrong beside it.
     """
-    question = authored.question
-    sources = {mistake.name: apply_mistake(authored.solution, mistake) for mistake in question.mistakes}
+    mistakes, parts = authored.question.mistakes, authored.question.parts
+    sources = {mistake.name: apply_mistake(authored.solution, mistake) for mistake in mistakes}
     prints_of = {name: runner.prints(source) for name, source in sources.items()}
     for name, prints in prints_of.items():
-        if late := [case for case, each in prints.items() if each["kind"] == "timeout"]:
-            raise CourseError(
-                f"the mistake {name!r} ran out of time on {late[0]!r}; try again when the machine is idle."
-            )
+        if late := [case for case, fingerprint in prints.items() if fingerprint["kind"] == "timeout"]:
+            what = f"the mistake {name!r} ran out of time on {late[0]!r}"
+            raise CourseError(f"{what}; try again when the machine is idle.")
     fails = {name: runner.failed(source) for name, source in sources.items()}
     telling = _telling_cases([runner.prints(authored.solution), *prints_of.values()]) if prints_of else []
-
-    def prints_of_mistake(name: str) -> dict:
-        if question.parts:
-            return {"prints": {case: prints_of[name][case] for case in fails[name]}}
-        return {"fails": fails[name], "prints": {case: prints_of[name][case] for case in telling}}
-
-    return {
-        mistake.name: {"sentence": mistake.sentence, "hint": mistake.hint, **prints_of_mistake(mistake.name)}
-        for mistake in question.mistakes
-    }
+    entries = {mistake.name: {"sentence": mistake.sentence, "hint": mistake.hint} for mistake in mistakes}
+    for name, entry in entries.items():
+        entry |= {} if parts else {"fails": fails[name]}
+        entry["prints"] = {case: prints_of[name][case] for case in (fails[name] if parts else telling)}
+    return entries
 
 
 def _telling_cases(every: list[dict[str, dict]]) -> list[str]:
@@ -195,7 +184,5 @@ def _release_cell(cell: dict, stubs: dict[str, str], lines: dict[str, str]) -> d
     if cell["cell_type"] == "markdown":
         text = "\n".join(f"{line}\n\n{lines[line]}" if line in lines else line for line in text.split("\n"))
     metadata = {key: cell["metadata"][key] for key in _METADATA if key in cell["metadata"]}
-    released_cell = {**cell, "metadata": metadata, "source": stubs[mark[1]] if mark else text}
-    if cell["cell_type"] == "code":
-        released_cell |= {"execution_count": None, "outputs": []}
-    return released_cell
+    without_outputs = {"execution_count": None, "outputs": []} if cell["cell_type"] == "code" else {}
+    return {**cell, "metadata": metadata, "source": stubs[mark[1]] if mark else text, **without_outputs}

@@ -49,9 +49,9 @@ def release_parts(parts: Sequence[Part], jobs: int, done: Callable[[Part, str | 
         # The last sets take longest, and nothing that is long should begin last.
         running = {pool.submit(_release_part, part): part for part in reversed(parts)}
         try:
-            for one in as_completed(running):
-                part = running[one]
-                released[part] = one.result()
+            for future in as_completed(running):
+                part = running[future]
+                released[part] = future.result()
                 done(part, released[part])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -60,7 +60,7 @@ def release_parts(parts: Sequence[Part], jobs: int, done: Callable[[Part, str | 
 
 
 def _take_one_core() -> None:
-    """In a new process: as many threads in each as there are cores would wait for each other."""
+    """Use one thread: as many threads in each process as there are cores would wait for each other."""
     import torch
 
     torch.set_num_threads(1)
@@ -73,7 +73,7 @@ def _release_part(part: Part) -> str | dict:
     authored = _load_once(path)
     if name is None:
         return notebook_text(from_dict(exercise_notebook(read_notebook(path), authored)))
-    return set_entry(next(each for each in authored if each.question.id == name))
+    return set_entry(next(exercise for exercise in authored if exercise.question.id == name))
 
 
 @lru_cache(maxsize=_SETS_CACHED)
@@ -108,7 +108,7 @@ class ReleaseCache:
 def release_sets(
     paths: Sequence[Path], exercises: Path, sets: Path, store: ReleaseCache, jobs: int, done: Callable[[Part], None]
 ) -> Iterator[dict[Path, str]]:
-    """Of each of the solutions the two files that they are released as, in the folders `exercises` and `sets`, with their texts;
+    """The two files that each of the solutions is released as, in the folders `exercises` and `sets`, with their texts;
     writes none of them, runs every known mistake.
 
     `done(part)` is called as each part that has to be run is through; it is kept then, so that an interrupted run goes on from
@@ -126,7 +126,7 @@ def release_sets(
 
     texts |= release_parts(todo, jobs, through)
     for path, (notebook, *questions) in parts.items():
-        whole = {"name": path.stem, "source": digest_of(path), "questions": [texts[one] for one in questions]}
+        whole = {"name": path.stem, "source": digest_of(path), "questions": [texts[question] for question in questions]}
         yield dict(zip(file_names(path, exercises, sets), (texts[notebook], json_text(whole)), strict=True))
 
 
@@ -171,17 +171,11 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(f"{digest_of_code()} {path.name}".encode() + path.read_bytes()).hexdigest()
 
 
-def _version(library: str) -> str:
-    """Without the part that says for which device it was built."""
-    return version(library).partition("+")[0]
-
-
 @cache
 def digest_of_code() -> str:
-    """Of all files of the two packages, but for the sets that are made, and of Python's and the libraries' versions: a digest."""
-    digest = hashlib.sha256(
-        repr((platform.python_version_tuple()[:2], platform.machine(), *map(_version, _LIBRARIES))).encode()
-    )
+    """A digest of all files of the two packages but the generated sets, and of Python's and the libraries' versions."""
+    versions = [version(library).partition("+")[0] for library in _LIBRARIES]  # for whatever device they were built
+    digest = hashlib.sha256(repr((platform.python_version_tuple()[:2], platform.machine(), *versions)).encode())
     for package in (course_utils, course_staff):
         root = Path(package.__file__).parent
         for file in sorted(path for path in root.rglob("*") if path.is_file()):

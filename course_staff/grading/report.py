@@ -23,12 +23,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib
 
-from course_staff.grading.cells import csv_text
 from course_staff.grading.leaderboard import boards
 from course_staff.grading.overview import (
     QuestionSummary,
@@ -41,9 +41,10 @@ from course_staff.grading.overview import (
 from course_staff.grading.picture import class_figure
 from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.source import LEVELS
+from course_staff.grading.spreadsheet import csv_text
 from course_utils.files import exercises_of, keep_copies, replacing, require_writable
 from course_utils.grading.judge import KINDS, Verdict
-from course_utils.grading.pages import printable, render
+from course_utils.grading.rendering import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_bytes, format_counted
 from course_utils.viz.style import STYLE
@@ -52,7 +53,7 @@ from course_utils.viz.tradeoff import Leaderboard, format_operations, tradeoff_f
 if TYPE_CHECKING:
     from course_staff.grading.gradebook import Gradebook
 
-_PAGES = Path(__file__).parent / "pages"
+_render = partial(render, more=Path(__file__).parent / "templates")
 _BOARD = "leaderboard.html", "leaderboard.csv"
 RULE = (
     "A question earns its points if all its cases are right, including hidden ones. "
@@ -64,12 +65,7 @@ RULE_OF_TESTS = (
     "accepting right ones earns nothing, and refusing one costs all points."
 )
 """The same of questions whose answer is a test of others; where a set has one."""
-_STATES = {
-    "passed": "right",
-    "untouched": "not written yet",
-    "missing": "no answer found",
-    "failed": "not right yet",
-}
+_STATES = {"passed": "right", "untouched": "not written yet", "missing": KINDS["missing"], "failed": "not right yet"}
 _WRONG = "Not right yet: see its cases below."
 _MOST_STEPS = 3
 
@@ -129,7 +125,7 @@ class Results:
         else:
             for name in _BOARD:
                 (self.folder / name).unlink(missing_ok=True)
-        return {one.student: one.letter for board in leaderboards for one in board.entries}
+        return {entry.student: entry.letter for board in leaderboards for entry in board.entries}
 
     def fill(self, gradebook: "Gradebook", records: list[Record]) -> tuple[list[str], bool]:
         """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`, where anybody has some; returns what was
@@ -145,9 +141,8 @@ class Results:
         """Keep a copy of a table that is not the one that the earlier run wrote: somebody may have changed points by hand."""
         written = self.folder / "results.csv"
         try:
-            same = written.read_text(encoding="utf-8") == table(
-                json.loads((self.folder / "results.json").read_text("utf-8"))
-            )
+            records = json.loads((self.folder / "results.json").read_text("utf-8"))
+            same = written.read_text(encoding="utf-8") == table(records)
         except (OSError, ValueError, TypeError, LookupError):
             same = False
         if not same and (copies := keep_copies([written], self.folder / "copies")):
@@ -188,7 +183,7 @@ def page(record: Record, letter: str = "", title: str = "") -> str:
         record=record,
         letter=letter,
         graded=_day(record.get("graded")),
-        found_any=any(one["state"] != "missing" or one.get("by_hand") for one in record["questions"]),
+        found_any=any(question["state"] != "missing" or question.get("by_hand") for question in record["questions"]),
         rule=RULE,
         rule_of_tests=RULE_OF_TESTS,
         notebook=Path(exercises_of(record["set"])).name,
@@ -203,16 +198,15 @@ def page(record: Record, letter: str = "", title: str = "") -> str:
 
 def _next_steps(record: Record) -> list[tuple[str, str]]:
     """(question's id, what to do there) for the first few that lack points: those that are wrong, then those not written."""
-    lacking = [one for one in record["questions"] if one["points"] < one["of"]]
-    comments = {one["id"]: one["by_hand"]["comment"] for one in lacking if one.get("by_hand")}
-    written = [one for one in lacking if one["state"] in ("failed", "passed") or one["id"] in comments]
-    steps = [(one["id"], _advice(one, comments.get(one["id"], ""))) for one in written]
-    for one in lacking:
-        if one not in written:
-            minutes = f", {one['minutes']} minutes" if "minutes" in one else ""
-            steps.append(
-                (one["id"], f"Not written yet: {one['title']} ({format_counted(one['of'], 'point')}{minutes}).")
-            )
+    lacking = [question for question in record["questions"] if question["points"] < question["of"]]
+    comments = {question["id"]: question["by_hand"]["comment"] for question in lacking if question.get("by_hand")}
+    written = [entry for entry in lacking if entry["state"] in ("failed", "passed") or entry["id"] in comments]
+    steps = [(question["id"], _advice(question, comments.get(question["id"], ""))) for question in written]
+    for question in lacking:
+        if question not in written:
+            minutes = f", {question['minutes']} minutes" if "minutes" in question else ""
+            points = format_counted(question["of"], "point")
+            steps.append((question["id"], f"Not written yet: {question['title']} ({points}{minutes})."))
     return steps[:_MOST_STEPS]
 
 
@@ -230,10 +224,6 @@ def _day(graded: str | None) -> str:
         return ""
     time = datetime.fromisoformat(graded)
     return f"{time.day} {time:%B %Y, %H:%M}"
-
-
-def _render(template: str, **values) -> str:
-    return render(template, _PAGES, **values)
 
 
 def summary_page(
@@ -255,7 +245,7 @@ def summary_page(
         mean=sum(record["points"] for record in graded) / len(graded) if graded else None,
         picture=_picture(records, questions),
         questions=questions,
-        anchors={one.id for one in questions},
+        anchors={question.id for question in questions},
         sections=[*list_common_mistakes(records), *oddities(records, others)],
         file_name=file_name,
     )
@@ -275,12 +265,12 @@ def _mean(records: list[Record], name: str) -> float:
     return sum(points) / len(records)
 
 
-def _draw(draw: Callable, *given) -> tuple[str, str]:
-    """The address of the picture that `draw(*given)` gives, and its text."""
+def _draw(draw: Callable, *arguments) -> tuple[str, str]:
+    """The address of the picture that `draw(*arguments)` returns, and its text."""
     from course_utils.viz.display import svg_address
 
     with matplotlib.rc_context(STYLE):
-        figure, alt = draw(*given)
+        figure, alt = draw(*arguments)
         return svg_address(figure), alt
 
 
@@ -321,12 +311,8 @@ def _public_lines(question: QuestionRecord, words: bool) -> list[Line]:
         return [Line("passed", f"{'Both' if count == 2 else f'All {count}'} public cases are right.")]
     if question["state"] == "missing" and question["notes"]:
         return []
-    return case_lines(
-        [
-            Verdict(v["case"], v["passed"], v["sentence" if words else "brief"], kind=v["kind"])
-            for v in question["public"]
-        ]
-    )
+    sentence = "sentence" if words else "brief"
+    return case_lines([Verdict(v["case"], v["passed"], v[sentence], kind=v["kind"]) for v in question["public"]])
 
 
 def _count_hidden_failures(question: QuestionRecord) -> list[tuple[str, int]]:

@@ -12,7 +12,6 @@ import os
 import pickle
 import shutil
 import signal
-import site
 import socket
 import subprocess
 import sys
@@ -23,15 +22,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-import course_staff
 import course_utils
 from course_staff.grading import encoding, isolate
+from course_staff.grading.confine import confine
 from course_utils.desk.doctor import HOW_TO_INSTALL
 from course_utils.errors import CourseError
 from course_utils.settings import environment_for_child
 
 KINDS = ("bwrap", "fork", "fresh")
-"""From the safest down; a machine that has one has those after it too."""
+"""The kinds of the table above, the safest first; a machine that has one has those after it too."""
 
 SAFE = KINDS[:1]
 """The kinds that strangers' code can be run in."""
@@ -52,8 +51,7 @@ _CHILD = "course_staff.grading.child"
 _START_SECONDS = 120.0
 END_SECONDS = 10.0
 """How long a process gets to end."""
-_LAST_WORDS_LETTERS = 300  # of what a process said when it could not start
-_LIBRARIES = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives", "/nix/store")
+_LONGEST_LAST_WORDS = 300  # characters of what a process said when it could not start
 
 
 class SandboxError(Exception):
@@ -89,20 +87,25 @@ class Talk:
     """A conversation with the process of one question. `timed_out` is True when it was ended because its time was up.
 
     `starved`: by then it had computed for less than half of the time, because others were busy, or because it waited.
-    `number` is that of the process itself, or of one that it descends from.
+    `pid` is the process's, or that of one that it descends from. The other side, and the protocol: child.py.
     """
 
     def __init__(
-        self, read: int, write: int, end: Callable[[], None], number: int, last_words: Callable[[], str] = lambda: ""
+        self, read: int, write: int, end: Callable[[], None], pid: int, last_words: Callable[[], str] = lambda: ""
     ):
-        self.read, self.write, self.end, self.number, self.last_words = read, write, end, number, last_words
-        self.timed_out = self.starved = False
+        self.read = read
+        self.write = write
+        self.end = end
+        self.pid = pid
+        self.last_words = last_words
+        self.timed_out = False
+        self.starved = False
         self.start = isolate.now()
 
-    def look(self) -> None:
-        """Find out whether it is `starved`; nothing is known of it but on Linux."""
+    def measure_starvation(self) -> None:
+        """Set `starved`, on Linux; elsewhere the system does not tell."""
         if sys.platform == "linux":
-            self.starved = isolate.seconds_computed(self.number, self.start) < (isolate.now() - self.start) / 2
+            self.starved = isolate.seconds_computed(self.pid, self.start) < (isolate.now() - self.start) / 2
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -124,7 +127,7 @@ class Talk:
     def _time_out(self) -> None:
         self.timed_out = True
         try:
-            self.look()
+            self.measure_starvation()
         finally:
             self.end()
 
@@ -179,7 +182,7 @@ class Lane:
             raise CourseError(f"{error} {_NOT_SEEN if imports else _LOOK}") from None
 
     def stop(self) -> None:
-        """From any thread: end what runs, and start nothing more."""
+        """End what runs, and start nothing more; may be called from any thread."""
         self.stopped = True
         for process in (self._process, self._server and self._server.process):
             if process:
@@ -198,13 +201,13 @@ class _Server:
     def __init__(self, kind: str, private: Iterable[Path] = ()):
         self.control, theirs = socket.socketpair()
         program = [sys.executable, "-m", _CHILD, "serve", str(theirs.fileno()), kind]
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self.process = subprocess.Popen(
             confine(program, private) if kind in SAFE else program,
             env=_environment(kind in SAFE),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=self._said,
+            stderr=self._stderr,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
@@ -244,7 +247,7 @@ class _Server:
         except OSError:
             answer = b""
         if not answer:
-            why = _last_words(self._said)
+            why = _last_words(self._stderr)
             self.close()
             raise kind(f"A process of the grader {problem}{why}.")
         return answer[0]
@@ -252,7 +255,7 @@ class _Server:
     def close(self) -> None:
         self.control.close()
         _kill(self.process)
-        self._said.close()
+        self._stderr.close()
 
 
 class _Pipes:
@@ -294,7 +297,7 @@ def _last_words(errors: IO[bytes]) -> str:
     """` (the last line)` of what a process wrote before it was silenced, or nothing."""
     errors.seek(0)
     lines = errors.read().decode("utf-8", "replace").strip().splitlines()
-    return f" ({lines[-1].strip()[:_LAST_WORDS_LETTERS]})" if lines else ""
+    return f" ({lines[-1].strip()[:_LONGEST_LAST_WORDS]})" if lines else ""
 
 
 def _kill(process: subprocess.Popen) -> None:
@@ -306,87 +309,21 @@ def _kill(process: subprocess.Popen) -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
     with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(END_SECONDS)
-
-
-def confine(program: Iterable[str], private: Iterable[Path] = ()) -> list[str]:
-    """The command line that runs `program` in the sandbox, which sees nothing of what is `private`.
-
-    It has no network, no other process, no rights; Python, its packages and the course, for reading; small empty folders to
-    write to.
-    """
-    size = str(isolate.LIMITS["folder"])
-    visible = _visible({*map(Path.resolve, map(Path, private)), *_own_secrets()})
-    return [
-        *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
-        *("--die-with-parent", "--new-session"),
-        *visible,
-        *("--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
-        *("--size", size, "--tmpfs", isolate.BOX),
-        *(() if any(place.startswith("/tmp/") for place in visible) else ("--symlink", isolate.BOX, "/tmp")),
-        *("--remount-ro", "/", "--chdir", isolate.BOX),
-        *program,
-    ]
-
-
-def _own_secrets() -> set[Path]:
-    """The released sets, and a checkout, which holds solutions; its packages are shown all the same."""
-    package = Path(course_utils.__file__).resolve().parent
-    root = package.parent
-    return {package / "grading" / "sets", *([root] if (root / "solutions").is_dir() else [])}
-
-
-def _visible(private: set[Path]) -> list[str]:
-    """Arguments that show the system's libraries, Python, its packages and the course, and cover what is `private` among them.
-
-    From the outermost place inwards: one within a shown place is shown with it, one within a covered place has to be shown, or
-    is hidden with it. Links stay links, as `/bin` mostly is one, and what they lead to is shown.
-    """
-    packages = [*site.getsitepackages(), site.getusersitepackages()]
-    rooms = [Path(room.__file__).resolve().parent for room in (course_utils, course_staff)]
-    python = [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable))]
-    named = *_LIBRARIES, *python, sys.executable, os.path.dirname(os.__file__), *packages
-    public = {step for path in (*map(Path, named), *rooms) for step in _steps(path)}
-    private = private - public
-    arguments, shown, covered = [], {}, []
-    for path in sorted((path for path in public | private if path.exists()), key=lambda path: len(path.parts)):
-        is_shown = next((shown[place] for place in path.parents if place in shown), False)
-        if is_shown is (path not in private):
-            continue
-        if path in private:
-            arguments += ["--tmpfs", str(path)]
-            covered += ["--remount-ro", str(path)]
-        elif path.is_symlink():
-            arguments += ["--symlink", os.readlink(path), str(path)]
-            continue
-        else:
-            arguments += ["--ro-bind", str(path), str(path)]
-        shown[path] = path not in private
-    return arguments + covered
-
-
-def _steps(path: Path) -> Iterator[Path]:
-    """Every link on the way to `path`, and what `path` is at last; nothing of a way that leads nowhere."""
-    if not path.exists():
-        return
-    for place in (*reversed(path.parents), path):
-        if place.is_symlink():
-            yield place
-            target = Path(os.path.normpath(place.parent / os.readlink(place)))
-            yield from _steps(target / path.relative_to(place))
-            return
-    yield path
 
 
 def _environment(safe: bool) -> dict[str, str]:
     """Little, and the same everywhere: one thread, one order of sets, this very course, in a sandbox (`safe`) no home."""
     homes = ("HOME", "USERPROFILE", "TEMP", "TMP", "TMPDIR", "COURSE_HOME")
     names = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH", *(() if safe else homes))
-    given = {name: value for name, value in environment_for_child().items() if name in names}
+    variables = {name: value for name, value in environment_for_child().items() if name in names}
     return {
-        **given,
+        **variables,
         **(dict.fromkeys(("HOME", "TMPDIR", "COURSE_HOME"), isolate.BOX) if safe else {}),
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
         "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1]),

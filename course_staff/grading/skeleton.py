@@ -1,6 +1,6 @@
 """A question of each kind to begin with, put into a notebook of solutions.
 
-Each notebook in `templates/` holds one question, small and complete, meant to be changed line by line into another.
+Each notebook in `skeletons/` holds one question, small and complete, meant to be changed line by line into another.
 """
 
 import re
@@ -10,13 +10,13 @@ from course_staff.grading.source import marker
 from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError, suggest
 
-_TEMPLATES = Path(__file__).parent / "templates"
-KINDS = tuple(sorted(path.stem for path in _TEMPLATES.glob("*.ipynb")))
+_SKELETONS = Path(__file__).parent / "skeletons"
+KINDS = tuple(sorted(path.stem for path in _SKELETONS.glob("*.ipynb")))
 
 
 def empty_notebook(name: str, setup: str) -> dict:
     """A solutions notebook without questions; `setup` is the source of the course's set-up cell."""
-    notebook = read_notebook(_TEMPLATES / "function.ipynb")
+    notebook = read_notebook(_SKELETONS / "function.ipynb")
     title, check = notebook.cells[:2]
     for cell in (title, check):
         cell.source = cell.source.replace("99_name", name)
@@ -29,7 +29,7 @@ def with_question(notebook: dict, kind: str) -> tuple[dict, str]:
     if kind not in KINDS:
         raise CourseError(f"There is no skeleton for the kind {kind!r}; {suggest(kind, KINDS)}")
     name = _free_id(notebook["cells"])
-    cells = read_notebook(_TEMPLATES / f"{kind}.ipynb").cells[2:]
+    cells = read_notebook(_SKELETONS / f"{kind}.ipynb").cells[2:]
     for cell in cells:
         cell.id = cell.id.replace("q1", name)
         cell.source = re.sub(r"^## 1\.", f"## {name[1:]}.", re.sub(r"\bq1\b", name, cell.source))

@@ -82,8 +82,8 @@ def load_solutions(path: Path) -> list[Authored]:
             f"{Path(path).name}: {odd} needs a QUESTION cell and an EXERCISE cell; write the missing one."
         )
     authored = [_read_question(Path(path).stem, cells, questions[name], answers[name], name) for name in questions]
-    by_id([each.question for each in authored])
-    return [_with_zoo(each, authored) for each in authored]
+    by_id([exercise.question for exercise in authored])
+    return [_with_zoo(exercise, authored) for exercise in authored]
 
 
 def marker(cell: dict) -> tuple[str, str] | None:
@@ -150,24 +150,22 @@ def _read_question(stem: str, cells: list[dict], question_place: int, answer_pla
 
 
 def _with_zoo(authored: Authored, others: list[Authored]) -> Authored:
-    """With the known answers of its `zoo`, if it has one, as hidden cases."""
+    """The exercise with the known answers of its `zoo`, if it has one, as hidden cases."""
     zoo, name = authored.hidden.get("zoo"), authored.question.id
     if not isinstance(zoo, Zoo):
         return authored
     right, wrong = dict(zoo.right), dict(zoo.wrong)
     if zoo.of:
-        other = next((each for each in others if each.question.id == zoo.of), None)
+        other = next((exercise for exercise in others if exercise.question.id == zoo.of), None)
         if other is None:
             raise CourseError(f"{name}: there is no question {zoo.of!r} for its zoo; name one of this notebook.")
         mistakes = {mistake.name: apply_mistake(other.solution, mistake) for mistake in other.question.mistakes}
         if unknown := set(zoo.without) - set(mistakes):
             raise CourseError(f"{name}: {zoo.of} has no mistake {min(unknown)!r}; take it out of the zoo's `without`.")
-        sources = {
-            "the solution": other.solution,
-            **{variant.name: variant.source for variant in other.question.variants},
-        }
-        right |= {each: f"{other.preamble}\n{source}" for each, source in sources.items()}
-        wrong |= {each: f"{other.preamble}\n{mistakes[each]}" for each in mistakes if each not in zoo.without}
+        variants = {variant.name: variant.source for variant in other.question.variants}
+        sources = {"the solution": other.solution, **variants}
+        right |= {name: f"{other.preamble}\n{source}" for name, source in sources.items()}
+        wrong |= {name: f"{other.preamble}\n{mistakes[name]}" for name in mistakes if name not in zoo.without}
     return replace(authored, question=subjects.with_subjects(authored.question, right, wrong))
 
 

@@ -14,9 +14,8 @@ from course_utils.files import exercises_of
 from course_utils.grading.run import is_untouched
 
 LARGEST = 50 * 2**20  # bytes of a notebook file
-LONGEST_CODE = (
-    500_000  # characters of all its code: for as much as a file may hold, Python's parser takes minutes and gigabytes
-)
+# Characters of all its code: for as much as a file may hold, Python's parser takes minutes and gigabytes.
+LONGEST_CODE = 500_000
 
 _MOST_NUMBERS = 20  # of cells in a note
 _UNSEEN = {"exec", "eval", "globals", "locals", "vars", "setattr"}
@@ -73,7 +72,7 @@ class Answer:
     state: str
     cells: tuple[tuple[Cell, bool], ...] = ()
     whole: tuple[tuple[Cell, bool], ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def read_submission(path: Path, parse: Callable[[list[str]], list[Parsed]]) -> Submission:
@@ -88,10 +87,10 @@ def read_submission(path: Path, parse: Callable[[list[str]], list[Parsed]]) -> S
     except UnreadableError as error:
         return Submission(notes=(str(error),))
     pairs = zip(cells, parse([cell.source for cell in cells]), strict=True)
-    numbered = [(number, each) for number, each in enumerate(raw, 1) if isinstance(each, dict)]
-    marked = [(number, _source(each)) for number, each in numbered if each.get("cell_type") in ("markdown", "raw")]
+    numbered = [(number, cell) for number, cell in enumerate(raw, 1) if isinstance(cell, dict)]
+    marked = [(number, _source(cell)) for number, cell in numbered if cell.get("cell_type") in ("markdown", "raw")]
     texts = {name: number for number, source in marked for name in _ANSWER.findall(source)}
-    return Submission(tuple(replace(cell, parsed=each) for cell, each in pairs if not each.is_check), (), texts)
+    return Submission(tuple(replace(cell, parsed=parsed) for cell, parsed in pairs if not parsed.is_check), (), texts)
 
 
 def parsed(source: str) -> Parsed:
@@ -135,7 +134,9 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
     marked = [cell for cell in submission.cells if entry["id"] in cell.answers]
     own = [cell for cell in marked if _may_define(cell, entry["answer"])]
     notes = []
-    if not own and (own := _find_without_marker(submission, entry)):
+    unmarked = [cell for cell in submission.cells if not cell.answers and entry["answer"] in cell.parsed.defines]
+    if not own and unmarked:
+        own = unmarked
         marker = f"# EXERCISE {entry['id']}"
         where = f"Cell {marked[-1].number} has {marker} but no answer" if marked else f"No cell begins with {marker}"
         notes.append(f"{where}; cell {own[-1].number} was graded, which defines the answer.")
@@ -150,9 +151,8 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
     chosen = (written or own)[-1]
     if len(own) > 1:
         numbers = ", ".join(str(cell.number) for cell in own[-_MOST_NUMBERS:])
-        notes.append(
-            f"Cells {numbers} all answer {entry['id']}; cell {chosen.number}, the last one written, was graded."
-        )
+        last = f"cell {chosen.number}, the last one written, was graded"
+        notes.append(f"Cells {numbers} all answer {entry['id']}; {last}.")
     if not written:
         return Answer("untouched", notes=tuple(notes))
     needed = _cells_for(submission.cells, chosen)
@@ -219,12 +219,8 @@ def _source(cell: dict) -> str:
 
 
 def _is_check(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Name)
-        and node.value.func.id == "check"
-    )
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "check"
 
 
 def _may_define(cell: Cell, name: str) -> bool:
@@ -233,11 +229,6 @@ def _may_define(cell: Cell, name: str) -> bool:
     is_code = any(line.strip() and not line.lstrip().startswith("#") for line in cell.source.splitlines())
     unseen = cell.parsed == Parsed() or cell.parsed.opaque or "get_ipython" in cell.parsed.uses
     return is_code and (unseen or name in cell.parsed.binds)
-
-
-def _find_without_marker(submission: Submission, entry: Mapping) -> list[Cell]:
-    """Cells without a marker that define the answer's name: the marker was lost."""
-    return [cell for cell in submission.cells if not cell.answers and entry["answer"] in cell.parsed.defines]
 
 
 def _definitions_in(body: list[ast.stmt]) -> set[str]:
@@ -272,11 +263,8 @@ def _cells_for(cells: Sequence[Cell], chosen: Cell) -> set[Cell]:
     binds, changes = _by_name(plain, "binds"), _by_name(plain, "changes")
     elsewhere = _by_name([cell for cell in cells if cell.answers], "binds")
     own = chosen.parsed.binds
-    needed = {
-        chosen,
-        *(cell for cell in plain if cell.parsed.opaque),
-        *(cell for n in own for cell in changes.get(n, ())),
-    }
+    needed = {chosen, *(cell for cell in plain if cell.parsed.opaque)}
+    needed |= {cell for name in own for cell in changes.get(name, ())}
     stack, seen = list(needed), set(own)
     while stack:
         for name in stack.pop().parsed.uses - seen:

@@ -12,7 +12,7 @@ from course_utils.grading.run import outcome_of, run_cases
 
 
 def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float = SECONDS) -> list[Outcome]:
-    """What the answer's cell `source` gives on each of `cases`, in this process: for sources that are trusted."""
+    """The outcomes of the answer's cell `source` on `cases`, in this process: for sources that are trusted."""
     question = authored.question
     names: dict = {"__name__": "__main__"}
     with warnings.catch_warnings():

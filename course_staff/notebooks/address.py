@@ -26,9 +26,8 @@ def set_address(root: Path, address: str) -> None:
     Raises `CourseError` for what git and pip could not fetch from, and without a pyproject.toml that has a place for it.
     """
     parts = urlsplit(address)
-    if address and not (
-        parts.scheme in ("https", "http") and parts.hostname and parts.path.strip("/") and " " not in address
-    ):
+    is_url = parts.scheme in ("https", "http") and parts.hostname and parts.path.strip("/") and " " not in address
+    if address and not is_url:
         raise CourseError(
             f"{address} is no address of a repository; write it out, as https://github.com/NAME/REPOSITORY."
         )

@@ -85,7 +85,7 @@ def check_format(chapter: Chapter) -> Remarks:
         yield 0, f"it is not a valid notebook ({first_line(error)}); save it again from JupyterLab."
 
 
-def title_and_aims(chapter: Chapter) -> Remarks:
+def check_title_and_aims(chapter: Chapter) -> Remarks:
     """The first cell: a title, three aims, the minutes."""
     number, text = chapter.prose[0] if chapter.prose else (0, "")
     if number != 1 or not text.startswith("# "):
@@ -98,7 +98,7 @@ def title_and_aims(chapter: Chapter) -> Remarks:
         yield 1, "add a line that says how long the chapter takes, as in '**Time:** about 30 minutes'."
 
 
-def set_up(chapter: Chapter) -> Remarks:
+def check_set_up(chapter: Chapter) -> Remarks:
     """The second cell is the set-up cell, as the course has it today, and it is the only one."""
     tagged = [(number, cell["source"]) for number, cell in chapter.code if setup_cell.is_setup(cell)]
     if [number for number, _ in tagged] != [2]:
@@ -107,7 +107,7 @@ def set_up(chapter: Chapter) -> Remarks:
         yield 2, "the set-up cell is not today's; run `course stamp`."
 
 
-def sections(chapter: Chapter) -> Remarks:
+def check_sections(chapter: Chapter) -> Remarks:
     """The sections in their order, each once."""
     headings = [
         (number, heading.text)
@@ -129,7 +129,7 @@ def sections(chapter: Chapter) -> Remarks:
         yield 0, f"the sections come in the wrong order; put them in this one: {', '.join(SECTIONS)}."
 
 
-def summary(chapter: Chapter) -> Remarks:
+def check_summary(chapter: Chapter) -> Remarks:
     """Five numbered lines, three problems with folded answers, sources, and the exercises where there are any."""
     text = "\n".join(source for _, source in chapter.prose).partition("\n## Summary\n")[2]
     last = len(chapter.cells)
@@ -149,14 +149,14 @@ def summary(chapter: Chapter) -> Remarks:
         yield last, f"the summary takes three problems, each with a folded answer (`<details>`), not {folded}."
 
 
-def successor(chapter: Chapter) -> Remarks:
+def check_successor(chapter: Chapter) -> Remarks:
     """The last Markdown ends with a link to the next chapter."""
     for number, text in chapter.prose[-1:]:
         if text != with_successor(chapter.path, text):
             yield number, "the link to the next chapter is not today's; run `course stamp`."
 
 
-def glossary_links(chapter: Chapter) -> Remarks:
+def check_glossary_links(chapter: Chapter) -> Remarks:
     """The first use of each term leads into the glossary, as that is today."""
     glossary = chapter.path.parents[1] / GLOSSARY
     if glossary.is_file():
@@ -166,7 +166,7 @@ def glossary_links(chapter: Chapter) -> Remarks:
                 yield number, "the links into the glossary are not today's; run `course stamp`."
 
 
-def length_of_prose(chapter: Chapter) -> Remarks:
+def check_length_of_prose(chapter: Chapter) -> Remarks:
     """A chapter is read in one sitting."""
     read = [re.sub(r"^### Problems$.*?(?=^### |\Z)", "", text, flags=re.M | re.S) for _, text in chapter.prose]
     words = sum(markdown.count_words(without_successor(text)) for text in read)
@@ -174,7 +174,7 @@ def length_of_prose(chapter: Chapter) -> Remarks:
         yield 0, f"its prose has {words:,} words; bring it under {MOST_WORDS:,}."
 
 
-def length_of_code(chapter: Chapter) -> Remarks:
+def check_length_of_code(chapter: Chapter) -> Remarks:
     """A cell shows one thing: few lines, counted without blank ones and comments."""
     lengths = {number: len(re.findall(r"^\s*[^\s#]", cell["source"], re.MULTILINE)) for number, cell in chapter.code}
     for number, lines in lengths.items():
@@ -186,14 +186,14 @@ def length_of_code(chapter: Chapter) -> Remarks:
         yield long[0], f"{counted}, this one first; shorten them until at most one in ten has."
 
 
-def no_empty_cells(chapter: Chapter) -> Remarks:
+def check_empty_cells(chapter: Chapter) -> Remarks:
     """An empty cell is left over, unless a tag says what it is for."""
     for number, cell in chapter.cells:
         if not cell["source"].strip() and not cell["metadata"].get("tags"):
             yield number, "the cell is empty; delete it, or tag it where it is meant."
 
 
-def stored_run(chapter: Chapter) -> Remarks:
+def check_stored_run(chapter: Chapter) -> Remarks:
     """The stored outputs are those of one run from top to bottom, at the scale of the prose, by a kernel that anybody has."""
     runnable = [(number, cell["execution_count"]) for number, cell in chapter.code if cell["source"].strip()]
     for position, (number, count) in enumerate(runnable, start=1):
@@ -206,7 +206,7 @@ def stored_run(chapter: Chapter) -> Remarks:
         yield 0, "its kernel must be python3; run `course run --save`."
 
 
-def clean_outputs(chapter: Chapter) -> Remarks:
+def check_outputs(chapter: Chapter) -> Remarks:
     """No error, no warning, nothing of the machine, or of the learner, that made the outputs."""
     for number, cell in chapter.code:
         if not {"raises-exception", "stderr-expected"} & set(cell["metadata"].get("tags", [])):
@@ -221,7 +221,7 @@ def clean_outputs(chapter: Chapter) -> Remarks:
         yield from ((number, remark) for remark in leaks(cell))
 
 
-def alternative_text(chapter: Chapter) -> Remarks:
+def check_alternative_text(chapter: Chapter) -> Remarks:
     """Every picture can be read out."""
     for number, cell in chapter.code:
         for output in cell["outputs"]:
@@ -235,7 +235,7 @@ def alternative_text(chapter: Chapter) -> Remarks:
                 yield number, f"the picture {picture.target} has no alternative text; write it between the brackets."
 
 
-def links(chapter: Chapter) -> Remarks:
+def check_links(chapter: Chapter) -> Remarks:
     """Every link within the course leads somewhere, and every other is well formed."""
     attached = frozenset(name for _, cell in chapter.cells for name in cell.get("attachments", {}))
     for number, text in chapter.prose:
@@ -243,17 +243,17 @@ def links(chapter: Chapter) -> Remarks:
 
 
 RULES: tuple[Callable[[Chapter], Remarks], ...] = (
-    title_and_aims,
-    set_up,
-    sections,
-    summary,
-    successor,
-    glossary_links,
-    length_of_prose,
-    length_of_code,
-    no_empty_cells,
-    stored_run,
-    clean_outputs,
-    alternative_text,
-    links,
+    check_title_and_aims,
+    check_set_up,
+    check_sections,
+    check_summary,
+    check_successor,
+    check_glossary_links,
+    check_length_of_prose,
+    check_length_of_code,
+    check_empty_cells,
+    check_stored_run,
+    check_outputs,
+    check_alternative_text,
+    check_links,
 )

@@ -32,9 +32,8 @@ def of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
     # A loop or a definition binds its own names before it uses them.
     if not isinstance(statement, ast.Assign | ast.AnnAssign):
         uses -= binds
-    changed = {
-        n.target.id for n in ast.walk(statement) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
-    }
+    targets = [node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)]
+    changed = {target.id for target in targets if isinstance(target, ast.Name)}
     return uses | changed, binds
 
 

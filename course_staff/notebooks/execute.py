@@ -30,11 +30,7 @@ def execute_chapter(path: Path, scale: str | None = None, timeout: float = CELL_
     notebook = read_notebook(path)
     environment = environment_for_child(COURSE_READER="0", **({"COURSE_SCALE": scale} if scale else {}))
     progress = _Progress(path, notebook)
-    with (
-        progress.bar,
-        _explain_failure(path, progress, timeout),
-        _client(notebook, path, timeout, progress) as client,
-    ):
+    with progress.bar, _explain_failure(path, progress, timeout), _client(notebook, path, timeout, progress) as client:
         client.start_new_kernel(env=environment, stderr=DEVNULL)  # past the notebook, it only writes of its own end
         client.start_new_kernel_client()
         client.execute()

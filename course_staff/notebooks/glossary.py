@@ -86,9 +86,8 @@ def with_links(notebook: Mapping, stem: str, terms: Sequence[Term]) -> list[str]
     """
     others = notebook["metadata"].get("course", {}).get("unlinked", [])
     usable = [term for term in terms if term.first <= stem.partition("_")[0] and term.id not in others]
-    return add_links(
-        [strip_links(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"], usable
-    )
+    texts = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown"]
+    return add_links([strip_links(text) for text in texts], usable)
 
 
 def stamp_links(path: Path, terms: Sequence[Term]) -> bool:

@@ -19,7 +19,7 @@ _PLACEHOLDER = ("TODO", "FIXME", "XXX", "...", "…")
 
 
 def documents_in(root: Path) -> list[Path]:
-    """Whatever beside the chapters is read with its links: guides, and the notebooks of the exercises."""
+    """The pages besides the chapters whose links are read: guides, and the notebooks of the exercises."""
     folders = [root, *(root / name for name in ("docs", "solutions", "exercises"))]
     return [path for folder in folders for kind in ("*.md", "*.ipynb") for path in sorted(folder.glob(kind))]
 

@@ -25,7 +25,7 @@ class Play(NamedTuple):
 
 
 def play_cells(cells: Sequence[Mapping]) -> list[Mapping]:
-    """Of a notebook's cells, whose sources are in one piece, the code cells of the section Play."""
+    """The code cells of the section Play."""
     inside, playing = False, []
     for cell in cells:
         if cell["cell_type"] == "markdown":
@@ -62,35 +62,35 @@ def select_needed(cells: Sequence[Mapping]) -> list[str]:
 
 
 def catch(path: Path) -> Play:
-    """What the chapter at `path` gives to `viz.play`, last; its needed statements are run in this process, and nothing is shown.
+    """The last call of `viz.play` in the chapter at `path`; its needed statements are run in this process, and nothing is shown.
 
     Opens the chapter as its set-up cell does, so that settings are read again and seeds are set. Raises `CourseError` where the
     section Play has no figure to play with.
     """
     sources = select_needed(read_notebook(path).cells)[1:]
     names = {}
-    with _catching() as given, redirect_stdout(StringIO()):
+    with _catching() as plays, redirect_stdout(StringIO()):
         begin()
         for source in sources:
             exec(source, names)
-    if not given:
+    if not plays:
         raise CourseError(f"{path.name} plays no figure in its section Play; call viz.play(...) in its last cell.")
-    return given[-1]
+    return plays[-1]
 
 
 @contextmanager
 def _catching() -> Iterator[list[Play]]:
     # The planner has a name of its own for the same function, and `viz.planner` is not that module.
     rooms = [import_module(name) for name in ("course_utils.viz", "course_utils.viz.planner")]
-    play, given = rooms[0].play, []
+    play, plays = rooms[0].play, []
 
     def keep(draw: Callable, also: Callable | None = None, /, **controls) -> None:
-        given.append(Play(draw, also, controls))
+        plays.append(Play(draw, also, controls))
 
     try:
         for room in rooms:
             room.play = keep
-        yield given
+        yield plays
     finally:
         for room in rooms:
             room.play = play

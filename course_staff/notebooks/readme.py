@@ -11,7 +11,7 @@ from course_utils.files import replacing
 PICTURES = {
     name: {"light": f"docs/{name}.png", "dark": f"docs/{name}_dark.png"} for name in ("one_step", "predicted_measured")
 }
-"""By name: where the picture lies for each theme."""
+"""The paths of each picture, by name and theme."""
 _BRANCH = "main"
 _GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
 _BADGE = re.compile(r" \[!\[Open in Colab\]\([^)]*\)\]\([^)]*\)")

@@ -34,21 +34,21 @@ def claims_of(root: Path, stem: str) -> list[dict]:
 def broken_claims(chapter: Chapter, claims: list[dict]) -> Remarks:
     """Entries that hold no more: a sentence that is gone, evidence in a cell that is not there."""
     prose, ids = " ".join(text for _, text in _sentences(chapter)), {cell["id"] for _, cell in chapter.cells}
-    for one in claims:
-        kind, _, where = one["evidence"].partition(" ")
-        if _strip_marks(one["says"]) not in prose:
-            yield 0, f"{CLAIMS}: {one['id']} says {one['says']!r}, which the chapter does not; correct one of them."
+    for claim in claims:
+        kind, _, where = claim["evidence"].partition(" ")
+        if _strip_marks(claim["says"]) not in prose:
+            yield 0, f"{CLAIMS}: {claim['id']} says {claim['says']!r}, which the chapter does not; correct one of them."
         if kind not in ("cell", "derivation", "source") or not where:
-            yield 0, f"{CLAIMS}: the evidence of {one['id']} must be 'cell ID', 'derivation ID' or 'source NAME'."
+            yield 0, f"{CLAIMS}: the evidence of {claim['id']} must be 'cell ID', 'derivation ID' or 'source NAME'."
         elif kind != "source" and where not in ids:
-            yield 0, f"{CLAIMS}: the evidence of {one['id']} is in a cell {where!r}, which is not there."
+            yield 0, f"{CLAIMS}: the evidence of {claim['id']} is in a cell {where!r}, which is not there."
 
 
 def notes(chapter: Chapter, claims: list[dict]) -> Remarks:
     """Sentences that claim something, and have no evidence."""
-    claimed = [_strip_marks(one["says"]) for one in claims]
+    claimed = [_strip_marks(claim["says"]) for claim in claims]
     for number, sentence in _sentences(chapter):
-        if (match := _CLAIM.search(sentence)) and not any(one in sentence or sentence in one for one in claimed):
+        if (match := _CLAIM.search(sentence)) and not any(text in sentence or sentence in text for text in claimed):
             shown = shorten(sentence, 90, placeholder="…")
             yield number, f"'{match[0]}' without evidence in {CLAIMS}: {shown}"
 
@@ -62,6 +62,6 @@ def _sentences(chapter: Chapter) -> Iterator[tuple[int, str]]:
 
 
 def _strip_marks(text: str) -> str:
-    """As one reads it: links as their words, no marks of emphasis, single spaces."""
+    """The text as one reads it: links as their words, no marks of emphasis, single spaces."""
     text = re.sub(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^()]*(?:\([^()]*\)[^()]*)*\)", r"\1", text)
     return " ".join(re.sub(r"\*+|^\s*(?:[-*]|\d+\.) ", "", text).split())

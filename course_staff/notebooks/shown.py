@@ -17,7 +17,7 @@ _SOURCE = re.compile(r"`(?:course_utils\.)(?P<name>[\w.]+)`\n\n```python\n(?P<co
 
 
 def shown_lines(root: Path) -> dict[str, tuple[int, int]]:
-    """By file, such as `optim/adam.py`: how many of its lines are shown, and how many there are, blank ones left out."""
+    """How many lines of each file, such as `optim/adam.py`, are shown, and how many it has, blank ones left out."""
     package = root / "course_utils"
     paths = [path for room in ROOMS for path in sorted((package / room).rglob("*.py")) if _is_by_hand(path)]
     lines = {path.relative_to(package).as_posix(): _lines(path.read_text(encoding="utf-8")) for path in paths}
@@ -52,6 +52,6 @@ def _lines(text: str) -> list[str]:
 
 
 def _places(part: list[str], whole: list[str]) -> set[int]:
-    """Where `part` stands in `whole` as it is; nowhere when the stored output is older than the file."""
+    """The lines of `whole` at which `part` stands as it is; nowhere when the stored output is older than the file."""
     starts = (at for at in range(len(whole) - len(part) + 1) if whole[at : at + len(part)] == part)
     return {at + offset for at in starts for offset in range(len(part))}

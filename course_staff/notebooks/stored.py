@@ -29,10 +29,9 @@ def store_rows(root: Path, notebook: Path) -> None:
     others = [row for row in stored_rows(root) if row.chapter != notebook.stem]
     text = shown_text(notebook)
     every = sorted([*others, *(row for row in rows if shows(text, row))], key=lambda row: row.chapter)
+    rows_as_json = json.dumps([asdict(row) for row in every], indent=1, ensure_ascii=False)
     with replacing(root / PLACE) as draft:
-        draft.write_text(
-            json.dumps([asdict(row) for row in every], indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        draft.write_text(f"{rows_as_json}\n", encoding="utf-8")
 
 
 def shown_text(notebook: Path) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from course_staff.notebooks.readme import PICTURES, colab_place, files_place, picture_text, with_address
-from course_staff.site import cells
+from course_staff.site import cost_tables
 from course_staff.site.cards import draw_card
 from course_staff.site.pages import DOWNLOADS, FIGURES, Pages, write_file
-from course_staff.site.stills import FOLDER, KEPT, load_stills
+from course_staff.site.stills import FOLDER, PICTURES_FILE, load_stills
 from course_utils import models
 from course_utils.desk.workspace import without_outputs
 from course_utils.errors import CourseError
@@ -48,7 +48,7 @@ def pages_of(root: Path) -> list[str]:
 
 
 def build(place: Place, output: Path, repository: str = "", address: str = "") -> list[str]:
-    """Build the site of the checkout at `place` into the folder `output`. Gives Sphinx's warnings, a line each.
+    """Build the site of the checkout at `place` into the folder `output`; returns Sphinx's warnings, a line each.
 
     `repository` is the course's address on a code host, for links to its files and to Colab; `address` that of the site itself,
     ending in "/", for the pictures that others show with a link to it. Either may be empty. A site that is there already is
@@ -62,23 +62,15 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
     with TemporaryDirectory() as folder:
         source, built = Path(folder, "source"), Path(folder, "site")
         cards = _write_sources(place.root, source, names, repository)
-        handed_out = {
-            f"{DOWNLOADS}/{name}": without_outputs(place.root / name) for name in names if name.endswith(".ipynb")
-        }
+        notebooks = [name for name in names if name.endswith(".ipynb")]
+        handed_out = {f"{DOWNLOADS}/{name}": without_outputs(place.root / name) for name in notebooks}
         handed_out |= {name: (place.root / name).read_bytes() for name in _FILES}
-        links = {
-            "root": str(place.root),
-            "pages": [*names, "index.md", "cost.md", *_cost_pages()],
-            "files": list(handed_out),
-        }
-        given = {
-            "html_baseurl": address,
-            "html_static_path": [str(source / "_static")],
-            "course_cards": cards,
-            "course_links": {**links, "source": files_place(repository)},
-        }
+        pages = [*names, "index.md", "cost.md", *_cost_pages()]
+        links = {"root": str(place.root), "pages": pages, "files": [*handed_out], "source": files_place(repository)}
+        static = [str(source / "_static")]
+        settings = {"html_baseurl": address, "html_static_path": static, "course_cards": cards, "course_links": links}
         doctrees = str(Path(folder, "doctrees"))
-        Sphinx(source, _HERE, built, doctrees, "html", given, status=None, warning=warnings, parallel=3).build()
+        Sphinx(source, _HERE, built, doctrees, "html", settings, status=None, warning=warnings, parallel=3).build()
         for name, content in handed_out.items():
             write_file(built / name, content)
         _lighten(built)
@@ -98,42 +90,41 @@ def _lighten(site: Path) -> None:
 
 
 def _write_sources(root: Path, source: Path, names: list[str], repository: str) -> dict[str, tuple[str, str]]:
-    """Write all that Sphinx reads into the folder `source`. Gives the preview picture and line of each page that has its own."""
+    """Write all that Sphinx reads into the folder `source`; returns the preview picture and line of each page with its own."""
     shutil.copytree(_HERE / "static", source / "_static")
-    shutil.copytree(FOLDER, source / FIGURES, ignore=shutil.ignore_patterns(KEPT))
+    shutil.copytree(FOLDER, source / FIGURES, ignore=shutil.ignore_patterns(PICTURES_FILE))
     stills = {name: load_stills(Path(name).stem) for name in names if name.startswith("notebooks/")}
     pages = Pages(root, source, stills, colab_place(repository))
     for name in names:
-        (pages.write_notebook if name.endswith(".ipynb") else pages.write_text)(name)
+        if name.endswith(".ipynb"):
+            pages.write_notebook(name)
+        else:
+            pages.write_text(name)
     for picture in (place for places in PICTURES.values() for place in places.values()):
         pages.write(f"_static/{Path(picture).name}", (root / picture).read_bytes())
     readme = with_address((root / "README.md").read_text(encoding="utf-8"), "")  # badges are pictures of another's
     pages.write("index.md", _render("index.md.j2", **_first_page(root, names, readme), repository=repository).encode())
-    pages.write("cost.md", _render("cost.md.j2", models=cells.MODELS).encode())
+    pages.write("cost.md", _render("cost.md.j2", models=cost_tables.MODELS).encode())
     for name, model in _cost_pages().items():
         pages.write(name, _render("cost_of_model.md.j2", **_cost(model)).encode())
     return dict(_draw_cards(readme, source / "_static"))
 
 
-def _render(template: str, **given) -> str:
+def _render(template: str, **values) -> str:
     from jinja2 import Environment, FileSystemLoader
 
-    return (
-        Environment(loader=FileSystemLoader(_HERE / "pages"), keep_trailing_newline=True)
-        .get_template(template)
-        .render(given)
-    )
+    templates = Environment(loader=FileSystemLoader(_HERE / "templates"), keep_trailing_newline=True)
+    return templates.get_template(template).render(values)
 
 
 def _first_page(root: Path, names: list[str], readme: str) -> dict:
     """The values that the first page's template shows."""
+    chapters = re.search(r"^\|.*?(?=\n\n)", readme, re.MULTILINE | re.DOTALL)[0]
     return {
         "asked": re.search(r"```console\n\$ (course plan .*\n(?:.+\n)+?)```", readme)[1],
-        "model": cells.MODELS[0],
-        "models": cells.MODELS[1:],
-        "chapters": re.search(r"^\|.*?(?=\n\n)", readme, re.MULTILINE | re.DOTALL)[0].replace(
-            ", without exercises", ""
-        ),
+        "model": cost_tables.MODELS[0],
+        "models": cost_tables.MODELS[1:],
+        "chapters": chapters.replace(", without exercises", ""),
         "pictures": {name: _picture_tags(root, places) for name, places in PICTURES.items()},
         "titles": {page: f"{row['number']} {row['title']}" for page, row in _rows(readme)},
         "pages": [name.rpartition(".")[0] for name in names],
@@ -142,18 +133,18 @@ def _first_page(root: Path, names: list[str], readme: str) -> dict:
 
 def _cost_pages() -> dict[str, str]:
     """The models' pages, and which model each is of."""
-    return {f"cost/{model}.md": model for model in cells.MODELS}
+    return {f"cost/{model}.md": model for model in cost_tables.MODELS}
 
 
 def _cost(model: str) -> dict:
     """What the template of a model's page shows."""
-    lengths = cells.lengths_of(model)
+    lengths = cost_tables.lengths_of(model)
     return {
         "model": model,
         "lengths": lengths,
-        "batches": cells.BATCHES,
+        "batches": cost_tables.BATCHES,
         "cards": MACHINES.values(),
-        "tables": [(s, b, cells.rows_of(model, b, s)) for s in lengths for b in cells.BATCHES],
+        "tables": [(s, b, cost_tables.rows_of(model, b, s)) for s in lengths for b in cost_tables.BATCHES],
         "source": models.PUBLIC[model].source,
     }
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from course_utils.viz.style import COLORS
 
 WIDTH, HEIGHT = 1200, 630
-"""In pixels: the proportions that are asked for most."""
+"""The size in pixels, in the proportions that are asked for most."""
 _DOTS_PER_INCH = 100
 
 

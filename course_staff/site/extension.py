@@ -38,8 +38,8 @@ def _block(translator: HTML5Translator, node: nodes.math_block) -> None:
 
 def _lead(app: Sphinx, doctree: nodes.document) -> None:
     """Let every link lead to a page; one that would lead nowhere becomes its text."""
-    given = app.config.course_links
-    links = Links(Path(given["root"]), given["pages"], given["files"], given["source"])
+    places = app.config.course_links
+    links = Links(Path(places["root"]), places["pages"], places["files"], places["source"])
     page = app.env.doc2path(app.env.docname, base=False).as_posix()
     for link in list(doctree.findall(nodes.reference)):
         if target := links.target(link.get("refuri", ""), page) if "refuri" in link else link.get("refid"):
@@ -61,7 +61,7 @@ def _finish(app: Sphinx, page: str, template: str, context: dict, doctree: nodes
         context["body"] = str(soup)
     cards, address = app.config.course_cards, app.config.html_baseurl
     file, line = cards.get(page, (cards["index"][0], ""))
-    first = (text for one in doctree.findall(nodes.paragraph) if len(text := one.astext()) > _SHORTEST)
+    first = (text for paragraph in doctree.findall(nodes.paragraph) if len(text := paragraph.astext()) > _SHORTEST)
     description = line or textwrap.shorten(next(first, ""), _LONGEST, placeholder=" …")
     picture = f"_static/{file}"
     about = {

@@ -14,7 +14,7 @@ from course_staff.notebooks import links, markdown
 _ANCHORED = re.compile(r'^(#+ )<a id="([\w-]+)"></a>', re.MULTILINE)
 _HREF = re.compile(r"(<a\b[^>]*?) href=\"([^\"]+)\"")
 STATIC = "_static/"
-"""Where the site has what is only the site's."""
+"""The folder of what only the site has."""
 _SAME = {"README.md": "index.md"}
 
 
@@ -43,7 +43,7 @@ class Links:
         file, _, anchor = target.partition("#")
         folder = posixpath.dirname(page)
         name = posixpath.normpath(posixpath.join(folder, unquote(file))) if file else page
-        name = _SAME.get(name) or next((one for one in self.pages if one.startswith(f"{name}/")), name)
+        name = _SAME.get(name) or next((inside for inside in self.pages if inside.startswith(f"{name}/")), name)
         if name in self.files or name.startswith(STATIC):
             return posixpath.relpath(name, folder)
         if name not in self.pages:
@@ -68,6 +68,6 @@ class Links:
         for _, text in links.prose(self.root / name):
             for heading in markdown.headings(text):
                 if anchor in names(f"# {heading.text}"):
-                    given = f'id="{anchor}"' in heading.text
-                    return make_id(anchor if given else re.sub(r"[`*]", "", heading.text))
+                    has_anchor = f'id="{anchor}"' in heading.text
+                    return make_id(anchor if has_anchor else re.sub(r"[`*]", "", heading.text))
         return anchor

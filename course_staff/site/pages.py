@@ -36,7 +36,7 @@ class Picture:
     label: str = ""
 
     def html(self) -> str:
-        """As an element that a page one folder down can show; a browser loads it when it comes into view."""
+        """An element that a page one folder down can show; a browser loads it when it comes into view."""
         about = f'alt="{html.escape(self.alt)}" width="{self.width}" height="{self.height}"'
         path = f"../{FIGURES}/{self.file}"
         image = f'<a class="enlarge" href="{path}"><img class="figure" loading="lazy" src="{path}" {about}></a>'
@@ -82,7 +82,7 @@ class Pages:
         self.write(name, with_named_headings((self.root / name).read_text(encoding="utf-8")).encode())
 
     def write(self, name: str, content: bytes) -> None:
-        """Any file of the source."""
+        """Write any file of the source."""
         write_file(self.source / name, content)
 
     def _buttons(self, name: str) -> str:
@@ -120,7 +120,7 @@ class Pages:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Into a folder that is created where it is missing."""
+    """Write a file into a folder that is created where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 

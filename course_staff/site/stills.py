@@ -20,7 +20,7 @@ from course_utils.files import read_json, replacing, write_json
 from course_utils.settings import set_variable
 
 SETTINGS = Path(__file__).parent / "stills.toml"
-FOLDER, KEPT = SETTINGS.with_name("stills"), "stills.json"
+FOLDER, PICTURES_FILE = SETTINGS.with_name("stills"), "stills.json"
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ def settings_of(chapter: str) -> list[Setting]:
     every = tomllib.loads(SETTINGS.read_text(encoding="utf-8"))
     if chapter not in every:
         raise CourseError(f"{SETTINGS.name} has no settings for {chapter}; add three.")
-    return [Setting(**one) for one in every[chapter]]
+    return [Setting(**setting) for setting in every[chapter]]
 
 
 def load_stills(chapter: str, folder: Path = FOLDER) -> list[Picture]:
     """The pictures of the chapter called `chapter` that were drawn last, in the order of its settings."""
-    pictures, settings = read_json(folder / KEPT) or {}, settings_of(chapter)
+    pictures, settings = read_json(folder / PICTURES_FILE) or {}, settings_of(chapter)
     names = [_name(chapter, count) for count in range(1, len(settings) + 1)]
     if [name for name in pictures if _is_of(chapter, name)] != names:
         raise CourseError(
             f"{chapter} has stills that differ from its settings; draw them with `course site --stills {chapter}`."
         )
-    return [Picture(name, **pictures[name], label=one.label) for name, one in zip(names, settings, strict=True)]
+    return [Picture(name, **pictures[name], label=setting.label) for name, setting in zip(names, settings, strict=True)]
 
 
 def draw(notebook: Path, folder: Path = FOLDER, scale: str = STORED_SCALE) -> list[Picture]:
@@ -59,9 +59,10 @@ def draw(notebook: Path, folder: Path = FOLDER, scale: str = STORED_SCALE) -> li
     make_folder(folder)
     set_variable("COURSE_SCALE", scale)
     drawn = list(_draw_each(notebook, folder))
-    about = {one.file: {"alt": one.alt, "width": one.width, "height": one.height} for one in drawn}
-    others = {name: one for name, one in (read_json(folder / KEPT) or {}).items() if not _is_of(notebook.stem, name)}
-    write_json(folder / KEPT, dict(sorted({**others, **about}.items())))
+    about = {picture.file: {"alt": picture.alt, "width": picture.width, "height": picture.height} for picture in drawn}
+    stored = read_json(folder / PICTURES_FILE) or {}
+    others = {name: entry for name, entry in stored.items() if not _is_of(notebook.stem, name)}
+    write_json(folder / PICTURES_FILE, dict(sorted({**others, **about}.items())))
     return drawn
 
 

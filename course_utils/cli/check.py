@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from course_utils.grading.check import check_notebook
     from course_utils.grading.progress import recall
+    from course_utils.grading.terminal import check_notebook
 
     path = find_notebook(arguments.notebook)
     name = find_set(arguments.set or path.name)
@@ -64,7 +64,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _reset(arguments: argparse.Namespace) -> int:
     """Ask, put the records aside, and say where they are."""
     from course_utils.grading import my_progress
-    from course_utils.grading.progress import KEPT
+    from course_utils.grading.progress import PROGRESS
 
     requested = arguments.set or arguments.notebook
     begun = my_progress().standings
@@ -81,7 +81,7 @@ def _reset(arguments: argparse.Namespace) -> int:
         if answer.strip().lower() not in ("y", "yes"):
             print("Nothing was reset.")
             return 1
-    folder = KEPT.forget([progress.name for progress in begun])
+    folder = PROGRESS.forget([progress.name for progress in begun])
     if folder is None:
         print("There was no progress to reset.")
     else:

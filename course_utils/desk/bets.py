@@ -17,7 +17,8 @@ from course_utils.units import three_digits
 _FOLD = "<details{}><summary>Your bet and the truth</summary><p>{}</p></details>"
 _GO_ON = "To continue, click the next cell."
 _NEAR = 1.01  # a ratio below this is told as "within 1 %"
-_FAIR, _EDGE = 2, 6.0  # of the picture: a ratio up to the first lies in the band; the axis ends at 10 to the second
+_FAIR = 2  # a ratio up to it lies in the picture's band
+_EDGE = 6.0  # the picture's axis ends at 10 to this power
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Bet:
 
     def __post_init__(self):
         figures = [self.guess, self.cell] + ([] if self.truth is None else [self.truth])
-        if not (isinstance(self.unit, str) and all(type(one) in (int, float) and isfinite(one) for one in figures)):
+        if not (isinstance(self.unit, str) and all(type(x) in (int, float) and isfinite(x) for x in figures)):
             raise ValueError("a bet holds finite numbers and a unit")
 
     @property
@@ -66,8 +67,8 @@ class Bet:
         return f"You bet {guess}; it is {truth}: {self.verdict}."
 
 
-BETS = Section("bets", lambda bets: {name: Bet(**one) for name, one in bets.items()})
-"""By the chapter's number; those of this process by their names."""
+BETS = Section("bets", lambda bets: {name: Bet(**fields) for name, fields in bets.items()})
+"""The stored bets by their chapter's number; those of this process by their names."""
 
 
 def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
@@ -119,7 +120,7 @@ def picture() -> None:
     """Show all settled bets of this reader in one figure; where nobody reads along, those that this notebook settled."""
     from course_utils import viz
 
-    settled = {name: one for name, one in every().items() if one.truth is not None}
+    settled = {name: bet for name, bet in every().items() if bet.truth is not None}
     if settled:
         viz.show(*figure_of(settled))
     else:
@@ -129,7 +130,7 @@ def picture() -> None:
 def every() -> dict[str, Bet]:
     """All bets of this reader by name, in the chapters' order; where nobody reads along, those of this process."""
     stored = BETS.load() if settings().attended else {}
-    by_name = {name: one for bets in (*stored.values(), BETS.here) for name, one in bets.items()}
+    by_name = {name: bet for bets in (*stored.values(), BETS.here) for name, bet in bets.items()}
     return {name: by_name[name] for name in sorted(by_name)}
 
 
@@ -139,37 +140,36 @@ def figure_of(settled: dict[str, Bet]) -> tuple:
     from course_utils.viz.style import COLORS, MARKS, SERIES, text_color
 
     chapters = sorted({name.partition("-")[0] for name in settled})
-    labels = [f"{name}: bet {_with_unit(', is '.join(one.numbers()), one.unit)}" for name, one in settled.items()]
+    labels = [f"{name}: bet {_with_unit(', is '.join(bet.numbers()), bet.unit)}" for name, bet in settled.items()]
     figure, axes = subplots(figsize=(7.6, 1.3 + 0.36 * len(settled)), layout="constrained")
     axes.axvspan(-log10(_FAIR), log10(_FAIR), color=COLORS["grid"], alpha=0.5, linewidth=0)
     axes.axvline(0, color=COLORS["ink"], linewidth=1)
     drawn = [log10(_FAIR)]
-    for row, (name, one) in enumerate(settled.items()):
+    for row, (name, bet) in enumerate(settled.items()):
         style = chapters.index(name.partition("-")[0]) % len(SERIES)
-        if one.distance is None:
+        if bet.distance is None:
             axes.text(
-                0.02, row, one.verdict, va="center", fontsize=9, color=text_color("not attributed"), parse_math=False
+                0.02, row, bet.verdict, va="center", fontsize=9, color=text_color("not attributed"), parse_math=False
             )
             continue
-        place = max(-_EDGE, min(_EDGE, one.distance))
+        place = max(-_EDGE, min(_EDGE, bet.distance))
         axes.plot([0, place], [row, row], color=COLORS[SERIES[style]])
         axes.plot(place, row, MARKS[style], color=COLORS[SERIES[style]], markersize=7)
         drawn.append(abs(place))
-    ticks = [
-        each for each in ((2, 5, 10, 20) if max(drawn) < 1.5 else (10, 1_000, 100_000)) if log10(each) <= max(drawn)
-    ]
-    axes.set_xticks([*(-log10(each) for each in ticks), 0, *map(log10, ticks)])
-    axes.set_xticklabels([*(f"÷ {each:,}" for each in ticks), "exact", *(f"× {each:,}" for each in ticks)])
+    ticks = (2, 5, 10, 20) if max(drawn) < 1.5 else (10, 1_000, 100_000)
+    ticks = [tick for tick in ticks if log10(tick) <= max(drawn)]
+    axes.set_xticks([*(-log10(tick) for tick in ticks), 0, *map(log10, ticks)])
+    axes.set_xticklabels([*(f"÷ {tick:,}" for tick in ticks), "exact", *(f"× {tick:,}" for tick in ticks)])
     axes.set_yticks(range(len(settled)), labels, fontsize=9, parse_math=False)
     axes.set(xlim=(-1.12 * max(drawn), 1.12 * max(drawn)), ylim=(len(settled) - 0.5, -0.5))
     axes.set_xlabel("your bet, as a multiple of the truth")
     axes.grid(visible=False, axis="y")
-    fair = sum(one.fair for one in settled.values())
+    fair = sum(bet.fair for bet in settled.values())
     title = f"{fair} of your {len(settled)} bets came within a factor of {_FAIR} of the truth"
     if len(settled) == 1:
-        title = f"Your bet was {one.verdict}"
+        title = f"Your bet was {bet.verdict}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, parse_math=False)
-    description = "; ".join(f"{label}, {one.verdict}" for label, one in zip(labels, settled.values(), strict=True))
+    description = "; ".join(f"{label}, {bet.verdict}" for label, bet in zip(labels, settled.values(), strict=True))
     return figure, f"Each bet as a multiple of the truth, on a logarithmic axis: {description}."
 
 
@@ -188,15 +188,15 @@ def _ask(name: str, now: Bet, question: str) -> None:
     message = HTML(html.escape(_say_what_counts(name, now)))
 
     def take(change: dict) -> None:
-        before = _look(name) or now
-        if before.truth is not None:
-            box.value, message.value = f"{before.guess:.15g}", html.escape(_say_what_counts(name, before))
+        stored = _look(name) or now
+        if stored.truth is not None:
+            box.value, message.value = f"{stored.guess:.15g}", html.escape(_say_what_counts(name, stored))
             return
         try:
-            typed = replace(before, guess=_finite(change["new"].strip().removesuffix(now.unit), name))
+            typed = replace(stored, guess=_finite(change["new"].strip().removesuffix(now.unit), name))
         except CourseError:
             why = f"{change['new']!r} is not a number; write it like 40.5, without commas."
-            message.value = html.escape(f"{why} Until then, {_with_unit(_number(before.guess), before.unit)} is used.")
+            message.value = html.escape(f"{why} Until then, {_with_unit(_number(stored.guess), stored.unit)} is used.")
             return
         _keep(name, typed)
         # In all its digits: what was typed into the number that stood there is seen to be another.
@@ -264,5 +264,5 @@ def _keep(name: str, now: Bet) -> None:
     BETS.here[name] = now
     if settings().attended:
         chapter = _chapter(name)
-        mine = {each: one for each, one in BETS.here.items() if each.startswith(f"{chapter}-")}
+        mine = {key: bet for key, bet in BETS.here.items() if key.startswith(f"{chapter}-")}
         BETS.update(chapter, lambda stored: {**mine, **(stored or {}), name: now})

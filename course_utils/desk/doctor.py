@@ -212,9 +212,8 @@ def has_display() -> bool:
     environment = variables("CI", "SSH_CONNECTION", "DISPLAY", "WAYLAND_DISPLAY")
     if environment.get("CI") or environment.get("SSH_CONNECTION"):
         return False
-    return not sys.platform.startswith("linux") or bool(
-        environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY")
-    )
+    has_server = bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+    return has_server or not sys.platform.startswith("linux")
 
 
 def probe_8bit_adam() -> Finding:
@@ -228,9 +227,8 @@ def probe_8bit_adam() -> Finding:
 def run_python(*arguments: str, timeout: float = 120.0) -> str:
     """What is wrong after Python ran with these arguments: its last line on stderr, or nothing."""
     try:
-        done = subprocess.run(
-            [sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL
-        )
+        options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
+        done = subprocess.run([sys.executable, *arguments], timeout=timeout, **options)
     except subprocess.TimeoutExpired:
         return f"no answer within {timeout:g} s"
     return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1] if done.returncode else ""

@@ -61,7 +61,8 @@ def _find_server(folder: Path) -> dict | None:
     """
     from jupyter_server.serverapp import list_running_servers
 
-    return next((one for one in list_running_servers() if Path(one["root_dir"]).resolve() == folder.resolve()), None)
+    servers = list_running_servers()
+    return next((server for server in servers if Path(server["root_dir"]).resolve() == folder.resolve()), None)
 
 
 def store_defaults(folder: Path) -> Path:

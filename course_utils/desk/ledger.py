@@ -92,7 +92,7 @@ class Ledger:
 
 
 ROWS = Section("ledger", lambda rows: [Row(**row) for row in rows])
-"""By the chapter's name; those of this process by their keys."""
+"""The stored rows by their chapter's name; those of this process by their keys."""
 
 
 def record(

@@ -16,7 +16,7 @@ from course_utils.desk import bets, doctor
 from course_utils.desk.ledger import Ledger, Row
 from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place, replacing, require_writable
-from course_utils.grading.pages import printable, render
+from course_utils.grading.rendering import printable, render
 from course_utils.settings import settings
 from course_utils.units import format_counted
 
@@ -30,9 +30,9 @@ def write(path: Path | None = None) -> Path:
     """
     path = Path(path or settings().home / "report.html").absolute()
     every = bets.every()
-    settled = {name: one for name, one in every.items() if one.truth is not None}
+    settled = {name: bet for name, bet in every.items() if bet.truth is not None}
     rows, choices = (Ledger.load() if settings().attended else Ledger.here()).rows, load()
-    fair = sum(one.fair for one in settled.values())
+    fair = sum(bet.fair for bet in settled.values())
     summary = (
         f"{format_counted(len(settled), 'settled bet')}, {fair} within a factor of 2; "
         f"{format_counted(len(rows), 'row')} in the ledger; "
@@ -87,7 +87,7 @@ def _figures(settled: dict[str, bets.Bet]) -> Iterator[tuple[str, str, str]]:
         parts[-1] |= chapter
     for part in parts:
         with plt.rc_context(STYLE):
-            figure, alt = bets.figure_of({printable(name): one for name, one in part.items()})
+            figure, alt = bets.figure_of({printable(name): bet for name, bet in part.items()})
             first, last = (name.partition("-")[0] for name in (min(part), max(part)))
             yield f"Chapter {first}" if first == last else f"Chapters {first} to {last}", svg_address(figure), alt
 

@@ -15,10 +15,10 @@ from course_utils.desk.ledger import Ledger
 from course_utils.desk.workspace import HANDED_OUT
 from course_utils.files import chapters_in, free_name, replacing, require_writable
 from course_utils.grading.board import Board, my_progress
-from course_utils.units import format_counted
+from course_utils.units import bar, format_counted
 
 NAME = "start.md"
-_BLOCKS = 5  # of a bar beside a chapter
+_BAR = 5, "▰▱"  # beside a chapter
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 _NOT_BEGUN = """\
 **Welcome. Do this first:**
@@ -52,8 +52,8 @@ class Notebook:
     path: Path
     title: str
     minutes: int
-    cells: int
-    run: int
+    cell_count: int
+    cells_run: int
     changed: float
 
     @property
@@ -66,6 +66,13 @@ class Notebook:
         """The chapter's title, as a link from the learner's folder."""
         return f"[{self.title}]({self.path.parent.name}/{self.path.name})"
 
+    @property
+    def share_run(self) -> str:
+        """How many cells were run, with a bar; empty where none was."""
+        if not self.cells_run:
+            return ""
+        return f"{bar(self.cells_run / self.cell_count, *_BAR)} {self.cells_run} of {self.cell_count}"
+
 
 @dataclass(frozen=True)
 class Desk:
@@ -73,13 +80,13 @@ class Desk:
 
     chapters: dict[str, Notebook]
     exercises: dict[str, Notebook]
-    guesses: dict[str, bets.Bet]
+    bets: dict[str, bets.Bet]
     board: Board
-    rows: int
+    ledger_rows: int
 
     @classmethod
     def of(cls, folder: Path) -> "Desk":
-        """That of the learner whose own copy of the course is `folder`."""
+        """The desk of the learner whose own copy of the course is `folder`."""
         return cls(
             _notebooks(folder / "notebooks"),
             _notebooks(folder / "exercises"),
@@ -90,7 +97,7 @@ class Desk:
 
     def page(self) -> str:
         """All of it as Markdown; columns in which nothing stands yet are left out."""
-        begun = self._last is not None or self.guesses or any(one.passed for one in self.board.standings)
+        begun = self._last is not None or self.bets or any(standing.passed for standing in self.board.standings)
         if begun:
             head = ["## Continue here\n", *self.ahead(), "\n## Your progress\n", *self.so_far()]
         elif self.chapters:
@@ -110,8 +117,8 @@ class Desk:
     @property
     def _last(self) -> Notebook | None:
         """The notebook that was saved last."""
-        begun = [one for one in (*self.chapters.values(), *self.exercises.values()) if one.changed]
-        return max(begun, key=lambda one: one.changed, default=None)
+        begun = [notebook for notebook in (*self.chapters.values(), *self.exercises.values()) if notebook.changed]
+        return max(begun, key=lambda notebook: notebook.changed, default=None)
 
     def ahead(self) -> Iterator[str]:
         """Where they were last, and what is next."""
@@ -120,9 +127,9 @@ class Desk:
             yield "- You have no copy of the chapters yet: run `course lab` to make one."
         elif last is not None:
             kind = "the exercises of chapter" if last.path.parent.name == "exercises" else "chapter"
-            done = f"{last.run} of {last.cells} cells run"
+            done = f"{last.cells_run} of {last.cell_count} cells run"
             yield f"- **Last saved**: {kind} {last.number}, {last.link} ({done})."
-        fresh = next((one for one in self.chapters.values() if not one.run), None)
+        fresh = next((chapter for chapter in self.chapters.values() if not chapter.cells_run), None)
         if fresh is not None:
             which = f"{fresh.number}, {fresh.link}: about {fresh.minutes} minutes"
             yield f"- **Next chapter**: {which}."
@@ -134,37 +141,32 @@ class Desk:
 
     def so_far(self) -> Iterator[str]:
         """Lines of Markdown: chapters begun, exercises, bets and ledger rows so far."""
-        settled = [one for one in self.guesses.values() if one.truth is not None]
+        settled = [bet for bet in self.bets.values() if bet.truth is not None]
         if self.chapters:
-            yield f"- **Chapters**: {sum(bool(one.run) for one in self.chapters.values())} of {len(self.chapters)} begun."
+            begun = sum(bool(chapter.cells_run) for chapter in self.chapters.values())
+            yield f"- **Chapters**: {begun} of {len(self.chapters)} begun."
         yield f"- **Exercises**: {self.board.head}"
         if settled:
-            fair = sum(one.fair for one in settled)
+            fair = sum(bet.fair for bet in settled)
             yield f"- **Bets**: {fair} of your {len(settled)} settled bets were within a factor of 2."
-        if waiting := sorted({name.partition("-")[0] for name, one in self.guesses.items() if one.truth is None}):
+        if waiting := sorted({name.partition("-")[0] for name, bet in self.bets.items() if bet.truth is None}):
             yield f"- **Chapters with open bets**: {', '.join(waiting)}."
-        if self.rows:
-            rows = format_counted(self.rows, "row")
+        if self.ledger_rows:
+            rows = format_counted(self.ledger_rows, "row")
             yield f"- **Ledger**: {rows} of predictions and measurements (`course ledger`)."
 
     def _table(self) -> Iterator[str]:
         heads = ("", "chapter", "minutes", "exercises", "cells run", "bets within a factor of 2")
-        passed = {one.name.partition("_")[0]: f"{one.passed} of {one.questions} passed" for one in self.board.standings}
+        standings = {standing.name.partition("_")[0]: standing for standing in self.board.standings}
+        passed = {number: f"{standing.passed} of {standing.questions} passed" for number, standing in standings.items()}
         rows = []
         for number, chapter in self.chapters.items():
-            own = [one for name, one in self.guesses.items() if name.partition("-")[0] == number]
-            settled = [one for one in own if one.truth is not None]
+            own = [bet for name, bet in self.bets.items() if name.partition("-")[0] == number]
+            settled = [bet for bet in own if bet.truth is not None]
             is_linked = number in passed and number in self.exercises
-            rows.append(
-                (
-                    number,
-                    chapter.link,
-                    str(chapter.minutes or ""),
-                    f"[{passed[number]}](exercises/{self.exercises[number].path.name})" if is_linked else "",
-                    f"{_bar(chapter.run / chapter.cells)} {chapter.run} of {chapter.cells}" if chapter.run else "",
-                    f"{sum(one.fair for one in settled)} of {len(settled)}" if settled else "",
-                )
-            )
+            exercises = f"[{passed[number]}](exercises/{self.exercises[number].path.name})" if is_linked else ""
+            fair = f"{sum(bet.fair for bet in settled)} of {len(settled)}" if settled else ""
+            rows.append((number, chapter.link, str(chapter.minutes or ""), exercises, chapter.share_run, fair))
         shown = [column for column in zip(heads, *rows, strict=True) if any(column[1:])]
         head, *rest = (f"| {' | '.join(row)} |" for row in zip(*shown, strict=True))
         yield from [head, "|---|---|" + "---:|" * (len(shown) - 2), *rest]
@@ -180,22 +182,17 @@ def write(folder: Path) -> Path:
     with require_writable(path, "make it writable"):
         if path.is_file() and not (handed.is_file() and handed.read_bytes() == path.read_bytes()):
             path.rename(free_name(path))
-        for each in (handed, path):
-            with replacing(each) as draft:
+        for target in (handed, path):
+            with replacing(target) as draft:
                 draft.write_text(text, encoding="utf-8", newline="\n")
     return path
 
 
-def _bar(share: float) -> str:
-    full = round(share * _BLOCKS)
-    return "▰" * full + "▱" * (_BLOCKS - full)
-
-
 def _notebooks(folder: Path) -> dict[str, Notebook]:
-    """Those of the course, by number; what a reader renamed, or wrote, beside them is no chapter more."""
+    """The notebooks of the course by number; what a reader renamed or added is none of them."""
     handed = folder.parent / HANDED_OUT / folder.name
     notebooks = [_read(path, handed / path.name) for path in chapters_in(folder) if (handed / path.name).is_file()]
-    return {one.number: one for one in notebooks}
+    return {notebook.number: notebook for notebook in notebooks}
 
 
 def _read(path: Path, handed: Path) -> Notebook:

@@ -13,8 +13,8 @@ _STATE, _VIEW = "application/vnd.jupyter.widget-state+json", "application/vnd.ju
 
 
 def keep(model: dict, path: str, contents_manager: "ContentsManager", **_) -> None:
-    """Before the server saves: the state of each box that the notebook still shows and JupyterLab no longer knows, as the file
-    has it. In place.
+    """Put into the notebook, before the server saves it, the state of each box that it still shows and JupyterLab no longer
+    knows, as the file has it.
 
     JupyterLab forgets them when a notebook that was opened again gets a new kernel, and would save none.
     """

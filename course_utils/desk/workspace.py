@@ -36,7 +36,7 @@ def find_workspace(place: Place, folder: Path | None = None) -> Path:
     if folder is not None:
         return folder.expanduser().absolute()
     here = Path.cwd()
-    around = next((each for each in (here, *here.parents) if (each / HANDED_OUT).is_dir()), None)
+    around = next((parent for parent in (here, *here.parents) if (parent / HANDED_OUT).is_dir()), None)
     return around or (settings().home if variables("COURSE_HOME") else place.root) / NAME
 
 
@@ -76,7 +76,7 @@ def merge(mine: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dic
     own, old, coming = ({cell.get("id"): cell for cell in cells} for cells in (mine, base, new))
     shown = {name: _as_text(cell) for name, cell in coming.items()}
     changed = [cell for name, cell in old.items() if _text(cell) != _text(coming.get(name))]
-    outdated = {(each["id"], each["source"]) for each in map(_as_text, changed)}
+    outdated = {(cell["id"], cell["source"]) for cell in map(_as_text, changed)}
     mine = [cell for cell in mine if (cell.get("id"), "".join(cell["source"])) not in outdated]
     merged, both = [], 0
     for name, cell in coming.items():
@@ -92,7 +92,8 @@ def merge(mine: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dic
     for cell in mine:
         name = cell.get("id")
         if name in coming and own[name] is cell:
-            last = max((i for i, each in enumerate(merged) if each in (cell, coming[name], shown[name])), default=last)
+            versions = cell, coming[name], shown[name]
+            last = max((i for i, other in enumerate(merged) if other in versions), default=last)
         elif name is None or name in coming or _text(cell) != _text(old.get(name)):
             last += 1
             merged.insert(last, cell)
@@ -102,7 +103,7 @@ def merge(mine: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dic
 
 def _renew(path: Path, handed: Path, new: bytes) -> tuple[bool, str]:
     """Merge `new` into the file at `path`, `handed` holding what was handed out; whether it changed, and what to say."""
-    mine, base = (each.read_bytes() if each.is_file() else None for each in (path, handed))
+    mine, base = (file.read_bytes() if file.is_file() else None for file in (path, handed))
     merged, remark = new, ""
     if mine is not None and path.suffix == ".ipynb":
         merged, remark = _merge_notebooks(mine, base, new)

@@ -5,11 +5,12 @@ from functools import cached_property
 
 from course_utils.files import exercises_of
 from course_utils.grading.loading import load_set, set_names
-from course_utils.grading.progress import Record, recall
+from course_utils.grading.progress import Attempts, recall
+from course_utils.units import bar
 
 FRESH = "No question passed yet"
 """How the table of somebody who has not begun starts; what the repository stores must start so."""
-_BLOCKS = 20  # of a bar in a terminal
+_BAR = 20, "█·"  # in a terminal
 _BEGIN = "Begin where you like; the first exercises show how they work."
 
 
@@ -43,9 +44,8 @@ class Board:
     @cached_property
     def head(self) -> str:
         """The sum in a sentence."""
-        passed, questions = sum(one.passed for one in self.standings), sum(one.questions for one in self.standings)
-        points, of = sum(one.points for one in self.standings), sum(one.of for one in self.standings)
-        seen = sum(one.seen for one in self.standings)
+        names = "passed", "questions", "points", "of", "seen"
+        passed, questions, points, of, seen = (sum(getattr(row, name) for row in self.standings) for name in names)
         if not passed and not seen:
             return f"{FRESH}, of {questions} in {len(self.standings)} sets. {_BEGIN}"
         also = f" Solutions seen instead: {seen}." if seen else ""
@@ -54,13 +54,13 @@ class Board:
     @cached_property
     def _todo(self) -> Standing | None:
         """The set to go on with: one that is begun, else the first one that is not."""
-        todo = [one for one in self.standings if one.next]
-        return min(todo, key=lambda one: (not (one.passed or one.seen), one.name), default=None)
+        todo = [row for row in self.standings if row.next]
+        return min(todo, key=lambda row: (not (row.passed or row.seen), row.name), default=None)
 
     @property
     def next(self) -> str:
         """The question to go on with, or that there is none."""
-        or_seen = " or its solution seen" * any(one.seen for one in self.standings)
+        or_seen = " or its solution seen" * any(row.seen for row in self.standings)
         return self._todo.next if self._todo else f"nothing is left; every question is passed{or_seen}"
 
     @property
@@ -71,12 +71,12 @@ class Board:
     @property
     def bars(self) -> list[str]:
         """A line for each set."""
-        width = max(len(one.name) for one in self.standings)
+        width = max(len(row.name) for row in self.standings)
         lines = []
-        for one in self.standings:
-            count = f"{one.passed:2} of {one.questions:2} questions  {one.points:4g} of {one.of:2g} points"
-            seen = f"  {one.seen} seen" if one.seen else ""
-            lines.append(f"{one.name:{width}}  {_bar(one.share)}  {count}{seen}")
+        for row in self.standings:
+            count = f"{row.passed:2} of {row.questions:2} questions  {row.points:4g} of {row.of:2g} points"
+            seen = f"  {row.seen} seen" if row.seen else ""
+            lines.append(f"{row.name:{width}}  {bar(row.share, *_BAR)}  {count}{seen}")
         return lines
 
     def __str__(self):
@@ -86,7 +86,7 @@ class Board:
     __repr__ = __str__
 
     def _repr_html_(self):
-        from course_utils.grading.pages import render
+        from course_utils.grading.rendering import render
 
         return render("progress.html.j2", board=self)
 
@@ -98,7 +98,7 @@ def my_progress() -> Board:
 
 def _standing(name: str) -> Standing:
     entries, records = load_set(name)["questions"], recall(name)
-    reached = {entry["id"]: records.get(entry["id"], Record()) for entry in entries}
+    reached = {entry["id"]: records.get(entry["id"], Attempts()) for entry in entries}
     left = [entry for entry in entries if not (reached[entry["id"]].passed or reached[entry["id"]].seen)]
     seen = sum(record.only_seen for record in reached.values())
     return Standing(
@@ -110,9 +110,3 @@ def _standing(name: str) -> Standing:
         next=f"{left[0]['id']} · {left[0]['title']}" if left else "",
         seen=seen,
     )
-
-
-def _bar(share: float) -> str:
-    """A bar is full, or empty, only where all, or nothing, is done."""
-    full = min(_BLOCKS - (share < 1), max(int(share > 0), round(share * _BLOCKS)))
-    return "█" * full + "·" * (_BLOCKS - full)

@@ -6,9 +6,10 @@ from math import inf, isfinite
 
 import torch
 
+from course_utils.errors import shorten
 from course_utils.grading.question import Tolerance, Values
 
-_MOST_BITS, _MOST_LETTERS, _MOST_NAMES = 100, 60, 3
+_MOST_BITS, _LONGEST_NAME, _MOST_NAMES = 100, 60, 3
 _PLAIN = 1e6  # tolerances: from here on it is not said how many are too many
 STEPS = "steps"
 """A list of this name holds one entry per step, counted from 1 for the reader."""
@@ -16,7 +17,7 @@ STEPS = "steps"
 
 @dataclass(frozen=True)
 class Rule:
-    """Stands in `expected` where no single value is right: `broken(got)` gives a sentence, or None where the rule holds."""
+    """Stands in `expected` where no single value is right: `broken(got)` returns a sentence, or None where the rule holds."""
 
     broken: Callable[[object], str | None]
 
@@ -84,9 +85,8 @@ def _compare(expected: object, got: object, tolerance: Tolerance, path: tuple) -
         return _numbers(expected, got, tolerance, path)
     if expected != got:
         shown = _show(got)
-        return _differ(
-            path, f"is {shown} but should be {_show(expected)}", f"is {shown}, which is not right", expected, got
-        )
+        problem = f"is {shown} but should be {_show(expected)}"
+        return _differ(path, problem, f"is {shown}, which is not right", expected, got)
     return None
 
 
@@ -121,14 +121,14 @@ def _lists(expected: list, got: list, tolerance: Tolerance, path: tuple) -> Diff
 def _numbers(expected: float, got: float, tolerance: Tolerance, path: tuple) -> Difference | None:
     if got != got and expected == expected:
         return _differ(path, f"is NaN but should be {_show(expected)}", "is NaN", expected, got, inf)
-    distance = _distance(expected, got, tolerance)
+    distance = tolerances_apart(expected, got, tolerance)
     if distance <= 1:
         return None
     size = "too small" if got < expected else "too large"
     return _differ(path, _say(expected, got, distance), f"is {_show(got)}, which is {size}", expected, got, distance)
 
 
-def _distance(expected: float, got: float, tolerance: Tolerance) -> float:
+def tolerances_apart(expected: float, got: float, tolerance: Tolerance) -> float:
     """|expected − got| in units of what is allowed; 0 where they are the same, infinite where one is not finite."""
     if expected == got or (expected != expected and got != got):
         return 0.0
@@ -171,7 +171,7 @@ def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, p
     others = f"; {count} of {differs.numel()} elements differ" if differs.numel() > 1 else ""
     if wrong != wrong:
         return _differ(path, f"is NaN but should be {_show(right)}{others}", "is NaN", right, wrong, inf, index)
-    distance = abs(right - wrong) if isinstance(right, complex) else _distance(right, wrong, tolerance)
+    distance = abs(right - wrong) if isinstance(right, complex) else tolerances_apart(right, wrong, tolerance)
     problem, guarded = _say(right, wrong, distance) + others, f"is {_show(wrong)}, which is not right"
     return _differ(path, problem, guarded, right, wrong, distance, index)
 
@@ -203,7 +203,7 @@ def _differ(
         elif isinstance(part, int):
             names[-1:] = [f"{names[-1]}[{part}]" if names else f"[{part}]"]
         else:
-            names.append(part[:_MOST_LETTERS])
+            names.append(part[:_LONGEST_NAME])
     shown = (value if type(value) in (str, bool, int, float) else None for value in (expected, got))
     return Difference(" · ".join(names) or "the answer", problem, guarded or problem, step, index, *shown, distance)
 
@@ -230,5 +230,5 @@ def _show(value: object) -> str:
         return f"{value:.10g}"
     if type(value) is not str:
         return repr(value)
-    plain = "".join(letter if letter.isprintable() and letter != "`" else "�" for letter in value)
-    return f"`{plain if len(plain) <= _MOST_LETTERS else f'{plain[:_MOST_LETTERS]}…'}`" if value else "an empty string"
+    plain = "".join(c if c.isprintable() and c != "`" else "�" for c in value)
+    return f"`{shorten(plain, _LONGEST_NAME)}`" if value else "an empty string"

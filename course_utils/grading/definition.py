@@ -1,6 +1,7 @@
 """Where a name in the learner's notebook comes from: the cell and the line, so that a check can prove what it graded."""
 
 import ast
+import hashlib
 import inspect
 import linecache
 import re
@@ -37,7 +38,7 @@ def cell_in_words(source: str) -> str:
 def definition(
     name: str, answer: object, names: Mapping, compiler: object = None, failed: Collection[int] = ()
 ) -> Definition:
-    """Where `answer`, called `name` in the namespace `names`, was defined; `compiler` is IPython's, where there is one.
+    """The place where `answer`, called `name` in the namespace `names`, was defined; `compiler` is IPython's, where there is one.
 
     A function or class tells by its own code; for any other value the last cell counts that assigns the name, without the
     cells that `failed` before they did.
@@ -55,6 +56,11 @@ def definition(
     line = binding_line(source, name) or code.co_firstlineno
     cell = _cell_of(file, source, history, compiler)
     return Definition(what, cell, "" if cell else file, line, source)
+
+
+def digest_of_cell(source: str) -> str:
+    """A hash of the cell's code, without spaces and blank lines."""
+    return hashlib.sha256(" ".join(source.split()).encode()).hexdigest()[:16]
 
 
 def binding_line(source: str, name: str) -> int | None:

@@ -15,7 +15,7 @@ _OF_SHELLS: WeakKeyDictionary = WeakKeyDictionary()
 
 
 class Failures:
-    """What an IPython shell tells of its cells, as to the names that are watched."""
+    """The cells of an IPython shell that failed, and which of the watched names they left as they were."""
 
     def __init__(self):
         self._values: dict[str, object] = {}
@@ -51,7 +51,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def failures_in(shell: "InteractiveShell") -> Failures:
-    """Those of this shell: one object, however many sets a notebook opens."""
+    """The failures of this shell: one object, however many sets a notebook opens."""
     return _OF_SHELLS.setdefault(shell, Failures())
 
 

@@ -1,4 +1,4 @@
-"""Fingerprints: what a mistaken answer gives on the public cases, short enough to be handed out with the exercise.
+"""Fingerprints: a mistaken answer's values on the public cases, short enough to be handed out with the exercise.
 
 They name a mistake on a learner's machine, which has neither the mistaken code nor the solution.
 """
@@ -50,7 +50,7 @@ def outcome_print(outcome: "Outcome") -> dict:
 
 
 def diagnose(entry: Mapping, outcomes: Mapping[str, object], failed: Collection[str] | None = None) -> str | None:
-    """The name of the known mistake in a set's `entry` that gives what `outcomes` (public, by case name) gave, or None.
+    """The name of the known mistake in a set's `entry` that ends in `outcomes` (public, by case name), or None.
 
     `failed` names the cases that failed, where that is known: a mistake that is known to fail on others is not meant. Where
     several match within the rounding, the one with the most prints counts, and of these the nearest.
@@ -95,13 +95,13 @@ def _tensor(tensor: torch.Tensor) -> dict:
 def _forms(weights: object) -> str:
     """How many tensors there are, of how many elements, and whether all are finite."""
     values = list(weights.values()) if isinstance(weights, dict) else []
-    tensors = [each for each in values if isinstance(each, torch.Tensor)]
-    finite = all(bool(each.isfinite().all()) for each in tensors)
-    return f"{len(values)} {sum(each.numel() for each in tensors)} {finite}"
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    finite = all(bool(tensor.isfinite().all()) for tensor in tensors)
+    return f"{len(values)} {sum(tensor.numel() for tensor in tensors)} {finite}"
 
 
 def _spread(length: int, most: int) -> list[int]:
-    """At most `most` indices below `length`, evenly spread, with the first and the last."""
+    """Return at most `most` indices below `length`, evenly spread, with the first and the last."""
     if length <= most:
         return list(range(length))
     return [i * (length - 1) // (most - 1) for i in range(most)]

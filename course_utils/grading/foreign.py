@@ -1,4 +1,4 @@
-"""What an answer is to replace is not to be had where it runs: whoever uses it gets a `ForeignError`.
+"""Disables what an answer must write itself (`Question.replaces`) while it runs: to use it raises `ForeignError`.
 
 Functions are emptied in place, so that they fail under every name, also one that was taken before. A class stands for all of
 the module that defines it, because a library's class comes with functions that do the same.
@@ -30,9 +30,9 @@ _COMPILED = {
     "torch.optim.adagrad": ("_fused_adagrad_",),
     "torch.amp.grad_scaler": ("_amp_update_scale_", "_amp_foreach_non_finite_check_and_unscale_"),
 }
-"""Operators that do by themselves what a module is for."""
+"""Compiled operators that do the work of a module."""
 _LIBRARIES: list[torch.library.Library] = []
-"""A library's kernels go with it."""
+"""Kept alive, because torch drops a library's kernels with it."""
 _PROGRAMS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system")
 """Python's own names of what starts one."""
 
@@ -42,12 +42,12 @@ class ForeignError(Exception):
 
 
 class _ForeignFileError(ForeignError, OSError):
-    """For who reads a source to show a line of it, a file that cannot be read."""
+    """The refusal to open a source file, an `OSError` too: what reads a source to show a line of it goes on without."""
 
 
 @contextmanager
 def without(names: Iterable[str]) -> Iterator[None]:
-    """In the block nothing in `names` can be used: dotted names of modules, with all below them, classes and functions.
+    """Disable `names` in the block: dotted names of modules, with all below them, classes and functions.
 
     Raises `CourseError` for a name that is none.
     """
@@ -57,9 +57,9 @@ def without(names: Iterable[str]) -> Iterator[None]:
 
 
 def forbid(names: Iterable[str]) -> None:
-    """The same in this whole process from now on, for good: nothing of it is kept, and neither its source nor a module's `FILE`
-    can be read by Python. What is not loaded yet can be imported and named, since a cell may do so that holds other imports, but
-    not used. No program can be started: in a fresh Python it would all be there.
+    """Disable `names` in this process for good: no code of theirs is kept, and Python can read neither their source nor a
+    module's `FILE`. A module that is not loaded yet can be imported, because a cell may hold other imports too, but not used.
+    No program can be started, since a fresh Python could do it all.
 
     For a process that ends with the answer: Python has no way to take back a hook that watches files.
     """
@@ -92,7 +92,7 @@ def _resolve(name: str) -> object:
 
 
 def _take_away(names: Iterable[str], undo: ExitStack, for_good: bool = False) -> list[str]:
-    """Empty all of it, and say which modules that were; `undo` brings it back when it is closed."""
+    """Disable all of `names`; returns the modules that this concerned. Closing `undo` brings everything back."""
     taken, absent = [], []  # absent: what is not loaded yet, and a second copy of what is
     for name in names:
         value = _resolve(name)
@@ -124,8 +124,9 @@ def _take_module(name: str, undo: ExitStack) -> None:
         if key not in listed and getattr(value, "__module__", None) != name:
             continue
         if isinstance(value, type):
-            methods = [each for member in list(vars(value).values()) for each in _functions_in(member)]
-            own = [each for each in methods if each.__module__ in (name, value.__module__)]  # some are their base's
+            methods = [function for member in list(vars(value).values()) for function in _functions_in(member)]
+            # Some are its base's.
+            own = [function for function in methods if function.__module__ in (name, value.__module__)]
             _empty(own, f"{value.__module__}.{value.__qualname__}", undo)
         else:
             _empty(list(_functions_in(value)), f"{name}.{key}", undo)
@@ -150,7 +151,8 @@ def _empty(functions: list[FunctionType], where: str, undo: ExitStack) -> None:
 
         raise ForeignError("where")
 
-    consts = tuple(where if each == "where" else each for each in refuse.__code__.co_consts)
+    # A closure over `where` would be a variable from outside; so the name goes into the code, as a constant.
+    consts = tuple(where if constant == "where" else constant for constant in refuse.__code__.co_consts)
     for function in functions:
         undo.callback(setattr, function, "__code__", function.__code__)
         # Python takes only code with as many variables from outside as the function has.
@@ -158,7 +160,7 @@ def _empty(functions: list[FunctionType], where: str, undo: ExitStack) -> None:
 
 
 def _take_operator(name: str, undo: ExitStack) -> None:
-    """Whatever way leads to one of torch's operators on the CPU, it refuses."""
+    """Make one of torch's operators refuse on the CPU, by whatever way it is called."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings(action="ignore"):  # torch's, that a kernel is replaced
         for overload in getattr(torch.ops.aten, name).overloads():
@@ -169,7 +171,7 @@ def _take_operator(name: str, undo: ExitStack) -> None:
 
 
 class _Absent(MetaPathFinder, Loader):
-    """Finds these modules, and what is below them, before anybody else does, and loads none."""
+    """An importer that stands in for these modules, and for those below them, and loads none."""
 
     def __init__(self, names: tuple[str, ...], for_good: bool):
         self.names, self.for_good = names, for_good
@@ -177,7 +179,7 @@ class _Absent(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A spec, so that who only asks whether there is such a module hears that there is."""
+        """A spec, so that a module that is only looked for is still found."""
         mine = any(f"{fullname}.".startswith(f"{name}.") for name in self.names)
         return spec_from_loader(fullname, self, is_package=self.for_good) if mine else None
 
@@ -189,7 +191,7 @@ class _Absent(MetaPathFinder, Loader):
 
 
 class _StandIn:
-    """Something that is not to be had: it can be named, and nobody can call it or inherit from it."""
+    """A placeholder for a disabled module: its attributes can be named; calls and subclassing raise `ForeignError`."""
 
     def __init__(self, where: str):
         self._where = where

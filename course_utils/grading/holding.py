@@ -36,9 +36,9 @@ class Born(TorchDispatchMode):
         self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
     ) -> object:
         result = func(*args, **(kwargs or {}))
-        given = {_address(tensor) for tensor in _tensors((args, kwargs or {}))}
+        inputs = {_address(tensor) for tensor in _tensors((args, kwargs or {}))}
         for tensor in _tensors(result):
-            if _address(tensor) not in given:
+            if _address(tensor) not in inputs:
                 memory = tensor.untyped_storage()
                 self._made[StorageWeakRef(memory)] = memory.nbytes()
                 self._note_birth(tensor)
@@ -72,7 +72,7 @@ class Peak(Born):
 
     def _note_operator(self, func: OpOverload, args: tuple, result: torch.Tensor) -> None:
         if func.overloadpacket in _PRODUCTS:
-            left = [each for each in args if isinstance(each, torch.Tensor)][-2]
+            left = [argument for argument in args if isinstance(argument, torch.Tensor)][-2]
             self.products += result.numel() * left.shape[-1]
         self._made = {memory: size for memory, size in self._made.items() if not memory.expired()}
         self.most = max(self.most, sum(self._made.values()))
@@ -85,16 +85,16 @@ def reachable(root: object) -> Iterator[object]:
     """
     waiting, seen = [root], {}
     while waiting:
-        each = waiting.pop()
-        if id(each) in seen or _is_outside(each):
+        value = waiting.pop()
+        if id(value) in seen or _is_outside(value):
             continue
-        seen[id(each)] = each  # kept, so that no other gets its id
-        yield each
-        waiting += gc.get_referents(each)
+        seen[id(value)] = value  # kept, so that no other gets its id
+        yield value
+        waiting += gc.get_referents(value)
 
 
 def is_freed(make: Callable[[], torch.Tensor]) -> bool:
-    """Whether the memory of the tensor that `make` gives is free as soon as nobody outside holds it.
+    """Whether the memory of the tensor that `make` returns is free as soon as nobody outside holds it.
 
     It is not where something inside keeps it, and where it is part of a circle, which waits for the garbage collector.
     """
@@ -108,7 +108,7 @@ def is_freed(make: Callable[[], torch.Tensor]) -> bool:
 
 
 class Waiting:
-    """How many rows of a model's forward passes wait for their backward pass: those whose graph is still there.
+    """Counts the rows of a model's forward passes whose graph is still there, so that they wait for their backward pass.
 
     A context around what is watched; `most` is the largest number of rows at once, counted after each forward pass, and
     `outputs` that of rows whose outputs are still there.
@@ -118,7 +118,7 @@ class Waiting:
         self.most = self.outputs = 0
         self._passes: list[tuple[int, WeakSet]] = []  # of each pass its rows, and what its graph still holds
         self._made: list[tuple[int, StorageWeakRef]] = []  # of each pass its rows, and the memory of its output
-        model.register_forward_pre_hook(lambda _, given: self._passes.append((len(given[0]), WeakSet())))
+        model.register_forward_pre_hook(lambda _, inputs: self._passes.append((len(inputs[0]), WeakSet())))
         model.register_forward_hook(self._count)
         self._hooks = saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
 
@@ -135,7 +135,7 @@ class Waiting:
             self._passes[-1][1].add(saved)
         return saved
 
-    def _count(self, model: torch.nn.Module, given: tuple, output: torch.Tensor) -> None:
+    def _count(self, model: torch.nn.Module, _inputs: tuple, output: torch.Tensor) -> None:
         self._made.append((len(output), StorageWeakRef(output.untyped_storage())))
         self.most = max(self.most, sum(rows for rows, held in self._passes if held))
         self.outputs = max(self.outputs, sum(rows for rows, memory in self._made if not memory.expired()))
@@ -148,7 +148,7 @@ class _Saved:
 
 def tensors_held(root: object) -> list[torch.Tensor]:
     """Tensors with fractions that `root` leads to, closures and objects of any class included."""
-    return [each for each in reachable(root) if isinstance(each, torch.Tensor) and each.is_floating_point()]
+    return [value for value in reachable(root) if isinstance(value, torch.Tensor) and value.is_floating_point()]
 
 
 def elements_kept(tensors: Iterable[torch.Tensor]) -> int:
@@ -174,7 +174,7 @@ def _bytes_of(value: object) -> int:
 
 
 def _is_outside(value: object) -> bool:
-    """Also where a value cannot say what it is."""
+    """Whether a value is nobody's own; also one that cannot say what it is."""
     with suppress(Exception):
         if isinstance(value, type):
             return value.__module__ in ("builtins", "typing", "abc") or bool(imported_from(value))
@@ -188,6 +188,6 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
-    """Those that have memory of their own, which tensors on the device `meta` have not."""
-    tensors = [each for each in tree_leaves(tree) if isinstance(each, torch.Tensor)]
+    """The tensors in a tree that have memory, which those on the device `meta` have not."""
+    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
     return [tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_meta]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from course_utils.errors import shorten
 from course_utils.grading.compare import Difference, compare
 from course_utils.grading.fingerprints import diagnose
 from course_utils.grading.question import Case, Question, Values
@@ -30,7 +31,7 @@ ENDLESS = ("timeout", "stuck")
 """Kinds that the next case would end in too, after as long a time."""
 _UNENDED = (*ENDLESS, "died")
 """Kinds that say nothing about the idea of an answer, so that no hint goes with them."""
-_SENTENCE_LETTERS = 600
+_LONGEST_SENTENCE = 600  # characters
 _HINT_FROM_TRY = (2, 4, 6)
 """A failure without a diagnosis shows the nudge from the second try on, the outline from the fourth, near-code from the sixth.
 
@@ -110,7 +111,8 @@ def judge_case(question: Question, case: Case, outcome: Outcome) -> CaseResult:
     expected = question.expected(case.inputs)
     outcome = replace(outcome, values=conform(expected, outcome.values))
     if outcome.kind != "values":
-        sentences = [_cut(explain(question, each)) for each in (outcome, _without_words(outcome))]
+        versions = outcome, _without_words(outcome)
+        sentences = [shorten(explain(question, version), _LONGEST_SENTENCE) for version in versions]
         verdict = Verdict(case.name, False, sentences[0], kind=outcome.kind, brief=sentences[1])
         return CaseResult(case, expected, outcome, verdict)
     difference = compare(expected, outcome.values, question.tolerance)
@@ -118,7 +120,7 @@ def judge_case(question: Question, case: Case, outcome: Outcome) -> CaseResult:
     if outcome.mutated:
         names = ", ".join(f"`{name}`" for name in outcome.mutated)
         sentences.append(f"`{question.answer}` changed its input {names}: work on a copy, or out of place.")
-    sentence = _cut(" ".join(sentences))
+    sentence = shorten(" ".join(sentences), _LONGEST_SENTENCE)
     verdict = Verdict(case.name, not sentences, sentence, difference, brief=sentence)
     return CaseResult(case, expected, outcome, verdict)
 
@@ -158,17 +160,16 @@ def judge_answer(
     on the public cases. `tries` counts the failed checks up to this one; None where no other will follow.
     """
     results = [judge_case(question, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
-    verdicts = tuple(one.verdict for one in results)
-    failed = [one for one in results if not one.verdict.passed]
+    verdicts = tuple(result.verdict for result in results)
+    failed = [result for result in results if not result.verdict.passed]
     name = _name_mistake(results, entry or {}) if failed else ""
     recognized = _recognize(question, failed)
     if name and recognized and _loses_elsewhere(question, entry, name, results):
         name = ""
     sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
-    reached = points(question, [one.expected for one in results], [verdict.passed for verdict in verdicts])
-    return Result(
-        question.id, verdicts, reached, question.points, _cut(sentence or recognized), hint, public_only, name
-    )
+    reached = points(question, [result.expected for result in results], [verdict.passed for verdict in verdicts])
+    sentence = shorten(sentence or recognized, _LONGEST_SENTENCE)
+    return Result(question.id, verdicts, reached, question.points, sentence, hint, public_only, name)
 
 
 def points(question: Question, expected: Sequence[Values], passed: Sequence[bool]) -> float:
@@ -189,39 +190,36 @@ def _without_words(outcome: Outcome) -> Outcome:
     return replace(outcome, text=name if is_builtin else "an exception", line=number[0] if number else "")
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _SENTENCE_LETTERS else f"{text[:_SENTENCE_LETTERS]}…"
-
-
 def _name_mistake(results: Sequence[CaseResult], entry: Mapping) -> str:
     """The mistake by its fingerprints; where a hidden case has a public one's name, the public one comes first and counts."""
     public = {
         *entry.get("cases", ()),
-        *(name for each in entry.get("mistakes", {}).values() for name in each["prints"]),
+        *(name for mistake in entry.get("mistakes", {}).values() for name in mistake["prints"]),
     }
     outcome_of, failed = {}, set()
-    for one in results:
-        if one.case.name in public and one.case.name not in outcome_of:
-            outcome_of[one.case.name] = one.outcome
-            if not one.verdict.passed:
-                failed.add(one.case.name)
+    for result in results:
+        if result.case.name in public and result.case.name not in outcome_of:
+            outcome_of[result.case.name] = result.outcome
+            if not result.verdict.passed:
+                failed.add(result.case.name)
     return diagnose(entry, outcome_of, failed) or ""
 
 
 def _loses_elsewhere(question: Question, entry: Mapping, name: str, results: Sequence[CaseResult]) -> bool:
-    """Whether all points are lost where the mistake alone would leave some, or where the public cases would earn none even
-    without it: to mend it would not help.
+    """Whether something else costs all the points, so that mending this mistake alone would gain nothing.
+
+    A test that misses one wrong answer of three, and refuses a right one, has 0 of 3: the mistake of missing would leave 2.
     """
     if not question.share:
         return False
     fails = entry["mistakes"][name]["prints"]  # of a question in parts, the public cases that the mistake fails
-    expected = [one.expected for one in results]
-    public = [one for one in results if one.case.name in entry.get("cases", (one.case.name,))]
-    now = points(question, expected, [one.verdict.passed for one in results])
-    alone = points(question, expected, [one.verdict.passed or one.case.name not in fails for one in results])
-    mended = [one.verdict.passed or one.case.name in fails for one in public]
-    without = points(question, [one.expected for one in public], mended)
-    return now == 0 and (alone > 0 or without == 0)
+    expected = [result.expected for result in results]
+    public = [result for result in results if result.case.name in entry.get("cases", (result.case.name,))]
+    earned = points(question, expected, [result.verdict.passed for result in results])
+    others_mended = [result.verdict.passed or result.case.name not in fails for result in results]
+    mended = [result.verdict.passed or result.case.name in fails for result in public]
+    without_it = points(question, [result.expected for result in public], mended)
+    return earned == 0 and (points(question, expected, others_mended) > 0 or without_it == 0)
 
 
 def _advice(
@@ -230,9 +228,8 @@ def _advice(
     """The named mistake's sentence and hint, or the hint that this many tries have earned."""
     if name:
         mistake = entry["mistakes"][name]
-        return mistake["sentence"], question.hints[
-            mistake["hint"] if tries is None else min(mistake["hint"], tries - 1)
-        ]
+        number = mistake["hint"] if tries is None else min(mistake["hint"], tries - 1)
+        return mistake["sentence"], question.hints[number]
     if all(v.passed or v.kind in ("untouched", "missing", *_UNENDED) for v in verdicts):
         return "", ""
     earned = sum((tries or 1) >= needed for needed in _HINT_FROM_TRY)
@@ -241,10 +238,10 @@ def _advice(
 
 def _recognize(question: Question, failed: Sequence[CaseResult]) -> str:
     """What `question.recognize` says of the first failed case that it knows."""
-    for one in failed:
-        if question.recognize and one.outcome.kind == "values":
+    for result in failed:
+        if question.recognize and result.outcome.kind == "values":
             try:
-                sentence = question.recognize(one.expected, one.outcome.values)
+                sentence = question.recognize(result.expected, result.outcome.values)
             except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
                 continue  # values of another form than the question's own: nothing that its author knows
             if sentence:

@@ -12,7 +12,7 @@ from random import Random
 
 from torch.optim import Optimizer
 
-from course_utils.grading.compare import Rule
+from course_utils.grading.compare import Rule, tolerances_apart
 from course_utils.grading.question import Case, Question, Tolerance
 from course_utils.grading.values import DEEPEST, UnfitError, fold, plain, respell, whole
 
@@ -63,9 +63,9 @@ def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fiel
     def expected(inputs: dict) -> dict:
         return plain(streams.drive(oracle, inputs))
 
-    given = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
-    given["recognize"] = streams.says_gradients_changed
-    return Question(run=streams.drive, expected=expected, **{**given, **_replacing(oracle, **fields)})
+    defaults = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
+    defaults["recognize"] = streams.recognize_changed_gradients
+    return Question(run=streams.drive, expected=expected, **{**defaults, **_replacing(oracle, **fields)})
 
 
 def collective(
@@ -90,32 +90,31 @@ def collective(
 
     used, replaces = use or (lambda answer, **inputs: answer(**inputs)), fields.get("replaces", ())
 
-    def limits(rank: int, given: list[dict]) -> Mapping:
-        return sends(rank, given) if sends else {}
+    limits = sends or (lambda rank, inputs_by_rank: {})
 
     def run(answer: Callable, inputs: dict) -> dict:
         on_ranks = ranks.run_on_ranks(used, answer, inputs, in_place, replaces)
         return {
             call: {
-                f"rank {rank}": ranks.drop_unasked(on_ranks[call][f"rank {rank}"], limits(rank, given))
-                for rank in range(len(given))
+                f"rank {rank}": ranks.drop_unasked(on_ranks[call][f"rank {rank}"], limits(rank, inputs_by_rank))
+                for rank in range(len(inputs_by_rank))
             }
-            for call, given in inputs["calls"].items()
+            for call, inputs_by_rank in inputs["calls"].items()
         }
 
-    def right(rank: int, given: list[dict]) -> dict:
-        result = oracle(rank, copy.deepcopy(given))
+    def right(rank: int, inputs_by_rank: list[dict]) -> dict:
+        result = oracle(rank, copy.deepcopy(inputs_by_rank))
         values = result if type(result) is dict else {"result": result}
-        return {**plain(values), ranks.LEFT: True, **ranks.limits(limits(rank, given))}
+        return {**plain(values), ranks.LEFT: True, **ranks.limits(limits(rank, inputs_by_rank))}
 
     def expected(inputs: dict) -> dict:
         return {
-            call: {f"rank {rank}": right(rank, given) for rank in range(len(given))}
-            for call, given in inputs["calls"].items()
+            call: {f"rank {rank}": right(rank, inputs_by_rank) for rank in range(len(inputs_by_rank))}
+            for call, inputs_by_rank in inputs["calls"].items()
         }
 
-    given = {"counted": (ranks.MESSAGES, ranks.BYTES), **fields}
-    return Question(run=run, expected=expected, ranks=True, **given)
+    defaults = {"counted": (ranks.MESSAGES, ranks.BYTES), **fields}
+    return Question(run=run, expected=expected, ranks=True, **defaults)
 
 
 def account(
@@ -126,7 +125,7 @@ def account(
     tolerance: Tolerance = ACCOUNT_TOLERANCE,
     **fields,
 ) -> Question:
-    """Predicted numbers: `{name: (value or function that gives it, unit)}`. The answer is a dict of these names.
+    """Predicted numbers: `{name: (value or function that returns it, unit)}`. The answer is a dict of these names.
 
     Where there is one number, the answer may be that number alone. Every number earns its share. A mix-up of 1000 and 1024
     is recognized, and so is a forgotten summand: `forgotten={number: {summand: its value}}`. With
@@ -139,8 +138,8 @@ def account(
     def run(answer: object, inputs: dict) -> dict:
         if type(answer) is not dict and len(names) > 1:
             raise UnfitError(f"`{called}` is not a dict; give one with the keys {', '.join(map(repr, names))}.")
-        given = _spell_as_known(answer, names) if type(answer) is dict else {names[0]: answer}
-        return {name: _number(given[name]) for name in [inputs["number"]] if name in given}
+        values = _spell_as_known(answer, names) if type(answer) is dict else {names[0]: answer}
+        return {name: _number(values[name]) for name in [inputs["number"]] if name in values}
 
     def expected(inputs: dict) -> dict:
         value = numbers[inputs["number"]][0]
@@ -149,7 +148,10 @@ def account(
     def recognize(right: dict, got: dict) -> str | None:
         (name, value), *_ = right.items()
         summands = (forgotten or {}).get(name, {})
-        return _recognize(name, units[name], value, got.get(name), summands, confusions, tolerance)
+        slips = {f"`{name}` leaves out the {summand}.": (value - size,) for summand, size in summands.items()}
+        for meaning, factor in confusions.items():
+            slips[f"`{name}` is asked in {units[name]}: {meaning}."] = value * factor, value / factor
+        return _recognize_slip(value, got.get(name), slips, tolerance)
 
     def public(_: object) -> list[Case]:
         labels = {name: name if name.split()[-1] == unit else f"{name} in {unit}" for name, unit in units.items()}
@@ -185,8 +187,8 @@ def choice(
 
     def recognize(_: object, got: dict) -> str | None:
         chosen, because = (
-            next((key for key in allowed if type(given) is str and fold(given) == key), given)
-            for allowed, given in ((options, got.get("choice")), (reasons, got.get("reason")))
+            next((key for key in allowed if type(part) is str and fold(part) == key), part)
+            for allowed, part in ((options, got.get("choice")), (reasons, got.get("reason")))
         )
         for what, key, allowed in (("choice", chosen, options), ("reason", because, reasons)):
             if key is None:
@@ -205,7 +207,7 @@ def choice(
 
 
 def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collection[str] = (), **fields) -> Question:
-    """A free design, scored by rule: every rule gives a sentence on what is wrong, or None, and earns its share.
+    """A free design, scored by rule: every rule returns a sentence on what is wrong, or None, and earns its share.
 
     A rule gets the answer as plain values (numbers, strings, lists, dicts; a tensor of one number is that number, 7.0 is 7) and
     runs at the judge's. The sentence reads on after the answer's name: "`my_design` …". `words` are the names and strings that
@@ -248,9 +250,8 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
 
     def recognize(right: dict, got: dict) -> str | None:
         wronged = right[subjects.VERDICT] == subjects.ACCEPTED and got.get(subjects.VERDICT) == subjects.REFUSED
-        return (
-            "A right answer is refused, and then no wrong one counts: ask only for what must hold." if wronged else None
-        )
+        sentence = "A right answer is refused, and then no wrong one counts: ask only for what must hold."
+        return sentence if wronged else None
 
     fixed = {"public": lambda _: subjects.cases(right, wrong), "parts": True, "share": subjects.share_killed}
     return Question(
@@ -280,7 +281,7 @@ def _number(value: object) -> object:
 
 
 def _numbers(value: object, words: Collection[str], depth: int = 0) -> object:
-    """As `_number`, inside of dicts and lists too, whole numbers as ints; strings spelled as `words` are."""
+    """Apply `_number` inside of dicts and lists too, whole numbers as ints; strings spelled as `words` are."""
     if depth > DEEPEST:
         return value
     if type(value) is dict:
@@ -292,33 +293,13 @@ def _numbers(value: object, words: Collection[str], depth: int = 0) -> object:
     return whole(_number(value))
 
 
-def _spell_as_known(given: dict, names: Collection[str]) -> dict:
-    return respell(given, names) if all(type(name) is str for name in given) else given
+def _spell_as_known(values: dict, names: Collection[str]) -> dict:
+    return respell(values, names) if all(type(name) is str for name in values) else values
 
 
-def _recognize(
-    name: str,
-    unit: str,
-    right: float,
-    got: object,
-    summands: Mapping[str, float],
-    confusions: Mapping[str, float],
-    tolerance: Tolerance,
-) -> str | None:
-    """What a wrong number of an account comes from, where that shows."""
+def _recognize_slip(right: float, got: object, slips: Mapping[str, tuple], tolerance: Tolerance) -> str | None:
+    """The sentence in `slips` one of whose values the wrong number of an account has."""
     if type(got) not in (int, float) or not got or not right:
         return None
-    for summand, size in summands.items():
-        if _agree(right - size, got, tolerance):
-            return f"`{name}` leaves out the {summand}."
-    for meaning, factor in confusions.items():
-        if _agree(right * factor, got, tolerance) or _agree(right / factor, got, tolerance):
-            return f"`{name}` is asked in {unit}: {meaning}."
-    return None
-
-
-def _agree(a: float, b: float, tolerance: Tolerance) -> bool:
-    try:
-        return abs(a - b) <= tolerance.absolute + tolerance.relative * abs(a)
-    except OverflowError:  # a whole number beyond every float
-        return False
+    near = (s for s, values in slips.items() if any(tolerances_apart(value, got, tolerance) <= 1 for value in values))
+    return next(near, None)

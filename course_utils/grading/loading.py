@@ -9,7 +9,7 @@ from course_utils.errors import CourseError, suggest
 from course_utils.grading.question import Question
 
 SETS = Path(__file__).parent / "sets"
-"""Where the released sets lie, in a checkout and in an installed package alike."""
+"""The folder of the released sets, in a checkout and in an installed package alike."""
 
 
 def load_set(name: str) -> dict:

@@ -7,7 +7,7 @@ from course_utils.store import Section
 
 
 @dataclass(frozen=True)
-class Record:
+class Attempts:
     """One question: how many checks of a written answer failed, whether one ever passed, the best points, the last hint shown.
 
     Points stop counting once our solution was `seen`; earlier ones stay. `cell` is the digest of what was last
@@ -33,40 +33,40 @@ class Record:
         """Whether our solution was seen before an answer passed."""
         return self.seen and not self.passed
 
-    def after(self, passed: bool, points: float) -> "Record":
+    def after(self, passed: bool, points: float) -> "Attempts":
         """The record after one more check of a written answer."""
         tried = replace(self, tries=self.tries + (not passed))
         return tried if self.seen else replace(tried, passed=self.passed or passed, points=max(self.points, points))
 
 
-def recall(name: str) -> dict[str, Record]:
+def recall(name: str) -> dict[str, Attempts]:
     """The records of the set called `name`, by question; what is damaged is put aside, and a line says so."""
-    return KEPT.get(name) or {}
+    return PROGRESS.get(name) or {}
 
 
-def remember(name: str, records: Mapping[str, Record]) -> None:
+def remember(name: str, records: Mapping[str, Attempts]) -> None:
     """Keep these records beside those of the set's other questions; where that is impossible a line says so."""
-    KEPT.update(name, lambda stored: {**(stored or {}), **records})
+    PROGRESS.update(name, lambda stored: {**(stored or {}), **records})
 
 
-def amend(name: str, question: str, change: Callable[[Record], Record]) -> dict[str, Record]:
+def amend(name: str, question: str, change: Callable[[Attempts], Attempts]) -> dict[str, Attempts]:
     """Keep `change(record)` for a question of the set called `name`; all its records."""
 
-    def amended(stored: dict[str, Record] | None) -> dict[str, Record]:
+    def amended(stored: dict[str, Attempts] | None) -> dict[str, Attempts]:
         records = stored or {}
-        return {**records, question: change(records.get(question, Record()))}
+        return {**records, question: change(records.get(question, Attempts()))}
 
-    return KEPT.update(name, amended)
-
-
-def _record(values: dict) -> Record:
-    record = Record(**values)
-    for one in fields(record):
-        value = getattr(record, one.name)
-        is_number = one.type in (int, float) and type(value) in (int, one.type) and 0 <= value < float("inf")
-        if not is_number and (one.type in (int, float) or type(value) is not one.type):
-            raise ValueError(f"{one.name} of a record is damaged")
-    return record
+    return PROGRESS.update(name, amended)
 
 
-KEPT = Section("progress", lambda stored: {question: _record(values) for question, values in stored.items()})
+def _read_attempts(values: dict) -> Attempts:
+    attempts = Attempts(**values)
+    for declared in fields(attempts):
+        value = getattr(attempts, declared.name)
+        is_number = declared.type in (int, float) and type(value) in (int, declared.type) and 0 <= value < float("inf")
+        if not is_number and (declared.type in (int, float) or type(value) is not declared.type):
+            raise ValueError(f"{declared.name} of a record is damaged")
+    return attempts
+
+
+PROGRESS = Section("progress", lambda stored: {question: _read_attempts(values) for question, values in stored.items()})

@@ -57,45 +57,37 @@ class Variant:
 
 @dataclass(frozen=True)
 class Question:
-    """One question. `answer` is the name that the learner's cell defines.
+    """One question. Raises `CourseError` for one that could not be asked.
 
-    `run(answer, inputs)` gives values, where the learner's code runs; `expected(inputs)` gives those that are right, where
-    the judge is. `public(random)` and `hidden(random)` draw the cases. `counted` names the values that only the place where
-    the answer runs can know. `difficulty` is 1 to 3; `hints` are a nudge, an outline and near-code.
-    `parts`: each case earns its share of the points, where otherwise one failed case costs them all. `reveal`: a failed
-    check may show the right value. `recognize(expected, got)` names a mistake that can be told from the values alone.
-    `replaces`: dotted names of modules, classes and functions that cannot be used where the answer runs (see `foreign`), so
-    `run` does without them; names with a part that begins with `_` are not told to the learner.
-    `ranks`: `run` launches some.
-    `share(expected of all cases, which passed)` gives the share of the points, where cases do not count alike.
-    `seconds` is the time limit of a case, where `SECONDS` does not do.
-    `figures(expected, got)` gives numbers by name, which a leaderboard compares.
-    Raises `CourseError` for a question that could not be asked.
+    An answer runs in the learner's process, `expected` in the judge's, which knows what is right.
     """
 
     id: str
     title: str
     points: int
-    difficulty: int
+    difficulty: int  # 1 to 3
     minutes: int
-    hints: tuple[str, str, str]
-    answer: str
-    run: Callable[[object, dict], Values]
-    expected: Callable[[dict], Values]
-    public: Callable[[random.Random], list[Case]]
+    hints: tuple[str, str, str]  # a nudge, an outline and near-code
+    answer: str  # the name that the learner's cell defines
+    run: Callable[[object, dict], Values]  # `run(answer, inputs)`, in the learner's process
+    expected: Callable[[dict], Values]  # `expected(inputs)`, the values that are right
+    public: Callable[[random.Random], list[Case]]  # draws the cases
     hidden: Callable[[random.Random], list[Case]] | None = None
     tolerance: Tolerance = Tolerance()
-    counted: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()  # names of values that only the learner's process can know
     mistakes: tuple[Mistake, ...] = ()
     variants: tuple[Variant, ...] = ()
-    parts: bool = False
-    reveal: bool = True
-    recognize: Callable[[Values, Values], str | None] | None = None
+    parts: bool = False  # whether each case earns its share of the points; else one failed case costs them all
+    reveal: bool = True  # whether a failed check may show the right value
+    recognize: Callable[[Values, Values], str | None] | None = None  # names a mistake by expected and got values
+    # Dotted names that cannot be used while the answer runs (see `foreign`), nor by `run`; a learner is not told of those with a
+    # part that begins with `_`.
     replaces: tuple[str, ...] = ()
-    ranks: bool = False
+    ranks: bool = False  # whether `run` launches some
+    # The share of the points, by the expected values of all cases and which of them passed, where cases do not count alike.
     share: Callable[[Sequence[Values], Sequence[bool]], float] | None = None
-    seconds: float | None = None
-    figures: Callable[[Values, Values], dict[str, float]] | None = None
+    seconds: float | None = None  # the time limit of a case, where `SECONDS` does not do
+    figures: Callable[[Values, Values], dict[str, float]] | None = None  # numbers by name, for a leaderboard
 
     def __post_init__(self):
         if not self.answer.isidentifier():
@@ -121,10 +113,10 @@ class Question:
         return replace(self, expected=lambda inputs: expected[id(inputs)])
 
     def for_learners(self) -> "Question":
-        """The question as the process hears it in which an answer runs: nothing of what is right, or wrong, is in it."""
+        """The question without expected values, hints and mistakes, for the process that runs the answer."""
         names = ("id", "points", "difficulty", "minutes", "answer", "run", "replaces", "ranks")
-        given = {name: getattr(self, name) for name in names}
-        return Question(**given, title="", hints=("-", "-", "-"), expected=_refuse, public=_refuse)
+        values = {name: getattr(self, name) for name in names}
+        return Question(**values, title="", hints=("-", "-", "-"), expected=_refuse, public=_refuse)
 
 
 def _refuse(*_):

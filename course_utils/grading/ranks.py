@@ -1,4 +1,4 @@
-"""An answer used on every rank of a process group at once: what it gives there, and what it sends for that.
+"""An answer used on every rank of a process group at once: its values there, and what it sends.
 
 Values alone cannot tell a ring from a rank that collects everything, so sends are counted where torch.distributed does them.
 """
@@ -40,7 +40,7 @@ def so_many(count: int) -> str:
 def run_on_ranks(
     use: Callable, answer: Callable, inputs: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()
 ) -> dict:
-    """By call and rank: the values of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does.
+    """The values, by call and rank, of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does.
 
     On the ranks nothing of `replaces` can be used.
     """
@@ -60,7 +60,8 @@ def on_rank(
 ) -> dict:
     """What this rank of a running process group gets, by call."""
     forbid(replaces)  # this process was started for it alone
-    return {name: _call(use, answer, given[dist.get_rank()], in_place) for name, given in calls.items()}
+    rank = dist.get_rank()
+    return {name: _call(use, answer, by_rank[rank], in_place) for name, by_rank in calls.items()}
 
 
 def limits(exact_or_most: Mapping) -> dict:
@@ -120,11 +121,11 @@ def run_with_timeout(seconds: float, work: Callable, *arguments):
     return ended["result"]
 
 
-def _call(use: Callable, answer: Callable, given: dict, in_place: tuple[str, ...]) -> dict:
-    mine = copy.deepcopy(given)
+def _call(use: Callable, answer: Callable, inputs: dict, in_place: tuple[str, ...]) -> dict:
+    mine = copy.deepcopy(inputs)
     dist.barrier()  # else a fast rank of the next call could be taken for a slow one of this
     with counted() as traffic:
         result = use(answer, **mine)
     values = plain(result if type(result) is dict else {"result": result})
-    left = all(same(given[name], mine[name]) for name in given if name not in in_place)
+    left = all(same(inputs[name], mine[name]) for name in inputs if name not in in_place)
     return {**values, **{name: plain(mine[name]) for name in in_place}, LEFT: left, **counts(traffic)}

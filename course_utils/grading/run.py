@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 import course_utils
 from course_utils.distributed import RankError
 from course_utils.distributed.launch import wait_for_server
+from course_utils.errors import shorten
 from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.judge import ENDLESS, Outcome
 from course_utils.grading.question import SECONDS, UNTOUCHED, Case, Question
@@ -49,7 +50,7 @@ class OutOfTime(BaseException):
 
 
 def run_cases(question: Question, answer: object, cases: Sequence[Case], seconds: float = SECONDS) -> list[Outcome]:
-    """What `answer` gives on each of the cases, where nothing can be used that it replaces; nobody waits for the same endless
+    """The outcome of `answer` on each of the cases, where nothing can be used that it replaces; nobody waits for the same endless
     loop a dozen times. A question with a time limit of its own has it, times `seconds` over what is usual."""
     seconds = question.limit(seconds)
     outcomes: list[Outcome] = []
@@ -62,7 +63,7 @@ def run_cases(question: Question, answer: object, cases: Sequence[Case], seconds
 
 
 def run_case(question: Question, answer: object, case: Case, seconds: float = SECONDS) -> Outcome:
-    """What `answer` gives on `case`. Random numbers start from the same seed each time and are as before afterwards.
+    """The outcome of `answer` on `case`. Random numbers start from the same seed each time and are as before afterwards.
 
     Raises nothing but `KeyboardInterrupt`.
     """
@@ -122,17 +123,17 @@ def _of_rank(error: RankError) -> Outcome:
         return Outcome("untouched")
     kinds = {"ForeignError": "foreign", "UnfitError": "unsafe", "UnansweredError": "untouched"}
     if error.kind in kinds:
-        return Outcome(kinds[error.kind], text=_cut(error.text))
+        return Outcome(kinds[error.kind], text=shorten(error.text, _LONGEST_TEXT))
     if error.kind == "UnknownCollectiveError":
         unknown = error.text.partition(";")[0].rstrip(".")
         return Outcome("unsafe", text=f"{unknown}. Use one of those that can be: {_COUNTED}.")
     if error.kind == "TypeError" and not line:
-        return Outcome("signature", text=_cut(error.text))
+        return Outcome("signature", text=shorten(error.text, _LONGEST_TEXT))
     if not error.kind:
         return Outcome("died", text=f"rank {error.rank} {error.text}")
     text = f"{error.kind}: {error.text}" if error.text else error.kind
     kind = "stuck" if error.kind == "TimeoutError" else "exception"
-    return Outcome(kind, text=f"{_cut(text)} (on rank {error.rank})", line=line)
+    return Outcome(kind, text=f"{shorten(text, _LONGEST_TEXT)} (on rank {error.rank})", line=line)
 
 
 def learners_line(trace: TracebackType | None) -> str:
@@ -149,7 +150,7 @@ def _line(file: str, number: int) -> str:
     source = linecache.getline(file, number).strip()
     if not source or "`" in source:  # what marks code in a sentence cannot stand in it
         return f"line {number}"
-    return f"line {number}: `{source if len(source) <= _LONGEST_LINE else f'{source[:_LONGEST_LINE]}…'}`"
+    return f"line {number}: `{shorten(source, _LONGEST_LINE)}`"
 
 
 def is_untouched(source: str, stub: str) -> bool:
@@ -198,7 +199,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _timer(seconds: float) -> Iterator[None]:
-    """For Windows and for other threads: a second thread raises the exception in this one."""
+    """A time limit for Windows and for other threads: a second thread raises the exception in this one."""
     over, caller = threading.Event(), threading.get_ident()
 
     def watch():
@@ -247,9 +248,5 @@ def _is_installed(file: str) -> bool:
 def _message(error: BaseException) -> str:
     """The exception's message in one line, cut to a readable length; an exception may fail to say anything."""
     with suppress(Exception):
-        return _cut(" ".join(str(error).split()))
+        return shorten(" ".join(str(error).split()), _LONGEST_TEXT)
     return ""
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"

@@ -27,7 +27,7 @@ class NotebookShell(InteractiveShell):
         """`exit` in a cell ends a kernel; the cells below are run all the same."""
 
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1):
-        """What the magic gives; None for one that is not known here, and for an extension that is not installed."""
+        """The magic's result; None for one that is not known here, and for an extension that is not installed."""
         if self.find_line_magic(magic_name) is None:
             return None
         with suppress(*((ImportError,) if magic_name in ("load_ext", "reload_ext") else ())):

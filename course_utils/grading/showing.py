@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from course_utils.grading.judge import Result, Verdict
-from course_utils.grading.progress import Record
+from course_utils.grading.progress import Attempts
 from course_utils.grading.question import Question
 from course_utils.units import format_counted
 
@@ -56,7 +56,7 @@ class Shown:
     __repr__ = __str__
 
     def _repr_html_(self):
-        from course_utils.grading.pages import render
+        from course_utils.grading.rendering import render
 
         looks = {"colors": COLORS, "sign_color": SIGN_COLOR, "styles": _STYLES, "signs": SIGNS, "apart_kinds": _APART}
         looks["code_kinds"] = _LINES_OF_CODE
@@ -67,7 +67,7 @@ def show_check(
     result: Result,
     question: Question,
     graded: str,
-    records: Mapping[str, Record],
+    records: Mapping[str, Attempts],
     total: int,
     *,
     older: str = "",
@@ -78,7 +78,7 @@ def show_check(
     `older` says why the newest answer is not the one that was checked; with `has_solution` who passed, or saw all hints, hears
     how to see ours.
     """
-    record = records.get(question.id, Record())
+    record = records.get(question.id, Attempts())
     lines = [Line("head", f"{question.id} · {question.title}: {_status(result, record, older)}")]
     lines += [Line("fact", graded)] if graded and not result.untouched else []
     lines += [Line("older", older)] if older else []
@@ -94,13 +94,12 @@ def show_check(
         names = ", ".join(f"`{name}`" for name in question.counted)
         lines.append(Line("fact", f"Counted while your code runs: {names}."))
     if has_solution and (result.passed or record.hint == len(question.hints)) and not result.untouched:
-        lines.append(
-            _offer(question, "Compare with our solution" if result.passed else "To see our solution beside yours")
-        )
-    seen = sum(each.only_seen for each in records.values())
+        what = "Compare with our solution" if result.passed else "To see our solution beside yours"
+        lines.append(_offer(question, what))
+    seen = sum(record.only_seen for record in records.values())
     also = f", {format_counted(seen, 'solution')} seen" if seen else ""
     stays = "" if result.passed or not record.passed else f" You passed {question.id} before, and that stays."
-    done = sum(each.passed for each in records.values())
+    done = sum(record.passed for record in records.values())
     lines.append(Line("fact", f"Progress: {done} of {total} questions passed{also}.{stays}"))
     state = "passed" if result.passed else "open" if result.untouched else "failed"
     return Shown(tuple(lines), state)
@@ -124,12 +123,8 @@ def show_solution(question: Question, own: str, ours: str, passed: bool) -> Show
     changes = SequenceMatcher(None, *plain, autojunk=False).get_opcodes()
     if [tag for tag, *_ in changes] == ["equal"]:
         return Shown((*lines, Line("fact", "They are the same, line by line."), *counts), "passed")
-    lines.append(
-        Line(
-            "fact",
-            "Lines with − are in yours alone, lines with + in ours. Other answers may be just as right: the check decides.",
-        )
-    )
+    signs = "Lines with − are in yours alone, lines with + in ours."
+    lines.append(Line("fact", f"{signs} Other answers may be just as right: the check decides."))
     for tag, first, last, start, end in changes:
         if tag == "equal":
             lines += [Line("both", line) for line in after[start:end]]
@@ -157,18 +152,18 @@ def _offer(question: Question, what: str) -> Line:
     return Line("fact", f'{what}: `check("{question.id}", {_SEEING})`.')
 
 
-def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Record]) -> Shown:
+def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Attempts]) -> Shown:
     """All questions of a set, with what is passed."""
-    done = {entry["id"] for entry in entries if records.get(entry["id"], Record()).passed}
+    done = {entry["id"] for entry in entries if records.get(entry["id"], Attempts()).passed}
     lines = [Line("head", f"{name}: {len(done)} of {len(entries)} questions passed")]
     for entry in entries:
         kind = "passed" if entry["id"] in done else "open"
-        seen = " · solution seen" * records.get(entry["id"], Record()).only_seen
+        seen = " · solution seen" * records.get(entry["id"], Attempts()).only_seen
         lines.append(Line(kind, f"{entry['id']} · {entry['title']} · {format_counted(entry['points'], 'point')}{seen}"))
     return Shown(tuple(lines), "passed" if len(done) == len(entries) else "open")
 
 
-def _status(result: Result, record: Record, older: str = "") -> str:
+def _status(result: Result, record: Attempts, older: str = "") -> str:
     passed, cases = sum(verdict.passed for verdict in result.verdicts), len(result.verdicts)
     worth = format_counted(result.of, "point")
     if result.untouched:

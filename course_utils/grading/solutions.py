@@ -30,7 +30,7 @@ def solution_in(path: Path, question: str) -> str:
         sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (OSError, ValueError, KeyError, TypeError):
         sources = []
-    source = next((each for each in sources if re.match(rf"# EXERCISE {question}\s*(?:\n|$)", each)), None)
+    source = next((cell for cell in sources if re.match(rf"# EXERCISE {question}\s*(?:\n|$)", cell)), None)
     if source is None:
         raise CourseError(f"{path} holds no solution of {question}; restore it with `git checkout`.")
     return _MARK.sub("", _STUB.sub("", source)).rstrip("\n")

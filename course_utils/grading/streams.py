@@ -1,4 +1,4 @@
-"""An optimizer over streams of gradients: what separates right from wrong, one trait a case, and all of them in the last.
+"""Cases for an optimizer, each a stream of gradients: each tests one trait, and the last case tests all.
 
 Everything is float64. The tolerance is wide enough for an answer that raises β to a float32 step count, as torch's counter
 invites to; float32 elsewhere is caught by numbers that float32 cannot hold.
@@ -6,7 +6,7 @@ invites to; float32 elsewhere is caught by numbers that float32 cannot hold.
 
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from random import Random
 
 import torch
@@ -33,48 +33,64 @@ IN_PLACE = "parameters are changed in place"
 MEMORY = "bytes of memory behind its tensors, slices counted whole"
 
 
-_GRADIENTS = {"missing": 0.0, "zero": 0.0, "decades": 0.0, "steady": False, "empty_steps": 0, "never": ()}
-_TRAITS = {"reload_after": [], "back_after": [], "scheduled": "", "count_state": False, "names": [], "transposed": []}
-_TRAITS["gradients_stay"] = False
+@dataclass(frozen=True)
+class Gradients:
+    """How the gradients of a case are drawn."""
+
+    missing: float = 0.0  # the share that is None
+    zero: float = 0.0  # the share that is 0
+    decades: float = 0.0  # all sizes are 10**decades where `steady`, else they lie between 10**-decades and that
+    steady: bool = False
+    empty_steps: int = 0  # the first steps, without any gradient
+    never: tuple[str, ...] = ()  # the parameters without any gradient
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The inputs of a case. Steps count from 0."""
+
+    groups: list[dict]  # each has `parameters` and `options`
+    gradients: list[dict]  # per step by the parameter's name, None where missing
+    rates: Sequence[Sequence[float]] = ()  # per step and group, the factor on what is `scheduled`
+    scheduled: str = "lr"
+    reload_after: Sequence[int] = ()  # the steps after which `state_dict` moves to fresh parameters and optimizer
+    counted_on: int = 0  # how many steps a reload adds to what the state counts, as after a long run
+    back_after: Sequence[int] = ()  # the steps after which the optimizer goes astray and back
+    added_after: int | None = None  # the step after which the groups beyond the first are added
+    count_state: bool = False  # whether the values tell what the state holds
+    names: Sequence[str] = ()  # hyper-parameters to be read from a new optimizer's first group
+    transposed: Sequence[str] = ()  # matrices that do not lie row by row in memory
+    gradients_stay: bool = False  # whether each gradient is written over the one before, as after `set_to_none=False`
 
 
 def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
-    """The cases of one draw; `hyper` gives the values to draw each group's hyper-parameters from.
-
-    Inputs of a case: `groups`, each with `parameters` and `options`; `gradients` per step by name, None where missing;
-    `rates`, the factor on each group's lr before each step, or empty; `reload_after`, steps after which `state_dict` moves to
-    fresh parameters and a fresh optimizer; `count_state`; and, optional, `names` of hyper-parameters to be read from a new
-    optimizer's first group, `scheduled`, what `rates` changes in place of the lr, `back_after`, steps after which the
-    optimizer goes astray and back, `transposed`, names of matrices that do not lie row by row in memory, `counted_on`, how
-    many steps a reload adds to what the state counts, as after a long run, `added_after`, steps after which the groups beyond
-    the first are added, and `gradients_stay`, whether every gradient is written into the memory of the one before, as after
-    `zero_grad(set_to_none=False)`.
-    """
+    """The cases of one draw; `hyper` gives the values to draw each group's hyper-parameters from."""
     draw = _Draw(random, hyper)
-    case, one, two = draw.case, draw.one_group, draw.two_groups
-    decay = case("the weight decay changes between steps", two(), 6, scheduled="weight_decay")
+    case, single, pair = draw.case, draw.one_group, draw.two_groups
+    decay = case("the weight decay changes between steps", pair(), 6, scheduled="weight_decay")
     defaults, small = "default hyper-parameters", "default hyper-parameters, small gradients"
     shapes, twins = "a single number, two tensors of one shape, a transposed matrix", ["weight", "twin", "number"]
-    every = {"missing": 0.2, "zero": 0.1, "decades": 6, "never": ("shift",)}
+    every = Gradients(missing=0.2, zero=0.1, decades=6, never=("shift",))
+    bare = [draw.group(["weight", "bias"], {})]
     drawn = [
-        case(defaults, [draw.group(["weight", "bias"], {})], 60, {"decades": 9}, count_state=True, names=list(hyper)),
-        case(small, [draw.group(["weight"], {})], 30, {"decades": -8, "steady": True}),
-        case("one group, twelve steps", [one()], 12, count_state=True),
-        case("two groups with different hyper-parameters", two(), 8),
-        case("gradients missing in some steps", two(), 12, {"missing": 0.4, "never": ("shift",)}),
-        case("gradients that are zero", two(), 8, {"zero": 0.5}),
-        case("a step before any gradient", two(), 6, {"empty_steps": 2}),
-        case("gradients over many decades", two(), 12, {"decades": 8}),
-        case("gradients beyond float32", [one()], 6, {"decades": 45, "steady": True}),
-        case("parameters beyond float32", [one(scale=1e40)], 6),
-        case("the learning rate changes between steps", two(), 8, scheduled="lr"),
+        case(defaults, bare, 60, Gradients(decades=9), count_state=True, names=list(hyper)),
+        case(small, [draw.group(["weight"], {})], 30, Gradients(decades=-8, steady=True)),
+        case("one group, twelve steps", [single()], 12, count_state=True),
+        case("two groups with different hyper-parameters", pair(), 8),
+        case("gradients missing in some steps", pair(), 12, Gradients(missing=0.4, never=("shift",))),
+        case("gradients that are zero", pair(), 8, Gradients(zero=0.5)),
+        case("a step before any gradient", pair(), 6, Gradients(empty_steps=2)),
+        case("gradients over many decades", pair(), 12, Gradients(decades=8)),
+        case("gradients beyond float32", [single()], 6, Gradients(decades=45, steady=True)),
+        case("parameters beyond float32", [single(scale=1e40)], 6),
+        case("the learning rate changes between steps", pair(), 8, scheduled="lr"),
         *([decay] if "weight_decay" in hyper else []),
-        case("back to an earlier state", two(), 6, back_after=[2]),
-        case(shapes, [one(twins)], 6, reload_after=[2], transposed=["weight"]),
-        case("a reload in the middle", two(), 10, {"missing": 0.2}, reload_after=[4], count_state=True),
-        case("everything at once", two(), 40, every, reload_after=[7, 23], scheduled="lr"),
+        case("back to an earlier state", pair(), 6, back_after=[2]),
+        case(shapes, [single(twins)], 6, reload_after=[2], transposed=["weight"]),
+        case("a reload in the middle", pair(), 10, Gradients(missing=0.2), reload_after=[4], count_state=True),
+        case("everything at once", pair(), 40, every, reload_after=[7, 23], scheduled="lr"),
     ]
-    undecayed = two()
+    undecayed = pair()
     if "weight_decay" in hyper:  # where nothing is added to a gradient, an answer may take it for a tensor of its own
         undecayed[0]["options"]["weight_decay"] = 0.0
     stay = case("gradients in the memory of those before", undecayed, 5, gradients_stay=True)
@@ -83,38 +99,36 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
 
 @torch.enable_grad()
 def drive(answer: type[torch.optim.Optimizer], inputs: dict) -> dict:
-    """The values that optimizer class `answer` gives over one stream.
+    """The values of the optimizer class `answer` over one stream.
 
     `hyper-parameters`: those that the case names, in words, because none of them is within a tolerance of another; `steps`: per
     step each parameter and whether gradients and autograd were left alone; `state`, where it is counted, as `state_of` says.
     """
-    inputs = {"added_after": None, "counted_on": 0, **_TRAITS, **inputs}
-    groups = [_copy_parameters(group["parameters"], inputs["transposed"]) for group in inputs["groups"]]
-    made = [
-        {"params": list(group.values())}
-        | {name: tuple(value) if isinstance(value, list) else value for name, value in given["options"].items()}
-        for group, given in zip(groups, inputs["groups"], strict=True)
+    # A question may have inputs of its own beside these.
+    stream = Stream(**{name: value for name, value in inputs.items() if name in Stream.__dataclass_fields__})
+    groups = [_copy_parameters(group["parameters"], stream.transposed) for group in stream.groups]
+    options = [
+        {name: tuple(value) if isinstance(value, list) else value for name, value in group["options"].items()}
+        for group in stream.groups
     ]
-    later = [] if inputs["added_after"] is None else made[1:]
+    made = [{"params": [*group.values()], **own} for group, own in zip(groups, options, strict=True)]
+    later = [] if stream.added_after is None else made[1:]
     optimizer = answer(made[: len(made) - len(later)])
-    values = {"hyper-parameters": {name: _in_words(optimizer.param_groups[0].get(name)) for name in inputs["names"]}}
+    values = {"hyper-parameters": {name: _in_words(optimizer.param_groups[0].get(name)) for name in stream.names}}
     steps = values[STEPS] = []
-    for number, gradients in enumerate(inputs["gradients"]):
-        if inputs["rates"]:  # as a scheduler does it
-            name = inputs["scheduled"] or "lr"
-            for group, given, factor in zip(
-                optimizer.param_groups, inputs["groups"], inputs["rates"][number], strict=True
-            ):
-                group[name] = given["options"][name] * factor
-        steps.append(_step(optimizer, groups, _lay_out(gradients, inputs["transposed"]), inputs["gradients_stay"]))
-        if number in inputs["reload_after"]:
-            groups, optimizer = _reload(answer, groups, optimizer, inputs["counted_on"])
-        if number == inputs["added_after"]:
+    for number, gradients in enumerate(stream.gradients):
+        if stream.rates:  # as a scheduler does it
+            for group, own, factor in zip(optimizer.param_groups, options, stream.rates[number], strict=True):
+                group[stream.scheduled] = own[stream.scheduled] * factor
+        steps.append(_step(optimizer, groups, _lay_out(gradients, stream.transposed), stream.gradients_stay))
+        if number in stream.reload_after:
+            groups, optimizer = _reload(answer, groups, optimizer, stream.counted_on)
+        if number == stream.added_after:
             for group in later:
                 optimizer.add_param_group(group)
-        if number in inputs["back_after"]:
+        if number in stream.back_after:
             _go_astray_and_back(optimizer, groups)
-    return {**values, "state": state_of(optimizer)} if inputs["count_state"] else values
+    return {**values, "state": state_of(optimizer)} if stream.count_state else values
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> dict:
@@ -134,6 +148,12 @@ def state_of(optimizer: torch.optim.Optimizer) -> dict:
     }
 
 
+def recognize_changed_gradients(_: object, got: dict) -> str | None:
+    """A sentence where `p.grad` is not as it was."""
+    changed = any(step.get(UNTOUCHED_GRADIENTS) is False for step in got.get(STEPS, ()))
+    return "`step()` changes `p.grad` or clears it; it belongs to the caller. Work on a copy." if changed else None
+
+
 class _Draw:
     """Groups, gradients and cases from one source of random numbers."""
 
@@ -151,7 +171,7 @@ class _Draw:
         return {"parameters": {name: self.normal(SHAPES[name]) * scale for name in names}, "options": options}
 
     def one_group(self, names: Sequence[str] = ("weight", "bias"), scale: float = 1.0) -> dict:
-        """By default two tensors; every hyper-parameter is drawn, and none is zero."""
+        """A group, by default of two tensors; every hyper-parameter is drawn, and none is zero."""
         drawn = {name: self.random.choice([v for v in values if v]) for name, values in self.hyper.items()}
         return self.group(names, _plain_options(drawn), scale)
 
@@ -161,30 +181,19 @@ class _Draw:
         names = (["weight", "shift"], ["bias", "scale"])
         return [self.group(names[i], _plain_options({name: pair[i] for name, pair in pairs.items()})) for i in range(2)]
 
-    def gradient(
-        self,
-        name: str,
-        number: int,
-        missing: float,
-        zero: float,
-        decades: float,
-        steady: bool,
-        empty_steps: int,
-        never: Collection[str],
-    ) -> torch.Tensor | None:
-        if name in never or number < empty_steps or self.chance(missing):
+    def gradient(self, name: str, number: int, how: Gradients) -> torch.Tensor | None:
+        if name in how.never or number < how.empty_steps or self.chance(how.missing):
             return None
-        size = 10.0 ** (decades if steady else self.random.uniform(-decades, decades))
-        return self.normal(SHAPES[name]) * (0.0 if self.chance(zero) else size)
+        size = 10.0 ** (how.decades if how.steady else self.random.uniform(-how.decades, how.decades))
+        return self.normal(SHAPES[name]) * (0.0 if self.chance(how.zero) else size)
 
-    def case(self, name: str, groups: list[dict], steps: int, gradients: Mapping | None = None, **traits) -> Case:
-        """`gradients` says how they are drawn, where not as in `_GRADIENTS`; `traits` are how the case differs from `_TRAITS`."""
+    def case(self, name: str, groups: list[dict], steps: int, how: Gradients = Gradients(), **fields) -> Case:
+        """`how` the gradients are drawn; `fields` of the `Stream`, which has `rates` where it has something `scheduled`."""
         parameters = [parameter for group in groups for parameter in group["parameters"]]
-        chances = {**_GRADIENTS, **(gradients or {})}
-        drawn = [{p: self.gradient(p, i, **chances) for p in parameters} for i in range(steps)]
-        scheduled = traits.get("scheduled")
-        rates = [[self.random.choice((0.0, 0.5, 1.0, 2.0)) for _ in groups] for _ in range(steps)] if scheduled else []
-        return Case(name, {"groups": groups, "gradients": drawn, "rates": rates, **_TRAITS, **traits})
+        gradients = [{p: self.gradient(p, i, how) for p in parameters} for i in range(steps)]
+        if "scheduled" in fields:
+            fields["rates"] = [[self.random.choice((0.0, 0.5, 1.0, 2.0)) for _ in groups] for _ in range(steps)]
+        return Case(name, vars(Stream(groups, gradients, **fields)))
 
 
 def _in_words(option: object) -> str:
@@ -198,12 +207,6 @@ def _plain_options(options: dict) -> dict:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
 
-def says_gradients_changed(_: object, got: dict) -> str | None:
-    """Of values in which the only fault may be that `p.grad` is not as it was."""
-    changed = any(step.get(UNTOUCHED_GRADIENTS) is False for step in got.get(STEPS, ()))
-    return "`step()` changes `p.grad` or clears it; it belongs to the caller. Work on a copy." if changed else None
-
-
 def _copy_parameters(parameters: dict, transposed: Collection[str] = ()) -> dict:
     """Copies that keep their strides, but for those `transposed` now."""
     copies = {name: value.detach().clone() for name, value in parameters.items()}
@@ -212,7 +215,7 @@ def _copy_parameters(parameters: dict, transposed: Collection[str] = ()) -> dict
 
 
 def _lay_out(gradients: dict, turned: Collection[str]) -> dict:
-    """Where matrices are transposed, every gradient lies in memory in another order than its parameter."""
+    """The gradients, each in another order in memory than its parameter where matrices are `turned`."""
     return {
         name: g.mT.contiguous().mT if turned and name not in turned and g is not None and g.ndim == 2 else g
         for name, g in gradients.items()
@@ -238,7 +241,7 @@ def _step(optimizer: torch.optim.Optimizer, groups: list[dict], gradients: dict,
 def _reload(
     answer: type[torch.optim.Optimizer], groups: list[dict], optimizer: torch.optim.Optimizer, counted_on: int
 ) -> tuple[list[dict], torch.optim.Optimizer]:
-    """As after a restart: equal parameters that are new objects, and an optimizer that learns everything from the state."""
+    """Restart: equal parameters that are new objects, and an optimizer that learns everything from the state."""
     saved = copy.deepcopy(optimizer.state_dict())
     saved["state"] = _count_on(saved["state"], counted_on) if counted_on else saved["state"]
     groups = [_copy_parameters(group) for group in groups]
@@ -248,7 +251,7 @@ def _reload(
 
 
 def _count_on(value: object, steps: int) -> object:
-    """With `steps` more in every single number, as its dtype holds it: beside tensors, a state has nothing but a step count."""
+    """The state with `steps` more in every single number, as its dtype holds it: any such number is a count of steps."""
     if isinstance(value, torch.Tensor):
         return (value.double() + steps).to(value.dtype) if value.numel() == 1 else value
     if isinstance(value, dict):

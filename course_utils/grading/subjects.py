@@ -90,7 +90,7 @@ def define(source: str, name: str) -> object:
 
 def share_killed(expected: Sequence[Values], passed: Sequence[bool]) -> float:
     """The share of wrong answers that are refused; 0 where a right one is refused too."""
-    judged = [(each[VERDICT], is_right) for each, is_right in zip(expected, passed, strict=True)]
+    judged = [(values[VERDICT], is_right) for values, is_right in zip(expected, passed, strict=True)]
     killed = [is_right for verdict, is_right in judged if verdict == REFUSED]
     spared = all(is_right for verdict, is_right in judged if verdict == ACCEPTED)
     return sum(killed) / len(killed) if spared and killed else 0.0

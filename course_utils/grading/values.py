@@ -82,12 +82,12 @@ def conform(expected: object, got: object) -> object:
     return got
 
 
-def respell(given: dict, names: Collection[str]) -> dict:
-    """`given` with its names spelled as in `names`, where they differ only in case and in spaces around, and no two are alike."""
+def respell(values: dict, names: Collection[str]) -> dict:
+    """`values` under the names in `names` that differ from theirs in case and spaces around only, where no two are alike."""
     by_fold = {fold(name): name for name in names}
-    if len(by_fold) < len(names) or len({fold(name) for name in given}) < len(given):
-        return given
-    return {by_fold.get(fold(name), name): value for name, value in given.items()}
+    if len(by_fold) < len(names) or len({fold(name) for name in values}) < len(values):
+        return values
+    return {by_fold.get(fold(name), name): value for name, value in values.items()}
 
 
 def fold(text: str) -> str:

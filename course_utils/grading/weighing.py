@@ -27,12 +27,12 @@ def weighed(scenario: Scenario, **options) -> Question:
 def plain_choice(answer: object) -> object:
     """The fields of recipe and layout as dicts; anything else as it is."""
     if type(answer) in (tuple, list):
-        return [plain_choice(one) for one in answer]
+        return [plain_choice(part) for part in answer]
     return dict(vars(answer)) if type(answer) in (Recipe, Layout) else answer
 
 
 def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
-    """By the name of a check's line, what is wrong of a choice in plain values, or None; it reads on after the choice's name."""
+    """The rules by the names of a check's lines: each says what is wrong with a choice, or None, and reads on after its name."""
 
     def weigh_choice(choice: object) -> Weighed | str:
         try:
@@ -77,10 +77,10 @@ def choice_from(choice: object, is_pair: bool) -> tuple[Recipe, Layout]:
     return _make(Recipe, recipe), _make(Layout, layout)
 
 
-def _make(kind: type, given: object) -> Recipe | Layout:
+def _make(kind: type, choice: object) -> Recipe | Layout:
     names = [field.name for field in fields(kind)]
-    if type(given) is not dict:
+    if type(choice) is not dict:
         raise CourseError(f"Give a {kind.__name__}, or a dict of its fields: {', '.join(names)}.")
-    for name in given.keys() - set(names):
+    for name in choice.keys() - set(names):
         raise CourseError(f"A {kind.__name__} has no field {name!r}; it has {', '.join(names)}.")
-    return kind(**{name: tuple(value) if type(value) is list else value for name, value in given.items()})
+    return kind(**{name: tuple(value) if type(value) is list else value for name, value in choice.items()})

@@ -20,8 +20,8 @@ def main(path: Path) -> None:
     points, last = {}, []
 
     def note(figure, *arguments, save=Figure.savefig, **options):
-        texts = [each for each in figure.findobj(Text) if each.get_visible() and each.get_text().strip()]
-        last[:] = [min(each.get_fontsize() for each in texts)]
+        texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+        last[:] = [min(text.get_fontsize() for text in texts)]
         return save(figure, *arguments, **options)
 
     def describe(figure, alt, picture=display.picture):

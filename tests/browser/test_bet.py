@@ -83,7 +83,7 @@ def test_a_notebook_that_is_opened_again_and_saved_shows_its_boxes_as_they_were(
 
 def session_of(page, server, kernel):
     sessions = page.request.get(f"{server}/api/sessions").json()
-    return next(one["id"] for one in sessions if one["kernel"]["id"] == kernel["id"])
+    return next(session["id"] for session in sessions if session["kernel"]["id"] == kernel["id"])
 
 
 def test_nothing_below_the_bet_gives_it_away_and_what_is_typed_counts(page, checkout):

@@ -7,7 +7,7 @@ import pytest
 from site_pages import ROOT, pages_in
 
 from course_staff.site.build import build
-from course_staff.site.cells import BATCHES, LENGTHS, METHODS, command, rows_of
+from course_staff.site.cost_tables import BATCHES, LENGTHS, METHODS, command, rows_of
 from course_utils.files import Place
 from course_utils.hardware import MACHINES
 
@@ -128,7 +128,7 @@ def test_the_search_finds_a_word_of_a_chapter(opened):
     page = opened("search.html?q=Adafactor")
     page.wait_for_selector("#search-results li")
     addresses = page.locator("#search-results li a").evaluate_all("all => all.map((one) => one.getAttribute('href'))")
-    assert any(one.startswith("notebooks/04_adafactor.html") for one in addresses)
+    assert any(address.startswith("notebooks/04_adafactor.html") for address in addresses)
 
 
 @pytest.mark.parametrize("way", ["pointer", "keyboard"])
@@ -164,7 +164,7 @@ def test_the_page_of_a_model_shows_what_fits_on_the_chosen_card_and_its_command(
     assert page.locator("tr[data-most]:visible th").all_inner_texts() == possible
     page.locator("tr[data-most]:visible button").last.click()
     shown = page.locator("pre.command:visible").inner_text()
-    method = next(one for one in METHODS if one.name == possible[-1])
+    method = next(method for method in METHODS if method.name == possible[-1])
     assert shown == command("llama-3.1-8b", method, 4, 512, '"RTX 4090"')
     page.reload()
     assert page.locator("select[name=card]").input_value() == "RTX 4090", "the address holds the question"
@@ -208,7 +208,9 @@ def test_axe_finds_nothing_serious_on_any_page(theme, opened, site):
         show_everything(page)
         violations = Axe().run(page, options={"preload": False}).response["violations"]  # a folder allows no fetch
         misplaced += [
-            (name, one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")
+            (name, fault["id"], fault["nodes"][0]["html"])
+            for fault in violations
+            if fault["impact"] in ("serious", "critical")
         ]
         page.context.close()
     assert misplaced == []

@@ -59,8 +59,8 @@ def test_its_links_open_the_chapter_its_exercises_and_the_glossary_beside_it(pag
                 break
             page.wait_for_timeout(100)
         now = tabs(page)
-        for each in before:
-            now.remove(each)
+        for tab in before:
+            now.remove(tab)
         assert opened in now[0]
 
 

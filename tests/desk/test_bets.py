@@ -47,7 +47,7 @@ def box_of(shown, part=1):
     return _instances[panel].children[part]
 
 
-def said_of(shown):
+def note_of(shown):
     """What stands under the box of the bet that was shown last."""
     return box_of(shown, 2).value
 
@@ -82,20 +82,20 @@ def test_the_box_has_the_question_beside_it_and_says_what_stands(notebook):
     assert (box.value, box.description) == ("50", "your bet (GB)")
 
 
-def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook, restart):
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
+def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook, restart, again):
     bet("07-peak", 50)
     settle("07-peak", 35)
-    for again in (False, True):
-        if again:  # somebody comes back, and runs the cell
-            restart()
-            assert bet("07-peak", 50) == 50
-        box = box_of(notebook)
-        assert box.disabled is again
-        box.value = "35"
-        assert box.value == "50"
-        assert "You bet 50; it is 35: too high by a factor of 1.43. This bet is final." in said_of(notebook)
-        assert "change the number after &#x27;07-peak&#x27; in the cell" in said_of(notebook)
-        assert bets.every()["07-peak"] == Bet(50, 50, "", 35)
+    if again:
+        restart()
+        assert bet("07-peak", 50) == 50
+    box = box_of(notebook)
+    assert box.disabled is again
+    box.value = "35"
+    assert box.value == "50"
+    assert "You bet 50; it is 35: too high by a factor of 1.43. This bet is final." in note_of(notebook)
+    assert "change the number after &#x27;07-peak&#x27; in the cell" in note_of(notebook)
+    assert bets.every()["07-peak"] == Bet(50, 50, "", 35)
     assert bet("07-peak", 40) == 40
     assert bets.every()["07-peak"].truth is None
 
@@ -239,4 +239,4 @@ def test_beside_the_box_stands_which_number_counts_and_how_to_go_on(notebook, re
         assert note.value.endswith("Until then, 70 MiB is used.")
     box.value = "70"
     bet("07-peak", 50, "MiB")
-    assert said_of(notebook) == note.value
+    assert note_of(notebook) == note.value

@@ -57,9 +57,8 @@ def test_who_begins_reads_what_to_do_first_in_three_lines(folder):
 
 
 def test_every_chapter_stands_there_with_its_minutes_as_the_readme_has_them(folder):
-    readme = re.findall(
-        r"^\| (\w+) \| \[([^\]]+)\]\((\S+)\).*\| (\d+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE
-    )
+    row = re.compile(r"^\| (\w+) \| \[([^\]]+)\]\((\S+)\).*\| (\d+) \|$", re.MULTILINE)
+    readme = row.findall((ROOT / "README.md").read_text())
     rows = re.findall(r"^\| (\w+) \| \[([^\]]+)\]\((\S+)\) \| (\d+) \|", written(folder), re.MULTILINE)
     assert rows == [row for row in readme if row[0] < "04"]
     assert len(rows) == 4
@@ -97,10 +96,7 @@ def test_who_comes_back_reads_where_they_were_and_what_is_next(folder, monkeypat
     assert "**Chapters with open bets**: 01." in text
     short = str(start.Desk.of(folder))
     assert short.startswith("- Last saved: chapter 01, notebooks/01_autodiff.ipynb (2 of ")
-    for line in (
-        "Next question: q2 · Seconds, in exercises/00_exercises_start_here.ipynb.",
-        "Chapters: 2 of 4 begun.",
-    ):
+    for line in ("Next question: q2 · Seconds, in exercises/00_exercises_start_here.ipynb.", "Chapters: 2 of 4 begun."):
         assert f"\n- {line}\n" in short
     assert "**" not in short
     assert short.endswith("0 of 14 points"), "the bars"

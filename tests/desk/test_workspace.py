@@ -66,7 +66,7 @@ def mine(tmp_path, place):
 def test_what_is_handed_out_holds_no_output_and_the_checkout_stays_as_it_is(place, mine):
     before = (place.root / INSIDE).read_bytes()
     assert sources(mine / INSIDE) == ["intro-text", "bet", "settle"]
-    assert [each.get("outputs") for each in cells_of(mine / INSIDE)] == [None, [], []]
+    assert [stored.get("outputs") for stored in cells_of(mine / INSIDE)] == [None, [], []]
     assert b"43.3" not in b"".join(path.read_bytes() for path in mine.rglob("*") if path.is_file())
     assert list(hand_out(place, mine)) == []
     assert (place.root / INSIDE).read_bytes() == before
@@ -77,7 +77,7 @@ def test_a_later_version_brings_its_text_and_leaves_what_was_written_and_run(pla
     store(place.root / INSIDE, cell("intro-text", "better words"), ran("bet"), cell("new-text"), ran("settle"))
     assert list(hand_out(place, mine)) == [f"Updated {INSIDE} in {mine}; your changes stay."]
     assert sources(mine / INSIDE) == ["better words", "bet 70", "my note", "new-text", "settle"]
-    outputs = [bool(each.get("outputs")) for each in cells_of(mine / INSIDE)]
+    outputs = [bool(stored.get("outputs")) for stored in cells_of(mine / INSIDE)]
     assert outputs == [False, True, False, False, True], "what was run stays run"
     assert list(mine.rglob("*(old)*")) == []
 
@@ -104,9 +104,9 @@ def test_where_both_changed_a_cell_both_stand_and_only_the_learners_runs(place, 
     assert shown["source"].startswith("**New from the course.**")
     assert shown["source"].endswith("> ```python\n> q1 = ...  # new\n> ```")
     names = {}
-    for each in cells_of(mine / EXERCISE):
-        if each["cell_type"] == "code" and "=" in each["source"]:
-            exec(each["source"], names)
+    for stored in cells_of(mine / EXERCISE):
+        if stored["cell_type"] == "code" and "=" in stored["source"]:
+            exec(stored["source"], names)
     assert names["q1"] == 42
     nbformat.validate(shown, ref="markdown_cell", version=4, version_minor=5)
     assert list(mine.rglob("*(old)*")) == [], "nothing is gone, so no copy is needed"
@@ -137,14 +137,14 @@ def test_words_written_into_the_courses_cell_are_the_learners(place, mine):
     answer_in(mine, *saved)
     _, cells_now = update(place, mine, cell("q1-text"), cell("q1", "third"))
     assert len(cells_now) == 4
-    assert sorted("my thoughts" in each for each in cells_now) == [False, False, False, True]
+    assert sorted("my thoughts" in source for source in cells_now) == [False, False, False, True]
 
 
 def test_a_cell_that_was_removed_comes_back_only_as_text(place, mine):
     answer_in(mine, cell("q1"))
     lines, cells_now = update(place, mine, cell("q1-text", "better ``` words"), cell("q1", "..."))
     assert "both changed 1 cell" in lines[0]
-    assert [each["cell_type"] for each in cells_of(mine / EXERCISE)] == ["markdown", "code"]
+    assert [stored["cell_type"] for stored in cells_of(mine / EXERCISE)] == ["markdown", "code"]
     assert cells_now[0].endswith("> better ``` words")
     answer_in(mine, *cells_of(mine / EXERCISE)[1:])
     assert update(place, mine, cell("q1-text", "better ``` words"), cell("q1", "..."))[0] == []
@@ -174,14 +174,15 @@ def test_cells_are_merged_three_ways(mine, new, merged, both):
         return [cell(name.lower(), source or name.lower()) for name, _, source in parts]
 
     joined, count = merge(cells(mine), cells("a b"), cells(new))
-    joined = [each for each in joined if "course-version" not in each["metadata"].get("tags", ())]
-    assert ([each["source"] for each in joined], count) == ([each["source"] for each in cells(merged)], both)
+    joined = [part for part in joined if "course-version" not in part["metadata"].get("tags", ())]
+    assert [part["source"] for part in joined] == [part["source"] for part in cells(merged)]
+    assert count == both
 
 
 def test_cells_without_ids_are_the_learners_own():
     bare = [{"cell_type": "code", "source": ["a"]}, {"cell_type": "code", "source": ["b"]}]
     merged, _ = merge(bare, [cell("a")], [cell("a"), cell("c")])
-    assert [each["source"] for each in merged] == [["a"], ["b"], "c"]
+    assert [own["source"] for own in merged] == [["a"], ["b"], "c"]
 
 
 def test_a_page_that_both_changed_is_new_and_the_old_one_kept(place, mine):
@@ -224,9 +225,8 @@ def test_a_notebook_that_was_removed_is_handed_out_again(place, mine):
 
 def test_what_cannot_be_written_or_read_is_said_in_one_sentence(place, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(
-        CourseError, match="cannot be read or written .*; fix its permissions, or name another folder with"
-    ):
+    message = "cannot be read or written .*; fix its permissions, or name another folder with"
+    with pytest.raises(CourseError, match=message):
         list(hand_out(place, tmp_path / "file"))
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "notebooks").symlink_to(place.root / "notebooks")
@@ -278,6 +278,6 @@ def test_of_the_real_course_no_output_is_handed_out_and_every_link_lives(tmp_pat
     list(hand_out(find_place(), tmp_path))
     notebooks = [path for folder in ("notebooks", "exercises") for path in (tmp_path / folder).glob("*.ipynb")]
     assert len(notebooks) > 20
-    assert [each for path in notebooks for each in cells_of(path) if each.get("outputs")] == []
+    assert [stored for path in notebooks for stored in cells_of(path) if stored.get("outputs")] == []
     texts = ((path, text) for path in [*notebooks, *tmp_path.glob("docs/*.md")] for _, text in prose(path))
     assert [(path.name, dead) for path, text in texts for dead in dead_links(path, text)] == []

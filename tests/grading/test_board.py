@@ -13,13 +13,13 @@ from course_utils.files import exercises_of
 from course_utils.grading import my_progress
 from course_utils.grading.board import FRESH, Board, Standing
 from course_utils.grading.loading import SETS, load_set
-from course_utils.grading.progress import Record, recall, remember
+from course_utils.grading.progress import Attempts, recall, remember
 
 FIRST = "00_start_here"
 
 
 def passed(*questions, points=1.0):
-    return dict.fromkeys(questions, Record(0, True, points))
+    return dict.fromkeys(questions, Attempts(0, True, points))
 
 
 def typed(monkeypatch, answer):
@@ -39,34 +39,34 @@ def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
 
 
 def test_what_is_passed_is_counted_with_its_points_and_the_set_begun_comes_next():
-    remember("03_adamw", passed("q1", "q2", points=2.0) | {"q3": Record(4, False, 0.5)})
+    remember("03_adamw", passed("q1", "q2", points=2.0) | {"q3": Attempts(4, False, 0.5)})
     table = my_progress()
-    (adamw,) = [one for one in table.standings if one.name == "03_adamw"]
+    (adamw,) = [standing for standing in table.standings if standing.name == "03_adamw"]
     assert (adamw.passed, adamw.points) == (2, 4.5)
     assert adamw.questions == len(load_set("03_adamw")["questions"])
     assert table.next.startswith("q3 · ")
     assert table.exercises == "exercises/03_exercises_adamw.ipynb"
-    assert str(table).startswith(f"2 of {sum(one.questions for one in table.standings)} questions passed, 4.5 of ")
+    assert str(table).startswith(f"2 of {sum(row.questions for row in table.standings)} questions passed, 4.5 of ")
 
 
 def test_everything_passed_leaves_nothing_to_do():
     for path in SETS.glob("*.json"):
         entries = json.loads(path.read_text("utf-8"))["questions"]
-        remember(path.stem, {entry["id"]: Record(0, True, entry["points"]) for entry in entries})
+        remember(path.stem, {entry["id"]: Attempts(0, True, entry["points"]) for entry in entries})
     table = my_progress()
     assert "nothing is left" in table.next
-    assert all((one.share, one.points) == (1, one.of) for one in table.standings)
+    assert all((standing.share, standing.points) == (1, standing.of) for standing in table.standings)
     assert "·····" not in str(table)
 
 
 def test_a_solution_that_was_seen_is_neither_passed_nor_left():
-    remember(FIRST, passed("q1") | {"q2": Record(1, False, 0.0, seen=True)})
+    remember(FIRST, passed("q1") | {"q2": Attempts(1, False, 0.0, seen=True)})
     table = my_progress()
     assert table.next.startswith("q3 · ")
     assert table.head.endswith(" points. Solutions seen instead: 1.")
     assert re.search(rf"{FIRST} .* 1 of  3 questions .*points  1 seen", str(table))
     assert "<td>1 of 3, 1 seen</td>" in table._repr_html_()
-    remember(FIRST, dict.fromkeys(("q1", "q2", "q3"), Record(seen=True)))
+    remember(FIRST, dict.fromkeys(("q1", "q2", "q3"), Attempts(seen=True)))
     assert my_progress().head.startswith("0 of ")
     assert my_progress().next.startswith("q1 · ")
     assert exercises_of(FIRST) not in str(my_progress())
@@ -128,7 +128,7 @@ def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
 
 def test_reset_of_all_without_a_question_and_then_of_nothing(monkeypatch, capsys):
     remember(FIRST, passed("q1"))
-    remember("03_adamw", {"q1": Record(2, False, 0.0)})
+    remember("03_adamw", {"q1": Attempts(2, False, 0.0)})
     monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
     assert main(["check", "--reset", "--yes"]) == 0
     assert my_progress().head.startswith(FRESH)

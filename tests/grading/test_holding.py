@@ -43,8 +43,8 @@ def notebook():
 def test_a_tensor_is_reached_wherever_a_notebook_hides_it(notebook):
     held = torch.ones(3)
     for place in notebook["keeps"](held):
-        assert any(each is held for each in reachable(place)), place
-    assert not [each for each in reachable(notebook["empty"]()) if isinstance(each, torch.Tensor)]
+        assert any(value is held for value in reachable(place)), place
+    assert not [value for value in reachable(notebook["empty"]()) if isinstance(value, torch.Tensor)]
 
 
 def test_a_slice_and_its_neighbor_count_as_the_memory_behind_both():
@@ -68,10 +68,10 @@ def test_numbers_outside_of_tensors_count():
 
 
 def test_memory_that_lives_on_is_counted_as_large_as_it_is_now():
-    given, held = torch.ones(100), []
+    inputs, held = torch.ones(100), []
     with Born() as born:
         held.append(functools.partial(torch.add, torch.ones(5, dtype=torch.float64)))
-        held.append(given.view(10, 10))  # the caller's own memory
+        held.append(inputs.view(10, 10))  # the caller's own memory
         held.append(torch.zeros(50)[:1])
         held.append(torch.ones(70, device="meta"))
         torch.ones(1000).sum()
@@ -83,10 +83,10 @@ def test_memory_that_lives_on_is_counted_as_large_as_it_is_now():
 
 
 def test_the_fullest_instant_the_largest_tensor_and_products_are_counted():
-    given = torch.ones(100)
+    inputs = torch.ones(100)
     with Peak() as peak:
         held = torch.ones(50)
-        held.view(5, 10).add_(given[:10])  # no new memory
+        held.view(5, 10).add_(inputs[:10])  # no new memory
         torch.ones(70).sum()
         torch.ones(30, dtype=torch.float64)
     assert (peak.most, peak.largest, peak.products) == (4 * 120 + 4, 70, 0)

@@ -126,19 +126,20 @@ class Sliced(torch.optim.Adafactor):
 
 
 def test_a_design_may_hold_tensors_of_one_number(adamw):
-    rules = {"all": lambda given: None if given == {"a": 2.0, "b": [3, "c"]} else "is wrong"}
+    rules = {"all": lambda values: None if values == {"a": 2.0, "b": [3, "c"]} else "is wrong"}
     question = design(rules, **{**FIELDS, "answer": "my_design"})
-    given = {"a": torch.tensor(2.0), "b": [torch.tensor(3), "c"]}
-    assert grade_answer(question, given).passed
-    given["b"].append(given)
-    assert not grade_answer(question, given).passed
+    answer = {"a": torch.tensor(2.0), "b": [torch.tensor(3), "c"]}
+    assert grade_answer(question, answer).passed
+    answer["b"].append(answer)
+    assert not grade_answer(question, answer).passed
 
 
 def test_a_designs_words_may_be_in_other_case_and_whole_numbers_floats():
-    rules = {"all": lambda given: None if given == {"kind": "nf4", "n": 7} and type(given["n"]) is int else "is wrong"}
+    rules = {"all": lambda x: None if x == {"kind": "nf4", "n": 7} and type(x["n"]) is int else "is wrong"}
     question = design(rules, words=("kind", "n", "nf4"), **{**FIELDS, "answer": "my_design"})
-    for given in ({"kind": "nf4", "n": 7.0}, {"Kind": " NF4", "N": Fraction(7)}, {"kind": "nf4", "n": torch.tensor(7)}):
-        assert grade_answer(question, given).passed, given
+    answers = {"kind": "nf4", "n": 7.0}, {"Kind": " NF4", "N": Fraction(7)}, {"kind": "nf4", "n": torch.tensor(7)}
+    for answer in answers:
+        assert grade_answer(question, answer).passed, answer
     assert not grade_answer(question, {"kind": "nf4", "n": 7.5}).passed
     assert not grade_answer(question, {"kind": "nf4", "n": 7, "N": 7}).passed
 
@@ -184,7 +185,7 @@ def test_an_account_gives_each_number_its_share():
 
 
 @pytest.mark.parametrize(
-    ("given", "diagnosis"),
+    ("answer", "diagnosis"),
     [
         ({"parameters": 526_264_752 / 2**20 * 1e6}, "megabytes (10⁶ bytes) and mebibytes"),
         ({"parameters": 526_264_752 / 2**20}, "factor of 2²⁰"),
@@ -197,8 +198,8 @@ def test_an_account_gives_each_number_its_share():
         ({"parameters": float("nan")}, ""),
     ],
 )
-def test_known_slips_of_an_account_are_recognized(given, diagnosis):
-    result = grade_answer(bytes_asked(), given)
+def test_known_slips_of_an_account_are_recognized(answer, diagnosis):
+    result = grade_answer(bytes_asked(), answer)
     assert diagnosis in result.diagnosis
     assert bool(result.diagnosis) == bool(diagnosis)
     assert not any("526,264,752" in v.sentence or "2008" in v.sentence for v in result.verdicts)
@@ -206,9 +207,9 @@ def test_known_slips_of_an_account_are_recognized(given, diagnosis):
 
 @pytest.mark.parametrize("factor", [8, 1 / 8])
 def test_a_factor_of_8_is_no_mix_up_of_bits_where_the_author_says_so(factor):
-    given = {"parameters": 526_264_752 * factor, "peak": 2008}
-    assert not grade_answer(bytes_asked(bits=False), given).diagnosis
-    assert "bits and bytes" in grade_answer(bytes_asked(), given).diagnosis
+    answer = {"parameters": 526_264_752 * factor, "peak": 2008}
+    assert not grade_answer(bytes_asked(bits=False), answer).diagnosis
+    assert "bits and bytes" in grade_answer(bytes_asked(), answer).diagnosis
     mebibytes = {"parameters": 526_264_752 / 2**20, "peak": 2008}
     assert "factor of 2²⁰" in grade_answer(bytes_asked(bits=False), mebibytes).diagnosis
 

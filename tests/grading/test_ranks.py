@@ -11,14 +11,14 @@ from course_utils.grading import ranks
 from course_utils.grading.kinds import collective
 
 
-def gathered(rank, given):
-    return torch.cat([inputs["piece"] for inputs in given])
+def gathered(rank, by_rank):
+    return torch.cat([inputs["piece"] for inputs in by_rank])
 
 
-def around(rank, given):
-    others = len(given) - 1
-    size = others * given[0]["piece"].nbytes
-    return {ranks.MESSAGES: others, ranks.BYTES: float(size), ranks.PARTNERS: [(rank + 1) % len(given)][:others]}
+def around(rank, by_rank):
+    others = len(by_rank) - 1
+    size = others * by_rank[0]["piece"].nbytes
+    return {ranks.MESSAGES: others, ranks.BYTES: float(size), ranks.PARTNERS: [(rank + 1) % len(by_rank)][:others]}
 
 
 def pieces(count):
@@ -49,8 +49,8 @@ def test_more_bytes_than_allowed_and_collectives_are_said():
     )
     limits = {ranks.BYTES: 10.0, ranks.COLLECTIVES: 0}
     question = collective(
-        lambda rank, given: given[rank]["x"],
-        sends=lambda rank, given: limits,
+        lambda rank, by_rank: by_rank[rank]["x"],
+        sends=lambda rank, by_rank: limits,
         public=lambda _: [ranks.case("two", {"call": [{"x": torch.ones(4)} for _ in range(2)]})],
         **FIELDS,
     )
@@ -78,9 +78,9 @@ def test_only_what_is_asked_for_is_among_the_values_and_whatever_keeps_a_limit_l
 
 
 def test_what_is_to_be_changed_in_place_is_compared_and_nothing_else_may_change():
-    def doubled(rank, given):
-        given[rank]["x"].mul_(2)
-        return {"x": given[rank]["x"]}
+    def doubled(rank, by_rank):
+        by_rank[rank]["x"].mul_(2)
+        return {"x": by_rank[rank]["x"]}
 
     cases = [ranks.case("two", {"call": [{"x": torch.ones(2), "y": torch.ones(2)} for _ in range(2)]})]
     question = collective(doubled, in_place=("x",), public=lambda _: cases, **FIELDS)
@@ -96,7 +96,7 @@ def test_an_answer_may_be_used_in_steps():
         return {"steps": [counter() for _ in range(2)]}
 
     question = collective(
-        lambda rank, given: {"steps": [given[rank]["start"] + 1, given[rank]["start"] + 2]},
+        lambda rank, by_rank: {"steps": [by_rank[rank]["start"] + 1, by_rank[rank]["start"] + 2]},
         use=use,
         public=lambda _: [ranks.case("two", {"call": [{"start": 5}, {"start": 7}]})],
         **FIELDS,
@@ -109,9 +109,9 @@ def test_an_answer_may_be_used_in_steps():
 
 def test_what_a_use_counts_itself_may_be_limited_too():
     question = collective(
-        lambda rank, given: {"doubled": 2 * given[rank]["x"]},
+        lambda rank, by_rank: {"doubled": 2 * by_rank[rank]["x"]},
         use=lambda answer, x: {"doubled": (results := answer(x))[-1], "results": len(results)},
-        sends=lambda rank, given: {"results": 2.0},
+        sends=lambda rank, by_rank: {"results": 2.0},
         public=lambda _: [ranks.case("two", {"call": [{"x": torch.ones(2)} for _ in range(2)]})],
         **FIELDS,
     )

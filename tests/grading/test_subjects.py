@@ -50,9 +50,8 @@ def test_who_loses_all_by_a_right_answer_is_not_told_of_a_wrong_one():
 
     outcomes = run_cases(question, at_two_alone, public, 5.0)
     passes = {case.name for case in public if case.name.endswith(("a square", "two more"))}
-    prints = {
-        case.name: outcome_print(each) for case, each in zip(public, outcomes, strict=True) if case.name in passes
-    }
+    by_case = {case.name: outcome for case, outcome in zip(public, outcomes, strict=True)}
+    prints = {name: outcome_print(by_case[name]) for name in passes}
     entry = {"mistakes": {"two": {"sentence": "At 2 alone.", "hint": 0, "prints": prints}}}
 
     def sentence(test):
@@ -81,7 +80,7 @@ def test_who_refuses_every_right_answer_is_not_told_of_what_refuses_one():
         return thorough(double)
 
     outcomes = zip(cases, run_cases(question, multiplies, cases, 5.0), strict=True)
-    prints = {case.name: outcome_print(each) for case, each in outcomes if case.name.endswith("a sum")}
+    prints = {case.name: outcome_print(outcome) for case, outcome in outcomes if case.name.endswith("a sum")}
     asks = {"sentence": "Asks for a product.", "hint": 0, "prints": prints}
     entry = {"cases": [case.name for case in cases], "mistakes": {"asks": asks}}
 

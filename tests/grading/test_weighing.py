@@ -13,8 +13,8 @@ from course_utils.grading.run import run_cases
 from course_utils.grading.weighing import weighed
 from course_utils.memory.step.recipe import Recipe
 
-ASKED = {"title": "-", "points": 6, "difficulty": 2, "minutes": 9, "hints": ("-", "-", "-"), "answer": "choice"}
-QUESTIONS = {name: weighed(scenario, id="q1", **ASKED) for name, scenario in SCENARIOS.items()}
+FACTS = {"title": "-", "points": 6, "difficulty": 2, "minutes": 9, "hints": ("-", "-", "-"), "answer": "choice"}
+QUESTIONS = {name: weighed(scenario, id="q1", **FACTS) for name, scenario in SCENARIOS.items()}
 BYTES, SECONDS, BETWEEN = "fits", " s", "leave"
 QUICKLY = {
     *("SGD at once, checkpointed", "LoRA in bf16", "tensor within, stages between"),
@@ -139,9 +139,8 @@ CONTRADICTORY = {  # what is said of it
 
 def every(cases):
     """With its name as its id."""
-    return [
-        pytest.param(case, id=name, marks=() if name in QUICKLY else pytest.mark.slow) for name, case in cases.items()
-    ]
+    marks = {name: () if name in QUICKLY else pytest.mark.slow for name in cases}
+    return [pytest.param(case, id=name, marks=marks[name]) for name, case in cases.items()]
 
 
 def result(name, answer):

@@ -42,4 +42,4 @@ def test_a_chapter_is_not_written_under_a_wrong_name_nor_over_another(name, says
     path.write_text("mine")
     assert main(["new", "chapter", name]) == 2
     assert says in capsys.readouterr().err
-    assert [one.read_text() for one in path.parent.iterdir()] == ["mine"]
+    assert [file.read_text() for file in path.parent.iterdir()] == ["mine"]

@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from course_staff.demos import demos_in, read_demo, stage
 from course_staff.demos.controls import instructions
-from course_staff.demos.needs import plan
+from course_staff.demos.needs import cells_by_step
 from course_staff.demos.presentation import presentation
 from course_staff.notebooks.files import write_notebook
 from course_utils import bets, viz
@@ -83,7 +83,7 @@ def test_every_chapter_has_a_demo():
 @pytest.mark.parametrize("path", DEMOS, ids=lambda path: path.stem)
 def test_a_demo_fits_its_chapter_and_a_lecture(path):
     demo = read_demo(path)
-    assert len(list(plan(demo))) == len(demo.steps)
+    assert len(list(cells_by_step(demo))) == len(demo.steps)
     assert 5 <= len(demo.steps) <= 8
     assert 8 <= demo.minutes <= 15
     assert any(step.click for step in demo.steps)
@@ -236,7 +236,7 @@ def test_a_demo_that_does_not_fit_is_found_by_lint(name, write, monkeypatch, cap
     changes, words = UNFIT[name]
     path = write(*changes)
     with pytest.raises(CourseError, match=words):
-        list(plan(read_demo(path)))
+        list(cells_by_step(read_demo(path)))
     (path.parents[2] / "course_utils").mkdir()
     monkeypatch.chdir(path.parents[2])
     assert main(["lint"]) == 1
@@ -245,7 +245,7 @@ def test_a_demo_that_does_not_fit_is_found_by_lint(name, write, monkeypatch, cap
 
 def test_a_step_gets_the_cells_that_bind_what_it_uses_once_and_in_order(write):
     demo = read_demo(write())
-    steps = [([cell.id for cell in unseen], cell.id) for _, unseen, cell in plan(demo)]
+    steps = [([cell.id for cell in unseen], cell.id) for _, unseen, cell in cells_by_step(demo)]
     assert steps == [([], "number"), (["begin", "begin", "begin", "draw"], "play")], "three imports of one cell"
 
 
@@ -262,7 +262,7 @@ def test_of_a_cell_that_is_needed_for_its_definitions_nothing_else_is_run(write)
         path.parent.parent / "00_small.ipynb",
     )
     demo = read_demo(path)
-    first, then = (unseen for _, unseen, _ in plan(demo))
+    first, then = (unseen for _, unseen, _ in cells_by_step(demo))
     assert [cell.source for cell in first] == ["import math", "def half(x):\n    return math.floor(x / 2)"]
     assert [cell.source for cell in then] == [cells["train"]]
 

@@ -55,17 +55,19 @@ def write_class(folder: Path, late: bool = False) -> dict[str, str]:
 def submissions(authored: list[Authored]) -> dict[str, tuple[str, str]]:
     """Student to what is handed in: in words, and as the file's text."""
     every = [*_write_honest_ones(authored), *_write_wrong_ones(authored), *_write_odd_ones(authored)]
-    late = ("right, a day late", notebook({each.question.id: each.solution for each in authored}))
-    named = {f"student-{number:02}": one for number, one in enumerate(every, start=1)}
+    late = ("right, a day late", notebook({exercise.question.id: exercise.solution for exercise in authored}))
+    named = {f"student-{number:02}": submission for number, submission in enumerate(every, start=1)}
     return {**named, LATE: late}
 
 
 def _write_honest_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
-    right = {each.question.id: each.solution for each in authored}
+    right = {exercise.question.id: exercise.solution for exercise in authored}
     yield "the author's own answers", notebook(right)
     for number in (0, 1):
         styles = {
-            each.question.id: each.question.variants[number].source for each in authored if each.question.variants
+            question.id: question.variants[number].source
+            for question in (exercise.question for exercise in authored)
+            if question.variants
         }
         yield "right answers in another style", notebook({**right, **styles})
     yield "right answers, cells in reverse order", notebook(right, order=reversed)
@@ -74,25 +76,26 @@ def _write_honest_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
 
 
 def _write_wrong_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
-    right = {each.question.id: each.solution for each in authored}
-    for each in authored[:7]:
-        mistakes = each.question.mistakes[0]
-        answer = apply_mistake(each.solution, mistakes)
+    right = {exercise.question.id: exercise.solution for exercise in authored}
+    for exercise in authored[:7]:
+        mistakes = exercise.question.mistakes[0]
+        answer = apply_mistake(exercise.solution, mistakes)
         what = (
             "left as it was given"
-            if is_untouched(f"# EXERCISE {each.question.id}\n{answer}", each.stub)
+            if is_untouched(f"# EXERCISE {exercise.question.id}\n{answer}", exercise.stub)
             else mistakes.name
         )
-        yield f"{each.question.id}: {what}", notebook({**right, each.question.id: answer})
-    mistakes = [each.question.mistakes[0 if place % 2 else -1] for place, each in enumerate(authored)]
+        yield f"{exercise.question.id}: {what}", notebook({**right, exercise.question.id: answer})
+    mistakes = [exercise.question.mistakes[0 if place % 2 else -1] for place, exercise in enumerate(authored)]
     all_wrong = {
-        each.question.id: apply_mistake(each.solution, one) for each, one in zip(authored, mistakes, strict=True)
+        exercise.question.id: apply_mistake(exercise.solution, mistake)
+        for exercise, mistake in zip(authored, mistakes, strict=True)
     }
     yield "a known mistake in every question", notebook(all_wrong)
 
 
 def _write_odd_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
-    right = {each.question.id: each.solution for each in authored}
+    right = {exercise.question.id: exercise.solution for exercise in authored}
     yield "an endless loop as the answer to q1", notebook({**right, "q1": ENDLESS})
     yield "hostile: reads, writes, lies, and ends the process", notebook({**right, "q1": HOSTILE})
     yield "a broken file: the upload was cut off", notebook(right)[:5000]
@@ -108,9 +111,8 @@ def notebook(answers: dict[str, str | None], order=list) -> str:
     left_out = {("EXERCISE", question) for question, answer in answers.items() if answer is None}
     written = {question: answer for question, answer in answers.items() if answer is not None}
     whole = json.loads(answered(ROOT / exercises_of(SET), written))
-    return json.dumps(
-        {**whole, "cells": list(order([cell for cell in whole["cells"] if marker(cell) not in left_out]))}
-    )
+    cells = order([cell for cell in whole["cells"] if marker(cell) not in left_out])
+    return json.dumps({**whole, "cells": list(cells)})
 
 
 def graded(folder: Path) -> str:

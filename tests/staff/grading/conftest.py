@@ -19,7 +19,7 @@ def release_set(tmp_path, monkeypatch):
         folder.mkdir()
         (folder / f"{SET}.ipynb").write_text(text)
         monkeypatch.setattr(loading, "SETS", folder)
-        entries = [set_entry(each) for each in source.load_solutions(folder / f"{SET}.ipynb")]
+        entries = [set_entry(exercise) for exercise in source.load_solutions(folder / f"{SET}.ipynb")]
         (folder / f"{SET}.json").write_text(json.dumps({"name": SET, "questions": entries}))
         return folder / f"{SET}.ipynb"
 

@@ -119,7 +119,7 @@ return x * 0
 import gc
 return next(f for f in gc.get_objects() if getattr(f, '__qualname__', '') == 'product')(x, factor)
 === asks the grader | 0
-from course_staff.grading.grade import prepare
+from course_staff.grading.prepare import prepare
 return prepare('99_tiny', None, 20)
 === math's product | 0
 from math import prod
@@ -246,8 +246,8 @@ raise ValueError(told)
 
 def written():
     """Name: (body, what stands before it, points)."""
-    for each in TEXT.strip().removeprefix("=== ").split("\n=== "):
-        head, _, code = each.partition("\n")
+    for part in TEXT.strip().removeprefix("=== ").split("\n=== "):
+        head, _, code = part.partition("\n")
         name, points = head.split(" | ")
         before, cut, body = code.rpartition("\n---\n")
         yield name, (body, before, int(points))
@@ -361,8 +361,8 @@ def needed(*texts):
 def files():
     """Name: (text, points of both questions)."""
     cells = json.loads(HONEST)["cells"]
-    attached = [{**each, "attachments": {"../a": {"image/png": "x" * 10**6}}} for each in cells]
-    odd = [{**cell(""), "source": each} for each in (5, [1, 2, None], {"a": 1}, None, True, [["x"]])]
+    attached = [{**cell, "attachments": {"../a": {"image/png": "x" * 10**6}}} for cell in cells]
+    odd = [{**cell(""), "source": source} for source in (5, [1, 2, None], {"a": 1}, None, True, [["x"]])]
     return {
         "null byte": (beside("a = 1\0"), [2, 1]),
         "surrogate": (beside("a = '\ud800'"), [2, 1]),
@@ -383,7 +383,7 @@ def files():
         "types of all kinds": (json.dumps({"cells": [5, None, [], {"cell_type": ["code"]}, *cells]}), [2, 1]),
         "attachments": (json.dumps({"cells": attached}), [2, 1]),
         "worksheets": (json.dumps({"worksheets": [{"cells": cells}]}), [0, 0]),
-        "cells in an object": (json.dumps({"cells": {str(i): each for i, each in enumerate(cells)}}), [0, 0]),
+        "cells in an object": (json.dumps({"cells": {str(i): cell for i, cell in enumerate(cells)}}), [0, 0]),
         "a number without end": ('{"cells": [], "a": ' + "1" * 10**5 + "}", [0, 0]),
         "JSON without end": ("[" * 10**6, [0, 0]),
         "another student's page": ("<!DOCTYPE html><title>3 of 3 points</title><p>✓ right, 2 of 2 points", [0, 0]),

@@ -11,18 +11,18 @@ from borrowed_answers import ANSWERS, PATCHED
 from own_solutions import PATHS, solutions_of
 from tiny_set import best_kind, grade_class, notebook, write_class
 
-from course_staff.grading import grade
+from course_staff.grading.prepare import prepare
 from course_staff.grading.zoo import outcomes
 from course_utils.grading import judge
 from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.loading import load_set, question_from
 from course_utils.techniques import attention
 
-AUTHORED = {path.stem: {each.question.id: each for each in solutions_of(path.stem)} for path in PATHS}
+AUTHORED = {path.stem: {exercise.question.id: exercise for exercise in solutions_of(path.stem)} for path in PATHS}
 RANKS = ("09_local_sgd", "10_fsdp_and_zero", "12_scaling_out")
 """In these, ranks start for every answer and every case."""
 REPLACED = sorted(
-    {name for by_question in AUTHORED.values() for each in by_question.values() for name in each.question.replaces}
+    {name for exercises in AUTHORED.values() for exercise in exercises.values() for name in exercise.question.replaces}
 )
 BORROWED = [
     (s, q, source) for s, by_question in ANSWERS.items() for q, sources in by_question.items() for source in sources
@@ -36,7 +36,7 @@ def tile_of_attention(monkeypatch):
 
 
 def slow_in(sets, values):
-    return [pytest.param(*each, marks=pytest.mark.slow if each[0] in sets else ()) for each in values]
+    return [pytest.param(*value, marks=pytest.mark.slow if value[0] in sets else ()) for value in values]
 
 
 def numbered(value):
@@ -97,8 +97,9 @@ def test_it_would_be_right_where_nothing_is_replaced(name, question):
 
 def prepare_one(name, question):
     """The set called `name`, ready to be graded, with this question alone."""
-    exercise_set = grade.prepare(name)
-    return replace(exercise_set, questions=tuple(one for one in exercise_set.questions if one.question.id == question))
+    exercise_set = prepare(name)
+    prepared = tuple(prepared for prepared in exercise_set.questions if prepared.question.id == question)
+    return replace(exercise_set, questions=prepared)
 
 
 def graded(tmp_path, name, question, sources):
@@ -140,10 +141,7 @@ OWN_NAMED = "import bitsandbytes\nfrom transformers import Trainer, get_linear_s
 
 @pytest.mark.parametrize(
     ("experiment", "question", "change"),
-    [
-        (OWN_USED, "q2", {}),
-        (OWN_NAMED, "q5", {"return": "math.isfinite(1)\n    return"}),
-    ],
+    [(OWN_USED, "q2", {}), (OWN_NAMED, "q5", {"return": "math.isfinite(1)\n    return"})],
     ids=["used", "imported"],
 )
 @pytest.mark.usefixtures("warm")

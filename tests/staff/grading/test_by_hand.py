@@ -26,8 +26,8 @@ def record(student, q1=2, q2=1):
 
 def amended(folder, records, rows):
     (folder / FILE).write_text(rows, encoding="utf-8")
-    given = read_by_hand(folder / FILE, [one["student"] for one in records], WORTH)
-    return {one["student"]: with_points_by_hand(one, given) for one in records}
+    marks = read_by_hand(folder / FILE, [record["student"] for record in records], WORTH)
+    return {record["student"]: with_points_by_hand(record, marks) for record in records}
 
 
 def test_points_by_hand_take_the_place_of_the_graders_and_the_page_says_what_they_were(tmp_path):

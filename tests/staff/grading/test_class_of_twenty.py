@@ -36,19 +36,19 @@ def test_the_guide_names_what_each_handed_in(submissions):
 def test_the_class_is_graded_as_the_guide_shows_it(submissions, tmp_path):
     text, _ = twenty.grade_twice(tmp_path / "class")
     results = tmp_path / "class-results"
-    records = {one["student"]: one for one in json.loads((results / "results.json").read_text("utf-8"))}
+    records = {record["student"]: record for record in json.loads((results / "results.json").read_text("utf-8"))}
     of = sum(entry["points"] for entry in load_set(twenty.SET)["questions"])
-    full = [student for student, one in records.items() if one["points"] == of]
+    full = [student for student, record in records.items() if record["points"] == of]
     assert full == ["student-01", "student-02", "student-03", "student-04", "student-20"]
     assert [records[f"student-{number:02}"]["points"] for number in (6, 17, 18)] == [0, 0, 0]
-    assert all(one["points"] < one["of"] for one in records["student-14"]["questions"]), (
+    assert all(question["points"] < question["of"] for question in records["student-14"]["questions"]), (
         "a part of a question may be right"
     )
     for number, question in enumerate(list(records["student-01"]["questions"])[:7], start=7):
         record = records[f"student-{number:02}"]
-        assert [one["id"] for one in record["questions"] if one["points"] < one["of"]] == [question["id"]]
+        assert [entry["id"] for entry in record["questions"] if entry["points"] < entry["of"]] == [question["id"]]
     for name, left in (("student-15", "q1"), ("student-16", "q1"), ("student-19", "q5")):
-        assert [one["id"] for one in records[name]["questions"] if one["points"] < one["of"]] == [left]
+        assert [entry["id"] for entry in records[name]["questions"] if entry["points"] < entry["of"]] == [left]
     assert not Path(tempfile.gettempdir(), "was-here").exists()
     assert len(list((results / "students").glob("*.html"))) == 20
     assert text == twenty.in_guide(), "run `python tests/staff/grading/class_of_twenty.py --write`"

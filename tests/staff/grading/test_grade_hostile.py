@@ -3,12 +3,9 @@
 import json
 import math
 import os
-import shutil
-import site
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,10 +18,11 @@ import torch
 from hostile_class import SPY
 from tiny_set import SEED, SET, SETUP, answer_with, grade_class, kinds, notebook, points, submission, write_class
 
-import course_utils
 from course_staff.grading import asking, encoding, grade, isolate, sandbox
+from course_staff.grading.prepare import prepare
 from course_staff.grading.report import Results, file_name
 from course_staff.grading.submission import Parsed
+from course_staff.grading.submitted import find_submissions, identify
 from course_utils.errors import CourseError
 from course_utils.grading.loading import SETS
 
@@ -206,12 +204,11 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, mo
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: accepted.append(server.accept()), daemon=True).start()
         cases = hostile(tiny, results, server.getsockname()[1])
-        cases = {name: one for name, one in cases.items() if not names or name in names}
+        cases = {name: case for name, case in cases.items() if not names or name in names}
         assert len(cases) == len(names or cases)
-        submissions = write_class(
-            tmp_path / "class", {name.replace("/", "_"): text for name, (text, *_) in cases.items()}
-        )
-        records = grade_class(submissions, grade.prepare(SET, tiny, SEED, seconds=1), safe)
+        texts = {name.replace("/", "_"): text for name, (text, *_) in cases.items()}
+        submissions = write_class(tmp_path / "class", texts)
+        records = grade_class(submissions, prepare(SET, tiny, SEED, seconds=1), safe)
     assert {name: points(record) for name, record in records.items()} == {
         name: [right, 1] for name, (_, right, _) in cases.items()
     }
@@ -253,88 +250,9 @@ while True: pass"""
 def test_many_endless_programs_take_no_time_from_their_neighbors(tiny, tmp_path, safe):
     texts = {"hogs": answer_with(HOGS), **dict.fromkeys(("one", "two"), answer_with(RIGHT))}
     submissions = write_class(tmp_path / "class", texts)
-    records = grade_class(submissions, grade.prepare(SET, tiny, SEED, seconds=20), safe, jobs=3)
+    records = grade_class(submissions, prepare(SET, tiny, SEED, seconds=20), safe, jobs=3)
     assert {name: points(record) for name, record in records.items()} == {"hogs": [0, 1], "one": [2, 1], "two": [2, 1]}
     assert kinds(records["hogs"]) - {"values"} <= {"died", "timeout"}
-
-
-LOOK = """import os, sys
-for folder, _, files in os.walk(sys.argv[1]):
-    for file in files: print(os.path.relpath(os.path.join(folder, file), sys.argv[1]))"""
-
-
-@pytest.mark.parametrize(
-    ("private", "seen"),
-    [
-        ([], {"lib/so", "src/course/solutions/03", "src/course/.venv/torch", "src/course/.venv/results/a", "in/a"}),
-        (["in"], {"lib/so", "src/course/solutions/03", "src/course/.venv/torch", "src/course/.venv/results/a"}),
-        (["in", "src/course"], {"lib/so", "src/course/.venv/torch", "src/course/.venv/results/a"}),
-        (["in", "src/course", "src/course/.venv/results"], {"lib/so", "src/course/.venv/torch"}),
-        (["in", "src"], {"lib/so", "src/course/.venv/torch", "src/course/.venv/results/a"}),
-    ],
-)
-def test_what_is_private_is_not_seen_wherever_it_lies(private, seen, safe, monkeypatch):
-    """A checkout below the system's libraries, with its environment within, and other submissions beside them."""
-    build = Path(course_utils.__file__).resolve().parents[1] / "build"
-    build.mkdir(exist_ok=True)
-    place = Path(tempfile.mkdtemp(dir=build))
-    try:
-        for file in (
-            "lib/so",
-            "src/course/solutions/03",
-            "src/course/.venv/torch",
-            "src/course/.venv/results/a",
-            "in/a",
-        ):
-            (place / file).parent.mkdir(parents=True, exist_ok=True)
-            (place / file).write_text("x")
-        packages = [*site.getsitepackages(), str(place), str(place / "src/course/.venv")]
-        monkeypatch.setattr(sandbox.site, "getsitepackages", lambda: packages)
-        command = sandbox.confine(
-            [sys.executable, "-c", LOOK, str(place)], private=[place / folder for folder in private]
-        )
-        output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-        assert set(output.split()) == seen
-    finally:
-        shutil.rmtree(place)
-
-
-WHERE = """import json, os, site, sys
-print(json.dumps([sys.executable, sys.prefix, sys.base_prefix, os.__file__, site.getsitepackages()]))"""
-
-
-@pytest.mark.parametrize("behind", ["the environment", "the project's folder", "the base interpreter"])
-def test_a_python_behind_links_has_a_sandbox_too(behind, safe, tmp_path, monkeypatch):
-    """As that Python sees itself; what it imports within the sandbox is the course and the libraries."""
-    real, link = Path(sys.prefix), tmp_path / "link"
-    if behind == "the base interpreter":
-        (tmp_path / "store").symlink_to(sys.base_prefix)
-        link.symlink_to("store")
-        prefix = tmp_path / "environment"
-        packages = Path("lib", *Path(site.getsitepackages()[0]).parts[-2:])
-        (prefix / packages).parent.mkdir(parents=True)
-        (prefix / packages).symlink_to(real / packages)
-        (prefix / "pyvenv.cfg").write_text(f"home = {link / 'bin'}\ninclude-system-site-packages = false\n")
-        (prefix / "bin").mkdir()
-        (prefix / "bin" / "python").symlink_to(link / "bin" / Path(os.path.realpath(sys.executable)).name)
-    elif behind == "the environment":
-        link.symlink_to(real)
-        prefix = link
-    else:
-        link.symlink_to(real.parent)
-        prefix = link / real.name
-    output = subprocess.check_output([prefix / "bin" / "python", "-c", WHERE], text=True, timeout=60)
-    executable, own, base, library, packages = json.loads(output)
-    assert str(tmp_path) in executable
-    for name, value in (("executable", executable), ("prefix", own), ("base_prefix", base)):
-        monkeypatch.setattr(sandbox.sys, name, value)
-    monkeypatch.setattr(sandbox.os, "__file__", library)
-    monkeypatch.setattr(sandbox.site, "getsitepackages", lambda: packages)
-    command = sandbox.confine([executable, "-c", "import course_staff.grading.isolate, numpy"])
-    environment = {**os.environ, "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sandbox.best_kind(trust=False) == safe
 
 
 def test_where_bubblewrap_fails_its_own_words_are_given(tmp_path, monkeypatch):
@@ -368,7 +286,7 @@ def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch):
     judge_room = grade.judge
     monkeypatch.setattr(grade, "judge", SimpleNamespace(**{**vars(judge_room), "judge_answer": faulty}))
     submissions = write_class(tmp_path / "class", {"a": answer_with(RIGHT)})
-    record = grade_class(submissions, grade.prepare(SET, tiny, SEED), tiny_set.best_kind())["a"]
+    record = grade_class(submissions, prepare(SET, tiny, SEED), tiny_set.best_kind())["a"]
     assert points(record) == [0, 1]
     assert "failed" not in record
     assert "KeyError" in record["questions"][0]["public"][0]["sentence"]
@@ -377,7 +295,7 @@ def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch):
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_question_finds_nothing_that_another_of_the_submission_left_in_any_order(tiny, tmp_path, safe, order):
     """Each leaves files, a port, a process, and looks for the other's."""
-    exercise_set = grade.prepare(SET, tiny, SEED)
+    exercise_set = prepare(SET, tiny, SEED)
     first = f"# EXERCISE q1\n{SPY}\ndef scale(x, factor):\n    assert not found, found\n    {RIGHT}"
     second = f"# EXERCISE q2\n{SPY}\ndef following(n):\n    assert not found, found\n    return n + 1"
     submissions = write_class(tmp_path / "class", {"spy": notebook(SETUP, first, second)})
@@ -400,7 +318,7 @@ return x * factor"""
 def test_memory_that_no_limit_counts_is_refused_and_the_machine_is_shown_for_reading_only(tiny, tmp_path, safe):
     bodies = {"memory": MEMORY, "remounts": REMOUNT}
     submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
-    records = grade_class(submissions, grade.prepare(SET, tiny, SEED), safe)
+    records = grade_class(submissions, prepare(SET, tiny, SEED), safe)
     assert {name: points(record) for name, record in records.items()} == {"memory": [2, 1], "remounts": [0, 1]}
     assert not Path(sys.prefix, "written by a stranger").exists()
 
@@ -448,11 +366,11 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
     with open(folder / "sparse.ipynb", "wb") as file:
         file.truncate(2**40)
     (folder / "zero.ipynb").symlink_to("/dev/zero")
-    submissions = grade.find_submissions(folder)
+    submissions = find_submissions(folder)
     assert set(submissions) == {"a", "a.IPYNB", "sparse", "zero"}
     assert submissions["a"].name == "a.ipynb"
-    exercise_set = grade.prepare(SET, tiny, SEED)
-    assert len({grade.identify(path, exercise_set, "fork").key for path in submissions.values()}) == 4
+    exercise_set = prepare(SET, tiny, SEED)
+    assert len({identify(path, exercise_set, "fork").key for path in submissions.values()}) == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is read")
@@ -462,7 +380,7 @@ def test_too_many_processes_or_files_and_too_much_memory_or_time_are_seen():
     assert family.excess(**enough) == 0
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        assert child.pid in {each.number for each in isolate.descendants(os.getpid())}
+        assert child.pid in {process.number for process in isolate.descendants(os.getpid())}
         assert family.excess(**enough | {"processes": 0}) == isolate.TOO_MANY_PROCESSES
         assert family.excess(**enough | {"files": 0}) == isolate.TOO_MANY_FILES
         assert family.excess(**enough | {"memory": 0}) == isolate.TOO_MUCH_MEMORY

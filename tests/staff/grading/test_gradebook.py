@@ -24,7 +24,7 @@ Participant 42,Bo Beck,bo@example.org,Submitted,1.00,3.00,"Monday, 3 March 2025,
 
 
 def records(**points):
-    return [{"student": student.replace("__", "/"), "points": given, "of": 3} for student, given in points.items()]
+    return [{"student": student.replace("__", "/"), "points": own, "of": 3} for student, own in points.items()]
 
 
 def filled(tmp_path, export, graded, name="99_test"):
@@ -110,9 +110,8 @@ def test_a_semicolon_between_cells_stays_one(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\xff\xfe\x00", b"Student,ID\n"])
 def test_a_file_that_is_no_export_is_answered_with_how_to_get_one(tmp_path, content):
     (tmp_path / "x.csv").write_bytes(content)
-    with pytest.raises(
-        CourseError, match="x.csv is not an export that can be filled in; export the gradebook of Canvas"
-    ):
+    message = "x.csv is not an export that can be filled in; export the gradebook of Canvas"
+    with pytest.raises(CourseError, match=message):
         read_gradebook(tmp_path / "x.csv")
     with pytest.raises(CourseError, match="cannot be read"):
         read_gradebook(tmp_path / "none.csv")
@@ -121,9 +120,8 @@ def test_a_file_that_is_no_export_is_answered_with_how_to_get_one(tmp_path, cont
 @pytest.mark.usefixtures("warm")
 def test_the_command_writes_the_filled_file_beside_the_results(tmp_path, tiny, capsys):
     (tmp_path / "class").mkdir()
-    (tmp_path / "class" / "u1.ipynb").write_text(
-        submission("# EXERCISE q1\ndef scale(x, factor):\n    return x * factor")
-    )
+    right = submission("# EXERCISE q1\ndef scale(x, factor):\n    return x * factor")
+    (tmp_path / "class" / "u1.ipynb").write_text(right)
     (tmp_path / "class" / "stranger.ipynb").write_text(notebook())
     (tmp_path / "export.csv").write_text(CANVAS.replace("99_test", SET), encoding="utf-8")
     grade = ["grade", str(tmp_path / "class"), "--set", SET, "--trust", "--jobs", "1"]

@@ -121,12 +121,12 @@ def test_all_that_the_course_has_at_the_top_is_handed_out_but_the_folders_of_ans
 
 def test_no_file_that_is_handed_out_holds_a_line_of_an_answer(handed_out):
     """But for lines that learners are shown: in the package, the chapters, the statements, stubs and hints of any question."""
-    every = [one for path in PATHS for one in solutions_of(path.stem)]
-    shown = [text for one in every for text in (one.statement, one.stub, *one.question.hints)]
+    every = [exercise for path in PATHS for exercise in solutions_of(path.stem)]
+    shown = [text for exercise in every for text in (exercise.statement, exercise.stub, *exercise.question.hints)]
     shown += [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")]
     shown += [cell["source"] for path in (ROOT / "notebooks").glob("*.ipynb") for cell in read_notebook(path).cells]
     public = "\n".join(shown)
-    secret = {line for one in every for line in lines_of(one.solution) if line not in public}
+    secret = {line for exercise in every for line in lines_of(exercise.solution) if line not in public}
     assert len(secret) > 300, "else nothing is looked for"
 
     texts = {name: text_of(handed_out / name) for name in files_in(handed_out)}
@@ -143,7 +143,7 @@ def test_what_is_released_of_a_set_holds_no_line_of_a_hidden_function(name):
     path = ROOT / "solutions" / f"{name}.ipynb"
     cells = [cell["source"] for cell in read_notebook(path).cells if (marker(cell) or "?")[0] == "QUESTION"]
     shown = [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")] + list(map(public_part, cells))
-    public = "\n".join([*shown, *(f"{one.statement}\n{one.stub}" for one in solutions_of(name))])
+    public = "\n".join([*shown, *(f"{exercise.statement}\n{exercise.stub}" for exercise in solutions_of(name))])
     hidden = [part.partition("# END HIDDEN")[0] for cell in cells for part in cell.split("# HIDDEN\n")[1:]]
     functions = [
         ast.unparse(node)

@@ -20,10 +20,12 @@ SIZE, JOBS = 6, 2
 
 def hand_in(folder):
     """Notebooks with right answers, the styles of the set's variants in turn."""
-    authored = {each.question.id: each for each in load_solutions(ROOT / "solutions" / f"{SET}.ipynb")}
-    styles = {name: [each.solution, *(one.source for one in each.question.variants)] for name, each in authored.items()}
+    authored = {exercise.question.id: exercise for exercise in load_solutions(ROOT / "solutions" / f"{SET}.ipynb")}
+    variants = {name: [variant.source for variant in exercise.question.variants] for name, exercise in authored.items()}
+    styles = {name: [exercise.solution, *variants[name]] for name, exercise in authored.items()}
     for number in range(SIZE):
-        text = answered(ROOT / exercises_of(SET), {name: each[number % len(each)] for name, each in styles.items()})
+        answers = {name: sources[number % len(sources)] for name, sources in styles.items()}
+        text = answered(ROOT / exercises_of(SET), answers)
         (folder / f"student{number:02d}.ipynb").write_text(text, encoding="utf-8")
 
 

@@ -29,9 +29,10 @@ def written(folder, records):
     """The results' folder after a run that graded these, beside what was there."""
     results = Results(folder, "03_adamw")
     earlier = results.earlier()
-    for one in records:
-        results.save(one["student"], one)
-    results.finish(list({**earlier, **{one["student"]: one for one in records}}.values()), [])
+    graded = {result["student"]: result for result in records}
+    for student, result in graded.items():
+        results.save(student, result)
+    results.finish([*{**earlier, **graded}.values()], [])
     return folder
 
 
@@ -62,7 +63,7 @@ def oracle(points):
         no_worse = a[0] <= b[0] and a[1] <= b[1] and a[2] >= b[2]
         return no_worse and (a[0] < b[0] or a[1] < b[1] or a[2] > b[2])
 
-    return [not any(beats(other, one) for other in points) for one in points]
+    return [not any(beats(other, point) for other in points) for point in points]
 
 
 def test_the_front_comes_first_and_each_part_is_in_order_of_bytes():
@@ -71,15 +72,15 @@ def test_the_front_comes_first_and_each_part_is_in_order_of_bytes():
         (board,) = boards(records)
         unbeaten = {f"s{number}" for number, free in enumerate(oracle(points)) if free}
         front, others = board.entries[: board.front], board.entries[board.front :]
-        assert {one.student for one in front} == unbeaten
-        assert {one.student for one in others} == {f"s{number}" for number in range(len(points))} - unbeaten
+        assert {entry.student for entry in front} == unbeaten
+        assert {entry.student for entry in others} == {f"s{number}" for number in range(len(points))} - unbeaten
         for part in (front, others):
-            assert [one.bytes for one in part] == sorted(one.bytes for one in part)
+            assert [entry.bytes for entry in part] == sorted(entry.bytes for entry in part)
 
 
 def letters_of(records):
     (board,) = boards(records)
-    return {one.student: one.letter for one in board.entries}
+    return {entry.student: entry.letter for entry in board.entries}
 
 
 def test_letters_tell_neither_names_nor_the_order_of_the_files():
@@ -87,10 +88,10 @@ def test_letters_tell_neither_names_nor_the_order_of_the_files():
     records = [record(student, question(take(1, 1, 1))) for student in students]
     letters = letters_of(records)
     wanted = [*map(chr, range(65, 91)), "AA", "AB", "AC", "AD"]
-    assert sorted(letters.values(), key=lambda one: (len(one), one)) == wanted
+    assert sorted(letters.values(), key=lambda letter: (len(letter), letter)) == wanted
     assert letters_of(records[::-1]) == letters
     assert [letters[student] for student in students] != wanted
-    renamed = [{**one, "key": f"another {one['key']}"} for one in records]
+    renamed = [{**record, "key": f"another {record['key']}"} for record in records]
     assert letters_of(renamed) != letters, "who knows the names alone cannot work it out"
 
 
@@ -188,7 +189,7 @@ def test_what_lies_at_one_point_is_written_once():
     (board,) = boards(records)
     figure, alt = tradeoff_figure(board)
     texts = [text.get_text() for text in figure.axes[0].texts]
-    letters = [one.letter for one in board.entries]
+    letters = [entry.letter for entry in board.entries]
     assert texts == [f"{', '.join(letters[:3])} and 3 more, 90.0 %", f"{letters[-1]}, 80.0 %"]
     assert figure.axes[0].get_title(loc="left") == "6 of 7 are on the Pareto front (filled)"
     assert alt.endswith(f"Beaten: {letters[-1]}.")

@@ -35,9 +35,9 @@ def test_every_answer_is_a_solution_and_every_check_a_locked_grade_worth_its_poi
     points = [kind["points"] for kind in kinds.values() if kind["grade"]]
     assert points == [entry["points"] for entry in load_set(path.stem)["questions"]]
     assert all(kind["locked"] is not kind["solution"] for kind in kinds.values())
-    authored = {each.question.id: each for each in solutions_of(path.stem)}
+    authored = {exercise.question.id: exercise for exercise in solutions_of(path.stem)}
     answers = [cell for cell in cells if cell["metadata"].get("nbgrader", {}).get("solution")]
-    assert [cell["metadata"]["course_stub"] for cell in answers] == [each.stub for each in authored.values()]
+    assert [cell["metadata"]["course_stub"] for cell in answers] == [exercise.stub for exercise in authored.values()]
     text = json.dumps(cells)
     assert not any(mark in text for mark in ("# HIDDEN", "# QUESTION", "def hidden"))
 
@@ -72,16 +72,16 @@ def graded(tmp_path_factory):
     for name in SETS:
         write(source_files(ROOT / "solutions" / f"{name}.ipynb", place))
         run_nbgrader("generate_assignment", name, "--create", place=place)
-        authored = {each.question.id: each for each in solutions_of(name)}
+        authored = {exercise.question.id: exercise for exercise in solutions_of(name)}
         hand_in(place, name, "stub", {})
-        answers = {key: each.solution for key, each in authored.items()}
+        answers = {key: exercise.solution for key, exercise in authored.items()}
         hand_in(place, name, "right", answers)
     warning = "t = len(gradients)"
     assert answers["q1"].count(warning) == 1
     warning = {"q1": answers["q1"].replace(warning, f"{warning}; __import__('warnings').warn('a warning')")}
     hand_in(place, SETS[1], "warned", warning)
-    (named,) = (each for each in authored["q2"].question.mistakes if each.name == "L2 in the gradient")
-    (counters,) = (each for each in authored["q3"].question.mistakes if each.name == "counters")
+    (named,) = (mistake for mistake in authored["q2"].question.mistakes if mistake.name == "L2 in the gradient")
+    (counters,) = (mistake for mistake in authored["q3"].question.mistakes if mistake.name == "counters")
     wrong = {
         "q2": apply_mistake(authored["q2"].solution, named),
         "q3": apply_mistake(authored["q3"].solution, counters),
@@ -132,9 +132,8 @@ def test_the_diagnosis_stands_in_nbgraders_feedback(graded):
     page = html.unescape((place / "feedback" / "mistaken" / SETS[1] / f"{SETS[1]}.html").read_text("utf-8"))
     assert sentence in page
     assert "FailedCheckError" in page
-    assert sentence not in html.unescape(
-        (place / "feedback" / "right" / SETS[1] / f"{SETS[1]}.html").read_text("utf-8")
-    )
+    page = (place / "feedback" / "right" / SETS[1] / f"{SETS[1]}.html").read_text("utf-8")
+    assert sentence not in html.unescape(page)
 
 
 def hand_in(place: Path, name: str, student: str, answers: dict[str, str]) -> None:

@@ -29,7 +29,7 @@ MIB = 2**20
 
 @cache
 def authored(name: str, question: str) -> Authored:
-    return next(each for each in solutions_of(name) if each.question.id == question)
+    return next(exercise for exercise in solutions_of(name) if exercise.question.id == question)
 
 
 def judged(author: Authored, source: str, seed: int | None = None, only: str = "") -> Result:
@@ -165,8 +165,8 @@ def test_the_judge_says_how_far_the_target_is():
 def test_weights_that_are_none_of_this_model_are_distinguished(change, sentence):
     names = training()
     model = names["fresh_model"](7)
-    given = {**{name: p.detach() for name, p in model.named_parameters()}, **change}
-    assert sentence in names["misfit"]({name: value for name, value in given.items() if value is not None}, model)
+    weights = {**{name: p.detach() for name, p in model.named_parameters()}, **change}
+    assert sentence in names["misfit"]({name: value for name, value in weights.items() if value is not None}, model)
     assert names["misfit"]([1], model) == "are no weights by name"
 
 
@@ -219,9 +219,9 @@ class Row:
 def measure_by_line(source: str, names: dict) -> list[Row]:
     """A row for the beginning and for each line that is run, in order; a line that opens a block has none."""
     lines, rows, at, phase = source.splitlines(), [], [0], ["forward"]
-    models = [each for each in names.values() if isinstance(each, nn.Module)]
-    optimizers = [each for each in names.values() if isinstance(each, torch.optim.Optimizer)]
-    tensors = [each for each in tree_iter(list(names.values())) if isinstance(each, torch.Tensor)]
+    models = [value for value in names.values() if isinstance(value, nn.Module)]
+    optimizers = [value for value in names.values() if isinstance(value, torch.optim.Optimizer)]
+    tensors = [value for value in tree_iter(list(names.values())) if isinstance(value, torch.Tensor)]
     meter = Meter(models, optimizers, tensors=tensors, look_inside=False)
 
     def in_use() -> dict[str, int]:
@@ -257,7 +257,7 @@ def measure_by_line(source: str, names: dict) -> list[Row]:
 )
 def test_a_timeline_and_its_fault_are_what_is_measured(name, question):
     written = authored(name, question)
-    step, names, (old, new) = (written.hidden[each] for each in ("STEP", "names", "FAULT"))
+    step, names, (old, new) = (written.hidden[name] for name in ("STEP", "names", "FAULT"))
     assert step.count(old) == 1
     faulty, sound = measure_by_line(step.replace(old, new), names()), measure_by_line(step, names())
     cells = re.findall(r"^\| (\d*) +\|.*\| ([\d.]+) \|$", written.statement, re.MULTILINE)
@@ -269,8 +269,8 @@ def test_a_timeline_and_its_fault_are_what_is_measured(name, question):
 
 def test_each_of_phase_kind_and_line_earns_its_share_and_a_wrong_one_is_explained():
     question = authored("07_gradient_checkpointing", "q8").question
-    cases, given = question.cases(), {"phase": "forward", "kind": "inputs", "line": 2}
-    result = judge_answer(question, cases, run_cases(question, given, cases))
+    cases, answer = question.cases(), {"phase": "forward", "kind": "inputs", "line": 2}
+    result = judge_answer(question, cases, run_cases(question, answer, cases))
     assert [verdict.passed for verdict in result.verdicts] == [True, False, True]
     assert result.diagnosis == "The batch is 2 MiB from the beginning to the end."
 

@@ -13,15 +13,8 @@ from own_solutions import PATHS, solutions_of
 from tiny_set import best_kind, notebook, write_class
 
 from course_staff.grading import grade
-from course_staff.grading.release import (
-    allowed,
-    digest_of,
-    exercise_notebook,
-    facts,
-    find_differing,
-    set_entry,
-    write,
-)
+from course_staff.grading.prepare import prepare
+from course_staff.grading.release import allowed, digest_of, exercise_notebook, facts, find_differing, set_entry, write
 from course_staff.grading.release_cache import ReleaseCache, release_sets
 from course_staff.grading.skeleton import KINDS, empty_notebook, with_question
 from course_staff.grading.source import apply_mistake, load_solutions, marker
@@ -55,8 +48,7 @@ QUICK_SETS = pytest.mark.parametrize(
     [pytest.param(path, marks=[pytest.mark.slow] if path.stem in MANY_ANSWERS else [], id=path.stem) for path in PATHS],
 )
 QUICK_KINDS = pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[pytest.mark.slow] if kind == "collective" else []) for kind in KINDS],
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "collective" else []) for kind in KINDS]
 )
 # A line this short says nothing: `return total`, `])`.
 TELLING = 16
@@ -146,9 +138,8 @@ def test_where_only_words_changed_the_numbers_stay_as_they_were_released(tmp_pat
 
 @EVERY
 def test_nothing_of_a_solution_is_handed_out(path):
-    handed_out = {
-        line for cell in read_notebook(ROOT / exercises_of(path.stem)).cells for line in lines(cell["source"])
-    }
+    cells = read_notebook(ROOT / exercises_of(path.stem)).cells
+    handed_out = {line for cell in cells for line in lines(cell["source"])}
     entries = json.loads((SETS / f"{path.stem}.json").read_text(encoding="utf-8"))["questions"]
     handed_out |= {line for entry in entries for line in lines(entry["code"] + entry["stub"])}
     for authored in solutions_of(path.stem):
@@ -178,15 +169,16 @@ def test_everything_outside_the_holes_is_the_same(path):
     after = read_notebook(ROOT / exercises_of(path.stem)).cells
     assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
     authored = solutions_of(path.stem)
-    stubs, added = {each.question.id: each.stub for each in authored}, {allowed(each.question) for each in authored}
-    for one, other in zip(before, after, strict=True):
-        mark = marker(one)
-        sentences = [line for line in other["source"].split("\n\n") if line not in added]
-        assert "\n\n".join(sentences) == (stubs[mark[1]] if mark else one["source"])
-        assert marker(other) == mark
-        assert one["metadata"].get("tags") == other["metadata"].get("tags")
-        assert not other.get("outputs")
-        assert other.get("execution_count") is None
+    stubs = {exercise.question.id: exercise.stub for exercise in authored}
+    added = {allowed(exercise.question) for exercise in authored}
+    for cell, exercise_cell in zip(before, after, strict=True):
+        mark = marker(cell)
+        sentences = [line for line in exercise_cell["source"].split("\n\n") if line not in added]
+        assert "\n\n".join(sentences) == (stubs[mark[1]] if mark else cell["source"])
+        assert marker(exercise_cell) == mark
+        assert cell["metadata"].get("tags") == exercise_cell["metadata"].get("tags")
+        assert not exercise_cell.get("outputs")
+        assert exercise_cell.get("execution_count") is None
 
 
 @EVERY
@@ -232,9 +224,8 @@ def test_the_command_releases_new_questions_once_and_keeps_a_copy_of_what_it_rep
 
 
 def test_there_is_a_skeleton_of_every_kind_and_of_a_question_of_none():
-    functions = inspect.getmembers(
-        kinds, lambda value: inspect.isfunction(value) and value.__module__ == kinds.__name__
-    )
+    functions = inspect.getmembers(kinds, inspect.isfunction)
+    functions = [(name, value) for name, value in functions if value.__module__ == kinds.__name__]
     assert {name for name, _ in functions if not name.startswith("_")} | {"question"} == set(KINDS)
 
 
@@ -254,7 +245,7 @@ def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
     answers = {"stub": authored.stub, "solution": authored.solution}
     answers |= {mistake.name: apply_mistake(authored.solution, mistake) for mistake in question.mistakes}
     answers |= {variant.name: f"# EXERCISE q1\n{variant.source}" for variant in question.variants}
-    exercise_set, points = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
+    exercise_set, points = prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
     folder = write_class(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
     grade.grade_all(
         folder, exercise_set, best_kind(), 1, lambda name, record: points.update({name: record["questions"][0]})

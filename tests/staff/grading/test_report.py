@@ -23,6 +23,16 @@ def mistakes(*named):
     return report.summary(records, "03_adamw", []).partition("\nMost common mistakes")[2]
 
 
+def test_a_table_that_was_edited_is_kept_beside_the_new_one(tmp_path, capsys):
+    results = Results(tmp_path, "03_adamw")
+    results.finish([record("a", question(1))], [])
+    (tmp_path / "results.csv").write_text("points given by hand")
+    results.finish([record("a", question(1))], [])
+    assert "results.csv was edited after the last run; your version is saved in" in capsys.readouterr().err
+    (copy,) = (tmp_path / "copies").glob("*/results.csv")
+    assert copy.read_text() == "points given by hand"
+
+
 def test_answers_that_ended_their_process_are_pointed_out():
     honest = [question(kind=kind) for kind in KINDS if kind not in ("died", "unsafe")]
     odd = [question(4, kind="died"), question(5), question(6, kind="unsafe")]
@@ -143,7 +153,7 @@ def test_who_was_not_graded_counts_for_nothing():
     ],
 )
 def test_the_picture_names_all_questions_that_fewest_passed(passed, title):
-    questions = [question(n, "passed" if one else "failed", difficulty=3) for n, one in enumerate(passed, 1)]
+    questions = [question(n, "passed" if is_right else "failed", difficulty=3) for n, is_right in enumerate(passed, 1)]
     figure, _ = class_figure([0], 2, summarize_questions([record("s", *questions)]))
     titles = [figure.axes[1].get_title(loc=where) for where in ("left", "center")]  # as the style has it
     assert "".join(titles) == title
@@ -155,8 +165,8 @@ def test_the_class_is_a_table_with_maxima_the_date_and_a_picture_that_says_what_
         {**record(f"s{n}", question(state="passed", points=2)), "points": n_points, "of": 6}
         for n, n_points in enumerate(points)
     ]
-    for n, one in enumerate(graded):
-        one["graded"] = f"2026-05-0{n + 1}T12:00+02:00"
+    for n, graded_record in enumerate(graded):
+        graded_record["graded"] = f"2026-05-0{n + 1}T12:00+02:00"
     page = report.summary_page(graded, "03_adamw", [], title="Exercises 03")
     assert "<h1>Exercises 03: the class</h1>" in page
     assert not re.search(r"\.sheet\{[^}]*(max-)?height", page), "nobody is hidden in a box that scrolls by itself"

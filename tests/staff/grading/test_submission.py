@@ -170,7 +170,7 @@ def test_cells_of_any_shape_are_passed_over():
         cell("\ud800"),
     ]
     submission = read_text(json.dumps({"cells": [*odd, cell(RIGHT)]}))
-    assert [each.number for each in submission.cells] == [6, 8, 9]
+    assert [cell.number for cell in submission.cells] == [6, 8, 9]
     assert answer_to(submission, ENTRY).state == "written"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny_set import SEED, SET, SETUP, answer_with, best_kind, grade_class, notebook, points, write_class
 
-from course_staff.grading import grade
+from course_staff.grading.prepare import prepare
 from course_staff.grading.report import Results, file_name
 from course_staff.grading.source import load_solutions
 from course_utils.data.functions import FILE
@@ -60,12 +60,13 @@ def handed_in(body):
 @pytest.fixture
 def exercise_set(release_set):
     """The capstone's training with smaller limits."""
-    question = next(each.code for each in load_solutions(SOLUTIONS / "13_capstone.ipynb") if each.question.id == "q4")
+    authored = load_solutions(SOLUTIONS / "13_capstone.ipynb")
+    question = next(exercise.code for exercise in authored if exercise.question.id == "q4")
     for old, new in CHANGES.items():
         assert old in question
         question = question.replace(old, new)
     solved = f"import torch\n\ndef train(model, ids, labels):\n    ### BEGIN SOLUTION\n{HONEST}    ### END SOLUTION\n"
-    return grade.prepare(SET, release_set(notebook(SETUP, question, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
+    return prepare(SET, release_set(notebook(SETUP, question, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
 
 
 @pytest.mark.slow
@@ -90,11 +91,11 @@ def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(exercise_set, t
 @pytest.mark.usefixtures("warm")
 def test_figures_are_the_worst_of_all_cases_that_passed(tiny, tmp_path):
     """Bytes and operations are costs, accuracy is none."""
-    exercise_set = grade.prepare(SET, tiny, SEED)
+    exercise_set = prepare(SET, tiny, SEED)
     first = exercise_set.questions[0]
     assert len(first.public.cases + first.hidden.cases) > 1
-    each = cycle([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
-    first = replace(first, question=replace(first.question, figures=lambda *_: next(each)))
+    counts = cycle([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
+    first = replace(first, question=replace(first.question, figures=lambda *_: next(counts)))
     bodies = {"right": "return x * factor", "wrong": "return x.new_ones(1)", "gone": "import os\nos._exit(1)"}
     submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
     records = grade_class(

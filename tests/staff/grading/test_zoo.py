@@ -17,9 +17,9 @@ SETS = {
     path.stem: (solutions_of(path.stem), {entry["id"]: entry for entry in load_set(path.stem)["questions"]})
     for path in PATHS
 }
-QUESTIONS = [(name, each) for name, (authored, _) in SETS.items() for each in authored]
-MISTAKES = [(name, each, mistake) for name, each in QUESTIONS for mistake in each.question.mistakes]
-VARIANTS = [(name, each, variant) for name, each in QUESTIONS for variant in each.question.variants]
+QUESTIONS = [(name, authored) for name, (exercises, _) in SETS.items() for authored in exercises]
+MISTAKES = [(name, authored, mistake) for name, authored in QUESTIONS for mistake in authored.question.mistakes]
+VARIANTS = [(name, authored, variant) for name, authored in QUESTIONS for variant in authored.question.variants]
 
 
 def called(value) -> str:
@@ -93,7 +93,7 @@ AGAIN = "the sum is summed again in the backward pass"
 )
 def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patches, sentence):
     name = "12_scaling_out"
-    authored = next(each for each in SETS[name][0] if each.question.id == question)
+    authored = next(exercise for exercise in SETS[name][0] if exercise.question.id == question)
     result = CaseRunner(authored).result(
         apply_mistake(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored)
     )
@@ -109,7 +109,7 @@ POPPED = (
 
 def test_a_pass_that_uses_its_batches_up_is_refused():
     name = "06_gradient_accumulation"
-    authored = next(each for each in SETS[name][0] if each.question.id == "q1")
+    authored = next(exercise for exercise in SETS[name][0] if exercise.question.id == "q1")
     popped = apply_mistake(authored.solution, Mistake("", "", (POPPED,)))
     result = CaseRunner(authored).result(popped, entry(name, authored))
     assert {verdict.sentence for verdict in result.verdicts} == {
@@ -141,8 +141,8 @@ def test_cases_have_names_of_their_own_and_hidden_ones_follow_the_seed(name, aut
     names = [case.name for case in question.cases()]
     assert len(set(names)) == len(names)
     if question.hidden:
-        one, same, other = (str(question.cases(seed)) for seed in (1, 1, 2))
-        assert one == same != other
+        cases, same_seed, other_seed = (str(question.cases(seed)) for seed in (1, 1, 2))
+        assert cases == same_seed != other_seed
 
 
 @for_all("", QUESTIONS)

@@ -9,6 +9,7 @@ import pytest
 
 from course_staff.grading import grade, sandbox
 from course_staff.grading.source import marker
+from course_staff.grading.submitted import find_submissions
 from course_staff.notebooks.files import read_notebook
 from course_utils.cli import main
 
@@ -76,7 +77,7 @@ def cell(text, kind="code", **more):
 
 def notebook(*cells, **more):
     """The text of a notebook; cells are sources of code, or whole."""
-    whole = [each if isinstance(each, dict) else cell(each) for each in cells]
+    whole = [content if isinstance(content, dict) else cell(content) for content in cells]
     metadata = {"kernelspec": {"language": "python"}}
     return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": whole, **more})
 
@@ -84,10 +85,10 @@ def notebook(*cells, **more):
 def answered(path, answers):
     """The text of the notebook at `path` with these answers, by question, in the cells for them."""
     whole = read_notebook(path)
-    for each in whole["cells"]:
-        if (mark := marker(each)) and mark[1] in answers:
+    for hole in whole["cells"]:
+        if (mark := marker(hole)) and mark[1] in answers:
             answer = answers[mark[1]]
-            each["source"] = answer if answer.startswith("# EXERCISE") else f"# EXERCISE {mark[1]}\n{answer}"
+            hole["source"] = answer if answer.startswith("# EXERCISE") else f"# EXERCISE {mark[1]}\n{answer}"
     return json.dumps(whole)
 
 
@@ -102,8 +103,8 @@ def answer_with(body, before=""):
 
 def run_command(tmp_path, tiny, *more):
     """`course grade` of the folder `class`, whether there is a sandbox or not."""
-    given = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
-    return main(["grade", str(tmp_path / "class"), *given, *more])
+    options = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
+    return main(["grade", str(tmp_path / "class"), *options, *more])
 
 
 def grade_class(submissions, exercise_set, kind, jobs=2):
@@ -119,7 +120,7 @@ def write_class(folder, submissions):
     folder.mkdir(exist_ok=True)
     for name, text in submissions.items():
         (folder / f"{name}.ipynb").write_text(text)
-    return grade.find_submissions(folder)
+    return find_submissions(folder)
 
 
 def points(record):

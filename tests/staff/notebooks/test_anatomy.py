@@ -62,11 +62,7 @@ CHANGES = {
     "set-up cell not tagged": (lambda n: n.cells[1].metadata.clear(), 2, "'setup'"),
     "set-up cell twice": (lambda n: insert_code(n, "pass", tags=["setup"]), 2, "'setup'"),
     "section missing": (lambda n: replace(section(n, "Play"), "## ", "### "), 0, "'## Play' is missing"),
-    "section twice": (
-        lambda n: n.cells.insert(5, new_markdown_cell("## Predict the cost")),
-        0,
-        "more than once",
-    ),
+    "section twice": (lambda n: n.cells.insert(5, new_markdown_cell("## Predict the cost")), 0, "more than once"),
     "section unknown": (lambda n: n.cells.insert(3, new_markdown_cell("## Aside")), 4, "'## Aside' is not a section"),
     "sections swapped": (swap_two_sections, 0, "wrong order"),
     "four lines of summary": (lambda n: replace(n.cells[-1], "5. Five.\n", ""), 18, "five numbered lines"),

@@ -65,7 +65,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize(
-    "ending", ["dead", *(pytest.param(one, marks=pytest.mark.slow) for one in ("well", "too late with a child"))]
+    "ending", ["dead", *(pytest.param(ending, marks=pytest.mark.slow) for ending in ("well", "too late with a child"))]
 )
 def test_the_cell_is_named_and_nothing_of_its_kernel_is_left_however_it_ends(ending, tmp_path, capfd):
     source, timeout, words = ENDINGS[ending]
@@ -199,8 +199,8 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_of_outputs_only_results_are_stored(name):
-    given, stored = OUTPUTS[name]
-    (cell,) = clean(notebook_showing(copy.deepcopy(given)), "a", "laptop").cells
+    outputs, stored = OUTPUTS[name]
+    (cell,) = clean(notebook_showing(copy.deepcopy(outputs)), "a", "laptop").cells
     assert (cell.outputs, cell.metadata) == (stored, {})
 
 

@@ -50,6 +50,11 @@ def test_a_vague_name_is_refused_wherever_it_is_bound(source):
     assert not remarks_on(source.replace("{}", "found_path"))
 
 
+def test_neither_underscores_nor_capitals_make_a_vague_name_a_better_one():
+    sources = ["self._said = 1", "KEPT = 1", "class A:\n    def Each(self, given_): ..."]
+    assert [len(remarks_on(source)) for source in sources] == [1, 1, 2]
+
+
 @pytest.mark.parametrize("source", ["f(found=1)", "found()", "a.kept", "import known", "'said'", "{'told': 1}"])
 def test_a_vague_name_that_is_only_used_passes(source):
     assert not remarks_on(source)

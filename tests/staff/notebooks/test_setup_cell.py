@@ -57,9 +57,8 @@ def run_cell(tmp_path, source, *flags, python=sys.executable, timeout=100, folde
 
 def test_without_package_and_network_one_sentence_says_so(tmp_path):
     output = run_cell(tmp_path, setup_source(NOWHERE), "hide")
-    assert (
-        "RESULT AssertionError The course could not be fetched: check the network, then run this cell again." in output
-    )
+    message = "The course could not be fetched: check the network, then run this cell again."
+    assert f"RESULT AssertionError {message}" in output
     assert output.count("ERROR:") <= 1, "pip gives its reason in one line, or, in older versions, not at all"
     assert len(output.splitlines()) < 20
 
@@ -190,9 +189,8 @@ def _commit_a_copy(clone):
 
 def _share_packages(python, *without):
     """Let `python` see this environment's packages, except the course itself and those that fit a pattern of `without`."""
-    purelib = subprocess.check_output(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True, timeout=60
-    )
+    program = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    purelib = subprocess.check_output([python, "-c", program], text=True, timeout=60)
     shared = Path(sysconfig.get_path("purelib"))
     target = Path(purelib.strip())
     for own in target.glob("setuptools*"):

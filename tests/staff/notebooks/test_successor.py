@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from course_staff.notebooks.anatomy import Chapter, successor
+from course_staff.notebooks.anatomy import Chapter, check_successor
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.successor import stamp_successor, with_successor
 
@@ -24,7 +24,7 @@ def end_of(path):
 
 
 def broken(path):
-    return list(successor(Chapter(path, read_notebook(path))))
+    return list(check_successor(Chapter(path, read_notebook(path))))
 
 
 def test_each_chapter_leads_to_the_next_and_the_last_to_none(chapters):

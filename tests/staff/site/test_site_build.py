@@ -10,7 +10,7 @@ from site_pages import ROOT, addresses_in, pages_in
 
 from course_staff.notebooks.links import prose
 from course_staff.site.build import build, pages_of
-from course_staff.site.cells import MODELS
+from course_staff.site.cost_tables import MODELS
 from course_utils.desk.workspace import without_outputs
 from course_utils.errors import CourseError
 from course_utils.files import Place
@@ -75,10 +75,10 @@ def test_every_link_leads_to_a_file_and_every_anchor_to_a_place_in_it(pages, sit
 def test_it_asks_nobody_else_for_anything(pages, site):
     """Every script, style, font and picture is the site's own file."""
     missing = [
-        (one.page.name, one.target)
+        (asset.page.name, asset.target)
         for page in pages.values()
-        for one in page.assets()
-        if not (one.path and one.path.is_file())
+        for asset in page.assets()
+        if not (asset.path and asset.path.is_file())
     ]
     assert missing == []
     for style in site.rglob("*.css"):
@@ -91,24 +91,24 @@ def test_links_that_lead_nowhere_on_it_are_known(site):
     lost = []
     for page in pages_in(site):
         lost += [
-            one.get_text()
-            for one in page.soup.select("article a:not([href])")
-            if not (one.get("id") or one.get("name"))
+            anchor.get_text()
+            for anchor in page.soup.select("article a:not([href])")
+            if not (anchor.get("id") or anchor.get("name"))
         ]
     assert lost == []
 
 
 def test_a_page_has_at_most_one_mebibyte_of_its_own(pages):
     for name, page in pages.items():
-        own = {one.path for one in page.assets() if "figures" in one.target}
+        own = {asset.path for asset in page.assets() if "figures" in asset.target}
         assert sum(path.stat().st_size for path in {page.path, *own}) <= MIB, name
 
 
 def test_what_all_pages_share_is_at_most_two_and_a_half(pages):
-    assets = {one.path for page in pages.values() for one in page.assets()}
+    assets = {asset.path for page in pages.values() for asset in page.assets()}
     shared = {path for path in assets if path.suffix in (".js", ".css")}
     styles = [path for path in shared if path.suffix == ".css"]
-    fonts = {(style.parent / one.partition("?")[0]).resolve() for style in styles for one in addresses_in(style)}
+    fonts = {(style.parent / link.partition("?")[0]).resolve() for style in styles for link in addresses_in(style)}
     assert sum(path.stat().st_size for path in shared | fonts) <= 2.5 * MIB
 
 
@@ -143,16 +143,16 @@ def test_a_formula_is_set_without_a_script(name, pages):
     written = re.findall(r"\$\$.+?\$\$|\$[^$\n]+\$", text, flags=re.DOTALL)
     page = pages[name.replace(".ipynb", ".html")].soup
     assert len(page.select("math")) == len(written)
-    assert "$" not in "".join(one.get_text() for one in page.select("math"))
+    assert "$" not in "".join(formula.get_text() for formula in page.select("math"))
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_an_interactive_figure_stands_there_in_three_settings(name, pages):
     stills = pages[name.replace(".ipynb", ".html")].soup.select(".stills figure")
-    labels = [one.figcaption.get_text() for one in stills]
+    labels = [figure.figcaption.get_text() for figure in stills]
     assert len(labels) == len(set(labels)) == 3
-    assert all(one.img["alt"] and one.img["loading"] == "lazy" for one in stills)
-    assert all(one.a["href"] == one.img["src"] for one in stills), "one click shows it in full size"
+    assert all(figure.img["alt"] and figure.img["loading"] == "lazy" for figure in stills)
+    assert all(figure.a["href"] == figure.img["src"] for figure in stills), "one click shows it in full size"
 
 
 def test_the_notebooks_to_download_are_those_that_are_handed_out(site):
@@ -166,7 +166,7 @@ def test_every_page_says_what_it_is_to_those_who_show_a_link_to_it(pages):
     for name, page in pages.items():
         if name in ("search.html", "genindex.html"):
             continue
-        about = {one.get("property") or one.get("name"): one["content"] for one in page.soup.select("meta[content]")}
+        about = {tag.get("property") or tag.get("name"): tag["content"] for tag in page.soup.select("meta[content]")}
         assert len(about["og:title"]) > 3, name
         assert len(about["description"]) > 40, name
         picture = (page.path.parent / about["og:image"]).resolve()

@@ -95,7 +95,7 @@ def test_the_set_up_cell_is_folded(write):
 )
 def test_colab_is_offered_where_it_can_open_the_notebook(write, repository, offered):
     title = BeautifulSoup("".join(write(colab_place(repository))[0]["source"]), "html.parser")
-    links = {one.string: one["href"] for one in title.select(".about a")}
+    links = {link.string: link["href"] for link in title.select(".about a")}
     assert links.pop("Download the notebook") == "../downloads/notebooks/01_one.ipynb"
     assert links.get("Open in Colab") == offered
 

@@ -36,8 +36,8 @@ def write(monkeypatch, tmp_path):
 
 
 def differ(first, second) -> bool:
-    one, other = (Image.open(path) for path in (first, second))
-    return one.size != other.size or ImageChops.difference(one, other).getbbox() is not None
+    image, other_image = (Image.open(path) for path in (first, second))
+    return image.size != other_image.size or ImageChops.difference(image, other_image).getbbox() is not None
 
 
 def test_each_chapter_has_the_starting_values_and_two_other_settings():
@@ -124,9 +124,8 @@ def test_the_first_still_is_the_stored_picture_and_labels_say_what_the_others_sh
     assert all(differ(first, other) for other in others)
     assert differ(*others)
     *_, (bundle, about) = stored_pictures(chapter)
-    assert [without_times(still.alt) for still in pictures] == [
-        without_times(still.alt) for still in load_stills(chapter.stem)
-    ]
+    stored = load_stills(chapter.stem)
+    assert [without_times(still.alt) for still in pictures] == [without_times(still.alt) for still in stored]
     assert pictures[0].width == pytest.approx(about["width"], abs=2)
     assert Image.open(first).height == pytest.approx(Image.open(BytesIO(bundle)).height, abs=4)
     seen = ""  # what an earlier picture showed may be compared with

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from course_utils.errors import CourseError
-from course_utils.grading.pages import printable
+from course_utils.grading.rendering import printable
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

@@ -1,4 +1,4 @@
-"""HTML from the templates in this folder, and in another one that builds on them."""
+"""HTML from the templates of this room, and from those of another that build on them."""
 
 import html
 import re
@@ -10,11 +10,11 @@ from jinja2.filters import do_mark_safe
 
 
 def render(template: str, more: Path | None = None, **values) -> str:
-    """The text of a template of this folder, or of the folder `more`.
+    """The text of a template of this room, or of the folder `more`.
 
     Every value is escaped. Filters: `code` marks what stands between back-ticks, and `printable`.
     """
-    folders = [Path(__file__).parent, *([more] if more else [])]
+    folders = [Path(__file__).parent / "templates", *([more] if more else [])]
     pages = Environment(loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     pages.filters["printable"] = printable
     pages.filters["code"] = lambda text: do_mark_safe(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text)))
@@ -22,7 +22,6 @@ def render(template: str, more: Path | None = None, **values) -> str:
 
 
 def printable(text: str) -> str:
-    """Without control characters, by which a name could command a terminal, or turn a line around."""
-    return "".join(
-        c if unicodedata.category(c) not in ("Cc", "Cf", "Cs") else "\N{REPLACEMENT CHARACTER}" for c in text
-    )
+    """The text without control characters, by which a name could command a terminal, or turn a line around."""
+    unprintable = "Cc", "Cf", "Cs"
+    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in unprintable else c for c in text)

@@ -1,4 +1,4 @@
-"""Of the room: a second class of strangers who mean harm, graded by the command itself: each has what the answers are worth."""
+"""A second class of strangers who mean harm, graded by the command itself: each has what the answers are worth."""
 
 import contextlib
 import csv
@@ -52,8 +52,8 @@ def write(folder, submissions):
 
 def graded(results):
     return {
-        each["student"]: [one["points"] for one in each["questions"]]
-        for each in json.loads((results / "results.json").read_text("utf-8"))
+        record["student"]: [question["points"] for question in record["questions"]]
+        for record in json.loads((results / "results.json").read_text("utf-8"))
     }
 
 
@@ -61,13 +61,13 @@ def graded(results):
 def nothing_stays():
     """Afterwards nothing runs that this process, or what it started, has begun."""
     isolate.adopt_orphans()
-    before = {each.number for each in isolate.descendants(os.getpid())}
+    before = {process.number for process in isolate.descendants(os.getpid())}
     yield
     for _ in range(50):  # what was killed takes a moment to end
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if not (left := {each.number for each in isolate.descendants(os.getpid())} - before):
+        if not (left := {process.number for process in isolate.descendants(os.getpid())} - before):
             break
         time.sleep(0.1)
     isolate.adopt_orphans(False)
@@ -112,9 +112,8 @@ def test_a_class_of_strangers_costs_nobody_but_themselves(tiny, tmp_path, safe, 
         assert not odd, (name, odd)
         assert str(12345 * 54321) not in text, name
     with (results / "results.csv").open(newline="") as file:
-        assert not [
-            value for row in csv.reader(file) for value in row if value.startswith(("=", "+", "-", "@", "\t", "\r"))
-        ]
+        values = [value for row in csv.reader(file) for value in row]
+    assert not [value for value in values if value.startswith(("=", "+", "-", "@", "\t", "\r"))]
     assert not NOTE.exists()
 
 

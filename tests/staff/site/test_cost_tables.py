@@ -6,16 +6,7 @@ from random import Random
 
 import pytest
 
-from course_staff.site.cells import (
-    BATCHES,
-    LEVELS,
-    METHODS,
-    MODELS,
-    command,
-    lengths_of,
-    need_of,
-    rows_of,
-)
+from course_staff.site.cost_tables import BATCHES, LEVELS, METHODS, MODELS, command, lengths_of, need_of, rows_of
 from course_utils.cli import plan as command_line
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.trial import try_recipe
@@ -85,6 +76,6 @@ def test_a_row_names_the_cards_of_least_memory_and_what_they_lack():
 def test_the_command_sets_what_the_method_does(method):
     parser = argparse.ArgumentParser()
     command_line.add_arguments(parser)
-    given = parser.parse_args(shlex.split(command(MODELS[0], method, 4, 512))[2:])
+    arguments = parser.parse_args(shlex.split(command(MODELS[0], method, 4, 512))[2:])
     for name, value in {**method.fields, "batch": 4, "sequence": 512}.items():
-        assert getattr(given, name) == value
+        assert getattr(arguments, name) == value

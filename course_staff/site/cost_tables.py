@@ -10,7 +10,7 @@ from course_utils.memory.planning.verdict import FITS, TIGHT, Need, name_cards, 
 from course_utils.memory.step.recipe import LOOPS, Recipe
 
 MODELS = ("llama-3.1-8b", "llama-3.2-1b", "gpt2-small")
-"""Those that have a page, the one that README asks about first."""
+"""The models that have a page, first the one in the README."""
 LENGTHS, BATCHES = (512, 2048, 8192), (1, 4, 16)
 
 
@@ -53,7 +53,7 @@ METHODS = (
 
 
 def lengths_of(model: str) -> list[int]:
-    """Those for which the model has positions, and formulas that were confirmed."""
+    """The lengths for which the model has positions, and formulas that were confirmed."""
     return [length for length in LENGTHS if all(look_up(model, METHODS[0].recipe(batch, length)) for batch in BATCHES)]
 
 

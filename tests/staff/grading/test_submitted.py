@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from course_staff.grading.earlier import Submitted, check_place, check_set, plan
+from course_staff.grading.submitted import Submitted, check_place, check_set, find_submissions, list_work
 from course_utils.errors import CourseError
 
 A, B = (Submitted(Path(f"{name}.ipynb"), f"file {name}", f"key {name}") for name in "ab")
@@ -14,12 +14,12 @@ OF_A, OF_B = ({"student": name, "key": f"key {name}", "file": f"file {name}", **
 
 def planned(submitted, earlier, seed=7, only=None, again=False):
     """Students to be graded, saved, and waiting."""
-    work = plan(submitted, earlier, seed, only, again)
+    work = list_work(submitted, earlier, seed, only, again)
     return [*work.todo], [record["student"] for record in work.saved], [*work.waiting]
 
 
 @pytest.mark.parametrize(
-    ("earlier", "given", "expected"),
+    ("earlier", "options", "expected"),
     [
         ({}, {}, (["a", "b"], [], [])),
         ({"a": OF_A}, {}, (["b"], ["a"], [])),
@@ -34,8 +34,8 @@ def planned(submitted, earlier, seed=7, only=None, again=False):
         ({"a": OF_A, "b": OF_B}, {"again": True, "seed": 8}, (["a", "b"], [], [])),
     ],
 )
-def test_what_is_graded_and_what_stays(earlier, given, expected):
-    assert planned({"a": A, "b": B}, earlier, **given) == expected
+def test_what_is_graded_and_what_stays(earlier, options, expected):
+    assert planned({"a": A, "b": B}, earlier, **options) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ def test_what_is_graded_and_what_stays(earlier, given, expected):
 )
 def test_grades_of_two_seeds_never_stand_in_one_table(seed, only, again):
     with pytest.raises(CourseError, match="graded with --seed 7: do so again, or grade the whole folder with --again"):
-        plan({"a": A, "b": B}, {"a": OF_A, "b": OF_B}, seed, only, again)
+        list_work({"a": A, "b": B}, {"a": OF_A, "b": OF_B}, seed, only, again)
     with pytest.raises(CourseError, match="graded without a seed"):
-        plan({"a": A}, {"a": {**OF_A, "seed": None}}, 7, None, False)
+        list_work({"a": A}, {"a": {**OF_A, "seed": None}}, 7, None, False)
 
 
 def test_a_file_that_is_the_same_and_was_graded_otherwise_is_outdated():
     earlier = {"a": {**OF_A, "key": "other"}, "b": {**OF_B, "key": "other", "file": "another"}}
-    assert plan({"a": A, "b": B}, earlier, 7, None, False).outdated == ("a",)
-    assert plan({"a": A, "b": B}, earlier, 7, None, True).outdated == (), "whoever asks for it need not be told"
-    assert plan({"a": A}, {"a": {**OF_A, "key": "other", "failed": True}}, 7, None, False).outdated == ()
+    assert list_work({"a": A, "b": B}, earlier, 7, None, False).outdated == ("a",)
+    assert list_work({"a": A, "b": B}, earlier, 7, None, True).outdated == (), "whoever asks for it need not be told"
+    assert list_work({"a": A}, {"a": {**OF_A, "key": "other", "failed": True}}, 7, None, False).outdated == ()
 
 
 def test_a_file_takes_no_other_ones_place_and_a_set_no_other_sets():
@@ -61,7 +61,14 @@ def test_a_file_takes_no_other_ones_place_and_a_set_no_other_sets():
     with pytest.raises(CourseError, match="another submission called 'a'; give the file another name"):
         check_place("a", B, {"a": OF_A})
     check_set({"a": OF_A}, "03_adamw", Path("results"))
-    with pytest.raises(
-        CourseError, match="results contains results of the set 03_adamw; name another folder with --out"
-    ):
+    message = "results contains results of the set 03_adamw; name another folder with --out"
+    with pytest.raises(CourseError, match=message):
         check_set({"a": OF_A}, "04_adafactor", Path("results"))
+
+
+def test_what_a_mac_or_jupyter_lays_beside_notebooks_is_nobodys(tmp_path):
+    for name in ("ann", "._ann", "__MACOSX/._ann", "__MACOSX/ann", "bo/x", "bo/.ipynb_checkpoints/x", "bo/__MACOSX/y"):
+        path = tmp_path / f"{name}.ipynb"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    assert [*find_submissions(tmp_path)] == ["ann", "bo/x"]

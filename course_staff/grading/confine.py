@@ -1,0 +1,82 @@
+"""The command line of a sandbox: what a program sees of this machine, by bubblewrap."""
+
+import os
+import site
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import course_staff
+import course_utils
+from course_staff.grading import isolate
+
+_LIBRARIES = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives", "/nix/store")
+
+
+def confine(program: Iterable[str], private: Iterable[Path] = ()) -> list[str]:
+    """The command line that runs `program` in the sandbox, which sees nothing of what is `private`.
+
+    It has no network, no other process, no rights; Python, its packages and the course, for reading; small empty folders to
+    write to.
+    """
+    size = str(isolate.LIMITS["folder"])
+    visible = _visible({*map(Path.resolve, map(Path, private)), *_own_secrets()})
+    return [
+        *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
+        *("--die-with-parent", "--new-session"),
+        *visible,
+        *("--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *("--size", size, "--tmpfs", isolate.BOX),
+        *(() if any(place.startswith("/tmp/") for place in visible) else ("--symlink", isolate.BOX, "/tmp")),
+        *("--remount-ro", "/", "--chdir", isolate.BOX),
+        *program,
+    ]
+
+
+def _own_secrets() -> set[Path]:
+    """The released sets, and a checkout, which holds solutions; its packages are shown all the same."""
+    package = Path(course_utils.__file__).resolve().parent
+    root = package.parent
+    return {package / "grading" / "sets", *([root] if (root / "solutions").is_dir() else [])}
+
+
+def _visible(private: set[Path]) -> list[str]:
+    """Arguments that show the system's libraries, Python, its packages and the course, and cover what is `private` among them.
+
+    From the outermost place inwards: one within a shown place is shown with it, one within a covered place has to be shown, or
+    is hidden with it. Links stay links, as `/bin` mostly is one, and what they lead to is shown.
+    """
+    packages = [*site.getsitepackages(), site.getusersitepackages()]
+    rooms = [Path(room.__file__).resolve().parent for room in (course_utils, course_staff)]
+    python = [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable))]
+    named = *_LIBRARIES, *python, sys.executable, os.path.dirname(os.__file__), *packages
+    public = {step for path in (*map(Path, named), *rooms) for step in _steps(path)}
+    private = private - public
+    arguments, shown, covered = [], {}, []
+    for path in sorted((path for path in public | private if path.exists()), key=lambda path: len(path.parts)):
+        is_shown = next((shown[place] for place in path.parents if place in shown), False)
+        if is_shown is (path not in private):
+            continue
+        if path in private:
+            arguments += ["--tmpfs", str(path)]
+            covered += ["--remount-ro", str(path)]
+        elif path.is_symlink():
+            arguments += ["--symlink", os.readlink(path), str(path)]
+            continue
+        else:
+            arguments += ["--ro-bind", str(path), str(path)]
+        shown[path] = path not in private
+    return arguments + covered
+
+
+def _steps(path: Path) -> Iterator[Path]:
+    """Every link on the way to `path`, and what `path` is at last; nothing of a way that leads nowhere."""
+    if not path.exists():
+        return
+    for place in (*reversed(path.parents), path):
+        if place.is_symlink():
+            yield place
+            target = Path(os.path.normpath(place.parent / os.readlink(place)))
+            yield from _steps(target / path.relative_to(place))
+            return
+    yield path

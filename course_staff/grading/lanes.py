@@ -1,0 +1,52 @@
+"""Several lanes at once, each a sandbox in which one submission is graded after the other."""
+
+import queue
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from threading import Semaphore
+
+from course_staff.grading.sandbox import Lane
+
+
+class Lanes:
+    """Lanes, and the threads that work in them: the same ones to the end, because a sandbox ends with the thread that started
+    it."""
+
+    def __init__(self, lanes: list[Lane]):
+        self.lanes = lanes
+        self._threads = ThreadPoolExecutor(len(lanes))
+        self._free: queue.SimpleQueue = queue.SimpleQueue()
+        for lane in lanes:
+            self._free.put(lane)
+
+    def try_out(self) -> None:
+        """Start the first one; raises `CourseError` with the cause where that fails."""
+        self._threads.submit(self.lanes[0].try_out).result()
+
+    def take(
+        self, students: Iterable[str], step: Callable[[str, Lane], None], at_once: int | None = None
+    ) -> Iterator[str]:
+        """Take the step for each student, in `at_once` lanes (by default all); yields each student when finished."""
+        turn = Semaphore(at_once or len(self.lanes))
+
+        def take(student: str) -> None:
+            with turn:
+                lane = self._free.get()
+                try:
+                    step(student, lane)
+                finally:
+                    lane.clear()
+                    self._free.put(lane)
+
+        pending = {self._threads.submit(take, student): student for student in students}
+        for through in as_completed(pending):
+            through.result()
+            yield pending[through]
+
+    def close(self) -> None:
+        """End what runs; nothing more is begun."""
+        for lane in self.lanes:
+            lane.stop()
+        self._threads.shutdown(cancel_futures=True)
+        for lane in self.lanes:
+            lane.close()

@@ -1,0 +1,127 @@
+"""The files that a class handed in, whose they are, and which of them are to be graded. Nothing that was graded is lost."""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from course_staff.grading.prepare import PreparedSet
+from course_staff.grading.record import Record
+from course_staff.grading.sandbox import SAFE
+from course_staff.grading.submission import UnreadableError, content_of
+from course_utils.errors import CourseError
+
+_NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A submission: its file, a digest of what the file holds, and the `key` that a record must have to be its own."""
+
+    path: Path
+    digest: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Worklist:
+    """The submissions to grade now, by student, and the records to leave."""
+
+    todo: Mapping[str, Submitted]
+    saved: tuple[Record, ...]  # they stay as they are
+    waiting: tuple[str, ...]  # new or changed, but another student was requested
+    outdated: tuple[str, ...] = ()  # in `todo`: the same file was graded by other questions or limits
+
+
+def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
+    """Student to notebook, for every notebook in `folder` and below it, `out` left aside; a file stands for itself.
+
+    A student is called as the file is, with its folders. What systems lay beside files is nobody's: Jupyter's checkpoints, and
+    a Mac's `__MACOSX` and `._name.ipynb`. Raises `CourseError` where there is none.
+    """
+    if folder.is_file():
+        return {folder.stem: folder}
+    if not folder.is_dir():
+        raise CourseError(f"There is no folder {folder}; give the one with the submissions.")
+    notebooks = {}
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        is_own = not is_of_the_system(relative) and not (out and path.is_relative_to(out))
+        if _NOTEBOOK.search(path.name) and is_own:
+            name = os.fsencode(relative.as_posix().removesuffix(".ipynb")).decode("utf-8", "backslashreplace")
+            while name in notebooks:  # nobody takes another's place, whatever a file is called
+                name += " (another)"
+            notebooks[name] = path
+    if not notebooks:
+        raise CourseError(f"There is no notebook in {folder}; give the folder with the submissions.")
+    return notebooks
+
+
+def is_of_the_system(relative: Path) -> bool:
+    """Whether a file at this path within a class's folder is none of a student's."""
+    *folders, name = relative.parts
+    return name.startswith("._") or any(part.startswith(".") or part == "__MACOSX" for part in folders)
+
+
+def identify(path: Path, exercise_set: PreparedSet, sandbox_kind: str) -> Submitted:
+    """The file at `path` with what its record is valid for: the same content, graded by the same questions, seed and limits, and
+    as safely as `sandbox_kind` is."""
+    try:
+        content = content_of(path)
+    except UnreadableError as error:
+        content = str(error).encode()
+    digest = hashlib.sha256(content).hexdigest()
+    key = hashlib.sha256(f"{exercise_set.digest} {sandbox_kind in SAFE} {digest}".encode()).hexdigest()
+    return Submitted(path, digest, key)
+
+
+def list_work(
+    submitted: Mapping[str, Submitted], earlier: Mapping[str, Record], seed: int | None, only: str | None, again: bool
+) -> Worklist:
+    """The work on the submissions `submitted`, where `earlier` are the records of the results' folder.
+
+    `only` grades this student alone, `again` everybody. Raises `CourseError` for a student that is not there, and where grades
+    of another seed would come to stand in the class's table.
+    """
+    if only and only not in submitted:
+        raise CourseError(f"There is no submission {only!r}; there are: {', '.join(submitted)}.")
+    anew = {only} if only else set(submitted if again else ())
+    for other in {record.get("seed") for student, record in earlier.items() if student not in anew} - {seed}:
+        was = "without a seed" if other is None else f"with --seed {other}"
+        raise CourseError(
+            f"This class was graded {was}: do so again, or grade the whole folder with --again, "
+            "or name another folder with --out."
+        )
+    states = {student: _state_of(file, earlier.get(student)) for student, file in submitted.items()}
+    missing = [student for student, state in states.items() if student in anew or state != "done"]
+    todo = {student: submitted[student] for student in missing if not only or student == only}
+    saved = tuple(record for student, record in earlier.items() if student not in todo)
+    outdated = tuple(student for student in todo if student not in anew and states[student] == "outdated")
+    return Worklist(todo, saved, tuple(student for student in missing if student not in todo), outdated)
+
+
+def check_place(student: str, file: Submitted, earlier: Mapping[str, Record]) -> None:
+    """For a single file: raises `CourseError` where the results hold another file of the same name, which it would replace."""
+    if student in earlier and earlier[student].get("file") != file.digest:
+        raise CourseError(
+            f"The results hold another submission called {student!r}; "
+            "give the file another name, or put it in that one's place with --again."
+        )
+
+
+def check_set(earlier: Mapping[str, Record], name: str, folder: Path) -> None:
+    """Raises `CourseError` where the results in `folder` are of another set than `name`."""
+    for other in {record["set"] for record in earlier.values()} - {name}:
+        raise CourseError(f"{folder} contains results of the set {other}; name another folder with --out.")
+
+
+def _state_of(file: Submitted, record: Record | None) -> Literal["done", "outdated", "new"]:
+    """Whether a file was graded by the same questions, seed and limits, by others, or not at all."""
+    if record is None or record.get("failed"):
+        return "new"
+    if record["key"] == file.key:
+        return "done"
+    return "outdated" if record["file"] == file.digest else "new"

@@ -1,0 +1,109 @@
+"""`course check` in a terminal: a learner's notebook, as its file has it, run from top to bottom and checked."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from course_utils.errors import CourseError
+from course_utils.grading.check import Checker, not_defined
+from course_utils.grading.definition import Definition, cell_in_words, digest_of_cell
+from course_utils.grading.failures import MARK
+from course_utils.grading.judge import Result
+from course_utils.grading.loading import load_set
+from course_utils.grading.progress import recall
+from course_utils.grading.question import SECONDS, Question
+from course_utils.grading.run import OutOfTime, time_limit
+from course_utils.grading.showing import Shown
+
+if TYPE_CHECKING:
+    from course_utils.grading.shell import NotebookShell
+
+
+class FileChecker(Checker):
+    """The check of a notebook that ran here; `stopped` maps the questions whose cell stopped to the exception's type."""
+
+    def __init__(self, name: str, entries: list[dict]):
+        super().__init__(name, entries)
+        self.stopped: dict[str, str] = {}
+
+    def _say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
+        stopped = self.stopped.get(question.id)
+        is_defined = where is not None and not untouched
+        return f"Its cell stopped with {stopped}, {not_defined(question)}." if stopped and not is_defined else ""
+
+
+def check_notebook(path: Path, name: str) -> Iterator[tuple[Result, Shown]]:
+    """Run a learner's own notebook from top to bottom, here and silently; then check each question of the set called `name`.
+
+    A cell that stops is named on stdout. Raises `CourseError` for an unknown set, for a file that is no notebook, and for one
+    that is older than what was checked in it.
+    """
+    from IPython.utils.capture import capture_output
+
+    checker, sources = FileChecker(name, load_set(name)["questions"]), _read_code(path)
+    if unsaved := _find_unsaved(path, name, sources):
+        raise CourseError(
+            f"What you checked in the notebook is not in its file yet ({', '.join(unsaved)}): "
+            "save the notebook first (Ctrl+S), then type this again."
+        )
+    with _own_shell() as shell:
+        for source in sources:
+            error = None
+            try:
+                with capture_output(), time_limit(SECONDS):
+                    done = shell.run_cell(source, store_history=True)
+                error = done.error_before_exec or done.error_in_exec
+            except OutOfTime:
+                error = TimeoutError(f"it had not ended after {SECONDS:g} s")
+            if error:
+                words = cell_in_words(source)
+                checker.stopped |= dict.fromkeys(MARK.findall(source), type(error).__name__)
+                # A syntax error names its file too, which IPython has made up.
+                what = f"{error.msg} (line {error.lineno})" if isinstance(error, SyntaxError) else error
+                print(f"{words[0].upper()}{words[1:]} stopped with {type(error).__name__}: {what}")
+        for question in checker.entries:
+            with capture_output():
+                result_and_report = checker.check_answer(question)
+            yield result_and_report
+
+
+def _read_code(path: Path) -> list[str]:
+    """The code cells of a notebook, without those that call `check`."""
+    try:
+        cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError):
+        raise CourseError(f"{path} is not a notebook of format 4; restore it, or save it from JupyterLab.") from None
+    return [source for source in sources if not source.lstrip().startswith("check(")]
+
+
+def _find_unsaved(path: Path, name: str, sources: list[str]) -> list[str]:
+    """The questions whose answer was checked in the open notebook after its file was written, which does not hold it."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    held, written = set(), Path(path).stat().st_mtime
+    for source in sources:
+        with suppress(SyntaxError):
+            held.add(digest_of_cell(TransformerManager().transform_cell(source)))
+    newer = {q: attempts for q, attempts in recall(name).items() if attempts.cell and attempts.time > written}
+    here = Path(path).resolve()
+    return [q for q, last in newer.items() if last.cell not in held and Path(last.notebook).resolve() == here]
+
+
+@contextmanager
+def _own_shell() -> Iterator["NotebookShell"]:
+    """An IPython shell for a notebook that runs here; afterwards everything is as it was."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from course_utils.grading.shell import NotebookShell, notebook_shell
+
+    before = sys.modules["__main__"]
+    InteractiveShell.clear_instance()
+    try:
+        yield notebook_shell()
+    finally:
+        NotebookShell.clear_instance()
+        sys.modules["__main__"] = before
