@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from colors import READABLE, SEEN_BY, contrast, distance, lab, linear
 
-from course_utils.grading import pages, showing
+from course_utils.grading import rendering, showing
 from course_utils.lessons import c10_figures
 from course_utils.memory.trace.log import KINDS
 from course_utils.viz.style import BIT_COLORS, COLORS, text_color
@@ -65,7 +65,7 @@ def test_signs_of_a_check_are_read_and_its_edge_is_seen(page):
 
 
 def test_the_letters_of_a_report_are_read():
-    style = (Path(pages.__file__).parent / "style.css.j2").read_text(encoding="utf-8")
+    style = (Path(rendering.__file__).parent / "templates" / "style.css.j2").read_text(encoding="utf-8")
     light, dark = style.split("@media(prefers-color-scheme:dark)")
     for style, page in ((light, "light"), (dark, "dark")):
         ground, ink = GROUNDS[page]
