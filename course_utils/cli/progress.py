@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from course_utils.memory.planning.verdict import Plan, Row
 
 LONG = 5.0
-"""Seconds after which somebody who sees no counter wants to know."""
-_OFTEN = 30.0  # seconds after which they wonder whether it still goes on
+"""Seconds after which somebody who sees no counter is told how long it takes."""
+_OFTEN = 30.0
+"""Seconds between the lines after that."""
 
 
 class Progress:
@@ -31,7 +32,7 @@ class Progress:
             note(f"{passed:.0f} s: {what_now}")
 
     def show(self, part: "Plan | Row") -> None:
-        """The verdict, or a row that fits."""
+        """Print the verdict, or a row that fits."""
         if self.is_terminal:
             note(f"\r\033[K{part.headline}")
 
