@@ -56,7 +56,7 @@ class Trial:
         return sum(sent for sent, _ in self.traffic.values())
 
     @cached_property
-    def by_phase(self) -> dict[str, dict[str, int]]:
+    def kinds_by_phase(self) -> dict[str, dict[str, int]]:
         """Bytes by kind at the fullest instant of each phase."""
         return {phase: self.log.by_kind(place) for phase, place in self.log.fullest().items()}
 

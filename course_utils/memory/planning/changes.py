@@ -86,7 +86,7 @@ CHANGES = (
 
 
 def fields_set(recipe: Recipe, changes: Iterable[Change]) -> dict:
-    """What all of `changes` set in `recipe`."""
+    """The fields of `recipe` that `changes` set, with the new values."""
     return {name: value for change in changes for name, value in change.apply(recipe).items()}
 
 
@@ -106,13 +106,13 @@ def is_full(rows: "Iterable[Row]", level: int) -> bool:
 
 
 def gentler_than(rows: "Iterable[Row]", tight: Iterable[tuple[Sequence[Change], Any]]) -> list[tuple]:
-    """Those of `tight`, pairs of changes and what a step needs with them, that disturb less than each of `rows`."""
+    """The pairs of `tight`, changes and what a step then needs, whose changes disturb less than all `rows`."""
     gentlest = min((row.level for row in rows), default=inf)
     return [pair for pair in tight if level_of(pair[0]) < gentlest]
 
 
 def disturbance(names: Sequence[str]) -> tuple:
-    """What changes are sorted by, the least disturbing first: the gravest level, the sum of levels, how many, and which."""
+    """The sort key of changes, the least disturbing first: the gravest level, the sum of levels, how many, and which."""
     levels = {place: change.level for place, change in enumerate(CHANGES) if change.name in names}
     return max(levels.values()), sum(levels.values()), len(levels), list(levels)
 

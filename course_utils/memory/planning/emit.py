@@ -11,10 +11,10 @@ from course_utils.errors import CourseError, suggest
 from course_utils.memory.planning.command import OWN_LOOP, slurm_file, torchrun_command, train_command, weights_of
 from course_utils.memory.step.recipe import OPTIMIZERS, Recipe, plain_recipe
 
-_ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
+_ALWAYS_WRITTEN = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
 # Fields that `_trl` writes by hand, beside settings that are no fields.
-_TOGETHER = {"lora", "lora_targets", "lora_dropout", "quantized", "double_quantization"}
-_ELSEWHERE = ("teacher", "galore", "trl_loss")  # said for all kinds, or in settings of other names
+_WRITTEN_BY_HAND = {"lora", "lora_targets", "lora_dropout", "quantized", "double_quantization"}
+_SAID_OTHERWISE = ("teacher", "galore", "trl_loss")  # said for all kinds, or in settings of other names
 NO_SETTING = "# No setting:"
 _HOW_TO_TRL = (
     "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",
@@ -89,7 +89,7 @@ def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
     if kind == "trl":
         for field in fields(recipe):
             has_key = field.metadata["keys"].keys() & {"trainer", "trl"}
-            if field.name in OWN_LOOP and not has_key and field.name not in _ELSEWHERE:
+            if field.name in OWN_LOOP and not has_key and field.name not in _SAID_OTHERWISE:
                 remarks[f"{field.name} is {OWN_LOOP[field.name]}"] = getattr(recipe, field.name) != field.default
     lines = [f"{NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
     return "\n".join([*lines, _SETTINGS[kind](model, recipe)])
@@ -144,14 +144,14 @@ def _trl(model: str, recipe: Recipe) -> str:
     settings = {
         "model_name_or_path": weights_of(model) or (str(file.parent) if file.suffix == ".json" else model),
         "output_dir": "runs",
-        **_pick_keys(recipe, ("trainer", "trl"), _ALWAYS),
+        **_pick_keys(recipe, ("trainer", "trl"), _ALWAYS_WRITTEN),
         "optim": names[recipe.optimizer],
         "bf16": recipe.precision == "autocast",
         "fp16": recipe.precision == "fp16",
         "dtype": "bfloat16" if recipe.precision.startswith("bf16") else "float32",
         "max_grad_norm": 1.0 if recipe.clipping else 0.0,
     }
-    settings |= _pick_keys(recipe, ("trainer", "trl"), plain_recipe(recipe).keys() - _TOGETHER)
+    settings |= _pick_keys(recipe, ("trainer", "trl"), plain_recipe(recipe).keys() - _WRITTEN_BY_HAND)
     if recipe.eval_batch:
         settings["eval_strategy"] = "steps"
     if recipe.galore:  # of layers in blocks, which have numbers: not of the output layer

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from course_utils.distributed.ring_attention import RingAttention, two_ends
 from course_utils.errors import CourseError
 from course_utils.memory.step.losses import causal_model
-from course_utils.memory.step.optimizers import Make
+from course_utils.memory.step.optimizers import OptimizerFactory
 from course_utils.memory.step.recipe import Recipe
 from course_utils.techniques.chunked_loss import IGNORED
 from course_utils.techniques.segments import blocks_of
@@ -113,9 +113,9 @@ class Buckets:
 class HostUpdate(torch.optim.Optimizer):
     """Keeps a copy of the parameters and the optimizer's state on the host, and updates there (ZeRO-Offload, Ren et al. 2021)."""
 
-    def __init__(self, parameters: list[nn.Parameter], make: Make):
+    def __init__(self, parameters: list[nn.Parameter], make_optimizer: OptimizerFactory):
         self.host = [nn.Parameter(parameter.detach().cpu()) for parameter in parameters]
-        self.inner = make(self.host)
+        self.inner = make_optimizer(self.host)
         super().__init__(parameters, {})
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.losses import chunk_loss, fuse_head, is_causal, kernels_of_cuda, learn_from, own_state
 from course_utils.memory.step.model import ModelLike, source_of
-from course_utils.memory.step.optimizers import make_galore, maker
+from course_utils.memory.step.optimizers import factory_of, galore_factory
 from course_utils.memory.step.quantized import quantize_linears
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.sharded import Buckets, HostUpdate, attend_on_ring, part_of, shard, share_state
@@ -264,17 +264,17 @@ class Workload:
 
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         recipe = self.recipe
-        make = make_galore(model, recipe.galore) if recipe.galore else maker(recipe.optimizer)
+        factory = galore_factory(model, recipe.galore) if recipe.galore else factory_of(recipe.optimizer)
         trained = [parameter for _, parameter in _list_trained(model)]
         if not trained:
             raise CourseError("No parameter of the model is trained: requires_grad is False for all; set it for some.")
         if recipe.ranks > 1 and recipe.zero_stage < 2:
             model.buckets = [Buckets(trained)]
         if recipe.zero_stage == 1:
-            return share_state(make(trained))
+            return share_state(factory(trained))
         if recipe.offload and recipe.zero_stage < 3:
-            return HostUpdate(trained, make)
-        optimizer = MasterWeights(trained, make) if recipe.precision == "bf16-masters" else make(trained)
+            return HostUpdate(trained, factory)
+        optimizer = MasterWeights(trained, factory) if recipe.precision == "bf16-masters" else factory(trained)
         if recipe.in_backward:
             # While only one parameter has a gradient, `step` updates that one (Lv et al. 2023, LOMO).
             def update(parameter: torch.Tensor) -> None:

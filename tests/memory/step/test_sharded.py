@@ -89,8 +89,8 @@ def step_replica(model, optimizer, ids):
 
 def on_a_rank(quick: bool) -> dict[str, tuple[int, int]]:
     recipes = RECIPES | OF_A_SEQUENCE
-    works = {name: Workload(LLAMA, recipes[name]) for name in recipes if (name in QUICK) == quick}
-    peaks = {name: measured(work.build, work.step) for name, work in works.items()}
+    workloads = {name: Workload(LLAMA, recipes[name]) for name in recipes if (name in QUICK) == quick}
+    peaks = {name: measured(workload.build, workload.step) for name, workload in workloads.items()}
     return {**peaks, "DDP": measured(build_replica, step_replica), "loss": sum_of_losses(PARTS)} if quick else peaks
 
 
@@ -123,14 +123,14 @@ def least_of(ranks):
 @cache
 def dried(recipe: Recipe) -> tuple[Usage, int]:
     """A dry run with pretended ranks, and the bytes that it sends in a step."""
-    work, sent = Workload(LLAMA, recipe), []
+    workload, sent = Workload(LLAMA, recipe), []
 
     def step(*built):
         with counted() as traffic:
-            work.step(*built)
+            workload.step(*built)
         sent.append(traffic.sent)
 
-    return dry_run(work.build, step, recipe.device, ranks=recipe.ranks), sent[-1]
+    return dry_run(workload.build, step, recipe.device, ranks=recipe.ranks), sent[-1]
 
 
 def quick_first(recipes):
