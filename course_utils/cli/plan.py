@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.cli import FORMS
-from course_utils.cli.answers import Answer, recall
+from course_utils.cli.answers import Answer, answer_to
 from course_utils.cli.progress import Progress, note
 from course_utils.cli.question import DEFAULT_LOOP, Question, defaults_of
 from course_utils.errors import CourseError
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _find_answer(question: Question) -> Answer:
     if question.is_function:  # its code may call other files, of which nothing is known
         return _work_out(question)
-    return recall(question, _work_out)
+    return answer_to(question, _work_out)
 
 
 def _work_out(question: Question) -> Answer:

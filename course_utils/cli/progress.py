@@ -1,4 +1,4 @@
-"""What `course plan` tells somebody who waits."""
+"""Progress of `course plan` on stderr."""
 
 import sys
 import time
@@ -14,13 +14,13 @@ _OFTEN = 30.0
 
 
 class Progress:
-    """A counter in a terminal, with each result as soon as it is known; elsewhere a line now and then."""
+    """A counter in a terminal, and results as soon as they are known; elsewhere a line now and then."""
 
     def __init__(self):
         self.begun, self.is_terminal, self.last_line = time.monotonic(), sys.stderr.isatty(), 0.0
 
     def say(self, what_now: str) -> None:
-        """Tell what is being done: every time in a terminal, elsewhere now and then."""
+        """Print what is being done: every time in a terminal, elsewhere now and then."""
         passed = time.monotonic() - self.begun
         if self.is_terminal and passed > 1:
             note(f"\r\033[K{passed:.0f} s: {what_now}", end="")

@@ -21,7 +21,7 @@ FUNCTION_MARK = ".py:"
 
 
 def defaults_of(loop: str) -> dict:
-    """The fields of a recipe as the command has them by default for this loop."""
+    """The command's default fields of a recipe for this loop."""
     if loop not in LOOPS:
         raise CourseError(f"No loop is called {loop!r}; {suggest(loop, LOOPS)}")
     return {"device": "cuda", **LOOPS[loop]}
