@@ -26,17 +26,14 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Term:
-    """One summand: `kind` is one of `KINDS`, `formula` gives `bytes` when the sizes are put in for its letters.
+    """One summand of the bytes in use."""
 
-    `times` is how many blocks it stands for, each with as many bytes.
-    """
-
-    kind: str
+    kind: str  # of `KINDS`
     name: str
     formula: str
-    bytes: int
+    bytes: int  # the formula's value
     letters: frozenset[str] = frozenset()
-    times: int = 1
+    times: int = 1  # the number of blocks that it stands for, each with as many bytes
 
 
 @dataclass(frozen=True)
@@ -75,14 +72,13 @@ class Instant:
 class Estimate:
     """The predicted memory of a training step by `recipe`. Bytes in use on the device of one rank.
 
-    Printed, it answers: how much, when, for what, how that is known, and what is not counted. `how` says whether it is a dry
-    run of just this step, or formulas and how they were confirmed.
+    Printed, it answers: how much, when, for what, how that is known, and what is not counted.
     """
 
     model: str
     recipe: Recipe
     log: Log = field(repr=False)
-    how: str
+    how: str  # a dry run of just this step, or formulas and how they were confirmed
     finder: "Finder" = field(repr=False)
 
     @property
@@ -139,7 +135,7 @@ class Estimate:
         return {instant.name: dict(instant.by_kind) for instant in self.instants}
 
     def working(self, instant: str | None = None) -> "pd.DataFrame":
-        """The sum written out, a row per term, for the instant of that name, by default the fullest.
+        """The sum at the instant of that name, by default the fullest, as a table with a row per term.
 
         Raises `CourseError` for a name that is none of `by_instant()`.
         """
@@ -175,7 +171,7 @@ class Estimate:
 
     @property
     def notes(self) -> list[str]:
-        """How the answer is known, and what is counted and what is not, where a reader might expect otherwise."""
+        """Sentences on how the answer is known, and on what is counted or not if a reader may expect otherwise."""
         recipe, lines = self.recipe, [f"known from {self.how}"]
         lines += self.finder.source.remarks
         if recipe.keeps_outputs:

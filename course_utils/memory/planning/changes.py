@@ -14,15 +14,13 @@ _MOST_ROWS, _SHOWN = 4, 10  # rows of a level, after which no more are looked fo
 
 
 class Change(NamedTuple):
-    """What may be changed: `costs` says what it disturbs, and `level` how much: 0 only time or traffic, 1 the arithmetic of a
-    step, 2 the optimizer or the precision, 3 what is trained. It sets `fields` of a recipe `where` they make a difference.
-    """
+    """A change of fields of a recipe."""
 
     name: str
-    level: int
-    costs: str
-    where: Callable[[Recipe], bool]
-    fields: dict | Callable[[Recipe], dict]
+    level: int  # disturbs: 0 only time or traffic, 1 a step's arithmetic, 2 optimizer or precision, 3 what is trained
+    costs: str  # what it disturbs, in words
+    where: Callable[[Recipe], bool]  # whether it makes a difference
+    fields: dict | Callable[[Recipe], dict]  # to set
 
     def apply(self, recipe: Recipe) -> dict:
         """The fields to set; none where they make no difference."""
@@ -101,7 +99,7 @@ def level_of(changes: Iterable[Change]) -> int:
 
 
 def is_full(rows: "Iterable[Row]", level: int) -> bool:
-    """Whether `rows` has enough of this level."""
+    """Whether `rows` has as many of this level as a plan needs."""
     return sum(row.level == level for row in rows) >= _MOST_ROWS
 
 
@@ -118,7 +116,7 @@ def disturbance(names: Sequence[str]) -> tuple:
 
 
 def least_disturbing(rows: "Iterable[Row]") -> "list[Row]":
-    """Two rows of each level and as many more as are shown, what disturbs least first."""
+    """Two rows of each level and others up to the number shown, the least disturbing first."""
     rows = sorted(rows, key=lambda row: disturbance(row.names))
     first = [row for row in rows if row in [other for other in rows if other.level == row.level][:2]]
     more = [row for row in rows if row not in first][: _SHOWN - len(first)]

@@ -22,17 +22,15 @@ FELT = 0.1
 
 @dataclass(frozen=True)
 class Effect:
-    """What a change does.
-
-    `lowers` has, for each kind of bytes, the phases at whose fullest instant there is less of it. `at_most` are the kinds that
-    are lowered in the phase that has most of them. `seconds` and `sent` are multiples of what a step takes and sends without it.
-    """
+    """What a change does to a step."""
 
     change: Change
-    lowers: dict[str, tuple[str, ...]]
-    at_most: frozenset[str]
-    seconds: float
-    sent: float
+    lowers: dict[
+        str, tuple[str, ...]
+    ]  # for each kind of bytes, the phases at whose fullest instant there is less of it
+    at_most: frozenset[str]  # the kinds that are lowered in the phase that has most of them
+    seconds: float  # a multiple of those without it
+    sent: float  # a multiple of the bytes sent without it
 
 
 def effects(what: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effect]:

@@ -70,7 +70,7 @@ def largest_confirmed(
 
 
 def _bisect(is_enough: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest that fits, by halves, where `low` does and `high` does not."""
+    """The largest that fits, by bisection; `low` fits and `high` does not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if is_enough(middle) else (low, middle)

@@ -74,7 +74,7 @@ def dry_run(
     if device not in ("cpu", "cuda"):
         raise CourseError(f"device={device!r} is no device; use 'cpu' or 'cuda'.")
     on_gpu = {"device": GPU, "round_to": 512, "look_inside": False} if device == "cuda" else {}
-    with _without_memory(device, ranks, timeout):
+    with _pretend_tensors(device, ranks, timeout):
         built = build()
         models, optimizers = parts_of(built)
         _check_parts(models, optimizers, on_gpu=device == "cuda" and prime is None)
@@ -123,8 +123,8 @@ def predict_seconds(build: Build, step: Step, machine: Machine, *, device: str =
 
 
 @contextmanager
-def _without_memory(device: str, ranks: int, timeout: float) -> Iterator[None]:
-    """Inside, tensors are fake and lie on `device`, other ranks are pretended, and what PyTorch refuses is explained."""
+def _pretend_tensors(device: str, ranks: int, timeout: float) -> Iterator[None]:
+    """A context in which tensors are fake and on `device`, other ranks are pretended, and PyTorch's refusals are explained."""
     with ExitStack() as entered:
         entered.enter_context(_collect_rarely())
         entered.enter_context(_pretend_ranks(ranks, device))
@@ -138,7 +138,7 @@ def _without_memory(device: str, ranks: int, timeout: float) -> Iterator[None]:
 
 @contextmanager
 def _pretend_ranks(ranks: int, device: str) -> Iterator[None]:
-    """Inside, this process is the first of `ranks`; collectives return at once, with tensors of the right shape.
+    """A context in which this process is the first of `ranks`; collectives return at once, with tensors of the right shape.
 
     Raises `CourseError` inside a real group.
     """
@@ -168,7 +168,7 @@ def _gather_same(gathered: list, tensor: object, group: dist.ProcessGroup | None
 
 @contextmanager
 def _collect_rarely() -> Iterator[None]:
-    """Collect garbage rarely: fake tensors make many more objects than real ones, and their cycles would die too soon."""
+    """A context in which garbage is collected rarely: fake tensors make many objects, and their cycles would die too soon."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 20, 20)
     try:

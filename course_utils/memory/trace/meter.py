@@ -394,20 +394,17 @@ class _Addition(NamedTuple):
 
 @dataclass(slots=True)
 class _LivePiece:
-    """One storage: the `module` at work when it was allocated, or the number of the `node` that was differentiated.
-
-    `bytes_before` are those from before the log, if it was allocated then.
-    """
+    """One storage, as long as its kind and size may still change."""
 
     bytes: int
     kind: str
-    module: str
-    node: int | None
+    module: str  # at work when it was allocated; empty in backward
+    node: int | None  # the number of the node that was differentiated then, in backward
     operator: object
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    bytes_before: int | None = None
+    bytes_before: int | None = None  # if it was there before the log began
 
 
 def _find_traits(func: OpOverload) -> tuple[bool, bool, bool]:

@@ -31,22 +31,19 @@ class PublishedFacts:
 
 @dataclass
 class Reading:
-    """What was read: the `model` as `memory.estimate` takes it, fields of a recipe, and where each stands.
+    """A model and how it is trained, as files say it. Raises `CourseError` for a value that its key cannot have."""
 
-    They come from `settings` in TRL's words, and where these are silent from the defaults of `tool`. `unmodeled` has, by the
-    key that says it, what the plan does not count: `at least: …` or `unknown: …`, with the reason. `head` is the class of
-    Transformers, or the one that chooses it (`AutoModelForTokenClassification`), and the number of labels, where a script takes
-    another than the model's own. Raises `CourseError` for a value that its key cannot have.
-    """
-
-    model: str
-    settings: Settings = field(default_factory=dict, repr=False)
-    tool: Tool | None = None
+    model: str  # as `memory.estimate` takes it
+    settings: Settings = field(default_factory=dict, repr=False)  # by TRL's keys
+    tool: Tool | None = None  # whose defaults hold where the settings are silent
     about: PublishedFacts = PublishedFacts()
-    provenance: dict[str, str] = field(default_factory=dict)
-    fields: dict[str, object] = field(default_factory=dict)
+    provenance: dict[str, str] = field(default_factory=dict)  # by field, where its value stands
+    fields: dict[str, object] = field(default_factory=dict)  # of a recipe
+    # What the plan does not count, by the key that says it: `at least: …` or `unknown: …`, with the reason.
     unmodeled: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    # A class of Transformers, or one that chooses it (`AutoModelForTokenClassification`), and the number of labels, if a script
+    # takes another head than the model's own.
     head: tuple[str, int | None] | None = None
 
     def __post_init__(self):
@@ -306,7 +303,7 @@ def _plain_keys() -> dict[str, str]:
 
 
 def _task_of_class(kind: str) -> str:
-    """What a class of Transformers ends in: `CausalLM`; empty for a model without a head."""
+    """The task in the name of a class of Transformers, such as `CausalLM`; empty for a model without a head."""
     for old, new in (("LMHeadModel", "ForCausalLM"), ("ForConditionalGeneration", "ForSeq2SeqLM")):
         kind = kind.replace(old, new)
     return kind.partition("For")[2]
