@@ -76,36 +76,36 @@ def workspace() -> int:
 def run(grid: str, number: int) -> Row:
     """Measure and predict the case of that number in a grid."""
     name, case = GRIDS[grid][number].name, on_gpu(GRIDS[grid][number])
-    work = Workload(case.config, case.recipe, case.batch)
+    workload = Workload(case.config, case.recipe, case.batch)
     try:
-        return Row(grid, name, measured_peak(work), dry_run(work.build, work.step, "cuda").peak)
+        return Row(grid, name, measured_peak(workload), dry_run(workload.build, workload.step, "cuda").peak)
     except (CourseError, RuntimeError) as refusal:  # RuntimeError: memory has run out
         return Row(grid, name, 1, 0, str(refusal))
 
 
-def measured_peak(work: Workload) -> int:
+def measured_peak(workload: Workload) -> int:
     """Bytes in use at the most within the second step, from before the model was built."""
     gc.collect()
     torch.cuda.empty_cache()
     workspace()
     before = torch.cuda.memory_allocated()
     with torch.device("cuda"):
-        built = work.build()
-        work.step(*built)
+        built = workload.build()
+        workload.step(*built)
         torch.cuda.reset_peak_memory_stats()
-        work.step(*built)
+        workload.step(*built)
     return torch.cuda.max_memory_allocated() - before
 
 
-def measured_seconds(work: Workload, steps: int = 5) -> float:
+def measured_seconds(workload: Workload, steps: int = 5) -> float:
     """Median over `steps` steps, after two that warm up."""
     seconds = []
     with torch.device("cuda"):
-        built = work.build()
+        built = workload.build()
         for _ in range(steps + 2):
             torch.cuda.synchronize()
             begun = time.perf_counter()
-            work.step(*built)
+            workload.step(*built)
             torch.cuda.synchronize()
             seconds.append(time.perf_counter() - begun)
     return statistics.median(seconds[2:])
@@ -132,10 +132,10 @@ def seconds_table(cases: Sequence[Case]) -> str:
     machine = hardware.calibrate(exchange=False)
     lines = ["| configuration | predicted | measured | error |\n|---|---:|---:|---:|"]
     for case in map(on_gpu, cases):
-        work = Workload(case.config, case.recipe, case.batch)
+        workload = Workload(case.config, case.recipe, case.batch)
         predicted, measured = (
-            predict_seconds(work.build, work.step, machine, device="cuda").seconds,
-            measured_seconds(work),
+            predict_seconds(workload.build, workload.step, machine, device="cuda").seconds,
+            measured_seconds(workload),
         )
         times = f"{format_seconds(predicted)} | {format_seconds(measured)}"
         lines.append(f"| {case.name} | {times} | {predicted / measured - 1:+.0%} |")

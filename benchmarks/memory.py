@@ -60,7 +60,7 @@ class Row:
 
 def run(grid: str, case: Case) -> Row:
     """Measure and predict one case."""
-    work, refusals = Workload(case.config, case.recipe, case.batch), {}
+    workload, refusals = Workload(case.config, case.recipe, case.batch), {}
 
     def attempt(way: str, ask: Callable):
         try:
@@ -70,10 +70,10 @@ def run(grid: str, case: Case) -> Row:
             return None
 
     torch.manual_seed(0)
-    truth = peak_of_events(work)
+    truth = peak_of_events(workload)
     torch.manual_seed(0)
-    measured = measure(work.build(), work.step, timed=0)
-    dry = attempt("dry_run", lambda: dry_run(work.build, work.step))
+    measured = measure(workload.build(), workload.step, timed=0)
+    dry = attempt("dry_run", lambda: dry_run(workload.build, workload.step))
     formulas = attempt("estimate", lambda: from_other_sizes(case))
     peaks = {"measure": measured.peak, "meter": measured.usage.peak}
     peaks |= {way: answer.peak for way, answer in {"dry_run": dry, "estimate": formulas}.items() if answer}
@@ -88,16 +88,16 @@ def hides(usage) -> bool:
     return log.plain.peak != log.peak
 
 
-def peak_of_events(work: Workload) -> int:
+def peak_of_events(workload: Workload) -> int:
     """The largest sum of all allocations and releases since before the model was built, within the second step."""
     gc.collect()  # what the case before left in cycles would count as given back by this one
     profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     with quiet():
         profiler.start()
-    built = work.build()
-    work.step(*built)
+    built = workload.build()
+    workload.step(*built)
     with record_function(_STEP):
-        work.step(*built)
+        workload.step(*built)
     with quiet():
         profiler.stop()
     events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())

@@ -43,53 +43,53 @@ def cases() -> dict[str, tuple[Workload, int]]:
     }
 
 
-def watched(work: Workload, steps: int) -> dict[str, Callable[[], object]]:
+def watched(workload: Workload, steps: int) -> dict[str, Callable[[], object]]:
     """So many steps under each instrument, all on the same model."""
-    model, optimizer, batches = work.build()
-    work.step(model, optimizer, batches)  # the optimizer's state is created
+    model, optimizer, batches = workload.build()
+    workload.step(model, optimizer, batches)  # the optimizer's state is created
 
     def bare():
         for _ in range(steps):
-            work.step(model, optimizer, batches)
+            workload.step(model, optimizer, batches)
 
     def metered():
         for _ in range(steps):
             with Meter(model, optimizer) as meter:
-                work.step(model, optimizer, batches)
+                workload.step(model, optimizer, batches)
         return meter.usage().peak
 
     def dispatched():
         for _ in range(steps):
             with Nothing():
-                work.step(model, optimizer, batches)
+                workload.step(model, optimizer, batches)
 
     def tracked():
-        return [tracked_peak(work, model, optimizer, batches) for _ in range(steps)][-1]
+        return [tracked_peak(workload, model, optimizer, batches) for _ in range(steps)][-1]
 
     ways = {"bare": bare, "Meter": metered, "a mode that does nothing": dispatched}
     return {**ways, "MemTracker": tracked, "bare again": bare}
 
 
-def tracked_peak(work: Workload, model, optimizer, batches) -> int:
+def tracked_peak(workload: Workload, model, optimizer, batches) -> int:
     """The peak in bytes by torch's own tracker, which is private."""
     tracker = MemTracker()
     tracker.track_external(model, optimizer, *(tensor for batch in batches for tensor in batch.values()))
     with tracker:
-        work.step(model, optimizer, batches)
+        workload.step(model, optimizer, batches)
     return tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 
 
 def dry(instrument: str) -> None:
     """Two steps of Llama 7B under fake tensors; prints seconds, the rise of this process's memory, and the peak."""
-    work = Workload(models.configuration("llama-7b"), Recipe("adamw", "bf16", batch=1, sequence=2048))
+    workload = Workload(models.configuration("llama-7b"), Recipe("adamw", "bf16", batch=1, sequence=2048))
     before, start = _highest_so_far(), time.perf_counter()
     if instrument == "Meter":
-        peak = dry_run(work.build, work.step).peak
+        peak = dry_run(workload.build, workload.step).peak
     else:
         with fake_tensors():
-            built = work.build()
-            work.step(*built)
-            peak = tracked_peak(work, *built)
+            built = workload.build()
+            workload.step(*built)
+            peak = tracked_peak(workload, *built)
     seconds, rise = time.perf_counter() - start, _highest_so_far() - before
     print(f"{instrument:12s} {format_seconds(seconds):>10s}   {format_bytes(rise):>10s}   {format_bytes(peak)}")
 
@@ -113,8 +113,8 @@ def main():
 
 
 def _compare_all(rounds: int) -> None:
-    for name, (work, steps) in cases().items():
-        ways = watched(work, steps)
+    for name, (workload, steps) in cases().items():
+        ways = watched(workload, steps)
         print(f"\n{name}; peak: meter {ways['Meter']():,} bytes, MemTracker {ways['MemTracker']():,} bytes", flush=True)
         report(compare(ways, rounds), unit=steps)
     print("\nLlama 7B, bf16, AdamW, two steps dry: time, rise of process memory, peak", flush=True)

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from benchmarks.side_by_side import compare, print_tables, summarize
 from course_utils import memory, models
 from course_utils.memory.step.examples import random_batch
-from course_utils.memory.step.optimizers import maker
+from course_utils.memory.step.optimizers import factory_of
 from course_utils.settings import settings
 from course_utils.techniques import checkpoint, checkpoint_blocks, checkpoint_by_hooks
 from course_utils.training import Autocast, accumulated_step
@@ -93,7 +93,7 @@ def rows(ways: Mapping[str, Way], rounds: int) -> Iterator[str]:
     model = (
         models.from_configuration(models.configuration("distilbert", labels=10, **SIZES)).to(settings().device).train()
     )
-    optimizer = maker(Way().recipe.optimizer)(model.parameters())
+    optimizer = factory_of(Way().recipe.optimizer)(model.parameters())
     batch = {name: value.to(settings().device) for name, value in random_batch(model, Way().recipe).items()}
     steps = {name: partial(way.step, model, optimizer, batch) for name, way in ways.items()}
     peaks = {name: memory.measure((model, optimizer), step, timed=0).peak for name, step in steps.items()}

@@ -1,4 +1,4 @@
-"""`course`: the commands of the course. Each is a module with `HELP`, `add_arguments` and `run`.
+"""`course`: the commands of the course. Each is a module with `HELP`, `run` and, if it takes any, `add_arguments`.
 
 A learner's commands are here. Those of the staff join through the entry points `course.commands` of the package that has them.
 """
@@ -26,7 +26,7 @@ COMMANDS = {
     "report": "--out report.html",
     "check": "03",
 }
-"""A learner's commands, each with the words of an example."""
+"""A learner's commands and the words of an example of each."""
 STAFF = {
     "run": "03 --scale smoke",
     "lint": "03 --notes",
@@ -37,13 +37,13 @@ STAFF = {
     "demo": "03",
     "site": "--output build/site",
 }
-"""The staff's commands, likewise."""
+"""The staff's commands and the words of an example of each."""
 FORMS = {
     int: {"type": int, "metavar": "N"},
     float: {"type": float, "metavar": "X"},
     str: {"metavar": "NAME"},
 }
-"""By the type of a field what argparse asks for."""
+"""The arguments of `add_argument` for a field of each type."""
 EXIT_CODES = "exit codes: 0 done; 1 done, but something needs fixing; 2 not done, with the reason"
 
 _ALIASES = dict.fromkeys(("--gpu", "--card", "--device-memory", "--vram"), "--memory")
@@ -52,7 +52,7 @@ _NAMES = re.compile(r"\{([\w.]+):(\w+)\}")
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and what may have been meant.
+    """Refuses with one line that says what is wrong and what may have been meant.
 
     In a help text `{module:NAMES}` stands for the names in that constant, looked up when the help is asked for, since most
     modules that have such names take a second to load.
@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         for action in self._actions:
-            action.help = action.help and _NAMES.sub(_names, action.help)
+            action.help = action.help and _NAMES.sub(_list_names, action.help)
         return super().format_help()
 
     def parse_known_args(
@@ -83,12 +83,12 @@ class Parser(argparse.ArgumentParser):
             meant = f"did you mean {_ALIASES[word]}?"
         self.error(f"unknown {'option' if word.startswith('-') else 'argument'} {word}; {meant}")
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            words = ["unknown", *action.option_strings, f"{value!r}; {suggest(str(value), action.choices)}"]
+            self.error(" ".join(words))
+
     def error(self, message: str) -> NoReturn:
-        choice = re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message)
-        if choice:
-            what, word, choices = choice.groups()
-            meant = suggest(word, re.findall(r"[\w.-]+", choices))
-            message = f"unknown {what if what[0] == '-' else ''} {word!r}; {meant}".replace("  ", " ")
         end = "" if message.endswith((".", "?")) else "."
         self.exit(2, f"{self.prog}: {message[0].upper()}{message[1:]}{end}\n")
 
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> Parser:
-    """The whole command line: a command each of this package, and of those that other packages add."""
+    """The parser of the whole command line: this package's commands and those that other packages add."""
     parser = Parser(
         prog="course",
         description="Efficient model training with PyTorch: the course's commands.",
@@ -133,7 +133,7 @@ def make_parser() -> Parser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     modules = {name: import_module(f"course_utils.cli.{name}") for name in COMMANDS}
-    modules |= _staffs_modules()
+    modules |= _load_staffs_modules()
     for name, module in modules.items():
         example = f"course {name} {(COMMANDS | STAFF).get(name, '')}".strip()
         command = commands.add_parser(
@@ -143,7 +143,8 @@ def make_parser() -> Parser:
             epilog=f"example: {example}\n{EXIT_CODES}",
             formatter_class=_Help,
         )
-        module.add_arguments(command)
+        if hasattr(module, "add_arguments"):
+            module.add_arguments(command)
         command.set_defaults(run=module.run)
     for name in set(STAFF) - set(modules):
         command = commands.add_parser(name, help="for authors and instructors; not installed here", prefix_chars="\0")
@@ -153,13 +154,13 @@ def make_parser() -> Parser:
 
 
 class _Help(argparse.HelpFormatter):
-    """The lines of an epilog stay apart."""
+    """Keeps the line breaks of an epilog."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(super(_Help, self)._fill_text(line, width, indent) for line in text.splitlines())
 
 
-def _names(reference: re.Match) -> str:
+def _list_names(reference: re.Match) -> str:
     """The names in a constant; an ellipsis where the package that it needs is missing."""
     try:
         names = getattr(import_module(reference[1]), reference[2])
@@ -168,7 +169,7 @@ def _names(reference: re.Match) -> str:
     return ", ".join(str(name).replace("%", "%%") for name in names if name != "")
 
 
-def _staffs_modules() -> dict[str, ModuleType]:
+def _load_staffs_modules() -> dict[str, ModuleType]:
     """The staff's commands by name; none where their package is missing."""
     try:
         return {entry.name: entry.load() for entry in entry_points(group="course.commands")}

@@ -1,4 +1,4 @@
-"""Answers of `course plan`, stored by all that they depend on."""
+"""Answers of `course plan`, stored under a key of all that they depend on."""
 
 import hashlib
 import json
@@ -23,8 +23,8 @@ class Answer(NamedTuple):
 _ANSWERS = Section("plans", lambda stored: Answer(*stored))
 
 
-def recall(question: Question, work_out: Callable[[Question], Answer]) -> Answer:
-    """The answer as it is stored, or else worked out and stored."""
+def answer_to(question: Question, work_out: Callable[[Question], Answer]) -> Answer:
+    """The stored answer, or else the answer of `work_out`, which is then stored."""
     key = _key_of(question)
     answer = None if question.arguments.again or question.arguments.measure else _ANSWERS.get(key)
     if answer is None:
@@ -34,31 +34,40 @@ def recall(question: Question, work_out: Callable[[Question], Answer]) -> Answer
 
 
 def _key_of(question: Question) -> str:
-    """The key of the answer to just this question.
+    """A key of the question's words, the files that it names, the course's code and the versions of the libraries."""
+    arguments = question.arguments
+    paths = [Path(path) for path in (question.model, arguments.teacher, arguments.data, arguments.explain) if path]
+    files = [(path / "config.json" if path.is_dir() else path) for path in paths]
+    texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (*files, *_code_files()) if path.is_file()]
+    return hashlib.sha256(json.dumps([_words_of(question), texts, _versions()]).encode()).hexdigest()[:24]
 
-    By its words, with models and cards by the names that they have here, what its files and the course's code hold, and the
-    versions of the libraries.
-    """
-    import course_utils
+
+def _words_of(question: Question) -> dict[str, str]:
+    """The arguments, with models and cards by the course's names for them, and for a folder of data its files."""
     from course_utils import hardware, models
 
-    arguments = question.arguments
-    values = vars(arguments) | {"model": question.model, "reading": question.reading}
+    values = vars(question.arguments) | {"model": question.model, "reading": question.reading}
     words = {name: str(value) for name, value in sorted(values.items()) if name not in ("run", "json", "again")}
     for name, room in {"model": models, "teacher": models, "memory": hardware, "machine": hardware}.items():
         if values[name] and not Path(words[name]).exists():
             words[name] = room.known_as(words[name])
-    files = [Path(path) for path in (question.model, arguments.teacher, arguments.data, arguments.explain) if path]
-    if arguments.data:  # of a folder what tells one content from another without reading it
-        inside = ((path.name, path.stat()) for path in sorted(Path(arguments.data).glob("*")))
+    if values["data"]:  # by what tells one content from another without reading it
+        inside = ((path.name, path.stat()) for path in sorted(Path(values["data"]).glob("*")))
         words["files of data"] = str([(name, status.st_size, status.st_mtime_ns) for name, status in inside])
-    files = [(path / "config.json" if path.is_dir() else path) for path in files]
+    return words
+
+
+def _code_files() -> list[Path]:
+    """The course's code and its tables of tools, models and formulas, by which a later version may answer otherwise."""
+    import course_utils
+
     code = Path(course_utils.__file__).parent
-    # A later version of the course may answer otherwise, also by its tables of tools, models and formulas.
-    files += sorted(path for kind in ("py", "yaml", "txt", "j2", "zip") for path in code.rglob(f"*.{kind}"))
-    texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()]
+    return sorted(path for kind in ("py", "yaml", "txt", "j2", "zip") for path in code.rglob(f"*.{kind}"))
+
+
+def _versions() -> list[str]:
     versions = []
     for package in ("torch", "transformers", "peft", "trl", "bitsandbytes"):
         with suppress(PackageNotFoundError):
             versions.append(version(package))
-    return hashlib.sha256(json.dumps([words, texts, versions]).encode()).hexdigest()[:24]
+    return versions

@@ -12,7 +12,7 @@ HELP = "show your progress, or run the public checks on an exercise notebook as 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The notebook, the set where its name does not say it, and forgetting."""
+    """The notebook, the set if the notebook's name does not say it, and whether to reset progress."""
     parser.add_argument(
         "notebook",
         nargs="?",
@@ -93,14 +93,14 @@ def _reset(arguments: argparse.Namespace) -> int:
 
 
 def find_set(name: str) -> str:
-    """The one set that is called so, a notebook's path being called as its file."""
+    """The exercise set that `name` (its number, its name or a notebook's path) stands for."""
     from course_utils.grading.loading import set_names
 
     return require_one_name(set_of(name), set_names(), "exercise set")
 
 
 def find_notebook(name: str) -> Path:
-    """A path as it is given, or the learner's copy of the exercise of that name; the checkout's where there is no copy."""
+    """The notebook at the path `name`, or the learner's copy of the exercise of that name, or else the checkout's."""
     path = Path(name)
     if path.suffix == ".ipynb" or path.exists():
         if not path.is_file():

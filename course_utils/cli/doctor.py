@@ -5,10 +5,6 @@ import argparse
 HELP = "report what this machine has, what runs on it, and how to fix what does not"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes no arguments."""
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print a line per finding; 1 where something must be put right."""
     from course_utils.desk.doctor import examine, verdict

@@ -5,10 +5,6 @@ import argparse
 HELP = "print all predictions and measurements so far"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes no arguments."""
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print the ledger of all chapters."""
     from course_utils.desk.ledger import Ledger

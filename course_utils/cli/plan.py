@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.cli import FORMS
-from course_utils.cli.answers import Answer, recall
+from course_utils.cli.answers import Answer, answer_to
 from course_utils.cli.progress import Progress, note
-from course_utils.cli.question import DEFAULT_LOOP, FUNCTION_MARK, Question, defaults_of
+from course_utils.cli.question import DEFAULT_LOOP, Question, defaults_of
 from course_utils.errors import CourseError
 from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of
 from course_utils.units import GiB, format_bytes
@@ -35,7 +35,7 @@ lengths, ZeRO-3 on several cards and, if you name the card, seconds; it takes ab
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, the card, the recipe, and the question."""
+    """The model, the card, the recipe, and what to do with the plan."""
     add = parser.add_argument
     add(
         "model",
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _help_of(field: Field) -> str:
-    """What the field is, its choices, its default, and the defaults of the loops that have another."""
+    """The help of a field: what it is, its choices, its default, and the loops with another default."""
     choices = ", ".join(str(choice) for choice in field.metadata["choices"] if choice != "")
     by_loop = {loop: defaults_of(loop).get(field.name, field.default) for loop in LOOPS}
     usual = by_loop[DEFAULT_LOOP]
@@ -108,13 +108,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find_answer(question: Question) -> Answer:
-    if FUNCTION_MARK in question.model:  # its code may call other files, of which nothing is known
+    if question.is_function:  # its code may call other files, of which nothing is known
         return _work_out(question)
-    return recall(question, _work_out)
+    return answer_to(question, _work_out)
 
 
 def _work_out(question: Question) -> Answer:
-    """The answer to the one question that is asked, by default whether it fits."""
+    """The answer to what the flags ask, by default whether it fits."""
     from course_utils.memory.formulas.estimate import estimate
     from course_utils.memory.planning.explain import explain, why
 
@@ -145,7 +145,7 @@ def _require_flags_that_belong_together(question: Question) -> None:
             raise CourseError(f"--{name} works only with --emit; add --emit {kind}, for example.")
     if arguments.emit:
         require_kind(arguments.emit)  # before a plan is worked out for it
-        if FUNCTION_MARK in question.model and arguments.emit != "accelerate":
+        if question.is_function and arguments.emit != "accelerate":
             raise CourseError(
                 f"--emit {arguments.emit} needs a saved model: call model.config.save_pretrained(FOLDER) and give FOLDER, or "
                 "write your own training loop."
@@ -155,7 +155,7 @@ def _require_flags_that_belong_together(question: Question) -> None:
 
 
 def _measure_here(question: Question) -> Answer:
-    """Each kind of bytes as it is predicted and as a few steps on this machine's CPU have it."""
+    """Bytes of each kind, predicted and measured in a few steps on this machine's CPU."""
     from course_utils.memory.formulas.estimate import estimate
     from course_utils.memory.planning.check import check
 
@@ -166,7 +166,7 @@ def _measure_here(question: Question) -> Answer:
 
 
 def _emit(question: Question) -> str:
-    """The recipe, or a row of its plan, as `--emit` asks for it; where a card is named, only if it may fit there."""
+    """The recipe, or a row of its plan, in the form that `--emit` names; if a card is named, only if it may fit there."""
     from course_utils.memory.planning.emit import NO_SETTING, emit
 
     arguments, recipe = question.arguments, question.recipe
@@ -185,25 +185,29 @@ def _emit(question: Question) -> str:
 
 
 def _add_sources(reading: "Reading", answer: Answer) -> Answer:
-    """The answer with what is not counted before it, and where each value stands after it."""
+    """The answer followed by the file and line of each value."""
+    sources = ["", "Where each value comes from:", *reading.table(), *(f"  {remark}" for remark in reading.remarks)]
+    about = {"provenance": reading.provenance, "unmodeled": reading.unmodeled, "remarks": reading.remarks}
+    return Answer("\n".join([answer.text, *sources]), answer.values | about, answer.code)
+
+
+def _qualify_verdict(reading: "Reading", answer: Answer) -> Answer:
+    """The answer with what is not counted before it; unless it does not fit even so, the verdict is then unknown."""
     from course_utils.memory.planning.reading.fields import AT_LEAST
 
     text, values, code = answer
-    reasons = sorted(reading.unmodeled.values(), reverse=True)  # what makes it unknown before what it takes at least
-    values |= {"provenance": reading.provenance, "unmodeled": reading.unmodeled, "remarks": reading.remarks}
-    if reasons:
-        first, _, rest = text.partition("\n")
-        others = [f"Not counted either: {reason}." for reason in reasons[1:]]
-        text = "\n".join([f"{reasons[0]}. Without that, {first}", *others, rest])
-        if reading.effect != AT_LEAST or not code:
-            values |= {"verdict": reading.effect, "without_it": values["verdict"]}
-            code = 2
-    sources = ["", "Where each value comes from:", *reading.table(), *(f"  {remark}" for remark in reading.remarks)]
-    return Answer("\n".join([text, *sources]), values, code)
+    first, *others = sorted(
+        reading.unmodeled.values(), reverse=True
+    )  # what makes it unknown before what it takes at least
+    headline, _, rest = text.partition("\n")
+    lines = [f"{first}. Without that, {headline}", *(f"Not counted either: {reason}." for reason in others), rest]
+    if reading.effect != AT_LEAST or not code:
+        values, code = values | {"verdict": reading.effect, "without_it": values["verdict"]}, 2
+    return Answer("\n".join(lines), values, code)
 
 
 def _recipe_of_row(question: Question) -> Recipe:
-    """The recipe of a row of the plan, which is stored as if it had been asked for without `--emit`."""
+    """The recipe of a row of the plan; the plan is stored under the question without `--emit`."""
     from course_utils.memory.planning.verdict import DOES_NOT, Need
 
     number = question.arguments.row
@@ -243,24 +247,26 @@ def _say_unknown(model: str) -> Answer:
 
 
 def _plan(question: Question) -> Answer:
-    """Whether it fits, and what to do where it does not, with all that is said above and below."""
+    """The answer whether it fits and what to change if not, with the remarks before and after it."""
     from course_utils.memory.planning.at_once import plan_at_once
     from course_utils.memory.planning.reading.lengths import describe_lengths
     from course_utils.memory.planning.verdict import DOES_NOT
     from course_utils.models import known_as
 
-    arguments, source, memory, plan = question.arguments, question.source, question.card[0], None
+    arguments, source, planned = question.arguments, question.source, None
     asks_for_more = arguments.search or arguments.machine or arguments.beside
     if isinstance(source, str) and not (asks_for_more or Path(source).exists()):
-        plan = plan_at_once(known_as(source), memory, question.recipe)
-    remarks = [_NOTE_ON_FORMULAS] if plan else []
-    plan = plan or _plan_by_dry_runs(question)
+        planned = plan_at_once(known_as(source), question.card[0], question.recipe)
+    remarks = [_NOTE_ON_FORMULAS] if planned else []
+    planned = planned or _plan_by_dry_runs(question)
     remarks += _remark_on_dtype(question)
-    answer = Answer(str(plan), plan.json(), int(plan.verdict == DOES_NOT))
+    answer = Answer(str(planned), planned.json(), int(planned.verdict == DOES_NOT))
+    if question.reading and question.reading.unmodeled:
+        answer = _qualify_verdict(question.reading, answer)
     if question.reading:
         answer = _add_sources(question.reading, answer)
     if arguments.beside:
-        answer.values["beside"] = plan.estimate.beside_training()
+        answer.values["beside"] = planned.estimate.beside_training()
         sizes = ", ".join(f"{name} {size / GiB:.2f} GiB" for name, size in answer.values["beside"].items())
         remarks.append(f"Beside training: {sizes}.")
     spread = [describe_lengths(question.lengths)] if question.lengths else []
@@ -272,27 +278,24 @@ def _plan_by_dry_runs(question: Question) -> "Plan":
     from course_utils.memory.planning.plan import plan
     from course_utils.memory.step.model import source_of
 
-    (memory, machine), recipe, source, progress = question.card, question.recipe, source_of(question.source), Progress()
+    (memory, machine), recipe, source = question.card, question.recipe, source_of(question.source)
     says_length = question.arguments.sequence is not None or question.lengths
     if not says_length and recipe.sequence == Recipe.sequence and source.positions:
         recipe = replace(recipe, sequence=min(recipe.sequence, source.positions))
     if source.warning_of_slowness:
         note(f"{source.warning_of_slowness}.")
-    answer = plan(source, memory, recipe, machine=MACHINES.get(machine), say=progress.say, show=progress.show)
+    progress = Progress()
+    planned = plan(source, memory, recipe, machine=MACHINES.get(machine), say=progress.say, show=progress.show)
     progress.close()
-    return answer
+    return planned
 
 
 def _remark_on_dtype(question: Question) -> list[str]:
-    """A remark on weights that are published in 16 bits, where nobody says in which dtype to load them; else none."""
+    """A remark on weights that are published in 16 bits, unless the question says in which dtype to load them."""
     from course_utils.memory.planning.reading.hub import describe
 
-    if (
-        FUNCTION_MARK in question.model
-        or question.reading
-        or question.arguments.precision
-        or question.recipe.precision != "fp32"
-    ):
+    says_dtype = question.arguments.precision or question.recipe.precision != "fp32"
+    if question.is_function or question.reading or says_dtype:
         return []
     dtype = describe(question.model).dtype
     if dtype not in ("bfloat16", "float16"):

@@ -1,4 +1,4 @@
-"""What `course plan` tells somebody who waits."""
+"""Progress of `course plan` on stderr."""
 
 import sys
 import time
@@ -8,18 +8,19 @@ if TYPE_CHECKING:
     from course_utils.memory.planning.verdict import Plan, Row
 
 LONG = 5.0
-"""Seconds after which somebody who sees no counter wants to know."""
-_OFTEN = 30.0  # seconds after which they wonder whether it still goes on
+"""Seconds after which somebody who sees no counter is told how long it takes."""
+_OFTEN = 30.0
+"""Seconds between the lines after that."""
 
 
 class Progress:
-    """A counter in a terminal, with each result as soon as it is known; elsewhere a line now and then."""
+    """A counter in a terminal, and results as soon as they are known; elsewhere a line now and then."""
 
     def __init__(self):
         self.begun, self.is_terminal, self.last_line = time.monotonic(), sys.stderr.isatty(), 0.0
 
     def say(self, what_now: str) -> None:
-        """Tell what is being done: every time in a terminal, elsewhere now and then."""
+        """Print what is being done: every time in a terminal, elsewhere now and then."""
         passed = time.monotonic() - self.begun
         if self.is_terminal and passed > 1:
             note(f"\r\033[K{passed:.0f} s: {what_now}", end="")
@@ -31,7 +32,7 @@ class Progress:
             note(f"{passed:.0f} s: {what_now}")
 
     def show(self, part: "Plan | Row") -> None:
-        """The verdict, or a row that fits."""
+        """Print the verdict, or a row that fits."""
         if self.is_terminal:
             note(f"\r\033[K{part.headline}")
 

@@ -1,4 +1,4 @@
-"""What `course plan` is asked: its arguments as values. Functions import what needs torch, since a stored answer needs none."""
+"""The arguments of `course plan` as values. Functions import what needs torch, since a stored answer needs none."""
 
 import argparse
 import sys
@@ -21,7 +21,7 @@ FUNCTION_MARK = ".py:"
 
 
 def defaults_of(loop: str) -> dict:
-    """The fields of a recipe as the command has them by default for this loop."""
+    """The command's default fields of a recipe for this loop."""
     if loop not in LOOPS:
         raise CourseError(f"No loop is called {loop!r}; {suggest(loop, LOOPS)}")
     return {"device": "cuda", **LOOPS[loop]}
@@ -53,6 +53,11 @@ class Question:
             reading.unmodeled.pop("sequence", None)
             reading.provenance["sequence"] = str(arguments.data)
         return cls(arguments, reading.model, reading if reading.fields else None)
+
+    @property
+    def is_function(self) -> bool:
+        """Whether the model is made by a function, FILE.py:FUNCTION."""
+        return FUNCTION_MARK in self.model
 
     @cached_property
     def card(self) -> tuple[int, str | None]:
@@ -94,34 +99,36 @@ class Question:
 
     @cached_property
     def source(self) -> "str | Source":
-        """The model's name or path, or where that is not all of it a `Source`: with the head that a script takes, or made by
-        FILE.py:FUNCTION from the examples of a function `batch` in the same file."""
+        """The model's name or path; or a `Source`, if a function makes the model or a script gives it another head."""
         if self.reading and self.reading.head:
             from course_utils.memory.step.model import with_head
 
             return with_head(self.model, *self.reading.head)
-        if FUNCTION_MARK not in self.model:
-            return self.model
-        from runpy import run_path
+        return _load_source(self.model) if self.is_function else self.model
 
-        from course_utils.memory.step.model import source_of
 
-        file, _, name = self.model.rpartition(FUNCTION_MARK)
-        path = Path(f"{file}.py")
-        if not path.is_file():
-            raise CourseError(f"There is no file {path}.")
-        sys.path.insert(0, str(path.parent.resolve()))  # as for a script, whose neighbors can be imported
-        try:
-            functions = run_path(str(path))
-        except ModuleNotFoundError as error:
-            raise CourseError(f"{path} imports {error.name}, which is not installed here.") from error
-        if not callable(functions.get(name)):
-            raise CourseError(f"{path} has no function called {name!r}; add one that returns the model.")
-        try:
-            signature(functions[name]).bind()
-        except TypeError as error:
-            raise CourseError(f"{name}() in {path} requires arguments ({error}); make them optional.") from error
-        return source_of(functions[name], functions.get("batch"))
+def _load_source(model: str) -> "Source":
+    """The model that FILE.py:FUNCTION makes, with the examples that a function `batch` in the same file makes."""
+    from runpy import run_path
+
+    from course_utils.memory.step.model import source_of
+
+    file, _, name = model.rpartition(FUNCTION_MARK)
+    path = Path(f"{file}.py")
+    if not path.is_file():
+        raise CourseError(f"There is no file {path}.")
+    sys.path.insert(0, str(path.parent.resolve()))  # as for a script, whose neighbors can be imported
+    try:
+        functions = run_path(str(path))
+    except ModuleNotFoundError as error:
+        raise CourseError(f"{path} imports {error.name}, which is not installed here.") from error
+    if not callable(functions.get(name)):
+        raise CourseError(f"{path} has no function called {name!r}; add one that returns the model.")
+    try:
+        signature(functions[name]).bind()
+    except TypeError as error:
+        raise CourseError(f"{name}() in {path} requires arguments ({error}); make them optional.") from error
+    return source_of(functions[name], functions.get("batch"))
 
 
 def _fields_in(arguments: argparse.Namespace) -> dict[str, object]:

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from course_utils.script.rank import this_rank
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels that nothing here needs
-    warnings.simplefilter("ignore", FutureWarning)  # what libraries will rename is nothing to do for who trains
+    warnings.simplefilter("ignore", FutureWarning)  # what a library will rename does not concern the learner
     warnings.formatwarning = lambda message, *where, **more: f"course train: {message}\n"
     job = job_from(arguments)
     here = this_rank()
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Lines:
-    """A line for each row of the log, where nobody sees a bar."""
+    """Prints a line for each row of the log where nobody sees a progress bar."""
 
     def log(self, step: int, values: dict) -> None:
         print(
@@ -84,7 +84,7 @@ class _Lines:
 
 
 def _become_torchrun(job: Job, here: "ThisRank", arguments: argparse.Namespace) -> None:
-    """Replace this process by torchrun, when all is checked that can be; returns only as an error."""
+    """Check what can be checked, then replace this process by torchrun; it ends here only by raising."""
     from course_utils.memory.planning.command import FRESH_ADDRESSES
     from course_utils.script.run import naming_files, prepare
 

@@ -49,7 +49,7 @@ class EpochSampler(Sampler[int]):
         self.length, self.seed, self.epoch = length, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order the next iteration gives."""
+        """Choose the epoch of the next iteration."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:

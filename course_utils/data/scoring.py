@@ -1,4 +1,4 @@
-"""How good predictions are."""
+"""Accuracy and F1 of predictions."""
 
 from collections.abc import Sequence
 

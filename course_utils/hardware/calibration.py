@@ -25,7 +25,7 @@ from course_utils.units import MiB
 # widths of real layers seldom do. A GPU is only filled by larger ones.
 _SIDES = {"cpu": (96, 336, 1176), "cuda": (336, 1176, 4116)}
 _MANY_ROWS, _FEW_ROWS = {"cpu": 1024, "cuda": 8192}, 64
-_BYTES, _TIMES = 8 * MiB, 7  # of messages between two processes
+_MESSAGE_BYTES, _MESSAGES = 8 * MiB, 7  # between two processes
 _LAYOUTS = ("NN", "NT", "TN")
 
 
@@ -34,10 +34,9 @@ def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = 
 
     The device is that of the settings, the number of threads torch's at the moment. `dtypes`: which matrix products to
     time, names of torch's floating types. With `exchange` the link is measured between two processes (where there are two
-    GPUs: between these), else it is NaN. The answer is kept and given at once when the same process asks for it, unless it
-    is to be measured `again`. Warns when other programs keep the cores busy: the rates are then what those leave, and with
-    as many threads as cores that is little. Raises `CourseError` for an unknown dtype, and where a process for the exchange
-    fails.
+    GPUs: between these), else it is NaN. The process keeps the result, unless it is to be measured `again`. Warns when other
+    programs keep the cores busy: the rates are then what those leave, and with as many threads as cores that is little. Raises
+    `CourseError` for an unknown dtype, and where a process for the exchange fails.
     """
     if again:
         _calibrate.cache_clear()
@@ -57,7 +56,7 @@ def _calibrate(dtypes: tuple[str, ...], exchange: bool, device: torch.device, th
     on_gpu, cpu = device.type == "cuda", torch.device("cpu")
     with torch.random.fork_rng([device] if on_gpu else []):
         measured = _measure(dtypes, device)
-        seconds_per_operator = _seconds_per_operator(device)
+        seconds_per_operator = _time_an_operator(device)
     several = on_gpu and torch.cuda.device_count() > 1
     link = float("nan")
     if exchange:
@@ -93,7 +92,7 @@ def _warn_if_busy(share: float) -> None:
 
 @torch.no_grad()
 def _measure(dtypes: Iterable[str], device: torch.device) -> dict[str, Curve]:
-    """Rates by the names that `Machine.measured` has; on a GPU bytes set the pace of everything but products."""
+    """The rates in `Machine.measured`; on a GPU, bytes set the pace of everything but products."""
     measured = {}
     for name in dtypes:
         dtype = getattr(torch, name)
@@ -118,7 +117,7 @@ def _curves(timed: Iterable[kernels.Timed]) -> dict[str, Curve]:
 
 
 def _product_rates(layout: str, side: int, dtype: torch.dtype, device: torch.device) -> tuple[float, float]:
-    """FLOP/s with few rows, and with as many as a training step has; the same where these take too long to try."""
+    """FLOP/s with few rows, and with as many as a training step has; the former for both if the latter takes too long."""
     few, many = _FEW_ROWS, _MANY_ROWS[device.type]
     seconds = seconds_of(kernels.matrix_product(layout, few, side, dtype, device))
     rate = 2 * few * side**2 / seconds
@@ -134,8 +133,8 @@ def seconds_of(call: Callable[[], object]) -> float:
     return timer.blocked_autorange(min_run_time=0.001 if settings().scale.name == "smoke" else 0.012).median
 
 
-def _seconds_per_operator(device: torch.device) -> float:
-    """The pace of a training step so small that it is nothing but calls: Python, dispatch, autograd, the optimizer's loop."""
+def _time_an_operator(device: torch.device) -> float:
+    """Seconds per operator of a training step so small that it is nothing but calls: Python, dispatch, autograd, optimizer."""
     layers = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4))
     model, x = nn.Sequential(*layers).to(device), torch.ones(1, 4, 8, device=device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
@@ -162,15 +161,15 @@ def process_bandwidth(timeout: float = 60.0) -> float:
     Raises `CourseError` when one of them fails, and when they are not done within `timeout` seconds; none is left behind.
     """
     try:
-        return _BYTES / launch(_exchange, 2, seconds=timeout)[0]
+        return _MESSAGE_BYTES / launch(_exchange, 2, seconds=timeout)[0]
     except CourseError as error:
         raise CourseError(f"{error} Or leave the exchange out, with calibrate(exchange=False).") from error
 
 
 def _exchange() -> float:
-    message, answer = torch.ones(_BYTES, dtype=torch.uint8), torch.ones(1)
+    message, answer = torch.ones(_MESSAGE_BYTES, dtype=torch.uint8), torch.ones(1)
     first, seconds = dist.get_rank() == 0, []
-    for _ in range(_TIMES + 1):
+    for _ in range(_MESSAGES + 1):
         start = time.perf_counter()
         (dist.send if first else dist.recv)(message, int(first))
         # Sending alone may return while the bytes still wait in a buffer; the answer says that they have come.

@@ -9,11 +9,11 @@ import torch
 
 from course_utils.units import KiB, MiB
 
-CHANNELS_LAST = ", channels last"
-"""Ends the name of a kernel that is given pictures in that layout."""
-MIXED, STRIDED, UNEVEN = ", mixed layouts", ", strided", ", uneven"
-"""End the name of a kernel that is given pictures in both layouts, of a norm over elements that do not lie side by side, and of
-a kernel whose channels 16 does not divide, which is as many floats as a wide register holds."""
+# Suffixes of a kernel's name:
+CHANNELS_LAST = ", channels last"  # its pictures are in this layout
+MIXED = ", mixed layouts"  # some of its pictures are in this layout, others are not
+STRIDED = ", strided"  # of a norm: its elements are not adjacent in memory
+UNEVEN = ", uneven"  # its channels are no multiple of 16, the number of floats in a wide register
 
 Timed = tuple[str, float, float, Callable[[], object]]
 """Name, the size over which its rate is kept, how much work one call is, and the call."""
@@ -77,7 +77,7 @@ def other_work_on_cpu() -> Iterator[Timed]:
         call = partial(torch.linalg.vector_norm, x, 2, -2)
         yield f"linalg_vector_norm{STRIDED}", x.shape[-2], x.numel(), call
     rows = torch.rand(8192, 128) + 0.5
-    for name, call in _elementwise(rows):
+    for name, call in _elementwise_calls(rows):
         yield name, 1, rows.numel(), call
 
 
@@ -87,7 +87,7 @@ def _touch_new_memory(size: int) -> None:
     torch.empty(size, dtype=torch.uint8)[:: mmap.PAGESIZE // 8].fill_(0)
 
 
-def _elementwise(rows: torch.Tensor) -> Iterator[tuple[str, Callable[[], object]]]:
+def _elementwise_calls(rows: torch.Tensor) -> Iterator[tuple[str, Callable[[], object]]]:
     for name in ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "gelu", "silu", "sin", "cos", "erf"):
         yield name, partial(getattr(_aten, name), rows)
     for name in ("gelu_backward", "silu_backward"):

@@ -1,4 +1,4 @@
-"""Links between cards and between machines, and clusters of machines; sources with the figures."""
+"""Links between cards and between servers, and clusters of servers; sources with the figures."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from course_utils.hardware.named import machine
 
 
 class Link(NamedTuple):
-    """What a card sends in one direction, in bytes a second; seconds that a message of a ring takes on top; sources."""
+    """A card's link in one direction: bytes a second, seconds that each message of a ring takes on top, and sources."""
 
     bandwidth: float
     latency: float
@@ -38,7 +38,7 @@ def all_reduce_seconds(size: float, ranks: int, link: Link) -> float:
 
 
 class Cluster(NamedTuple):
-    """Machines of `cards` equal cards, and the links within a machine and between: each card has a network card of its own."""
+    """Servers of `cards` equal cards, and the links within a server and between: each card has a network card of its own."""
 
     card: Machine
     within: Link
@@ -48,7 +48,7 @@ class Cluster(NamedTuple):
     def ring(self, ranks: int, apart: int) -> Link:
         """The link of a ring of `ranks` cards that are `apart` from each other. Each round waits for the slowest message.
 
-        Between machines, those of its cards that share a machine send through their network cards at once, in several rings.
+        Between servers, those of its cards that share a server send through their network cards at once, in several rings.
         """
         if ranks * apart <= self.cards:
             return self.within

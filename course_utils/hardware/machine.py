@@ -14,7 +14,7 @@ class NoRateError(CourseError):
 
 @dataclass(frozen=True)
 class Curve:
-    """A rate that depends on size: `points` are (size, rate), sizes ascending; between them both are read off in logarithms."""
+    """A rate that depends on size: `points` are (size, rate), sizes ascending, interpolated in logarithms of both."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -33,53 +33,40 @@ ON_HOST, BY_ROWS = "on the host", ", by rows"
 
 @dataclass(frozen=True)
 class Work:
-    """What one call of one operator asks of a machine.
+    """What one call of one operator asks of a machine."""
 
-    `flops` counts a multiplication with its addition as two. `bytes` are read and written, each tensor once; `new` of them
-    are written to memory that the operator allocates (none: it works in place), in `pieces`. `elements` is the size of the
-    largest tensor. `kernel` names the kind of work as a calibration tells them apart (`"mm NT"`, `"convolution"`, `"gelu"`), and
-    `side` is the side in elements of a square matrix as large as a product's second factor or a convolution's filters; of a
-    norm it is the number of elements behind each result. `rows` are those of a product's first factor.
-    `reach` says how many bytes were moved since what is read was touched before: what of it a cache may still hold.
-    """
-
-    kernel: str
+    kernel: str  # the kind of work as a calibration distinguishes it: "mm NT", "convolution", "gelu"
     dtype: str = "float32"
-    flops: int = 0
-    bytes: int = 0
-    new: int = 0
-    pieces: int = 1
-    elements: int = 0
+    flops: int = 0  # a multiplication with its addition counts as two
+    bytes: int = 0  # read and written, each tensor once
+    new: int = 0  # those of the bytes that are written to memory that the operator allocates; 0 in place
+    pieces: int = 1  # tensors allocated
+    elements: int = 0  # of the largest tensor
+    # Of a square matrix as large as a product's second factor or a convolution's filters; of a norm, elements per result.
     side: float = 1.0
-    rows: int = 2**20
-    reach: int = 0
+    rows: int = 2**20  # of a product's first factor
+    reach: int = 0  # bytes moved since the inputs were last touched; if few, a cache may still hold them
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One device.
+    """One accelerator, or one CPU with its memory.
 
-    `memory` in bytes; `bandwidth` of that memory in bytes a second; `flops`: dense matrix products in FLOP/s by dtype
-    (`"float32"` without and `"tf32"` with TF32); `link`: bytes a second to one other device, one way, over `link_name`;
-    `host_link` the same to the host's memory. `source` says where the figures come from.
-
-    The other fields are known of calibrated machines only. `seconds_per_operator`: what calling one costs before it computes
-    anything; `asynchronous`: meanwhile the device works on the one before. `measured`: finer rates. By the names of kernel and
-    dtype, for what has FLOPs, FLOP/s over the side, and with `BY_ROWS` which share of that is reached with few rows; by the
-    kernel's name alone elements a second, where bytes do not set the pace. `"stream"` and `"stream in place"` are bytes a second
-    over the bytes moved, `"new memory"` over those allocated.
+    The last three fields are known of calibrated machines only. `measured` has finer rates: FLOP/s by side under the name of
+    kernel and dtype, and with `BY_ROWS` the share of that which few rows reach; elements a second under the kernel's name alone,
+    where bytes do not set the pace; bytes a second by bytes moved (`"stream"`, `"stream in place"`) or newly allocated.
     """
 
     name: str
-    source: str
-    memory: int
-    bandwidth: float
-    flops: Mapping[str, float]
-    link: float
+    source: str  # of the figures
+    memory: int  # bytes
+    bandwidth: float  # of the memory, bytes a second
+    flops: Mapping[str, float]  # FLOP/s of dense matrix products by dtype: "float32" without and "tf32" with TF32
+    link: float  # bytes a second to one other device, one way
     link_name: str
-    host_link: float
-    seconds_per_operator: float = 0.0
-    asynchronous: bool = False
+    host_link: float  # bytes a second to the host's memory, one way
+    seconds_per_operator: float = 0.0  # the cost of a call before it computes anything
+    asynchronous: bool = False  # whether the device meanwhile works on the call before
     measured: Mapping[str, Curve] = field(default_factory=dict)
 
     def seconds(self, work: Work) -> float:

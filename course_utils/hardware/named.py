@@ -53,6 +53,7 @@ def _geforce(fp32: float) -> dict[str, float]:
 # half of the bidirectional figure that is usually printed. Tensor cores accumulate in fp32, as PyTorch uses them; on the
 # GeForce cards that is half of what they do in fp16.
 # Memory is the nominal size; data sheets write GB for GiB.
+# Columns: name, source, GiB, GB/s, TFLOP/s, then of the link GB/s and name, and GB/s of the link to the host.
 MACHINES = {
     machine.name: machine
     for machine in (
@@ -110,7 +111,7 @@ OFFERED = 0.92
 
 
 def known_as(name: str) -> str:
-    """What a machine is called here that is written in other capitals or without its blank; any other name as it is."""
+    """The name in `MACHINES` that equals `name` up to capitals, spaces and hyphens, or else `name` itself."""
     return {_simplify(machine): machine for machine in MACHINES}.get(_simplify(name), name)
 
 

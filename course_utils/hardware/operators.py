@@ -39,11 +39,11 @@ class Prediction:
 
     @property
     def opaque(self) -> tuple[str, ...]:
-        """Operators of other libraries, of which only the bytes that go in and come out can be counted."""
+        """Names of other libraries' operators, of which only the bytes of inputs and outputs can be counted."""
         return tuple(sorted({name for name, _ in self.operators if not name.startswith("aten.")}))
 
     def frame(self) -> pd.DataFrame:
-        """A row per operator, the slowest first: calls, FLOPs, bytes, seconds."""
+        """A table with a row per operator, the slowest first: calls, FLOPs, bytes, seconds."""
         rows = [(name, 1, work.flops, work.bytes, self.machine.seconds(work)) for name, work in self.operators]
         frame = pd.DataFrame(rows, columns=["operator", "calls", "flops", "bytes", "seconds"])
         return frame.groupby("operator").sum().sort_values("seconds", ascending=False)
@@ -54,22 +54,22 @@ _FAR = 256 * MiB  # beyond any cache
 
 
 class Watch(TorchDispatchMode):
-    """A context that hands each operator within it, once it has run, to `note`, which a subclass writes."""
+    """A context that hands every operator call within it, once it has run, to `note`, which a subclass defines."""
 
-    def note(self, function: OpOverload, args: tuple, kwargs: dict, answer: object) -> None:
-        """`function(*args, **kwargs)` gave `answer`."""
+    def note(self, function: OpOverload, args: tuple, kwargs: dict, result: object) -> None:
+        """Take note of a call of `function` that returned `result`."""
         raise NotImplementedError
 
     def __torch_dispatch__(self, function: OpOverload, types: Collection, args: tuple = (), kwargs: dict | None = None):
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # it comes again with the tensors inside
-        answer = function(*args, **(kwargs or {}))
-        self.note(function, args, kwargs or {}, answer)
-        return answer
+        result = function(*args, **(kwargs or {}))
+        self.note(function, args, kwargs or {}, result)
+        return result
 
 
 class OperatorWatch(Watch):
-    """Counts the work of every operator within it; what touches a tensor on `host` goes at the pace of the link to it."""
+    """Counts the work of every operator call within it; work on a tensor on `host` goes at the pace of the link to it."""
 
     def __init__(self, host: torch.device | None = None):
         super().__init__()
@@ -77,19 +77,19 @@ class OperatorWatch(Watch):
         self._moved, self._touched = 0, {}  # bytes so far, and by storage how many there were when it was last touched
         self._host = host
 
-    def note(self, function: OpOverload, args: tuple, kwargs: dict, answer: object) -> None:
+    def note(self, function: OpOverload, args: tuple, kwargs: dict, result: object) -> None:
         """List the operator, unless it only marks something."""
         name = str(function.overloadpacket)
         if name.startswith(_NO_OPERATORS):
             return
-        inputs, outputs = _tensors((args, kwargs)), _tensors(answer)
-        work = work_of(function, args, kwargs, answer)
+        inputs, outputs = _list_tensors((args, kwargs)), _list_tensors(result)
+        work = work_of(function, args, kwargs, result)
         if any(t.device == self._host and t.dim() for t in (*inputs, *outputs)):
             work = replace(work, kernel=ON_HOST, flops=0)
         self.operators.append(Operator(name, replace(work, reach=self._reach(work, inputs, outputs))))
 
     def _reach(self, work: Work, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
-        """Bytes moved since the inputs were touched, their mean by size; what was last touched in another step is far away."""
+        """Bytes moved since the inputs were touched, averaged over their bytes; inputs not touched in this step are far away."""
         sizes = [t.nbytes for t in inputs]
         far = [min(_FAR, self._moved - self._touched.get(_storage(t), -_FAR)) for t in inputs]
         self._moved += work.bytes
@@ -99,45 +99,42 @@ class OperatorWatch(Watch):
 
 _ATTENTION, _NORM = "_scaled_dot_product_flash_attention_for_cpu", "linalg_vector_norm"
 _OTHER_NAMES = {"baddbmm": "bmm", _ATTENTION: "attention", f"{_ATTENTION}_backward": "attention_backward"}
-# They allocate and leave the memory as it is.
 _NEVER_TOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-# They write their target without reading it.
 _ONLY_WRITTEN = {"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"}
-# They read only the shape of their second argument.
+# Of their second argument they read only the shape.
 _SHAPE_ONLY = {"nll_loss_backward", "nll_loss2d_backward", "_adaptive_avg_pool2d_backward"}
-# They read only those rows of their first tensor that the others name.
+# Of their first tensor they read only the rows that the others name.
 _GATHERING = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
 # Products, and the place of their first factor; convolutions, and the place of their filters.
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 _FILTERS = {"convolution": 1, "convolution_backward": 2}
 
 
-def work_of(function: OpOverload, args: tuple, kwargs: dict, answer: object) -> Work:
+def work_of(function: OpOverload, args: tuple, kwargs: dict, result: object) -> Work:
     """FLOPs, bytes and kind of one call of an operator, from the shapes of what goes in and comes out."""
-    inputs, outputs = _tensors((args, kwargs)), _tensors(answer)
+    inputs, outputs = _list_tensors((args, kwargs)), _list_tensors(result)
     short = str(function.overloadpacket).split(".")[-1]
     storages = set(map(_storage, inputs))
     fresh = [t for t in outputs if _storage(t) not in storages]
     changed = _find_changed(function, args, kwargs)
     floating = [t.dtype for t in inputs if t.dtype.is_floating_point]  # attention's statistics come last, and are wider
-    kernel, side, rows = _kernel(short, args)
     formula = flop_formula(function.overloadpacket)
     work = Work(
-        kernel=kernel,
+        **_classify(short, args),
         dtype=str(floating[0] if floating else torch.float32).removeprefix("torch."),
-        flops=int(formula(*args, **kwargs, out_val=answer)) if formula else 0,
+        flops=int(formula(*args, **kwargs, out_val=result)) if formula else 0,
         pieces=max(1, len(fresh)),
-        side=side,
-        rows=rows,
     )
     if short in _NEVER_TOUCHED or not (fresh or changed):
         return work
     sizes = [t.numel() for t in (*inputs, *outputs)]
     elements = sum(t.numel() for t in args[0]) if short.startswith("_foreach_") else max(sizes)
-    return replace(work, bytes=_bytes(short, inputs, fresh, changed), elements=elements, new=_bytes_of_views(fresh))
+    return replace(
+        work, bytes=_count_bytes(short, inputs, fresh, changed), elements=elements, new=_bytes_of_views(fresh)
+    )
 
 
-def _tensors(tree: object) -> list[torch.Tensor]:
+def _list_tensors(tree: object) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
@@ -147,17 +144,17 @@ def _storage(tensor: torch.Tensor) -> int:
 
 @cache
 def written_places(function: OpOverload) -> tuple[int, ...]:
-    """Places of the arguments that the operator's schema says it writes to."""
+    """Indices of the arguments that an operator writes to, by its schema."""
     aliases = [argument.alias_info for argument in function._schema.arguments]
     return tuple(place for place, alias in enumerate(aliases) if alias is not None and alias.is_write)
 
 
 def _find_changed(function: OpOverload, args: tuple, kwargs: dict) -> list[torch.Tensor]:
     names = [argument.name for argument in function._schema.arguments]
-    return _tensors([args[at] if at < len(args) else kwargs.get(names[at]) for at in written_places(function)])
+    return _list_tensors([args[at] if at < len(args) else kwargs.get(names[at]) for at in written_places(function)])
 
 
-def _bytes(short: str, inputs: list, fresh: list, changed: list) -> int:
+def _count_bytes(short: str, inputs: list, fresh: list, changed: list) -> int:
     written = _bytes_of_views(fresh) + _bytes_of_views(changed)
     if short in _SHAPE_ONLY:
         inputs = inputs[:1] + inputs[2:]
@@ -174,13 +171,13 @@ def _bytes(short: str, inputs: list, fresh: list, changed: list) -> int:
 
 
 def _bytes_of_views(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of `tensors`, the same one given twice counted once, and what is only expanded no larger than it is in memory."""
+    """Bytes of `tensors`: a repeated one counts once, and an expanded one only as much as its memory."""
     sizes = {(_storage(t), t.storage_offset(), t.shape): min(t.nbytes, t.untyped_storage().nbytes()) for t in tensors}
     return sum(sizes.values())
 
 
 def count_flops() -> flop_counter.FlopCounterMode:
-    """A context: torch's counter, whose `get_total_flops()` knows the products too of which torch has no formula."""
+    """Returns torch's FLOP counter, a context, with formulas for the products for which torch has none."""
     places = torch.ops.aten, torch.ops.bitsandbytes
     ours = {getattr(at, name): formula for at in places for name, formula in _FORMULAS.items() if hasattr(at, name)}
     return flop_counter.FlopCounterMode(display=False, custom_mapping=ours)
@@ -188,13 +185,13 @@ def count_flops() -> flop_counter.FlopCounterMode:
 
 @cache
 def flop_formula(packet: torch._ops.OpOverloadPacket) -> Callable[..., int] | None:
-    """`formula(*args, out_val=answer, **kwargs)`, the FLOPs of one call of an operator; None where it is no product."""
+    """The function `formula(*args, out_val=result, **kwargs)` of an operator's FLOPs; None if it multiplies no matrices."""
     ours = _FORMULAS.get(packet.__name__)
     return flop_counter.shape_wrapper(ours) if ours else flop_counter.flop_registry.get(packet)
 
 
-def _recurrent(flops: int) -> Callable[..., int]:
-    """A layer that takes this many FLOPs for each input row and each weight."""
+def _make_recurrent_formula(flops: int) -> Callable[..., int]:
+    """The formula of a recurrent layer with this many FLOPs for each input row and each weight."""
     return lambda x, of_input, of_state, *_, **__: flops * prod(x[:-1]) * (prod(of_input) + prod(of_state))
 
 
@@ -203,17 +200,17 @@ def _count_grouped(first: torch.Size, second: torch.Size, *_, out_shape: torch.S
     return 2 * (prod(out_shape) * first[-1] if of_groups else prod(first) * second[-1])
 
 
-def _in_4_bits(x: torch.Size, *_, out_shape: torch.Size, **__) -> int:
+def _count_in_4_bits(x: torch.Size, *_, out_shape: torch.Size, **__) -> int:
     """The weight is given as its codes and its shape."""
     return 2 * prod(x) * out_shape[-1]
 
 
-def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *_, **__) -> int:
+def _count_attention(query: torch.Size, key: torch.Size, value: torch.Size, *_, **__) -> int:
     """Two products: scores and values."""
     return 2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
-def _attention_backward(_: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *__, **___) -> int:
+def _count_attention_backward(_: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *__, **___) -> int:
     """Five products: scores once more, and the gradients of probabilities, values, queries and keys."""
     return 2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 
@@ -224,39 +221,48 @@ _ATTENTIONS = [
 ]
 # Torch lacks the formulas, or (before PyTorch 2.13) those of attention in which several heads share a key.
 _FORMULAS = {
-    "mkldnn_rnn_layer": _recurrent(2),
-    "mkldnn_rnn_layer_backward": _recurrent(4),
+    "mkldnn_rnn_layer": _make_recurrent_formula(2),
+    "mkldnn_rnn_layer_backward": _make_recurrent_formula(4),
     "_grouped_mm": _count_grouped,
-    "gemm_4bit": _in_4_bits,
-    "gemv_4bit": _in_4_bits,
-    **dict.fromkeys(_ATTENTIONS, _attention),
-    **{f"{name}_backward": _attention_backward for name in _ATTENTIONS},
+    "gemm_4bit": _count_in_4_bits,
+    "gemv_4bit": _count_in_4_bits,
+    **dict.fromkeys(_ATTENTIONS, _count_attention),
+    **{f"{name}_backward": _count_attention_backward for name in _ATTENTIONS},
 }
 
 
-def _kernel(short: str, args: tuple) -> tuple[str, float, int]:
-    """Kind, side and rows of the work; the kind ends in the order of the arguments in memory where that sets the pace."""
-    plain = short.removeprefix("_foreach_").removesuffix("_")
-    plain = _OTHER_NAMES.get(plain, plain)
+def _classify(short: str, args: tuple) -> dict[str, object]:
+    """Kernel, side and rows of the work; the kernel ends in the layout of the arguments where that sets the pace."""
+    name = short.removeprefix("_foreach_").removesuffix("_")
+    name = _OTHER_NAMES.get(name, name)
     if short in _FACTORS:
-        left, right = args[_FACTORS[short] : _FACTORS[short] + 2]
-        if left.dim() == 2:
-            plain = "mm " + "".join("N" if factor.stride(-1) == 1 else "T" for factor in (left, right))
-        return plain, sqrt(prod(right.shape[-2:])), left.shape[-2]
+        return _classify_product(name, *args[_FACTORS[short] : _FACTORS[short] + 2])
     if short == _NORM:
-        dims = args[2] if len(args) > 2 and args[2] else ()  # none: over all
-        strides = [args[0].stride(dim) for dim in dims if args[0].shape[dim] > 1]
-        is_strided = min(strides, default=1) > 1
-        return plain + STRIDED * is_strided, float(prod(args[0].shape[dim] for dim in dims)), Work.rows
-    side = sqrt(args[_FILTERS[short]].numel()) if short in _FILTERS else 1.0
+        return _classify_norm(*args)
     pictures = [t for t in args if isinstance(t, torch.Tensor) and t.dim() == 4]
-    if not pictures or args[0] is not pictures[0]:
-        return plain, side, Work.rows
+    if pictures and args[0] is pictures[0]:
+        name += _suffix_for_pictures(short, pictures)
+    return {"kernel": name, "side": sqrt(args[_FILTERS[short]].numel()) if short in _FILTERS else 1.0}
+
+
+def _classify_product(name: str, left: torch.Tensor, right: torch.Tensor) -> dict[str, object]:
+    if left.dim() == 2:
+        name = "mm " + "".join("N" if factor.stride(-1) == 1 else "T" for factor in (left, right))
+    return {"kernel": name, "side": sqrt(prod(right.shape[-2:])), "rows": left.shape[-2]}
+
+
+def _classify_norm(x: torch.Tensor, order: object = 2, dims: list[int] | None = None, *_) -> dict[str, object]:
+    dims = dims or ()  # none: over all
+    is_strided = min((x.stride(dim) for dim in dims if x.shape[dim] > 1), default=1) > 1
+    return {"kernel": _NORM + (STRIDED if is_strided else ""), "side": float(prod(x.shape[dim] for dim in dims))}
+
+
+def _suffix_for_pictures(short: str, pictures: list[torch.Tensor]) -> str:
     last = [t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in pictures]
     first = [t.is_contiguous() for t in pictures if t.shape == pictures[0].shape]
     if any(last) and any(first) and short not in _FILTERS:
-        return plain + MIXED, side, Work.rows
+        return MIXED
     channels = pictures[_FILTERS[short]].shape[:2] if short in _FILTERS else pictures[0].shape[1:2]
     by_channels = short in (*_FILTERS, "native_batch_norm", "native_batch_norm_backward")
-    uneven = by_channels and any(count % 16 for count in channels)
-    return plain + CHANNELS_LAST * last[0] + UNEVEN * uneven, side, Work.rows
+    is_uneven = by_channels and any(count % 16 for count in channels)
+    return (CHANNELS_LAST if last[0] else "") + (UNEVEN if is_uneven else "")

@@ -36,7 +36,7 @@ def build(
 
 
 def distilbert_base() -> nn.Module:
-    """DistilBERT-base with two labels, whose steps chapters time; at the smoke scale the small one, which is soon timed."""
+    """DistilBERT-base with two labels, whose steps chapters time; at the smoke scale the small model."""
     return build("distilbert" if settings().scale.name == "smoke" else "distilbert-base-cased", labels=2)
 
 
@@ -59,7 +59,7 @@ def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | N
 
 
 def _drop_dtypes(config: "PretrainedConfig | ConvNetConfig"):
-    """Transformers makes a tower in the dtype that its part of the configuration names, and the rest in torch's."""
+    """Returns the configuration without the dtypes of its parts, in which Transformers would make these."""
     parts = [name for name in getattr(config, "sub_configs", ()) if hasattr(getattr(config, name, None), "to_dict")]
     if not parts:
         return config
@@ -72,9 +72,9 @@ def _drop_dtypes(config: "PretrainedConfig | ConvNetConfig"):
 
 
 def pretrained(config: "PretrainedConfig", weights: str) -> nn.Module:
-    """The model of a configuration, in training mode and torch's default dtype, with the weights that a folder or the Hub has.
+    """The model of a configuration, in training mode and torch's default dtype, with `weights` from a folder or the Hub.
 
-    Raises `CourseError` where there are none, and where they are not those of this model.
+    Raises `CourseError` if there are no weights, or if they are another model's.
     """
     model_class = class_of(config)
     options = {"config": deepcopy(config), "dtype": torch.get_default_dtype(), "local_files_only": not hub.answers()}

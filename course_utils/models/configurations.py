@@ -43,8 +43,7 @@ SIZES = frozenset(
 
 
 def known_as(name: str) -> str:
-    """What a model is called here that is written in other capitals, or by its name on the Hub, with or without whose it is; any
-    other name as it is."""
+    """The name in `NAMES` of a model that is written in other capitals or named as on the Hub; or `name` itself."""
     return _WRITTEN.get(name.lower(), name)
 
 
@@ -53,7 +52,7 @@ SETTINGS = (".yaml", ".yml", ".json", ".py", ".bin", ".pt", ".pkl")
 
 
 def is_model(word: str) -> bool:
-    """Whether a word is a name, a `config.json` or its folder, or FILE.py:FUNCTION, and no file that says how to train."""
+    """Whether `word` stands for a model (a name, a `config.json`, its folder or FILE.py:FUNCTION), not a file of settings."""
     path = Path(word)
     if path.suffix.lower() != ".json":
         return path.suffix.lower() not in SETTINGS
@@ -62,7 +61,7 @@ def is_model(word: str) -> bool:
 
 
 def configuration(name: str, *, labels: int | None = None, scale: Scale | None = None, **changes) -> "PretrainedConfig":
-    """What `build` builds from, with the model's class in `architectures`; arguments and errors as there.
+    """The configuration from which `build` makes a model, whose class is in `architectures`; arguments and errors as there.
 
     `name` may also be one of `PUBLIC`, models of others, which take no labels and no scale, or their name on the Hub.
     """
@@ -139,7 +138,7 @@ def from_json(path: Path) -> "PretrainedConfig":
 
 
 def remarks_on(config: "PretrainedConfig") -> list[str]:
-    """What a reader of a `config.json` might take for used, and Transformers does not use."""
+    """Sentences on fields of a `config.json` that Transformers does not use."""
     config_class, usual = type(config), {}
     with suppress(Exception):  # of a family that has no usual sizes
         usual = vars(config_class())
@@ -168,7 +167,7 @@ def _find_config_class(fields: dict) -> "type[PretrainedConfig] | None":
 
 
 def _write_as_today(fields: dict, config_class: type) -> None:
-    """Switches that were numbers once; in the configurations within it too."""
+    """Write switches that once were numbers as booleans, in inner configurations too."""
     from transformers import CONFIG_MAPPING
 
     for name, parameter in signature(config_class).parameters.items():
@@ -182,7 +181,7 @@ def _write_as_today(fields: dict, config_class: type) -> None:
 
 
 def _refuse_misspelled(fields: dict, config_class: type, path: Path) -> None:
-    """Transformers keeps a field that it does not know, and makes the model of its usual size; others it may well ignore."""
+    """Refuse a field that nearly spells another, since Transformers would ignore it and use the other's default."""
     names, usual = {*signature(config_class).parameters, *config_class.attribute_map}, None
     with suppress(Exception):  # of a family that has no usual sizes
         usual = config_class()
@@ -200,7 +199,7 @@ def _is_a_size(name: str, usual: object) -> bool:
 
 
 def tokenizer_beside(model: str) -> Path | None:
-    """The folder of a model's `config.json`, where its tokenizer is in it too; None for a name, which has no folder."""
+    """The folder of a model's `config.json` if it also has a tokenizer, else None."""
     folder = Path(model) if Path(model).is_dir() else Path(model).parent
     return folder if Path(model).exists() and (folder / "tokenizer.json").is_file() else None
 
@@ -238,7 +237,7 @@ def _refuse_unknown(changes: dict, config_class: type) -> None:
 
 
 def _refuse_half_a_size(name: str, sizes: dict, changes: dict, config_class: type) -> None:
-    """Sizes that belong together come together: else most of a large model would silently be the small one's."""
+    """Refuse some of the sizes that belong together, since the others would silently stay those of the small model."""
     changed = {config_class.attribute_map.get(change, change) for change in changes}
     together = [size for size in sizes if size in SIZES and "position" not in size]
     left_out = [f"{size}={sizes[size]}" for size in together if size not in changed]
@@ -251,7 +250,7 @@ def _refuse_half_a_size(name: str, sizes: dict, changes: dict, config_class: typ
 
 
 def _refuse_sizes_that_make_no_model(config: "PretrainedConfig") -> None:
-    """Sizes that are no whole number from 1 on, and heads that do not divide what they share."""
+    """Refuse sizes that are no whole number from 1 on, and heads that do not divide what they share."""
     for name in sorted(SIZES & vars(config).keys()):
         if getattr(config, name) is not None:
             require_count(name, getattr(config, name))
@@ -262,7 +261,7 @@ def _refuse_sizes_that_make_no_model(config: "PretrainedConfig") -> None:
 
 
 def _refuse_heads_that_share_no_keys(config: "PretrainedConfig") -> None:
-    """A dry run computes nothing, and so does not stop at them."""
+    """Refuse heads that do not divide by those of keys and values; a dry run, which computes nothing, would not fail."""
     try:
         heads, of_keys = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
     except Exception:  # Transformers' own, of layers that differ in them

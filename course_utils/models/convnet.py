@@ -35,7 +35,7 @@ class ConvNetConfig:
 
 @dataclass
 class Answer:
-    """What a model answers: the loss (where labels were given) and the logits, shape (batch, classes)."""
+    """A model's output: the loss (if there are labels) and the logits, shape (batch, classes)."""
 
     logits: torch.Tensor
     loss: torch.Tensor | None = None

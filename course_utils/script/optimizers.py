@@ -9,7 +9,7 @@ from torch import nn
 
 from course_utils import optim
 from course_utils.errors import CourseError, suggest
-from course_utils.memory.step.optimizers import make
+from course_utils.memory.step import optimizers
 from course_utils.memory.step.recipe import OPTIMIZERS, Spec
 from course_utils.optim import ChainedOptimizer, hidden_matrices
 
@@ -41,7 +41,7 @@ def kind_of(name: str) -> Kind:
     room, _, class_name = spec.path.replace("torch.optim.", "torch.").partition(".")
     place = {"torch": torch.optim, "course": optim}.get(room)
     if name in OPTIMIZERS and place is None and name not in _NOT_HERE:
-        return Kind(partial(make, name), {}, False, False, name)
+        return Kind(partial(optimizers.make_optimizer, name), {}, False, False, name)
     optimizer = getattr(place, class_name, None)
     if not _is_optimizer(optimizer) or class_name in _NOT_HERE:
         here = [key for key in OPTIMIZERS if key not in _NOT_HERE]

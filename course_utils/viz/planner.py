@@ -221,5 +221,5 @@ def _name_of(model: PlannerModel) -> str:
 def _with_letters(answer: Estimate, terms: Sequence[Term]) -> str:
     """What the letters in the formulas of `terms` stand for, and no others."""
     used = set().union(*(term.letters for term in terms))
-    shown = [f"{x} = {value:,} ({answer.letters[x]})" for x, value in answer.sizes.items() if x in used]
+    shown = [f"{x} = {value:,} ({answer.meanings[x]})" for x, value in answer.sizes.items() if x in used]
     return f", with {', '.join(shown)}" if shown else ""

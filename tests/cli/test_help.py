@@ -6,7 +6,6 @@ import re
 import pytest
 
 from course_utils import cli
-from course_utils.errors import suggest
 from course_utils.memory.step.recipe import Recipe
 
 PARSER = cli.make_parser()
@@ -99,11 +98,3 @@ def test_a_mistyped_word_is_one_line_with_what_was_meant(words, meant, capsys):
 def test_an_unknown_name_is_answered_with_the_nearest(words, meant, capsys):
     assert cli.main(words.split()) == 2
     assert meant in capsys.readouterr().err
-
-
-def test_what_is_near_and_what_is_not():
-    optimizers = ("adamw", "adamw8bit", "sgd")
-    assert suggest("AdamW", optimizers) == "did you mean adamw?"
-    assert suggest("adamw9bit", optimizers).startswith("did you mean adamw8bit")
-    assert suggest("lion", optimizers) == "choose one of adamw, adamw8bit, sgd."
-    assert suggest("lion", optimizers, "write sgd.") == "write sgd."

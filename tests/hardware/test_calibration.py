@@ -40,10 +40,15 @@ def test_calibration_gives_figures_within_what_is_physically_possible(calibrated
     assert calibrated.flops["float32"] >= at_best
 
 
-def test_calibration_is_kept_until_it_is_wanted_again(calibrated, monkeypatch):
-    assert hardware.calibrate(("float32",), exchange=False) is calibrated
+@pytest.fixture
+def no_timing(monkeypatch):
+    """Every call takes a millisecond, and no other program runs."""
     monkeypatch.setattr(calibration, "seconds_of", lambda call: 0.001)
     monkeypatch.setattr(calibration.psutil, "cpu_percent", lambda seconds: 0.0)
+
+
+def test_calibration_is_kept_until_it_is_wanted_again(calibrated, no_timing):
+    assert hardware.calibrate(("float32",), exchange=False) is calibrated
     assert hardware.calibrate(("float32",), exchange=False, again=True) is not calibrated
 
 
@@ -60,17 +65,14 @@ def test_what_a_first_call_loads_is_not_counted():
     assert calibration.seconds_of(lambda: time.sleep(next(pauses, 0.0))) < 0.25
 
 
-def test_a_busy_machine_is_warned_about(monkeypatch):
-    monkeypatch.setattr(calibration, "seconds_of", lambda call: 0.001)
+def test_a_busy_machine_is_warned_about(no_timing, monkeypatch):
     monkeypatch.setattr(calibration.psutil, "cpu_percent", lambda seconds: 80.0)
     with pytest.warns(UserWarning, match="Other programs use 80% of this machine's cores"):
-        hardware.calibrate(["float64", "float32"], exchange=False)  # no other test's types: the answer is kept
+        hardware.calibrate(["float64"], exchange=False, again=True)
 
 
-def test_rates_are_in_bytes_and_flops_a_second(monkeypatch):
-    monkeypatch.setattr(calibration, "seconds_of", lambda call: 0.001)
-    monkeypatch.setattr(calibration.psutil, "cpu_percent", lambda seconds: 0.0)
-    machine = hardware.calibrate(["float64"], exchange=False)  # likewise
+def test_rates_are_in_bytes_and_flops_a_second(no_timing):
+    machine = hardware.calibrate(["float64"], exchange=False, again=True)
     for name in {name for name, *_ in kernels.streams(torch.device("cpu"))}:
         points = machine.measured[name].points
         assert points == tuple((size, size / 0.001) for size, _ in points)

@@ -8,7 +8,7 @@ import torch
 from benchmarks.techniques import Way, groups
 from course_utils import memory, models
 from course_utils.memory.step.examples import random_batch
-from course_utils.memory.step.optimizers import maker
+from course_utils.memory.step.optimizers import factory_of
 
 CONFIG = models.configuration(
     "distilbert", labels=3, dim=128, hidden_dim=512, n_layers=3, n_heads=4, vocab_size=1000, dropout=0.0,
@@ -28,7 +28,7 @@ EXACT = {name: way for name, way in COMBINATIONS.items() if not way.autocast}
 )
 def test_the_peak_is_predicted_within_five_percent(way):
     model = models.from_configuration(CONFIG).train()
-    optimizer = maker("adamw")(model.parameters())
+    optimizer = factory_of("adamw")(model.parameters())
     batch = random_batch(model, Way(batch=8, sequence=96).recipe)
     measured = memory.measure((model, optimizer, batch), way.step, timed=0)
     assert memory.estimate(model.config, way.recipe).peak == pytest.approx(measured.peak, rel=0.05)

@@ -15,7 +15,7 @@ _LISTS = ("aten.stack.default", "aten.cat.default")
 
 @dataclass(frozen=True)
 class Depth:
-    """How the log of three blocks becomes that of more: each of the `repeated` stretches of it is there once more for each block.
+    """The rule by which the log of three blocks becomes that of more: each of its `repeated` stretches occurs once per block.
 
     If the logs of two and of three blocks are `a B B c` and `a B B B c`, the stretch is one B, and the log of five blocks is
     `a B B B B B c`. Some events, such as a list of all blocks' tensors, grow instead: by `growth` bytes for each block. It is
@@ -28,7 +28,7 @@ class Depth:
 
     @classmethod
     def between(cls, two: Log, three: Log) -> "Depth | None":
-        """The difference between the logs of two and of three blocks; None where the second is not the first with more put in."""
+        """The rule from the logs of two and of three blocks; None if the second is not the first with insertions."""
         repeated, growth, sure = [], np.zeros(len(three.changes), dtype=np.int64), True
         # Not apart where each parameter has an optimizer of its own, as master weights have.
         for foreach_apart in (True, False):
@@ -52,7 +52,7 @@ class Depth:
         return cls(tuple(repeated), growth, sure)
 
     def order(self, blocks: int) -> np.ndarray:
-        """For each event of a model with this many blocks, its place in the log of three."""
+        """The place in the log of three blocks of each event of a model with this many."""
         order, places, start = np.arange(len(self.growth)), [], 0
         for begin, end in self.repeated:
             places += [order[start:end], *[order[begin:end]] * (blocks - 3)]
@@ -85,7 +85,7 @@ def _split_into_stretches(log: Log, foreach_apart: bool) -> list[tuple[tuple, sl
 
 
 def _differences(ours: list, signs: list) -> list[tuple[str, int, int, int, int]]:
-    """The differences as `SequenceMatcher` has them; a single insertion wherever that explains them."""
+    """Differences in `SequenceMatcher`'s form; a single insertion if that explains them."""
     before = next((place for place, pair in enumerate(zip(ours, signs, strict=False)) if pair[0] != pair[1]), len(ours))
     more = len(signs) - len(ours)
     if more > 0 and ours[before:] == signs[before + more :]:
@@ -98,7 +98,7 @@ def _differences(ours: list, signs: list) -> list[tuple[str, int, int, int, int]
 
 
 def _find_repetitions(signs: list, begin: int, end: int) -> list[tuple[int, int]] | None:
-    """What was put in, as stretches of which each repeats what is beside it; None where it is no such thing.
+    """The insertion as stretches that each repeat their neighbor; None if it is not made of such.
 
     It is one stretch, or two where one list of things ends in another.
     """

@@ -1,4 +1,4 @@
-"""The memory of a training step, predicted for any model: the first answer by a dry run, the next ones by formulas found."""
+"""The memory of a training step, predicted for any model: the first answer by a dry run, the next by formulas fitted to it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,17 +26,14 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Term:
-    """One summand: `kind` is one of `KINDS`, `formula` gives `bytes` when the sizes are put in for its letters.
+    """One summand of the bytes in use."""
 
-    `times` is how many blocks it stands for, each with as many bytes.
-    """
-
-    kind: str
+    kind: str  # of `KINDS`
     name: str
     formula: str
-    bytes: int
+    bytes: int  # the formula's value
     letters: frozenset[str] = frozenset()
-    times: int = 1
+    times: int = 1  # the number of blocks that it stands for, each with as many bytes
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,12 @@ class Instant:
 
     @property
     def bytes(self) -> int:
-        """All that is in use."""
+        """Bytes of all kinds together."""
         return sum(self.by_kind.values())
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        """Largest first; whatever is the same in several blocks is one term."""
+        """The terms, largest first; equal ones of several blocks are one term."""
         return self._sort(self._estimate.finder.polynomials_of_events(self._estimate.log, self._estimate.recipe))
 
     @cached_property
@@ -75,14 +72,13 @@ class Instant:
 class Estimate:
     """The predicted memory of a training step by `recipe`. Bytes in use on the device of one rank.
 
-    Printed, it answers: how much, when, for what, how that is known, and what is not counted. `how` says whether it is a dry
-    run of just this step, or formulas and how they were confirmed.
+    Printed, it answers: how much, when, for what, how that is known, and what is not counted.
     """
 
     model: str
     recipe: Recipe
     log: Log = field(repr=False)
-    how: str
+    how: str  # a dry run of just this step, or formulas and how they were confirmed
     finder: "Finder" = field(repr=False)
 
     @property
@@ -101,10 +97,10 @@ class Estimate:
         """Bytes at the fullest moment of what is done beside training: evaluation, saving and loading, each by a dry run."""
         from course_utils.memory.trace.dry_run import dry_run
 
-        work, device = self.workload, self.recipe.device
-        actions = {"evaluation": work.evaluate, "saving": work.save, "loading": work.load}
+        workload, device = self.workload, self.recipe.device
+        actions = {"evaluation": workload.evaluate, "saving": workload.save, "loading": workload.load}
         return {
-            name: dry_run(work.build, action, device, ranks=self.recipe.ranks, prime=work.prime).peak
+            name: dry_run(workload.build, action, device, ranks=self.recipe.ranks, prime=workload.prime).peak
             for name, action in actions.items()
         }
 
@@ -121,7 +117,7 @@ class Estimate:
 
     @property
     def peak_instant(self) -> Instant:
-        """The instant with the most bytes."""
+        """The instant of the peak."""
         return max(self.instants, key=lambda instant: instant.bytes)
 
     @property
@@ -130,8 +126,8 @@ class Estimate:
         return {"b": self.recipe.batch, "s": self.recipe.sequence, **self.finder.sizes}
 
     @property
-    def letters(self) -> dict[str, str]:
-        """What each letter of the formulas stands for."""
+    def meanings(self) -> dict[str, str]:
+        """The meaning of each letter of the formulas."""
         return {letter: MEANINGS[letter] for letter in self.sizes}
 
     def by_instant(self) -> dict[str, dict[str, int]]:
@@ -139,7 +135,7 @@ class Estimate:
         return {instant.name: dict(instant.by_kind) for instant in self.instants}
 
     def working(self, instant: str | None = None) -> "pd.DataFrame":
-        """The sum written out, a row per term, for the instant of that name, by default the fullest.
+        """The sum at the instant of that name, by default the fullest, as a table with a row per term.
 
         Raises `CourseError` for a name that is none of `by_instant()`.
         """
@@ -154,7 +150,7 @@ class Estimate:
 
     def at(self, **changes) -> "Estimate":
         """The estimate of this model with another `batch`, `sequence` or any other field of the recipe."""
-        return answer(self.finder.with_recipe(replace(self.recipe, **changes)), replace(self.recipe, **changes))
+        return estimate_from(self.finder.with_recipe(replace(self.recipe, **changes)), replace(self.recipe, **changes))
 
     def __str__(self):
         peak = self.peak_instant
@@ -175,7 +171,7 @@ class Estimate:
 
     @property
     def notes(self) -> list[str]:
-        """How the answer is known, and what is counted and what is not, where a reader might expect otherwise."""
+        """Sentences on how the answer is known, and on what is counted or not if a reader may expect otherwise."""
         recipe, lines = self.recipe, [f"known from {self.how}"]
         lines += self.finder.source.remarks
         if recipe.keeps_outputs:
@@ -191,7 +187,7 @@ class Estimate:
         return [*lines, f"not counted: the libraries' own workspaces{away}"]
 
     def terms_at(self, place: int, sizes: list[Polynomial]) -> Iterator[Term]:
-        """What is in use after the event at `place`, summed up from the `sizes` of all events."""
+        """The terms of what is in use after the event at `place`, from the `sizes` of all events."""
         blocks = self.finder.count_blocks(self.log)
         groups: dict[tuple[str, str], Counter] = {}
         for event in range(place + 1):
@@ -205,7 +201,7 @@ class Estimate:
             yield Term(KINDS[-1], "the allocator's rounding", str(rounding), rounding)
 
     def _terms_of(self, kind: str, where: str, counts: Counter, blocks: int) -> Iterator[Term]:
-        """What every block has, as many times as there are blocks, and the rest."""
+        """A term for what all blocks have alike, and one for the rest."""
         whole = {piece: divmod(count, blocks) if blocks > 1 else (0, count) for piece, count in counts.items()}
         for place, repeated in enumerate((blocks, 1)):
             chosen = {piece: both[place] for piece, both in whole.items()}
@@ -240,15 +236,15 @@ def estimate(what: "ModelLike", recipe: Recipe = Recipe(), *, batch: Callable | 
 
     source = source_of(what, batch)
     source.require(recipe)
-    return answer(finder_of(source, recipe), recipe)
+    return estimate_from(finder_of(source, recipe), recipe)
 
 
-def answer(finder: "Finder", recipe: Recipe) -> Estimate:
-    """The estimate of a recipe from what `finder` knows, or finds out."""
+def estimate_from(finder: "Finder", recipe: Recipe) -> Estimate:
+    """The estimate of a recipe by the formulas or dry runs of `finder`."""
     log, how = finder.log(recipe.batch, recipe.sequence)
     return Estimate(finder.source.name, recipe, log, how, finder)
 
 
 def family(module: str) -> str:
-    """A module's part of the model: of a block the list it is in, of all else its own name."""
+    """The name of the list of blocks that a module is in, or else its own name."""
     return block_of(module)[0]

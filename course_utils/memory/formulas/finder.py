@@ -13,7 +13,7 @@ import numpy as np
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.depth import Depth
 from course_utils.memory.formulas.letters import MONOMIALS, Polynomial, factor_into_letters, siblings, sizes_of
-from course_utils.memory.formulas.trial import Trial, keys_of, try_few_batches, try_recipe
+from course_utils.memory.formulas.trial import Trial, keys_of, run_few_batches, try_recipe
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Label, Log, block_of
@@ -25,22 +25,20 @@ _POSITIONS = ("max_position_embeddings", "max_target_positions")
 
 @dataclass
 class Formulas:
-    """Polynomials of one regime: `coefficients`, a row an event, a column for each of `MONOMIALS`.
+    """Polynomials of one regime, which hold between the sizes at which dry runs confirmed them.
 
-    With a `depth` they are those of a model of three blocks. They hold between the sizes at which they were `confirmed`.
-    They know nothing of libraries' scratch space, so a dry run in which that counts at the peak confirms nothing. They are not
-    `exact` where a dry run that was there before them is another: kernels round lengths up, each in its own way.
+    They know nothing of libraries' scratch space, so a dry run in which that counts at the peak confirms nothing.
     """
 
-    coefficients: np.ndarray
+    coefficients: np.ndarray  # a row an event, a column for each of `MONOMIALS`
     labels: tuple[Label, ...]
     grain: int
-    depth: Depth | None
+    depth: Depth | None  # if there is one, the polynomials are those of a model of three blocks
     block_count: int
     confirmed: list[tuple[int, int]] = field(default_factory=list)
     runs: int = 0
-    scratch: bool = False
-    exact: bool = True
+    scratch: bool = False  # whether a dry run had some
+    exact: bool = True  # not if an earlier dry run differs: kernels round lengths up, each in its own way
     in_letters: list[Polynomial] | None = None
 
     def holds(self, b: int, s: int) -> bool:
@@ -61,12 +59,12 @@ class Formulas:
     def how(self) -> str:
         """How the formulas were found, for the printed answer."""
         b, s = max(self.confirmed)
-        scratch = ", without libraries' scratch space" * self.scratch
+        scratch = ", without libraries' scratch space" if self.scratch else ""
         return f"formulas found from {self.runs} dry runs, confirmed by another at b={b}, s={s}{scratch}"
 
 
 def powers(b: int, s: int) -> np.ndarray:
-    """The monomials' values."""
+    """The values of the monomials at these sizes."""
     return np.array([float(b) ** i * float(s) ** j for i, j in MONOMIALS])
 
 
@@ -109,12 +107,12 @@ class Finder:
         return sizes_of(self.source.config) if hasattr(self.source.config, "to_dict") else {}
 
     def run(self, b: int, s: int) -> Trial:
-        """A dry run at these sizes, of a few blocks where these tell of all."""
+        """A dry run at these sizes, extrapolated from a few blocks if possible."""
         self.trials[b, s] = try_recipe(self.source, replace(self.recipe, batch=b, sequence=s))
         return self.trials[b, s]
 
     def log(self, b: int, s: int) -> tuple[Log, str]:
-        """The log at these sizes, and how it is known."""
+        """The log at these sizes, and a phrase on how it is known."""
         if (b, s) not in self.trials:
             formulas = self.formulas_for(b, s)
             if formulas is not None and formulas.holds(b, s):
@@ -146,7 +144,8 @@ class Finder:
         small = self._run_small(b, s, formulas.depth)
         if not np.array_equal(small.plain.totals, formulas.small_log(b, s).totals):
             return None
-        formulas.confirmed += [(b, s)] * (small.peak == small.plain.peak)
+        if small.peak == small.plain.peak:
+            formulas.confirmed.append((b, s))
         return formulas
 
     def _formulas_of(self, regime: int, length: int | None = None) -> Formulas | None:
@@ -163,7 +162,7 @@ class Finder:
 
     def _run_small(self, b: int, s: int, depth: Depth | None) -> Log:
         source = self.source if depth is None else self.source.with_blocks(3)
-        return try_few_batches(source, replace(self.recipe, batch=b, sequence=s)).log
+        return run_few_batches(source, replace(self.recipe, batch=b, sequence=s)).log
 
     def _choose_sizes(self, regime: int, length: int | None) -> tuple[list[tuple[int, int]], Iterable[int]]:
         """Batches and lengths to run, and the monomials that they tell apart."""

@@ -52,7 +52,7 @@ class Polynomial:
 
     @classmethod
     def of(cls, factor: Fraction | int, **powers: int) -> "Polynomial":
-        """A single term: `factor` times the letters to their `powers`."""
+        """The polynomial of a single term: `factor` times the letters to their `powers`."""
         return cls(((tuple(sorted((x, p) for x, p in powers.items() if p)), Fraction(factor)),)) if factor else cls()
 
     def __add__(self, other: "Polynomial") -> "Polynomial":
@@ -62,11 +62,11 @@ class Polynomial:
         return Polynomial(tuple(sorted((key, factor) for key, factor in sums.items() if factor)))
 
     def times(self, factor: Fraction | int) -> "Polynomial":
-        """Each term multiplied by a count."""
+        """The polynomial multiplied by a count."""
         return Polynomial(tuple((key, value * factor) for key, value in self.terms if factor))
 
     def value(self, sizes: Mapping[str, int]) -> Fraction:
-        """The number for these sizes."""
+        """The polynomial's value at these sizes."""
         return sum((f * prod(Fraction(sizes[x]) ** p for x, p in key) for key, f in self.terms), Fraction(0))
 
     @property

@@ -37,13 +37,13 @@ class Named:
         return self
 
     def count_blocks(self, log: Log) -> dict[str, int]:
-        """How many blocks stand behind each list of them."""
+        """The number of blocks in each list of them."""
         return {family(label[2]): self.count for label in log.labels if family(label[2]).endswith(".*")}
 
 
 @dataclass(frozen=True)
 class StoredTrial:
-    """A step by `recipe` as formulas tell it: what a dry run's `Trial` says, without seconds, which they do not know."""
+    """A step by `recipe` from stored formulas: a `Trial` without seconds."""
 
     recipe: Recipe
     log: Log
@@ -60,7 +60,7 @@ def _member(name: str) -> dict:
 
 
 def models() -> Iterator[str]:
-    """The names of all that the archive knows."""
+    """The names of the models in the archive."""
     with ZipFile(FILE) as archive:
         yield from (Path(member).stem for member in archive.namelist())
 
@@ -81,7 +81,7 @@ def bounds_of(name: str, recipe: Recipe) -> tuple[int, int]:
 
 
 def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
-    """The step of a named model by `recipe`; None where the archive has no formulas that were confirmed on both sides of it."""
+    """The step of a named model by `recipe`; None if no formulas in the archive were confirmed on both sides of it."""
     if callable(recipe.optimizer) or recipe.sequence % LENGTH_STEP:
         return None
     member = _member(name)

@@ -24,20 +24,15 @@ from course_utils.memory.trace.phases import observe_phases
 
 @dataclass(frozen=True)
 class Trial:
-    """What a step by `recipe` takes; `how` says what was run dry.
-
-    `clock` are the seconds of each phase and operator, empty without a machine; `traffic` are the bytes that a rank sends, and
-    the messages, by collective. `smaller` are the logs of two and of three blocks where they gave that of the whole, and
-    `block_count` how many that has.
-    """
+    """What a step by `recipe` takes."""
 
     recipe: Recipe
     log: Log
     host: Log
-    clock: Mapping[tuple[str, str], float] = field(repr=False)
-    traffic: Mapping[str, tuple[int, int]]
+    clock: Mapping[tuple[str, str], float] = field(repr=False)  # seconds by phase and operator; empty without a machine
+    traffic: Mapping[str, tuple[int, int]]  # by collective, the bytes and messages that a rank sends
     how: str = "a dry run of just this step"
-    smaller: tuple[Log, Log] | None = None
+    smaller: tuple[Log, Log] | None = None  # logs of two and of three blocks, if that of all was extrapolated from them
     block_count: int = 0
 
     @property
@@ -47,7 +42,7 @@ class Trial:
 
     @property
     def seconds(self) -> float:
-        """The sum over all operators, none of them overlapping; NaN without a machine."""
+        """Seconds of all operators, one after the other; NaN without a machine."""
         return sum(self.clock.values()) if self.clock else nan
 
     @property
@@ -56,40 +51,40 @@ class Trial:
         return sum(sent for sent, _ in self.traffic.values())
 
     @cached_property
-    def by_phase(self) -> dict[str, dict[str, int]]:
+    def kinds_by_phase(self) -> dict[str, dict[str, int]]:
         """Bytes by kind at the fullest instant of each phase."""
         return {phase: self.log.by_kind(place) for phase, place in self.log.fullest().items()}
 
 
 def keys_of(source: Source, recipe: Recipe) -> tuple[str | None, str | None]:
-    """What tells the model and its teacher, as its file is today, from others; None for no teacher and a model without key."""
+    """Keys of the model and its teacher with their files as they are now; None without a teacher or a key."""
     return source.key, source_of(recipe.teacher).key if recipe.teacher else None
 
 
 def try_recipe(source: Source, recipe: Recipe, machine: Machine | None = None, *, traffic: bool = True) -> Trial:
-    """Try `recipe` dry, with seconds where a machine is named. Without `traffic` its bytes on the wire may be too few.
+    """Run the step of `recipe` dry, with seconds if there is a machine. Without `traffic` its bytes on the wire may be too few.
 
     A model of many equal blocks is run with two and with three of them. Where the second log is not the first with more put
     in, all blocks are run.
     """
-    trial = _try_few_blocks(source, recipe, machine, traffic) or try_few_batches(source, recipe, machine, traffic)
+    trial = _extrapolate_blocks(source, recipe, machine, traffic) or run_few_batches(source, recipe, machine, traffic)
     of_two = f", of 2 of its {recipe.accumulation} micro-batches" if recipe.accumulation > 2 else ""
     return replace(trial, how=trial.how + of_two)
 
 
-def _try_few_blocks(source: Source, recipe: Recipe, machine: Machine | None, traffic: bool) -> Trial | None:
+def _extrapolate_blocks(source: Source, recipe: Recipe, machine: Machine | None, traffic: bool) -> Trial | None:
     if recipe.segments is not None or source.repeated is None:  # how long a segment is depends on all blocks
         return None
     blocks = source.repeated.count
     try:
-        two, three = (try_few_batches(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
+        two, three = (run_few_batches(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
     except CourseError:  # it may name blocks by their places; what is wrong with the whole, that says itself
         return None
     depth, below = Depth.between(two.log, three.log), Depth.between(two.host, three.host)
     if depth is None or below is None:
         return None
     if not depth.sure:
-        four = try_few_batches(source.with_blocks(4), recipe, traffic=False).log
+        four = run_few_batches(source.with_blocks(4), recipe, traffic=False).log
         if not np.array_equal(depth.deepen(three.log, 4).totals, four.totals):
             return None
     period = source.repeated.period
@@ -110,8 +105,8 @@ def extrapolate_counts(few: Trial, many: Trial, times: int) -> tuple[dict, dict]
     return clock, traffic
 
 
-def try_few_batches(source: Source, recipe: Recipe, machine: Machine | None = None, traffic: bool = True) -> Trial:
-    """The dry run of just this model, for at most two micro-batches.
+def run_few_batches(source: Source, recipe: Recipe, machine: Machine | None = None, traffic: bool = True) -> Trial:
+    """The trial of just this model, from dry runs of at most two micro-batches.
 
     Each further micro-batch adds its inputs, and the seconds and bytes on the wire that the second added to the first.
     """
@@ -132,7 +127,7 @@ _recalled: dict[tuple, Trial] = {}
 
 
 def _recall_or_run(source: Source, recipe: Recipe, machine: Machine | None) -> Trial:
-    """A dry run, or the earlier one by the same recipe: a plan comes to many recipes several times."""
+    """A dry run, or the stored one by the same recipe, since a plan needs many recipes several times."""
     if source.key is None:
         return run_step(source, recipe, machine)
     key = *keys_of(source, recipe), recipe, repr(machine)

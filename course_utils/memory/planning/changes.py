@@ -14,15 +14,13 @@ _MOST_ROWS, _SHOWN = 4, 10  # rows of a level, after which no more are looked fo
 
 
 class Change(NamedTuple):
-    """What may be changed: `costs` says what it disturbs, and `level` how much: 0 only time or traffic, 1 the arithmetic of a
-    step, 2 the optimizer or the precision, 3 what is trained. It sets `fields` of a recipe `where` they make a difference.
-    """
+    """A change of fields of a recipe."""
 
     name: str
-    level: int
-    costs: str
-    where: Callable[[Recipe], bool]
-    fields: dict | Callable[[Recipe], dict]
+    level: int  # disturbs: 0 only time or traffic, 1 a step's arithmetic, 2 optimizer or precision, 3 what is trained
+    costs: str  # what it disturbs, in words
+    where: Callable[[Recipe], bool]  # whether it makes a difference
+    fields: dict | Callable[[Recipe], dict]  # to set
 
     def apply(self, recipe: Recipe) -> dict:
         """The fields to set; none where they make no difference."""
@@ -86,7 +84,7 @@ CHANGES = (
 
 
 def fields_set(recipe: Recipe, changes: Iterable[Change]) -> dict:
-    """What all of `changes` set in `recipe`."""
+    """The fields of `recipe` that `changes` set, with the new values."""
     return {name: value for change in changes for name, value in change.apply(recipe).items()}
 
 
@@ -101,24 +99,24 @@ def level_of(changes: Iterable[Change]) -> int:
 
 
 def is_full(rows: "Iterable[Row]", level: int) -> bool:
-    """Whether `rows` has enough of this level."""
+    """Whether `rows` has as many of this level as a plan needs."""
     return sum(row.level == level for row in rows) >= _MOST_ROWS
 
 
 def gentler_than(rows: "Iterable[Row]", tight: Iterable[tuple[Sequence[Change], Any]]) -> list[tuple]:
-    """Those of `tight`, pairs of changes and what a step needs with them, that disturb less than each of `rows`."""
+    """The pairs of `tight`, changes and what a step then needs, whose changes disturb less than all `rows`."""
     gentlest = min((row.level for row in rows), default=inf)
     return [pair for pair in tight if level_of(pair[0]) < gentlest]
 
 
 def disturbance(names: Sequence[str]) -> tuple:
-    """What changes are sorted by, the least disturbing first: the gravest level, the sum of levels, how many, and which."""
+    """The sort key of changes, the least disturbing first: the gravest level, the sum of levels, how many, and which."""
     levels = {place: change.level for place, change in enumerate(CHANGES) if change.name in names}
     return max(levels.values()), sum(levels.values()), len(levels), list(levels)
 
 
 def least_disturbing(rows: "Iterable[Row]") -> "list[Row]":
-    """Two rows of each level and as many more as are shown, what disturbs least first."""
+    """Two rows of each level and others up to the number shown, the least disturbing first."""
     rows = sorted(rows, key=lambda row: disturbance(row.names))
     first = [row for row in rows if row in [other for other in rows if other.level == row.level][:2]]
     more = [row for row in rows if row not in first][: _SHOWN - len(first)]

@@ -14,8 +14,8 @@ def check(estimate: Estimate, build: Build | None = None, step: Step | None = No
     `build` and `step` as for `measure`; by default the estimate's own workload, on this machine. The column `differs` names the
     kinds that are off by more than 1 % of the peak.
     """
-    work = estimate.workload
-    measurement = measure(build or work.build, step or work.step, timed=0)
+    workload = estimate.workload
+    measurement = measure(build or workload.build, step or workload.step, timed=0)
     predicted = estimate.by_instant().get(measurement.peak_phase, estimate.peak_instant.by_kind)
     split = measurement.split
     kinds = [kind for kind in dict.fromkeys([*predicted, *split]) if predicted.get(kind) or split.get(kind)]

@@ -60,7 +60,7 @@ def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
     lines = [
         f"# First, on a node that all others reach: python -m course_utils.script.store --host 0.0.0.0 --port {PORT}",
         "# Then this on each node, with the first node's name for HOST and a new word for each run as ID:",
-        f"{ANEW} {_torchrun(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
+        f"{ANEW} {_torchrun_words(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
     ]
     return "\n".join([*remarks(model, recipe), *lines])
 
@@ -83,7 +83,7 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
         ranks_per_node=_ranks_per_node(recipe, nodes),
         gpus=recipe.device == "cuda",
         train=[shlex.join([*_MODULE, *_model_flags(model)]), shlex.join(_recipe_flags(recipe))],
-        torchrun=_torchrun(recipe, nodes, '"$SLURM_JOB_NUM_NODES"', '"$first"', '"$SLURM_JOB_ID"'),
+        torchrun=_torchrun_words(recipe, nodes, '"$SLURM_JOB_NUM_NODES"', '"$first"', '"$SLURM_JOB_ID"'),
         files=f"{DATA} and {model}{tokenizer}{copied}" if copied or Path(model).exists() else DATA,
         remarks="\n".join(notes),
         anew=ANEW,
@@ -124,7 +124,7 @@ def _model_flags(model: str) -> list[str]:
 
 
 def _recipe_flags(recipe: Recipe) -> list[str]:
-    """The flags of a recipe, of which none is about ranks on this machine or that."""
+    """The flags of a recipe, without those on how ranks are spread over machines."""
     _refuse_what_has_no_flag(recipe)
     update = recipe.batch * recipe.accumulation * recipe.ranks
     words = ["--strategy", _strategy(recipe)]
@@ -174,8 +174,8 @@ def _refuse_what_has_no_flag(recipe: Recipe) -> None:
         raise CourseError(f"course train has no flag for {values}; write a loop of your own with {parts}.")
 
 
-def _torchrun(recipe: Recipe, nodes: int, count: str, host: str, run: str) -> str:
-    """torchrun's own words; `count` of the nodes, the store's `host` and the `run`'s id come as a shell is to read them."""
+def _torchrun_words(recipe: Recipe, nodes: int, count: str, host: str, run: str) -> str:
+    """The torchrun command; `count` of nodes, the store's `host` and the `run`'s id are written for a shell to expand."""
     return (
         f"torchrun --nnodes {count} --nproc-per-node {_ranks_per_node(recipe, nodes)} --max-restarts {RESTARTS} "
         f"--rdzv-backend c10d --rdzv-endpoint {host}:{PORT} --rdzv-id {run} --rdzv-conf is_host=0"

@@ -22,17 +22,15 @@ FELT = 0.1
 
 @dataclass(frozen=True)
 class Effect:
-    """What a change does.
-
-    `lowers` has, for each kind of bytes, the phases at whose fullest instant there is less of it. `at_most` are the kinds that
-    are lowered in the phase that has most of them. `seconds` and `sent` are multiples of what a step takes and sends without it.
-    """
+    """What a change does to a step."""
 
     change: Change
-    lowers: dict[str, tuple[str, ...]]
-    at_most: frozenset[str]
-    seconds: float
-    sent: float
+    lowers: dict[
+        str, tuple[str, ...]
+    ]  # for each kind of bytes, the phases at whose fullest instant there is less of it
+    at_most: frozenset[str]  # the kinds that are lowered in the phase that has most of them
+    seconds: float  # a multiple of those without it
+    sent: float  # a multiple of the bytes sent without it
 
 
 def effects(what: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effect]:
@@ -57,17 +55,19 @@ def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
     most, most_then, lowers = base.log.most_of_kind(), trial.log.most_of_kind(), {}
     counting = (
         (phase, kind)
-        for phase, sizes in base.by_phase.items()
+        for phase, sizes in base.kinds_by_phase.items()
         for kind, size in sizes.items()
         if size >= COUNTS * sum(sizes.values())
     )
     for phase, kind in counting:
-        at_once = trial.by_phase.get(phase, {}).get(kind, 0) / base.by_phase[phase][kind]
+        at_once = trial.kinds_by_phase.get(phase, {}).get(kind, 0) / base.kinds_by_phase[phase][kind]
         # The fullest instant may only have moved to where there is less of a kind of which there is as much as before.
         ever = most_then.get((phase, kind), 0) / most[phase, kind]
         if max(at_once, ever) <= 1 - LESS:
             lowers[kind] = (*lowers.get(kind, ()), phase)
-    fullest = {kind: max(base.by_phase, key=lambda phase: base.by_phase[phase].get(kind, 0)) for kind in lowers}
+    fullest = {
+        kind: max(base.kinds_by_phase, key=lambda phase: base.kinds_by_phase[phase].get(kind, 0)) for kind in lowers
+    }
     at_most = frozenset(kind for kind, phases in lowers.items() if fullest[kind] in phases)
     sent = trial.sent / base.sent if base.sent else 1.0
     return Effect(change, lowers, at_most, trial.seconds / base.seconds, sent)

@@ -11,10 +11,10 @@ from course_utils.errors import CourseError, suggest
 from course_utils.memory.planning.command import OWN_LOOP, slurm_file, torchrun_command, train_command, weights_of
 from course_utils.memory.step.recipe import OPTIMIZERS, Recipe, plain_recipe
 
-_ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
-# Fields that `_trl` writes by hand, beside settings that are no fields.
-_TOGETHER = {"lora", "lora_targets", "lora_dropout", "quantized", "double_quantization"}
-_ELSEWHERE = ("teacher", "galore", "trl_loss")  # said for all kinds, or in settings of other names
+_ALWAYS_WRITTEN = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
+# Fields that `_trl_settings` writes by hand, beside settings that are no fields.
+_WRITTEN_BY_HAND = {"lora", "lora_targets", "lora_dropout", "quantized", "double_quantization"}
+_SAID_OTHERWISE = ("teacher", "galore", "trl_loss")  # said for all kinds, or in settings of other names
 NO_SETTING = "# No setting:"
 _HOW_TO_TRL = (
     "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",
@@ -47,7 +47,7 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
     if nodes != 1 and kind in (*_SETTINGS, "train"):
         raise CourseError(f"{kind} is for one machine; for {nodes} nodes choose torchrun or slurm.")
     if kind in _SETTINGS:
-        return _with_remarks(kind, model, recipe)
+        return _add_remarks(kind, model, recipe)
     if kind == "train":
         try:
             return train_command(model, recipe)
@@ -61,7 +61,7 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
 
 
 def require_kind(kind: str) -> None:
-    """Raises `CourseError` for what is none of `FORMATS`."""
+    """Raise `CourseError` unless `kind` is one of `FORMATS`."""
     if kind not in FORMATS:
         raise CourseError(f"A recipe cannot be written as {kind!r}; {suggest(kind, FORMATS)}")
 
@@ -77,7 +77,7 @@ def _says_all(kind: str, recipe: Recipe) -> bool:
     return False
 
 
-def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
+def _add_remarks(kind: str, model: str, recipe: Recipe) -> str:
     if recipe.context_parallel > 1:
         raise CourseError(f"{kind} has no setting for attention on this ring; take no context_parallel.")
     pieces = f"the loss by {recipe.chunked_loss} tokens at a time"
@@ -89,13 +89,13 @@ def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
     if kind == "trl":
         for field in fields(recipe):
             has_key = field.metadata["keys"].keys() & {"trainer", "trl"}
-            if field.name in OWN_LOOP and not has_key and field.name not in _ELSEWHERE:
+            if field.name in OWN_LOOP and not has_key and field.name not in _SAID_OTHERWISE:
                 remarks[f"{field.name} is {OWN_LOOP[field.name]}"] = getattr(recipe, field.name) != field.default
     lines = [f"{NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
     return "\n".join([*lines, _SETTINGS[kind](model, recipe)])
 
 
-def _accelerate(model: str, recipe: Recipe) -> str:
+def _accelerate_settings(model: str, recipe: Recipe) -> str:
     kind = ("FSDP" if recipe.zero_stage > 1 else "MULTI_GPU") if recipe.ranks > 1 else "NO"
     if recipe.device == "cpu" and recipe.ranks > 1:
         kind = "MULTI_CPU"
@@ -121,7 +121,7 @@ def _accelerate(model: str, recipe: Recipe) -> str:
 
 
 def _describe_script(recipe: Recipe, settings: set[str]) -> str:
-    """What a file of Accelerate has no room for: it is for the script that it launches to set."""
+    """Remarks on fields that the launched script must set, since Accelerate's file has no keys for them."""
     held = {"ranks", "device", "keeps_outputs", "chunked_loss", "teacher", "galore"}
     held |= {"compiled"} if "dynamo_config" in settings else set()
     held |= {"zero_stage", "offload", "checkpointing"} if "fsdp_config" in settings else set()
@@ -131,7 +131,7 @@ def _describe_script(recipe: Recipe, settings: set[str]) -> str:
     return f"For the script to set: {', '.join(words)}."
 
 
-def _trl(model: str, recipe: Recipe) -> str:
+def _trl_settings(model: str, recipe: Recipe) -> str:
     names = {name: spec.trainer for name, spec in OPTIMIZERS.items() if spec.trainer}
     if recipe.optimizer not in names:
         raise CourseError(f"Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(names)}.")
@@ -144,14 +144,14 @@ def _trl(model: str, recipe: Recipe) -> str:
     settings = {
         "model_name_or_path": weights_of(model) or (str(file.parent) if file.suffix == ".json" else model),
         "output_dir": "runs",
-        **_pick_keys(recipe, ("trainer", "trl"), _ALWAYS),
+        **_pick_keys(recipe, ("trainer", "trl"), _ALWAYS_WRITTEN),
         "optim": names[recipe.optimizer],
         "bf16": recipe.precision == "autocast",
         "fp16": recipe.precision == "fp16",
         "dtype": "bfloat16" if recipe.precision.startswith("bf16") else "float32",
         "max_grad_norm": 1.0 if recipe.clipping else 0.0,
     }
-    settings |= _pick_keys(recipe, ("trainer", "trl"), plain_recipe(recipe).keys() - _TOGETHER)
+    settings |= _pick_keys(recipe, ("trainer", "trl"), plain_recipe(recipe).keys() - _WRITTEN_BY_HAND)
     if recipe.eval_batch:
         settings["eval_strategy"] = "steps"
     if recipe.galore:  # of layers in blocks, which have numbers: not of the output layer
@@ -180,7 +180,7 @@ def _trl(model: str, recipe: Recipe) -> str:
 
 
 def _pick_keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
-    """The fields of these names that one of these tools has a key for, by that key."""
+    """The fields of these names for which one of the tools has a key, by that key."""
     settings = {}
     for field in fields(recipe):
         keys = [field.metadata["keys"][tool] for tool in tools if tool in field.metadata["keys"]]
@@ -188,5 +188,5 @@ def _pick_keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> di
     return settings
 
 
-_SETTINGS = {"accelerate": _accelerate, "trl": _trl}
+_SETTINGS = {"accelerate": _accelerate_settings, "trl": _trl_settings}
 FORMATS = (*_SETTINGS, "train", "torchrun", "slurm")

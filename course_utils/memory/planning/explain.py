@@ -37,7 +37,7 @@ _WHERE = (  # of a traceback the first that any of its lines says: backward may 
 
 
 def why(before: Estimate, after: Estimate) -> str:
-    """Which terms fell from one recipe to another, which did not, and which instant binds now."""
+    """A text on which terms fell from one recipe to another, which did not, and which instant now has the peak."""
     first, then = (f"{format_bytes(estimate.peak)} in {estimate.peak_instant.name}" for estimate in (before, after))
     lines = [f"peak: {first}, then {then}"]
     was, now = before.by_instant(), after.by_instant()
@@ -56,7 +56,7 @@ def why(before: Estimate, after: Estimate) -> str:
 
 
 def explain(path: Path, estimate: Estimate | None = None) -> str:
-    """What a file says of a shortage: CUDA's message with its traceback, or a snapshot of `torch.cuda.memory._dump_snapshot`.
+    """An explanation of a shortage: of CUDA's message with its traceback, or of a snapshot by `torch.cuda.memory._dump_snapshot`.
 
     With `estimate` of the same step the piece that was requested is named. Raises `CourseError` where the file says nothing.
     """

@@ -23,7 +23,7 @@ def largest_sizes(finder: "Finder", recipe: Recipe, memory: int, trial: "Trial")
     def fits_on_card(log: "Log") -> bool:
         return fits(log, recipe.device, memory)
 
-    if sum(trial.by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
+    if sum(trial.kinds_by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
         return {LARGEST_BATCH: 0, LONGEST_SEQUENCE: 0}
     positions = finder.source.positions
     # Of more tokens than these a dry run knows no labels, by which a chunked loss and a teacher's choose their tokens.
@@ -70,7 +70,7 @@ def largest_confirmed(
 
 
 def _bisect(is_enough: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest that fits, by halves, where `low` does and `high` does not."""
+    """The largest that fits, by bisection; `low` fits and `high` does not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if is_enough(middle) else (low, middle)

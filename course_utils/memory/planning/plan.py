@@ -54,17 +54,17 @@ def plan(
     def tell(what_now: str) -> None:
         say(f"it {verdict.replace(TIGHT, f'is {TIGHT}')}; {what_now}")
 
-    answer = Plan(source.name, recipe, memory, base, trial, need, verdict, why_no_seconds=why_no_seconds)
-    show(answer)
+    planned = Plan(source.name, recipe, memory, base, trial, need, verdict, why_no_seconds=why_no_seconds)
+    show(planned)
     if verdict != FITS:
-        answer = Search(source, answer, machine, tell, show).run()
+        planned = Search(source, planned, machine, tell, show).run()
     tell("finding the largest that fits")
     largest = largest_sizes(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda" and cards:
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
         with suppress(CourseError):  # it does not go together with the recipe
             largest[FEWEST_CARDS] = _fewest_cards(source, recipe, memory, enough, tell)
-    return replace(answer, largest=largest, most_cards=max(cards, default=0))
+    return replace(planned, largest=largest, most_cards=max(cards, default=0))
 
 
 def _least_of_a_share(trial: Trial, ranks: int) -> float:
@@ -72,12 +72,12 @@ def _least_of_a_share(trial: Trial, ranks: int) -> float:
     shared = {"parameters", "gradients", "optimizer state", "optimizer temporaries"}
     if trial.recipe.precision == "autocast":  # whose copies of the weights are among the activations
         shared.add("activations")
-    in_use = (kinds.items() for kinds in trial.by_phase.values())
+    in_use = (kinds.items() for kinds in trial.kinds_by_phase.values())
     return max(sum(size / ranks if kind in shared else size for kind, size in kinds) for kinds in in_use)
 
 
 def _fewest_cards(source: Source, recipe: Recipe, memory: int, cards: Sequence[int], say: Callable) -> int | None:
-    """The first of `cards`, which mostly is enough, else the last, which may be too few; then by halves: more hold less each."""
+    """The fewest of `cards` that are enough: the first mostly is; else found by bisection, since more hold less each; or None."""
 
     def is_enough(count: int) -> bool:
         say(f"trying {count} cards")

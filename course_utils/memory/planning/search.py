@@ -36,7 +36,7 @@ _EASY = {
     "micro-batch of 1",
     "chunked loss",
 }
-"""Changes that cost hardly anything, so that as many as are needed may go with others."""
+"""Changes that cost hardly anything: any number of them may go with others."""
 _MOST_COSTLY = 3
 """The most changes in one combination that cost something."""
 _MOST_ALTERNATIVES = 4
@@ -48,7 +48,7 @@ _TOO_HIGH = 1.1
 
 
 class Candidate(NamedTuple):
-    """A combination of changes that should fit. Sorted by its fields, what is to be tried first comes first.
+    """A combination of changes that should fit. Its fields sort candidates into the order in which they are tried.
 
     Candidates of one `level` with the same `gravest` changes (how many and which) are alternatives: one that fits makes a row.
     """
@@ -65,25 +65,25 @@ class Search:
     Each change is tried alone, then up to three that cost something together with any that are easy. A combination is tried if
     it should fit, by the bytes that each of its changes left alone. Where it fits, changes that it can do without are taken out.
 
-    `plan`, `say` and `show` as in `planning.plan`. `base` is the trial without changes, `tried` are those of each change alone,
-    `rows` what fits, and `tight` what nearly does.
+    `plan`, `say` and `show` as in `planning.plan`. `base` is the trial without changes, `trials` are those of each change alone,
+    `needs` what each tried combination needs, and `rows` those that fit.
     """
 
     def __init__(self, source: Source, plan: Plan, machine: Machine | None, say: Callable, show: Callable):
         self.source, self.plan, self.base, self.machine = source, plan, plan.trial, machine
         self.say, self.show = say, show
-        self.tried: dict[str, Trial] = {}
+        self.trials: dict[str, Trial] = {}
         self.rows: list[Row] = []
-        self.tight: list[tuple[tuple[Change, ...], Need]] = []
+        self.needs: list[tuple[tuple[Change, ...], Need]] = []
 
     def run(self) -> Plan:
         """The plan with all rows that are shown, or where nothing fits the five changes that alone lower the peak most."""
         each_alone = try_each(CHANGES, self.source, self.base.recipe, self.machine, self.say)
         trials = {change.name: trial for change, trial in each_alone}
-        self.tried = {name: trial for name, trial in trials.items() if trial is not None}
-        changes = [change for change in CHANGES if change.name in self.tried]
-        alone = [self._make_row((change,), self.tried[change.name]) for change in changes]
-        self.tight = [((change,), row.need) for change, row in zip(changes, alone, strict=True) if row.verdict == TIGHT]
+        self.trials = {name: trial for name, trial in trials.items() if trial is not None}
+        changes = [change for change in CHANGES if change.name in self.trials]
+        alone = [self._make_row((change,), self.trials[change.name]) for change in changes]
+        self.needs = [((change,), row.need) for change, row in zip(changes, alone, strict=True)]
         for row in alone:
             if row.verdict == FITS:
                 self._keep(row)
@@ -115,10 +115,10 @@ class Search:
         failures = 0
         for changes in self._choose_alternatives(candidates):
             self.say("trying " + " + ".join(change.name for change in changes))
-            if not self._try(changes):
+            if not self._fits_with(changes):
                 failures += 1
                 continue
-            fewest = _leave_out_spare(changes, lambda fewer: self._guess(fewer) <= _TOO_HIGH and self._try(fewer))
+            fewest = _leave_out_spare(changes, lambda fewer: self._guess(fewer) <= _TOO_HIGH and self._fits_with(fewer))
             if {change.name for change in fewest} not in [{*row.names} for row in self.rows]:
                 return fewest, failures
         return None, failures
@@ -156,7 +156,7 @@ class Search:
         return inf if is_gentler else 0
 
     def _choose_alternatives(self, candidates: list[Candidate]) -> Iterator[tuple[Change, ...]]:
-        """The least disturbing and the smallest."""
+        """The changes of the least disturbing candidates, and of the smallest."""
         chosen = candidates[:_MOST_ALTERNATIVES]
         smallest = min(candidates, key=lambda candidate: (self._guess(candidate.changes), candidate.disturbance[1:]))
         yield from (candidate.changes for candidate in chosen)
@@ -170,7 +170,10 @@ class Search:
 
     def _guess(self, changes: Sequence[Change]) -> float:
         """How much of the room `changes` should take together."""
-        return _guess_peak(self.base.by_phase, [self.tried[change.name].by_phase for change in changes]) / self._room
+        return (
+            _guess_peak(self.base.kinds_by_phase, [self.trials[change.name].kinds_by_phase for change in changes])
+            / self._room
+        )
 
     def _need(self, changes: Sequence[Change]) -> Need:
         try:
@@ -180,12 +183,9 @@ class Search:
             return Need(inf, inf)
         return needs(trial.log, recipe.device)
 
-    def _try(self, changes: tuple[Change, ...]) -> bool:
-        """Whether the step fits with `changes`; where it is tight, that is noted."""
-        need = self._need(changes)
-        if changes and need.verdict(self.plan.memory) == TIGHT:
-            self.tight.append((changes, need))
-        return need.verdict(self.plan.memory) == FITS
+    def _fits_with(self, changes: tuple[Change, ...]) -> bool:
+        self.needs.append((changes, self._need(changes)))
+        return self.needs[-1][1].verdict(self.plan.memory) == FITS
 
     def _keep(self, row: Row) -> None:
         self.rows.append(row)
@@ -210,26 +210,27 @@ class Search:
         others = [change.name for change in changes if change.name != "LoRA of rank 16"]
         if len(others) == len(changes) or len(others) > 1:  # there is no trial of the same without it
             return
-        if trial.seconds > (self.tried[others[0]] if others else self.base).seconds:
+        if trial.seconds > (self.trials[others[0]] if others else self.base).seconds:
             yield "time: adapters take each layer's input and output in float32, more here than the weights' gradients save"
 
     def _find_nearest(self) -> Row | None:
         """The row that needs the least, of all that are tight and disturb less than each row that fits."""
-        gentler = gentler_than(self.rows, self.tight)
+        tight = [pair for pair in self.needs if pair[0] and pair[1].verdict(self.plan.memory) == TIGHT]
+        gentler = gentler_than(self.rows, tight)
         if not gentler:
             return None
         changes, need = min(gentler, key=lambda pair: pair[1].most)
         return self._make_row(_leave_out_spare(changes, lambda fewer: fewer and self._need(fewer).most <= need.most))
 
     def _lowers_a_phase(self, change: Change) -> bool:
-        then = {phase: sum(kinds.values()) for phase, kinds in self.tried[change.name].by_phase.items()}
-        return any(then.get(phase, 0) < 0.99 * sum(kinds.values()) for phase, kinds in self.base.by_phase.items())
+        then = {phase: sum(kinds.values()) for phase, kinds in self.trials[change.name].kinds_by_phase.items()}
+        return any(then.get(phase, 0) < 0.99 * sum(kinds.values()) for phase, kinds in self.base.kinds_by_phase.items())
 
 
 def try_each(
     changes: Sequence[Change], source: Source, recipe: Recipe, machine: Machine | None, say: Callable = lambda _: None
 ) -> Iterator[tuple[Change, Trial | None]]:
-    """Each of `changes` that makes a difference to `recipe`, alone, with its trial; those that do not go with it are left out.
+    """Each of `changes` alone with its trial, without those that change nothing in `recipe` or do not go with it.
 
     The trial is None where `machine` has no rate for the matrix products.
     """

@@ -42,11 +42,11 @@ class Need(NamedTuple):
     most: float
 
     def verdict(self, memory: float) -> str:
-        """`FITS` where the most that is needed is there, `DOES_NOT` where the least is not."""
+        """`FITS` if there is memory for `most`, `DOES_NOT` if not even for `least`, else `TIGHT`."""
         return FITS if self.most <= memory else TIGHT if self.least <= memory else DOES_NOT
 
     def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
-        """The cards in `hardware.MACHINES` of which this is the verdict where `offered` of their memory is there."""
+        """The cards in `hardware.MACHINES` with this verdict if CUDA offers this share of their memory."""
         return tuple(name for name, card in MACHINES.items() if self.verdict(offered * card.memory) == verdict)
 
     def __str__(self):
@@ -55,7 +55,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One change, or several together: its verdict, and by how much bytes, seconds and bytes on the wire then differ."""
+    """One change, or several together, and what the step then takes."""
 
     names: tuple[str, ...]
     level: int
@@ -63,22 +63,22 @@ class Row:
     peak: int
     need: Need
     verdict: str
-    saves: int
-    seconds: float
-    sent: int
+    saves: int  # bytes of the peak
+    seconds: float  # more than without it
+    sent: int  # bytes on the wire, more than without it
     how: str
     recipe: Recipe = field(repr=False)
 
     @property
     def headline(self) -> str:
-        """The changes, once they are known to fit."""
+        """The changes, as a sentence that they fit."""
         return f"Fits: {' + '.join(self.names)}."
 
     @classmethod
     def of(
         cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial", how: str, remarks: Iterable[str] = ()
     ) -> "Row":
-        """The row in `plan` of `changes`, with which a step is `trial`; `remarks` are added to what they cost."""
+        """The row of `changes` in `plan`; `trial` is the step with them, and `remarks` are added to their costs."""
         need = needs(trial.log, trial.recipe.device)
         return cls(
             names=tuple(change.name for change in changes),
@@ -95,21 +95,13 @@ class Row:
         )
 
     def json(self) -> dict:
-        """The row as JSON holds it; seconds are None without a machine."""
+        """The fields, with the recipe's unusual fields alone; seconds are None without a machine."""
         return {**vars(self), "seconds": _spell_for_json(self.seconds), "recipe": plain_recipe(self.recipe)}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer to *does it fit?*: bytes needed on the card at least and at most, what binds, and what would help.
-
-    `rows` are changes that make it fit, the least disturbing first, or where none was found the five that lower the peak most.
-    `useless` are those that would not lower the peak at all, `unrated` those for whose products the machine has no rate.
-    `nearest` is what disturbs less than any that fit and is tight. `largest` are the largest batch and the longest sequence that
-    fit otherwise unchanged, 0 where none does and None where it does not matter, and the fewest cards by ZeRO-3, None where up to
-    `most_cards` are not enough; those that are `open_ended` may be larger. `why_no_seconds` says why there are none though a
-    machine was named.
-    """
+    """The answer to *does it fit?*: bytes needed on the card at least and at most, what binds, and what would help."""
 
     model: str
     recipe: Recipe
@@ -118,18 +110,19 @@ class Plan:
     trial: "Trial" = field(repr=False)
     need: Need
     verdict: str
-    rows: tuple[Row, ...] = ()
-    useless: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()  # changes that make it fit, the least disturbing first; if none, those that help most
+    useless: tuple[str, ...] = ()  # changes that alone would not lower the peak
+    # Largest batch and longest sequence that fit: 0 if none does, None if it does not matter. Fewest cards: None if too many.
     largest: dict[str, int | None] = field(default_factory=dict)
-    unrated: tuple[str, ...] = ()
-    why_no_seconds: str = ""
-    most_cards: int = 0
-    nearest: Row | None = None
-    open_ended: tuple[str, ...] = ()
+    unrated: tuple[str, ...] = ()  # changes for whose matrix products the machine has no rate
+    why_no_seconds: str = ""  # if a machine was named
+    most_cards: int = 0  # tried for the fewest
+    nearest: Row | None = None  # a tight row that disturbs less than all that fit
+    open_ended: tuple[str, ...] = ()  # of `largest`, those that may be larger
 
     @property
     def headline(self) -> str:
-        """The verdict, and the bytes that it stands on."""
+        """The verdict, and the bytes that are needed."""
         return f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {self.need}."
 
     def __str__(self):
@@ -190,7 +183,7 @@ class Plan:
             yield f"\nZeRO-3 alone would not make it fit, on up to {self.most_cards} cards."
 
     def _remark_on_label(self) -> str:
-        """That CUDA offers less memory than a label says, and on which cards the verdict is worse then."""
+        """A remark that CUDA offers less memory than the label says, and on which cards the verdict is then worse."""
         cards_of = self.need.cards
         worse = {v: [card for card in cards_of(v, OFFERED) if card not in cards_of(v)] for v in (TIGHT, DOES_NOT)}
         then = [f"{verdict} on {name_cards(cards, self.recipe)}" for verdict, cards in worse.items() if cards]
@@ -198,7 +191,7 @@ class Plan:
         return f"{advice} With 8 % less: {'; '.join(then)}." if then else advice
 
     def json(self) -> dict:
-        """The plan as JSON holds it; seconds are None without a machine."""
+        """Figures and rows as plain values; seconds are None without a machine."""
         instants = {}
         for instant in self.estimate.instants:
             terms = [{"name": term.name, "bytes": term.bytes} for term in instant.terms_in_bytes]
@@ -274,7 +267,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def needs(log: "Log", device: str, *, replay: bool = True) -> Need:
-    """What a card needs for a step; without `replay` of the allocator, as if it reserved no more than the peak."""
+    """The bytes of a card that a step needs; without `replay` of the allocator, as if it reserved only the peak."""
     if device == "cpu":
         return Need(int(log.peak * (1 - ERROR)), int(log.peak * (1 + ERROR)))
     least = int(log.peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]

@@ -167,7 +167,7 @@ def make_up(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) 
 
 
 def _copy_configs(model: nn.Module) -> None:
-    """Give the model configurations of its own: others may be made from those that it has."""
+    """Give the model copies of its configurations, from which other models may be made."""
     owners = [module for module in model.modules() if hasattr(vars(module).get("config"), "to_dict")]
     for module, config in zip(owners, deepcopy([module.config for module in owners]), strict=True):
         module.config = config  # equal ones stay one, since they were copied together
@@ -186,7 +186,7 @@ def _configs_above(model: nn.Module, name: str) -> list:
 
 
 def _shorten(config: "PretrainedConfig | nn.Module", length: int, dropped: slice) -> None:
-    """Let a configuration, or a module that keeps a copy of its numbers, say what is left."""
+    """Set the number of blocks in a configuration, or in a module that keeps a copy of it."""
     left = length - len(range(*dropped.indices(length)))
     for name in [name for name in _COUNTS if getattr(config, name, None) == length]:
         setattr(config, name, left)
@@ -196,7 +196,7 @@ def _shorten(config: "PretrainedConfig | nn.Module", length: int, dropped: slice
 
 
 def _count_down(block: nn.Module, places: int) -> None:
-    """The blocks behind those that were taken out move up."""
+    """Renumber the blocks after those that were taken out."""
     for module in block.modules():
         for key, value in vars(module).items():
             if _INDEX.search(key) and type(value) is int:

@@ -23,7 +23,7 @@ _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 def chunk_loss(model: nn.Module, tokens: int) -> None:
     """Let `model(**batch)` return hidden states and the loss, `LossWithGradients` of this many tokens at a time; in place."""
     plain = causal_model(model, "chunked_loss")
-    more = ["a bias"] * (getattr(plain.get_output_embeddings(), "bias", None) is not None)
+    more = ["a bias"] if getattr(plain.get_output_embeddings(), "bias", None) is not None else []
     more += [name for name in _SCALES if getattr(plain.config, name, None)]
     if more:
         raise CourseError(

@@ -41,18 +41,14 @@ _COUNT_FROM_PADDING = {
 
 @dataclass(frozen=True)
 class Source:
-    """A model that can be made again and again: `make()`, one micro-batch `batch(model, recipe)`, the loss of what it returns.
-
-    `config` is its configuration, None where there is none, and `configured` says that it is all there is to it; `name` is what
-    people call it; `limit`, of a model without `config`, is how many tokens an example may have.
-    """
+    """A model that can be made again and again: `make()`, one micro-batch `batch(model, recipe)`, the loss of what it returns."""
 
     name: str
     make: Callable[[], nn.Module]
     batch: Callable[[nn.Module, Recipe], Any]
     config: Any = None
-    configured: bool = False
-    limit: int | None = None
+    configured: bool = False  # whether `config` is all there is to the model
+    limit: int | None = None  # without `config`: how many tokens an example may have
 
     @property
     def positions(self) -> int | None:
@@ -65,7 +61,7 @@ class Source:
 
     @property
     def key(self) -> str | None:
-        """What tells this model from others, equal for equal configurations; None for a module or a function."""
+        """A key of the model, equal for equal configurations; None for a module or a function."""
         if self.config is None or self.batch is not random_batch or not self.configured:
             return None
         settings = self.config.to_json_string(False) if hasattr(self.config, "to_dict") else repr(self.config)
@@ -73,7 +69,7 @@ class Source:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader may take otherwise of the model itself: which was taken, and what of its configuration is not used."""
+        """Sentences on which model was taken, and on fields of its configuration that are not used."""
         remarks = []
         if own := _TOYS.get(self.name):
             remarks.append(f"by the name {self.name} the course has a small model of its own; {own}")
@@ -100,7 +96,7 @@ class Source:
         )
 
     def require(self, recipe: Recipe) -> None:
-        """Raise `CourseError` where the recipe's sequences do not suit model and ranks, and for a compiled step."""
+        """Raise `CourseError` if the recipe's sequences do not suit model and ranks, or if the step is compiled."""
         if recipe.compiled:
             raise CourseError(COMPILED)
         parts = 2 * recipe.context_parallel
@@ -126,7 +122,7 @@ class Source:
 
     @property
     def warning_of_slowness(self) -> str:
-        """What to say first where all of many blocks are run, for each recipe that is tried; else empty."""
+        """A warning if every recipe runs all of many blocks, else empty."""
         depth = self._structure.depth
         if self.repeated is not None or depth < FEWEST:
             return ""
@@ -169,13 +165,12 @@ ModelLike = Union[Source, "PretrainedConfig", ConvNetConfig, nn.Module, str, Pat
 
 @dataclass(frozen=True)
 class _Structure:
-    """A model's `repeated` blocks, whether a shorter configuration makes the very model without the rest of them
-    (`by_config`), how many blocks there are (`depth`), and whether layers are `recurrent`."""
+    """What repeats in a model."""
 
     repeated: Blocks | None = None
-    by_config: bool = False
-    depth: int = 0
-    recurrent: bool = False
+    by_config: bool = False  # whether a shorter configuration makes the same model with fewer blocks
+    depth: int = 0  # how many blocks there are
+    recurrent: bool = False  # whether layers are
 
 
 _structures: dict[str, _Structure] = {}
@@ -183,7 +178,7 @@ _structures: dict[str, _Structure] = {}
 
 
 def source_of(what: ModelLike, batch: Callable | None = None) -> Source:
-    """What `memory.estimate` predicts, as a `Source`; raises `CourseError` for what makes no model."""
+    """The `Source` of a model as `memory.estimate` takes it; raises `CourseError` for what makes no model."""
     if isinstance(what, Source):
         return what
     examples = random_batch if batch is None else lambda model, recipe: batch(recipe.batch, recipe.sequence)
@@ -213,7 +208,9 @@ def _positions_made_by(make: Callable) -> int | None:
 
 def _from_config(config: "PretrainedConfig | ConvNetConfig", examples: Callable, name: str = "") -> Source:
     name = name or type(config).__name__.removesuffix("Config")
-    return Source(name, lambda: _in_place(models.from_configuration(deepcopy(config))), examples, config, True)
+    return Source(
+        name, lambda: _move_to_default_device(models.from_configuration(deepcopy(config))), examples, config, True
+    )
 
 
 def with_head(what: str, kind: str, labels: int | None = None) -> Source:
@@ -255,14 +252,14 @@ def _config_of(what: str | Path) -> "PretrainedConfig | ConvNetConfig":
 
 
 def _copy(module: nn.Module) -> nn.Module:
-    """The module again; under fake tensors as a fake one on the device that they are on, whatever its own tensors are."""
+    """A copy of the module; under fake tensors a fake one on their device, wherever its own tensors are."""
     copied = deepcopy(module)
     for parameter in copied.parameters():
         parameter.grad = None
-    return _in_place(copied)
+    return _move_to_default_device(copied)
 
 
-def _in_place(module: nn.Module) -> nn.Module:
-    """Under fake tensors all of it on the device that they are on, which `torch.Tensor(…)` does not know."""
+def _move_to_default_device(module: nn.Module) -> nn.Module:
+    """The module, under fake tensors moved to their device, on which `torch.Tensor(…)` does not make tensors."""
     place = torch.empty(0)
     return module.to(place.device) if is_fake(place) else module

@@ -14,7 +14,7 @@ from course_utils.memory.trace.fake import fake_tensors, is_fake
 from course_utils.memory.trace.state import StateSize, optimizer_state_size
 from course_utils.optim import GaLore, hidden_matrices
 
-Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 class MemoryOfAdamW4bit(torch.optim.Optimizer):
@@ -70,7 +70,7 @@ def _page_on_host(kind: type) -> type:
     return Paged
 
 
-def make(name: str, parameters: Iterable[torch.nn.Parameter], **options) -> torch.optim.Optimizer:
+def make_optimizer(name: str, parameters: Iterable[torch.nn.Parameter], **options) -> torch.optim.Optimizer:
     """The optimizer that a recipe names, with `options` over those that it has there."""
     spec = OPTIMIZERS[name]
     module, _, kind = spec.path.rpartition(".")
@@ -79,7 +79,7 @@ def make(name: str, parameters: Iterable[torch.nn.Parameter], **options) -> torc
     return paged(parameters, **{"lr": 1e-4, **spec.options, **options})
 
 
-def make_galore(model: torch.nn.Module, rank: int) -> Make:
+def galore_factory(model: torch.nn.Module, rank: int) -> OptimizerFactory:
     """`GaLore` for the trained parameters of `model`, or for copies of them in their order; hidden matrices are projected.
 
     It finds new directions in every step.
@@ -87,32 +87,32 @@ def make_galore(model: torch.nn.Module, rank: int) -> Make:
     hidden = set(hidden_matrices(model)[0])
     inside = [parameter in hidden for parameter in model.parameters() if parameter.requires_grad]
 
-    def make_groups(parameters: Iterable[torch.nn.Parameter]) -> GaLore:
+    def make(parameters: Iterable[torch.nn.Parameter]) -> GaLore:
         groups = [{"params": [], "rank": inf}, {"params": [], "rank": rank}]
         for parameter, is_hidden in zip(parameters, inside, strict=True):
             groups[is_hidden]["params"].append(parameter)
         return GaLore(groups, lr=1e-4, interval=1)
 
-    return make_groups
+    return make
 
 
 def state_size(
-    optimizer: str | Make, shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32
+    optimizer: str | OptimizerFactory, shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32
 ) -> StateSize:
     """What `optimizer` keeps for parameters of `shapes`, found by one update of fake ones."""
     with fake_tensors():
         parameters = [torch.nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter)
-        made = maker(optimizer)(parameters)
+        made = factory_of(optimizer)(parameters)
         made.step()
         return optimizer_state_size(made)
 
 
-def maker(optimizer: str | Make) -> Make:
-    """The function behind a name, or what was given. Raises `CourseError` for an unknown name."""
+def factory_of(optimizer: str | OptimizerFactory) -> OptimizerFactory:
+    """The function that makes the optimizer of this name, or the function given. Raises `CourseError` for an unknown name."""
     if callable(optimizer):
         return optimizer
     if optimizer not in OPTIMIZERS:
         raise CourseError(f"No optimizer is called {optimizer!r}; {suggest(optimizer, OPTIMIZERS)}")
-    return partial(make, optimizer)
+    return partial(make_optimizer, optimizer)

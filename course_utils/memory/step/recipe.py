@@ -260,7 +260,7 @@ class Recipe:
 
     @classmethod
     def of_plain(cls, values: dict[str, Any]) -> "Recipe":
-        """From fields as JSON has them, which knows lists alone."""
+        """The recipe with these fields as JSON has them, with lists for tuples."""
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
     @property
@@ -290,7 +290,7 @@ def _check_field(field: Field, value: object) -> None:
 
 
 def plain_recipe(recipe: Recipe) -> dict:
-    """The fields that are not as usual."""
+    """The fields that differ from their defaults."""
     usual = vars(Recipe())
     return {name: value for name, value in vars(recipe).items() if value != usual[name]}
 

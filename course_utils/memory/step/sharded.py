@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from course_utils.distributed.ring_attention import RingAttention, two_ends
 from course_utils.errors import CourseError
 from course_utils.memory.step.losses import causal_model
-from course_utils.memory.step.optimizers import Make
+from course_utils.memory.step.optimizers import OptimizerFactory
 from course_utils.memory.step.recipe import Recipe
 from course_utils.techniques.chunked_loss import IGNORED
 from course_utils.techniques.segments import blocks_of
@@ -21,7 +21,7 @@ from course_utils.units import MiB
 
 
 def shard(model: nn.Module, recipe: Recipe) -> None:
-    """FSDP2 around every block and around the whole (`fully_shard`), in place."""
+    """Apply FSDP2 (`fully_shard`) to every block and to the whole model, in place."""
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
     with patch("torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty", _Chunks):
@@ -99,7 +99,7 @@ class Buckets:
         self.flat = [group[0].new_empty(sum(p.numel() for p in group)) for group in self.groups]
 
     def average(self) -> None:
-        """What a backward pass does: copy, sum over the ranks, copy back."""
+        """Replace the gradients by their sums over the ranks, through copies in flat buckets."""
         for flat, group in zip(self.flat, self.groups, strict=True):
             pieces = flat.split([p.numel() for p in group])
             places = [piece.view_as(p) for piece, p in zip(pieces, group, strict=True)]
@@ -113,14 +113,14 @@ class Buckets:
 class HostUpdate(torch.optim.Optimizer):
     """Keeps a copy of the parameters and the optimizer's state on the host, and updates there (ZeRO-Offload, Ren et al. 2021)."""
 
-    def __init__(self, parameters: list[nn.Parameter], make: Make):
+    def __init__(self, parameters: list[nn.Parameter], make_optimizer: OptimizerFactory):
         self.host = [nn.Parameter(parameter.detach().cpu()) for parameter in parameters]
-        self.inner = make(self.host)
+        self.inner = make_optimizer(self.host)
         super().__init__(parameters, {})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], torch.Tensor] | None = None) -> None:
-        """Gradients to the host, the update, parameters back."""
+        """Copy the gradients to the host, update there, and copy the parameters back."""
         parameters = self.param_groups[0]["params"]
         for parameter, copy in zip(parameters, self.host, strict=True):
             copy.grad, parameter.grad = None if parameter.grad is None else parameter.grad.cpu(), None

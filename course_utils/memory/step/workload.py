@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.losses import chunk_loss, fuse_head, is_causal, kernels_of_cuda, learn_from, own_state
 from course_utils.memory.step.model import ModelLike, source_of
-from course_utils.memory.step.optimizers import make_galore, maker
+from course_utils.memory.step.optimizers import factory_of, galore_factory
 from course_utils.memory.step.quantized import quantize_linears
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.sharded import Buckets, HostUpdate, attend_on_ring, part_of, shard, share_state
@@ -46,7 +46,7 @@ class Workload:
         recipe, model = self.recipe, self.make_model()
         if recipe.context_parallel > 1:
             attend_on_ring(model)
-        with _default_dtype(self._dtype):
+        with _set_default_dtype(self._dtype):
             batches = [self._make_batch(model, recipe.batch) for _ in range(recipe.accumulation)]
             teacher = None if self.teacher is None else self.teacher.make()
         if teacher is not None:
@@ -59,9 +59,9 @@ class Workload:
         return model, optimizer, batches
 
     def make_model(self) -> nn.Module:
-        """The model as the recipe has it on one device, before ranks share it out."""
+        """The recipe's model on one device, before it is sharded."""
         recipe = self.recipe
-        with _default_dtype(self._dtype):
+        with _set_default_dtype(self._dtype):
             made = self.source.make()
             if not isinstance(made, nn.Module):
                 raise CourseError(f"{self.source.name}() returned a {type(made).__name__}; let it return a module.")
@@ -78,7 +78,7 @@ class Workload:
         return model
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        """Forward and backward over the micro-batches, one update, and an evaluation where the recipe has one."""
+        """Run forward and backward over the micro-batches, one update, and an evaluation if the recipe has one."""
         with self._patch_kernels(model):
             self._train(model, optimizer, batches)
         if self.recipe.eval_batch:
@@ -132,7 +132,7 @@ class Workload:
             optimizer.zero_grad()
 
     def evaluate(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        """The last forward pass of an evaluation, on `eval_batch` examples, or on as many as in a micro-batch.
+        """Make the last forward pass of an evaluation, on `eval_batch` examples, or on as many as in a micro-batch.
 
         The logits and labels of the batches before it are kept, and those of all are put together, as Trainer does.
         """
@@ -158,7 +158,7 @@ class Workload:
         model.train()
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        """Parameters and optimizer state copied to the host, tensor by tensor; of shards each is gathered first."""
+        """Copy parameters and optimizer state to the host, tensor by tensor, each gathered first if it is sharded."""
         with phase("saving"), torch.no_grad():
             state = (value for values in optimizer.state.values() for value in values.values())
             tensors = [*own_state(model).values(), *(value for value in state if isinstance(value, torch.Tensor))]
@@ -166,7 +166,7 @@ class Workload:
             del copies
 
     def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        """A checkpoint on the device, as `torch.load` leaves it by default, copied into the parameters that are there.
+        """Copy a checkpoint on the device, where `torch.load` puts it by default, into the parameters.
 
         The optimizer takes over its state as it is.
         """
@@ -212,7 +212,7 @@ class Workload:
         return outputs
 
     def _make_batch(self, model: nn.Module, examples: int) -> object:
-        """A batch of this many examples, of which a rank has its part."""
+        """This rank's part of a batch of this many examples."""
         batch = self.source.batch(model, replace(self.recipe, batch=examples))
         parts = self.recipe.context_parallel
         return part_of(batch, parts) if parts > 1 else batch
@@ -264,17 +264,17 @@ class Workload:
 
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         recipe = self.recipe
-        make = make_galore(model, recipe.galore) if recipe.galore else maker(recipe.optimizer)
+        factory = galore_factory(model, recipe.galore) if recipe.galore else factory_of(recipe.optimizer)
         trained = [parameter for _, parameter in _list_trained(model)]
         if not trained:
             raise CourseError("No parameter of the model is trained: requires_grad is False for all; set it for some.")
         if recipe.ranks > 1 and recipe.zero_stage < 2:
             model.buckets = [Buckets(trained)]
         if recipe.zero_stage == 1:
-            return share_state(make(trained))
+            return share_state(factory(trained))
         if recipe.offload and recipe.zero_stage < 3:
-            return HostUpdate(trained, make)
-        optimizer = MasterWeights(trained, make) if recipe.precision == "bf16-masters" else make(trained)
+            return HostUpdate(trained, factory)
+        optimizer = MasterWeights(trained, factory) if recipe.precision == "bf16-masters" else factory(trained)
         if recipe.in_backward:
             # While only one parameter has a gradient, `step` updates that one (Lv et al. 2023, LOMO).
             def update(parameter: torch.Tensor) -> None:
@@ -308,7 +308,7 @@ def _list_trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def call(model: nn.Module, batch: Batch) -> object:
-    """The model on a batch: named inputs, several, or one."""
+    """The model's output for a batch: a dict of named inputs, several inputs, or one."""
     if isinstance(batch, dict):
         return model(**batch)
     return model(*batch) if isinstance(batch, tuple | list) else model(batch)
@@ -326,7 +326,7 @@ def _checkpoint(model: nn.Module, segments: int | None) -> None:
 
 
 @contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def _set_default_dtype(dtype: torch.dtype) -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -21,19 +21,16 @@ _USER_SCOPE = 7
 
 @dataclass(frozen=True)
 class Account:
-    """Bytes above what was in use when the measured run began: the peak, and the peak inside each phase.
+    """Bytes that the allocator counted in the measured run."""
 
-    `at_start` is what was in use then of all that was allocated since the recording began.
-    `operator` is the one at work at the peak, where the witness knows it. `left` is what was in use at the end on top of
-    `at_start`; the profiler does not see what a thread of gloo's releases, and then it is too much.
-    """
-
-    above_start: int
-    at_start: int
-    by_phase: dict[str, int]
+    above_start: int  # at the peak, above what was in use when the run began
+    at_start: int  # in use when the run began, of all that was allocated since the recording began
+    by_phase: dict[str, int]  # at the peak inside each phase, above what was in use when the run began
     witness: str
-    operator: str = ""
-    left: int = 0
+    operator: str = ""  # at work at the peak, if the witness knows it
+    left: int = (
+        0  # in use at the end, less `at_start`; too much if a thread of gloo's released some, unseen by the profiler
+    )
 
 
 class CudaAllocator:

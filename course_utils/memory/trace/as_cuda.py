@@ -35,7 +35,7 @@ _FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Inside, new tensors lie on `GPU`, `cuda` means it, and operators keep what they keep there."""
+    """A context in which new tensors are on `GPU`, `cuda` means it, and operators keep what they keep on CUDA."""
     with ExitStack() as entered:
         library = Library("aten", "IMPL")
         entered.callback(library._destroy)
@@ -99,7 +99,7 @@ def _translate_device(value: object) -> object:
 
 
 def _autocast_for_cuda(on: Callable) -> Callable:
-    """Switches autocast on for the device where the tensors lie; for CUDA without a GPU it would stay off."""
+    """Returns autocast's `__init__` that, asked for CUDA, switches it on for the device where the tensors are."""
 
     def switch_on(self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args, **kwargs) -> None:
         if device_type == "cuda":
@@ -187,13 +187,13 @@ def _attention(
         plain = partial(_aten._scaled_dot_product_attention_math, scale=scale, enable_gqa=True)
         return plain(query, key, value, attn_mask, dropout_p, is_causal)[0]
     # The memory-efficient operator.
-    mask = None if attn_mask is None else _as_bias(attn_mask, query, key)
+    mask = None if attn_mask is None else _make_bias(attn_mask, query, key)
     return _aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
     )[0]
 
 
-def _as_bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+def _make_bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """The operator adds its mask to the scores, for every head, with rows whose length in memory is a multiple of 16."""
     if mask.dtype is torch.bool:
         mask = torch.where(mask, 0.0, float("-inf")).to(query.dtype)

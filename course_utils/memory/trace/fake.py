@@ -49,7 +49,7 @@ _LIBRARIES = (Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_p
 
 @contextmanager
 def fake_tensors(timeout: float = 600.0) -> Iterator[FakeTensorMode]:
-    """Tensors made inside are fake, for at most `timeout` seconds; raises `CourseError` after that, naming the line."""
+    """A context in which tensors are fake; raises `CourseError`, naming the line, after `timeout` seconds."""
     for signed in (True, False):  # their functions keep them for good, and must not keep fake ones
         lookup_table(dynamic_codebook(signed, device=torch.device("cpu")))
     with ExitStack() as entered:
@@ -68,7 +68,7 @@ def fake_tensors(timeout: float = 600.0) -> Iterator[FakeTensorMode]:
 
 @contextmanager
 def _silence_libraries() -> Iterator[None]:
-    """Keep back what libraries remark on weights, caches and kernels that are not there; an exception says what matters."""
+    """A context in which libraries' remarks on missing weights, caches and kernels are not printed."""
     names = ("torch._subclasses.fake_tensor", "transformers", "peft", "bitsandbytes")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
@@ -85,7 +85,7 @@ def _silence_libraries() -> Iterator[None]:
 
 @contextmanager
 def let_masks_have_values() -> Iterator[None]:
-    """Let Transformers look at a mask as it does at a real one: it takes a fake one for one whose values cannot be known."""
+    """A context in which Transformers reads masks as if they were real, since the values of fake ones are known here."""
     library = sys.modules.get("transformers.utils.import_utils")
     if library is None or not hasattr(library, "is_fake_tensor"):
         yield
@@ -96,7 +96,7 @@ def let_masks_have_values() -> Iterator[None]:
 
 @contextmanager
 def _let_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]:
-    """Let a model be converted where it is (`.to(dtype)`, `.bfloat16()`): PyTorch then swaps its parameters for others.
+    """A context in which a model can be converted in place (`.to(dtype)`, `.bfloat16()`), for which PyTorch swaps tensors.
 
     It refuses to swap what weak references point to, and some do from the mode's table of the fakes that it has made, and
     from that of their values.
@@ -123,7 +123,7 @@ def _deep_copy(self: torch.Tensor, memo: dict) -> torch.Tensor:
 
 
 class Answers(TorchDispatchMode):
-    """Keeps the values of small fake tensors of whole numbers, and so answers questions about them truly.
+    """Keeps the values of small fake tensors of whole numbers, and answers questions about them with these.
 
     Masks, ids, lengths and what follows from them are such. A question for any other number (`loss.item()`) is answered
     with 1 of its dtype; only a `GradScaler`, which asks how many gradients were infinite, gets 0. Raises `CourseError`
@@ -149,31 +149,31 @@ class Answers(TorchDispatchMode):
             return NotImplemented
         if func.namespace == "prim":  # a question from C++, which could not stand an exception
             return args[0].fake_device if func is ASKS_DEVICE and type(args[0]) is FakeTensor else func(*args, **kwargs)
-        self._count()
+        self._count_operator()
         if func is _aten._local_scalar_dense.default:
-            return self._number(args[0])
+            return self._answer_number(args[0])
         if func is _aten._amp_foreach_non_finite_check_and_unscale_.default:
             self._counts_of_infinite[args[1]] = True
         if func is _aten._pin_memory.default:
             return args[0].clone()
         real = self._find_real_arguments(func, args, kwargs)
         if real is not None:
-            return self._with_values(func, args, kwargs, real)
+            return self._run_with_values(func, args, kwargs, real)
         if func in _FAULTS:
             return self._answer_no_faults(func(*args, **kwargs))
         self._note_overwritten(func, args)
         if func is _aten.index.Tensor:
-            args = args[0], self._without_masks(args[1])
+            args = args[0], self._replace_masks(args[1])
         if func is _aten._ctc_loss.Tensor and (lengths := self._value(args[3])) is not None:
             return _ctc_loss(args[0], lengths)
         if func is _aten._ctc_loss_backward.Tensor:  # torch's own fake lies on the host
             return torch.empty_like(args[1])
         if func is _aten._grouped_mm.default:
             return _multiply_groups(func, args, kwargs)
-        return _as_large_as_real(func, args, kwargs, func(*args, **kwargs))
+        return _enlarge_to_real(func, args, kwargs, func(*args, **kwargs))
 
     def _answer_no_faults(self, answer: torch.Tensor) -> torch.Tensor:
-        """A loop that guards itself against NaN and infinity is predicted without them."""
+        """Note that a test for NaN or infinity found none: a step is predicted without them."""
         if _is_small(answer):
             with unset_fake_temporarily():
                 self._values[answer] = torch.zeros(answer.shape, dtype=torch.bool)
@@ -186,7 +186,7 @@ class Answers(TorchDispatchMode):
                 if is_small and (value := self._value(tensor)) is not None:
                     self._overwritten.add(StorageWeakRef(value.untyped_storage()))
 
-    def _count(self) -> None:
+    def _count_operator(self) -> None:
         self._operators += 1
         if self._operators % 256 == 0 and time.perf_counter() > self._end:
             raise CourseError(
@@ -194,7 +194,7 @@ class Answers(TorchDispatchMode):
                 "give it fewer tokens or examples, or more time (timeout=…)."
             )
 
-    def _number(self, tensor: torch.Tensor) -> bool | int | float:
+    def _answer_number(self, tensor: torch.Tensor) -> bool | int | float:
         value = self._value(tensor)
         if value is not None:
             with unset_fake_temporarily():
@@ -219,12 +219,12 @@ class Answers(TorchDispatchMode):
         return None if StorageWeakRef(value.untyped_storage()) in self._overwritten else value
 
     def forget(self, *tensors: torch.Tensor) -> None:
-        """Forget the values of `tensors`."""
+        """Drop what is known of the values of `tensors`."""
         for tensor in tensors:
             self._values.pop(tensor, None)
 
     def _find_real_arguments(self, func: OpOverload, args: tuple, kwargs: dict) -> tuple | None:
-        """The arguments with real tensors in place of fake ones; None where one of them is not known."""
+        """The arguments with real tensors in place of fake ones; None if the values of one are not known."""
         first = args[0] if args else None
         first = first[0] if isinstance(first, list) and first else first
         if func.namespace != "aten" or self._is_unknown(first):
@@ -238,8 +238,8 @@ class Answers(TorchDispatchMode):
     def _is_unknown(self, leaf: object) -> bool:
         return isinstance(leaf, torch.Tensor) and (not _is_small(leaf) or self._value(leaf) is None)
 
-    def _without_masks(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The indices with each mask whose values are known replaced by the places that it chooses, a list for each dimension."""
+    def _replace_masks(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """The indices, with each mask of known values replaced by the places it selects, a list for each dimension."""
         lists: list[torch.Tensor | None] = []
         for index in indices:
             value = None if index is None or index.dtype is not torch.bool else self._value(index)
@@ -251,7 +251,7 @@ class Answers(TorchDispatchMode):
             lists += [self._mode.from_tensor(place).to(index.device) for place in places]
         return lists
 
-    def _with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple) -> object:
+    def _run_with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple) -> object:
         try:
             answer = func(*args, **kwargs)
             tensors = (tensor for tensor in tree_leaves(answer) if isinstance(tensor, torch.Tensor))
@@ -273,7 +273,7 @@ class Answers(TorchDispatchMode):
 
 
 def device_of(tensor: torch.Tensor) -> torch.device:
-    """Its device, without asking the dispatcher, as a fake tensor's own property does."""
+    """The device of `tensor`, read without the dispatcher, which a fake tensor's own property would call."""
     return tensor.fake_device if type(tensor) is FakeTensor else tensor.device
 
 
@@ -283,7 +283,7 @@ def _is_small(tensor: torch.Tensor) -> bool:
 
 
 def _multiply_groups(func: OpOverload, args: tuple, kwargs: dict) -> torch.Tensor:
-    """The experts' products: torch's fake kernel takes bfloat16 only, the CPU's real one float32 too."""
+    """The experts' products, also in float32, which the CPU's kernel takes and torch's fake one does not."""
     if args[0].dtype is torch.bfloat16:
         return func(*args, **kwargs)
     halves = [a.to(torch.bfloat16) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
@@ -299,8 +299,8 @@ def _ctc_loss(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[t
     return log_probabilities.new_empty(examples), log_probabilities.new_empty(examples, frames, 2 * longest + 1)
 
 
-def _as_large_as_real(func: OpOverload, args: tuple, kwargs: dict, answer: object) -> object:
-    """On the CPU some operators return more memory than their fakes say, which is found out by trying.
+def _enlarge_to_real(func: OpOverload, args: tuple, kwargs: dict, answer: object) -> object:
+    """The result with as much memory as the CPU's operator returns, if that is more than the fake's.
 
     A loss is one number in memory as large as what was compared; a recurrent layer's workspace is empty as a fake; a layer
     norm of mixed types keeps its statistics in the wider one.
@@ -315,7 +315,7 @@ def _as_large_as_real(func: OpOverload, args: tuple, kwargs: dict, answer: objec
 
 
 def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """The caller's own line, and the module within it, from `frames` and their lines, the innermost first.
+    """The place of the caller's own line, and of the module within it, in `frames` with line numbers, innermost first.
 
     A command has no caller's line; there it is the module alone.
     """
@@ -331,18 +331,18 @@ def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
 
 
 def is_of_a_library(frame: FrameType) -> bool:
-    """Whether its code is Python's, a library's or the course's, not the caller's own."""
+    """Whether the frame's code is Python's, a library's or the course's, not the caller's own."""
     file = frame.f_code.co_filename
     return file.startswith("<frozen") or any(Path(file).is_relative_to(place) for place in _LIBRARIES)
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether `tensor`, or what a wrapper has of it here, has no memory."""
+    """Whether `tensor`, or this rank's part of a distributed one, is fake."""
     return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)
 
 
 class SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
-    """`SavedOnDisk` for fake tensors: what is saved takes no memory, nor does what is mapped from the file again."""
+    """`SavedOnDisk` for fake tensors: saved tensors, and those mapped from the file again, take no memory."""
 
     def __init__(self, model: nn.Module):
         resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}

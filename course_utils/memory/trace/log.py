@@ -29,33 +29,26 @@ _BLOCK = re.compile(r"(^|\.)(\d+)(?=\.|$)")
 
 @dataclass
 class Piece:
-    """One storage: its `bytes`, what it is (`kind`, of `KINDS`), and where it was allocated (`module`, `operator`).
-
-    `was_there` is true of what was allocated before the log began; its `operator` is the parameter's own name.
-    """
+    """One storage, the memory behind one tensor and all its views."""
 
     bytes: int
-    kind: str
+    kind: str  # of `KINDS`
     module: str
-    operator: str
+    operator: str  # that allocated it; of a parameter from before the log its own name
     shape: tuple[int, ...]
     dtype: "torch.dtype"
-    was_there: bool = False
+    was_there: bool = False  # before the log began
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a `Meter` saw on one device. All figures are bytes; printed, it says the peak and its split.
-
-    `events` are (change, index of the piece or -1, phase), in order; a change of 0 marks the beginning of a phase. Each
-    piece is rounded up to `grain` bytes, as the device's allocator does. `host` is what was used meanwhile in the memory of
-    the host, where that is not the device's own.
-    """
+    """What a `Meter` saw on one device. All figures are bytes; printed, it says the peak and its split."""
 
     pieces: tuple[Piece, ...] = field(repr=False)
+    # In order: change, index of the piece or -1, phase. A change of 0 marks the beginning of a phase.
     events: tuple[tuple[int, int, str], ...] = field(repr=False)
-    grain: int = 1
-    host: "Usage | None" = field(default=None, repr=False)
+    grain: int = 1  # to whose multiples each piece is rounded up, as the device's allocator does
+    host: "Usage | None" = field(default=None, repr=False)  # in the host's memory, if that is not the device's own
 
     def __str__(self):
         lines = [f"{kind:>22s}  {format_bytes(size)}" for kind, size in self.split.items()]
@@ -101,7 +94,7 @@ class Usage:
 
     @property
     def split(self) -> dict[str, int]:
-        """Bytes of each kind at the peak; the kinds add up to it."""
+        """Bytes of each kind at the peak, which is their sum."""
         return {kind: int(size) for kind, size in zip(KINDS, self._in_use[self._top], strict=True) if size}
 
     @property
@@ -156,14 +149,11 @@ class Usage:
 
 @dataclass(frozen=True)
 class Log:
-    """A step's events in order, what was there before it first: by how many bytes each changes what is in use, and its label.
+    """A step's events in order, after one for each piece that was there before."""
 
-    `grain`: each piece fills whole ones.
-    """
-
-    changes: np.ndarray
+    changes: np.ndarray  # by how many bytes each event changes what is in use
     labels: tuple[Label, ...]
-    grain: int = 1
+    grain: int = 1  # to whose multiples each piece is rounded up
 
     @classmethod
     def of(cls, usage: "Usage") -> "Log":
@@ -263,7 +253,7 @@ class Log:
 
 
 def sign(label: Label) -> Label:
-    """A label without the numbers of blocks."""
+    """The label without the numbers of blocks."""
     phase, kind, module, operator = label
     return phase, kind, _NUMBERS.sub("*", module), operator
 

@@ -28,20 +28,15 @@ OUTSIDE = "no phase"
 
 @dataclass(frozen=True)
 class Measurement:
-    """A step as measured. Bytes, on the model's device.
+    """A step as measured. Bytes, on the model's device."""
 
-    `peak` and `by_phase` are the allocator's (`witness` says who that is); the peak was inside `operator`, where that is
-    known. `usage` is the meter's account of the step after it. `resident` was in use before it: parameters, buffers, optimizer
-    state, inputs, and gradients kept. `seconds` is the median of steps without any instrument.
-    """
-
-    resident: int
-    by_phase: dict[str, int]
-    peak: int
-    witness: str
-    operator: str
-    usage: Usage
-    seconds: float
+    resident: int  # in use before the step: parameters, buffers, optimizer state, inputs, and gradients kept
+    by_phase: dict[str, int]  # the allocator's peak inside each phase
+    peak: int  # the allocator's
+    witness: str  # which allocator that is, and how it was read
+    operator: str  # at work at the peak, if the witness knows it
+    usage: Usage  # the meter's account of the step after it
+    seconds: float  # the median of steps without any instrument
 
     @property
     def peak_phase(self) -> str:

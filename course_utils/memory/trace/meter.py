@@ -31,7 +31,7 @@ from course_utils.memory.trace.phases import observe_phases
 from course_utils.memory.trace.scratch import may_hide, peak_inside
 from course_utils.memory.trace.state import unwrap
 
-_KIND_BY_WORK = {"forward": "activations", "backward": "backward temporaries", "update": "optimizer temporaries"}
+_KIND_BY_ACTIVITY = {"forward": "activations", "backward": "backward temporaries", "update": "optimizer temporaries"}
 _aten = torch.ops.aten
 _STRIDED = torch.strided
 _RESIZE = _aten.resize_.default
@@ -82,7 +82,8 @@ class Meter(TorchDispatchMode):
         self._modules: list[str] = []
         self._nodes_made: list[tuple[int, str]] = []  # (autograd's sequence number, module at work from then on)
         self._marks: list[str] = []
-        self._phase, self._work, self._updating, self._after_backward = "forward", "forward", False, False
+        self._phase = self._activity = "forward"
+        self._updating = self._after_backward = False
 
     def usage(self) -> Usage:
         """What has been logged so far, on the models' device; `usage().host` where the host is another."""
@@ -97,8 +98,8 @@ class Meter(TorchDispatchMode):
         for piece in (self._pieces[place] for place in places):
             module = piece.module if piece.node is None else self._module_of(piece.node)
             size = piece.bytes if piece.bytes_before is None else piece.bytes_before
-            about = module, str(piece.operator), tuple(piece.shape), piece.dtype
-            pieces.append(Piece(size, piece.kind, *about, piece.bytes_before is not None))
+            operator, shape, was_there = str(piece.operator), tuple(piece.shape), piece.bytes_before is not None
+            pieces.append(Piece(size, piece.kind, module, operator, shape, piece.dtype, was_there))
         return Usage(tuple(pieces), events, grain, host)
 
     def __enter__(self):
@@ -153,8 +154,9 @@ class Meter(TorchDispatchMode):
 
     def _come_and_go(self, size: int, kind: str, func: OpOverload) -> None:
         """Memory that is allocated and freed inside one operator."""
-        about = *self._place_now(), f"inside {func}", (size,), torch.uint8, self.device
-        place = self._log_birth(_LivePiece(size, kind, *about))
+        module, node = self._place_now()
+        piece = _LivePiece(size, kind, module, node, f"inside {func}", (size,), torch.uint8, self.device)
+        place = self._log_birth(piece)
         self._events.append((-size, place, self._phase))
 
     def _note_communication(self, func: OpOverload, args: tuple, kwargs: dict) -> None:
@@ -171,16 +173,16 @@ class Meter(TorchDispatchMode):
     def _update_phase(self) -> None:
         """Note what PyTorch is doing just now, and log the phase if it is a new one; marks name phases, whatever PyTorch does."""
         if self._updating:
-            self._work = "update"
+            self._activity = "update"
         elif torch._C._current_graph_task_id() != -1:
-            self._work = "backward"
+            self._activity = "backward"
         else:  # clipping, after backward and before the step, is neither in a module nor recorded
             between = not self._modules and not torch.is_grad_enabled()
-            self._work = "update" if between and (self._after_backward or "update" in self._marks) else "forward"
+            self._activity = "update" if between and (self._after_backward or "update" in self._marks) else "forward"
         if self._marks:
             phase = self._marks[-1]
         else:
-            phase = self._work
+            phase = self._activity
             self._after_backward = phase == "backward" or (self._after_backward and phase == "update")
         if phase != self._phase or not self._events:
             self._phase = phase
@@ -225,8 +227,9 @@ class Meter(TorchDispatchMode):
             return
         device = device_of(tensor)
         if device == self.device or device == HOST:
-            about = *self._place_now(), operator, tensor.shape, tensor.dtype, device
-            place = self._log_birth(_LivePiece(storage.nbytes(), self._kind_of_birth(), *about), storage)
+            size, kind, (module, node) = storage.nbytes(), self._kind_of_birth(), self._place_now()
+            piece = _LivePiece(size, kind, module, node, operator, tensor.shape, tensor.dtype, device)
+            place = self._log_birth(piece, storage)
             if id(operator) in _IN_PLACE_UNWATCHED:
                 self._note_in_place(place, operator, args)
 
@@ -261,7 +264,7 @@ class Meter(TorchDispatchMode):
         `InputBuffer::accumulate` adds the gradients of several uses so, and the gradient of an index fills its zeros so. If
         the old memory is given back at once, the new one takes its place in the log.
         """
-        if self._work != "backward" or torch.is_grad_enabled():
+        if self._activity != "backward" or torch.is_grad_enabled():
             return
         storage = args[0].untyped_storage()
         # Two uses are the gradient's and ours; with more, somebody else shows the same memory.
@@ -281,8 +284,8 @@ class Meter(TorchDispatchMode):
 
     def _kind_of_birth(self) -> str:
         # Autograd runs without recording, so recording inside it is a forward pass run again.
-        again = self._work == "backward" and torch.is_grad_enabled()
-        return "recomputed" if again else _KIND_BY_WORK[self._work]
+        again = self._activity == "backward" and torch.is_grad_enabled()
+        return "recomputed" if again else _KIND_BY_ACTIVITY[self._activity]
 
     def _place_now(self) -> tuple[str, int | None]:
         """The module at work; in backward the node that is differentiated, whose module is looked up in the end."""
@@ -331,8 +334,9 @@ class Meter(TorchDispatchMode):
             storage = tensor.untyped_storage()
             entry = self._alive.get(storage._cdata)
             if entry is None:
-                about = module, None, operator, tensor.shape, tensor.dtype, device
-                self._log_birth(_LivePiece(storage.nbytes(), kind, *about, bytes_before=storage.nbytes()), storage)
+                size = storage.nbytes()
+                piece = _LivePiece(size, kind, module, None, operator, tensor.shape, tensor.dtype, device, size)
+                self._log_birth(piece, storage)
             elif kind not in ("inputs", "buffers") or self._pieces[entry[0]].bytes_before is None:
                 self._pieces[entry[0]].kind = kind
 
@@ -390,20 +394,17 @@ class _Addition(NamedTuple):
 
 @dataclass(slots=True)
 class _LivePiece:
-    """One storage: the `module` at work when it was allocated, or the number of the `node` that was differentiated.
-
-    `bytes_before` are those from before the log, if it was allocated then.
-    """
+    """One storage, as long as its kind and size may still change."""
 
     bytes: int
     kind: str
-    module: str
-    node: int | None
+    module: str  # at work when it was allocated; empty in backward
+    node: int | None  # the number of the node that was differentiated then, in backward
     operator: object
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    bytes_before: int | None = None
+    bytes_before: int | None = None  # if it was there before the log began
 
 
 def _find_traits(func: OpOverload) -> tuple[bool, bool, bool]:

@@ -21,7 +21,7 @@ _observers: list[Observer] = []
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Everything inside belongs to the phase `name`; costs about a microsecond when nothing is being measured."""
+    """A context that belongs to the phase `name`; it costs about a microsecond when nothing is being measured."""
     if not _observers:
         yield
         return
@@ -33,7 +33,7 @@ def phase(name: str) -> Iterator[None]:
 
 @contextmanager
 def observe_phases(observer: Observer) -> Iterator[None]:
-    """Have `observer(name)` entered around every phase within."""
+    """A context in which `observer(name)` is entered around every phase."""
     _observers.append(observer)
     try:
         yield
@@ -45,7 +45,7 @@ def observe_phases(observer: Observer) -> Iterator[None]:
 def announce_phases(
     begin: Callable[[str | None], None], models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterator[None]:
-    """Have `begin(name)` called as each phase of a step begins: forward, backward, update, or the names that `phase` gives.
+    """A context in which `begin(name)` is called at the start of each phase: forward, backward, update, or a `phase`'s name.
 
     Where a named phase ends, the one around it goes on; outside of all of them `begin(None)` is called.
     It stands beside the computation, not in it: no operator runs otherwise than without.
@@ -85,7 +85,7 @@ def announce_phases(
 
 
 def bind_step(step: Step, built: tuple) -> Callable[[], object]:
-    """`step` on the things in `built`; one that takes no arguments knows them already.
+    """The function that calls `step` with what is in `built`, or without arguments if it takes none.
 
     Raises `CourseError` for one that takes another number of them.
     """
@@ -108,7 +108,7 @@ def bind_step(step: Step, built: tuple) -> Callable[[], object]:
 
 @contextmanager
 def record_optimizers() -> Iterator[list[torch.optim.Optimizer]]:
-    """The optimizers that make a step within, each as often as it does."""
+    """A context that lists the optimizers whose `step` is called in it, once per call."""
     made: list[torch.optim.Optimizer] = []
     hook = register_optimizer_step_pre_hook(lambda optimizer, *_: made.append(optimizer))
     try:

@@ -28,12 +28,12 @@ def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
     those of the whole storage, and their sum is `saved_bytes`; the others have 0.
     """
     rows: list[tuple] = []
-    seen: dict[StorageWeakRef, str] = {_memory(t): PARAMETER for t in [*model.parameters(), *model.buffers()]}
+    seen: dict[StorageWeakRef, str] = {_storage_of(t): PARAMETER for t in [*model.parameters(), *model.buffers()]}
     at_work: list[str] = [""]  # the modules that run, the innermost last
 
     def remember(tensor: torch.Tensor) -> torch.Tensor:
-        kind = seen.get(_memory(tensor), NEW)
-        seen.setdefault(_memory(tensor), AGAIN)
+        kind = seen.get(_storage_of(tensor), NEW)
+        seen.setdefault(_storage_of(tensor), AGAIN)
         size = tensor.untyped_storage().nbytes() if kind == NEW else 0
         rows.append((at_work[-1], tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size, kind))
         return tensor.detach()  # the tensor itself, kept by its own graph, would never be freed
@@ -57,9 +57,9 @@ def distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
     Tensors on the `meta` device count as if they had memory.
     """
-    sizes = {_memory(t): t.untyped_storage().nbytes() for t in tensors}
+    sizes = {_storage_of(t): t.untyped_storage().nbytes() for t in tensors}
     return sum(sizes.values())
 
 
-def _memory(tensor: torch.Tensor) -> StorageWeakRef:
+def _storage_of(tensor: torch.Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())

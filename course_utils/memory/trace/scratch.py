@@ -76,7 +76,7 @@ def try_out(operator: OpOverload, args: tuple, kwargs: dict, largest: int = _LAR
 
 
 def may_hide(operator: OpOverload) -> bool:
-    """Whether the operator may allocate what no dispatch mode sees, judged by its name alone."""
+    """Whether an operator may allocate memory that no dispatch mode sees, judged by its name."""
     return operator.namespace == "bitsandbytes" or operator in _HIDES or operator in _PRODUCTS or operator is _SUM
 
 

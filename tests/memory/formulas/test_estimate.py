@@ -62,9 +62,9 @@ def pairs_in_bf16(b, s):
     ids=["a configuration", "pictures", "a function", "a module", "master weights"],
 )
 def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
-    work = memory.Workload(what, recipe, batch)
+    workload = memory.Workload(what, recipe, batch)
     predicted = estimate(what, recipe, batch=batch)
-    assert predicted.peak == pytest.approx(measure(work.build, work.step, timed=0).peak, rel=0.002)
+    assert predicted.peak == pytest.approx(measure(workload.build, workload.step, timed=0).peak, rel=0.002)
     assert predicted.how == "a dry run of just this step"
 
 

@@ -78,8 +78,8 @@ def ids(b, s):
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="only oneDNN has such scratch space")
 def test_where_scratch_space_is_the_peak_no_formula_answers():
     predicted = estimate(Pictures, Recipe("sgd", batch=2), batch=lambda b, s: torch.randn(b, 3, 8, 8)).at(batch=4)
-    work = predicted.workload
-    truth = measure(work.build, work.step, timed=0).peak
+    workload = predicted.workload
+    truth = measure(workload.build, workload.step, timed=0).peak
     assert predicted.finder.guess(4, predicted.recipe.sequence).peak < 0.9 * truth, "formulas alone would be wrong here"
     assert predicted.how == "a dry run of just this step"
     assert predicted.peak == pytest.approx(truth, rel=0.001)

@@ -60,8 +60,8 @@ def test_a_trial_of_a_few_blocks_is_the_dry_run_of_all(recipe):
     assert tried.peak == dry(deep, recipe).peak
     assert "3 of its 5 blocks" in tried.how
     if recipe.ranks == 1:
-        work = memory.Workload(deep, recipe)
-        seconds = memory.predict_seconds(work.build, work.step, machine, device="cuda").seconds
+        workload = memory.Workload(deep, recipe)
+        seconds = memory.predict_seconds(workload.build, workload.step, machine, device="cuda").seconds
         assert tried.seconds == pytest.approx(seconds, rel=0.01)
 
 
@@ -275,8 +275,8 @@ def test_a_row_that_fits_without_a_lower_peak_says_what_falls(only):
 
 def seconds_by_dtype(recipe, card):
     """Of the operators of a step, by what they are called too."""
-    work, counts = memory.Workload(LLAMA, recipe), Counter()
-    for operator in memory.predict_seconds(work.build, work.step, card, device="cuda").operators:
+    workload, counts = memory.Workload(LLAMA, recipe), Counter()
+    for operator in memory.predict_seconds(workload.build, workload.step, card, device="cuda").operators:
         for name in (operator.work.dtype, (operator.name, operator.work.dtype)):
             counts[name] += card.seconds(operator.work)
     return counts

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 import pytest
+from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import BertConfig, BertForSequenceClassification, BertForTokenClassification
@@ -16,6 +17,7 @@ from course_utils.memory import Recipe
 from course_utils.memory.formulas.trial import run_step
 from course_utils.memory.planning.emit import NO_SETTING, emit
 from course_utils.memory.planning.reading import hub
+from course_utils.memory.planning.reading.lengths import lengths_of
 from course_utils.memory.planning.reading.read import read
 from course_utils.memory.planning.reading.tools import tables
 from course_utils.memory.step.model import source_of
@@ -606,3 +608,11 @@ def test_the_command_says_first_what_is_not_counted_and_last_where_each_value_st
     assert answer["provenance"]["sequence"] == "trl.yaml:3"
     assert answer["unmodeled"] == {}
     assert answer["verdict"] == "fits"
+
+
+def test_lengths_come_from_what_people_have(tmp_path):
+    (tmp_path / "lengths.txt").write_text("3\n17\n5\n")
+    (tmp_path / "data.jsonl").write_text('{"input_ids": [1, 2, 3]}\n{"length": 17}\n\n{"length": 5}\n')
+    Dataset.from_dict({"input_ids": [[1] * n for n in (3, 17, 5)]}).save_to_disk(tmp_path / "saved")
+    for name in ("lengths.txt", "data.jsonl", "saved"):
+        assert sorted(lengths_of(tmp_path / name)) == [3, 5, 17], name

@@ -187,8 +187,8 @@ def test_what_gets_no_gradient_has_no_state():
     """As `dry_run` says, which takes a real first step."""
     recipe = Recipe("adamw", batch=4)
     predicted = estimate(WithAPooler, recipe, batch=lambda b, s: torch.ones(b, 64))
-    work = predicted.workload
-    assert predicted.peak == dry_run(work.build, work.step).peak
+    workload = predicted.workload
+    assert predicted.peak == dry_run(workload.build, workload.step).peak
     state = 2 * 4 * 65 * 64 + 2 * 4  # two averages of the body's, and a step for each of its parameters
     assert predicted.by_instant()["update"]["optimizer state"] == state
 

@@ -100,8 +100,8 @@ FURTHER = [pytest.param(config, marks=pytest.mark.slow) for config in SLOW]
 @pytest.mark.parametrize("config", [bert_of_several_labels, *FURTHER])
 def test_the_estimate_is_what_the_allocator_counts(config):
     predicted = estimate(config(), Recipe(batch=2, sequence=96))
-    work = predicted.workload
-    assert predicted.peak == pytest.approx(memory.measure(work.build, work.step, timed=0).peak, rel=0.002)
+    workload = predicted.workload
+    assert predicted.peak == pytest.approx(memory.measure(workload.build, workload.step, timed=0).peak, rel=0.002)
 
 
 def test_a_row_has_room_for_its_picture():

@@ -19,10 +19,10 @@ RECIPE = Recipe("sgd", batch=3, sequence=40)
 
 def trained(config, recipe) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
-    work = Workload(config, recipe)
-    model, optimizer, batches = work.build()
+    workload = Workload(config, recipe)
+    model, optimizer, batches = workload.build()
     torch.manual_seed(1)
-    work.step(model, optimizer, batches)
+    workload.step(model, optimizer, batches)
     return dict(model.named_parameters())
 
 

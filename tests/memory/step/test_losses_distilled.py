@@ -51,12 +51,12 @@ def by_plain_loop(config, larger, batch, shifted) -> dict[str, torch.Tensor]:
     ids=["untied", "tied", "classes"],
 )
 def test_an_update_is_that_of_a_plain_loop(config, larger, name, teachers):
-    work = Workload(config, replace(RECIPE, optimizer="sgd", teacher=teachers[name]))
-    model, optimizer, batches = work.build()
+    workload = Workload(config, replace(RECIPE, optimizer="sgd", teacher=teachers[name]))
+    model, optimizer, batches = workload.build()
     torch.manual_seed(1)  # for the student's dropout; the teacher has none
     right = by_plain_loop(config, larger, batches[0], shifted=name == "language")
     torch.manual_seed(1)
-    work.step(model, optimizer, batches)
+    workload.step(model, optimizer, batches)
     before, parameters = dict(models.from_configuration(config).named_parameters()), dict(model.named_parameters())
     for key, parameter in right.items():
         moved = (parameter - before[key]).norm()

@@ -9,7 +9,7 @@ from torch import nn
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.memory import dry_run, optimizer_state_size
-from course_utils.memory.step.optimizers import OPTIMIZERS, maker, state_size
+from course_utils.memory.step.optimizers import OPTIMIZERS, factory_of, state_size
 from course_utils.memory.trace.allocator import allocator_of
 
 SHAPES = [(300, 64), (5000,), (64,), (32, 16, 3, 3), (128, 96)]
@@ -22,7 +22,7 @@ def build(name, shapes, dtype):
     parameters = nn.ParameterList(nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes)
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, 0.1)
-    return parameters, maker(name)(list(parameters))
+    return parameters, factory_of(name)(list(parameters))
 
 
 def update(parameters, optimizer):
@@ -86,8 +86,8 @@ def test_a_dry_update_needs_what_the_allocator_counts(name, shapes, dtype, monke
     assert needed == pytest.approx(allocator.account().above_start, rel=0.01, abs=unseen)
 
 
-def test_a_function_is_its_own_maker_and_an_unknown_name_is_a_sentence():
-    assert maker(torch.optim.SGD) is torch.optim.SGD
+def test_a_function_is_its_own_factory_and_an_unknown_name_is_a_sentence():
+    assert factory_of(torch.optim.SGD) is torch.optim.SGD
     assert state_size(torch.optim.Adagrad, [(3, 5)]).elements == 3 * 5 + 1
     with pytest.raises(CourseError, match="No optimizer is called 'snail'; choose one of sgd, momentum"):
-        maker("snail")
+        factory_of("snail")

@@ -38,9 +38,9 @@ def test_an_estimate_is_what_the_allocator_counts(config, changes):
 
 @pytest.mark.parametrize("config", [LLAMA, TIED])
 def test_hidden_matrices_keep_few_directions_and_the_rest_both_averages(config):
-    work = Workload(config, RECIPE)
-    model, optimizer, batches = work.build()
-    work.step(model, optimizer, batches)
+    workload = Workload(config, RECIPE)
+    model, optimizer, batches = workload.build()
+    workload.step(model, optimizer, batches)
     hidden, others = hidden_matrices(model)
     ranks = {**dict.fromkeys(hidden, RECIPE.galore), **dict.fromkeys(others, inf)}
     right = sum(GaLore.state_bytes(parameter.shape, rank=rank) for parameter, rank in ranks.items())

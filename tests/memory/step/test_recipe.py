@@ -83,9 +83,9 @@ def test_a_layer_that_is_not_there_is_refused_with_one_that_is():
 
 def test_label_smoothing_needs_labels():
     recipe = replace(SMALL, label_smoothing=0.1)
-    work = Workload(lambda: torch.nn.Linear(4, 1), recipe, lambda b, s: torch.randn(b, 4))
+    workload = Workload(lambda: torch.nn.Linear(4, 1), recipe, lambda b, s: torch.randn(b, 4))
     with pytest.raises(CourseError, match="label_smoothing needs labels"):
-        work.step(*work.build())
+        workload.step(*workload.build())
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,10 @@ def test_qlora_is_as_its_libraries_prepare_it(tmp_path, double, upcast):
         if parameter.requires_grad and not upcast:  # trl/trainer/sft_trainer.py
             parameter.data = parameter.data.to(torch.bfloat16)
     recipe = replace(QLORA, double_quantization=double, upcast=upcast)
-    work = Workload(LLAMA, recipe)
-    assert _parameters(work.make_model()) == _parameters(theirs)
-    assert dry_run(work.build, work.step).peak == pytest.approx(measure(work.build, work.step, timed=0).peak, rel=1e-4)
+    workload = Workload(LLAMA, recipe)
+    assert _parameters(workload.make_model()) == _parameters(theirs)
+    measured = measure(workload.build, workload.step, timed=0)
+    assert dry_run(workload.build, workload.step).peak == pytest.approx(measured.peak, rel=1e-4)
 
 
 def _parameters(model) -> dict:
@@ -169,8 +170,8 @@ WAYS = [
 @pytest.mark.parametrize("fields", WAYS, ids=str)
 def test_each_word_takes_what_the_allocator_says(fields):
     recipe = replace(SMALL, **fields)
-    work = Workload(LLAMA, recipe)
-    assert estimate(LLAMA, recipe).peak == pytest.approx(measure(work.build, work.step, timed=0).peak, rel=1e-4)
+    workload = Workload(LLAMA, recipe)
+    assert estimate(LLAMA, recipe).peak == pytest.approx(measure(workload.build, workload.step, timed=0).peak, rel=1e-4)
 
 
 def test_changes_undo_what_a_recipe_keeps():
@@ -208,9 +209,9 @@ def test_adapters_on_two_layers_take_less_than_on_all_and_only_where_they_are():
 @pytest.mark.parametrize(("bits", "bytes_each"), [(8, 1), (32, 4)])
 def test_paged_states_wait_on_the_host(bits, bytes_each):
     recipe = Recipe(f"paged_adamw_{bits}bit", batch=1, sequence=16, device="cuda")
-    work = Workload(LLAMA, recipe)
-    usage = dry_run(work.build, work.step, "cuda", prime=work.prime)
-    sizes = [parameter.numel() for parameter in work.make_model().parameters()]
+    workload = Workload(LLAMA, recipe)
+    usage = dry_run(workload.build, workload.step, "cuda", prime=workload.prime)
+    sizes = [parameter.numel() for parameter in workload.make_model().parameters()]
     large, small = sum(n for n in sizes if n >= 1e5), sum(n for n in sizes if n < 1e5)
     assert usage.host.peak == pytest.approx(2 * large * bytes_each, rel=0.02)
     assert usage.split["optimizer state"] == pytest.approx(2 * small * bytes_each, rel=0.1)

@@ -89,8 +89,8 @@ def step_replica(model, optimizer, ids):
 
 def on_a_rank(quick: bool) -> dict[str, tuple[int, int]]:
     recipes = RECIPES | OF_A_SEQUENCE
-    works = {name: Workload(LLAMA, recipes[name]) for name in recipes if (name in QUICK) == quick}
-    peaks = {name: measured(work.build, work.step) for name, work in works.items()}
+    workloads = {name: Workload(LLAMA, recipes[name]) for name in recipes if (name in QUICK) == quick}
+    peaks = {name: measured(workload.build, workload.step) for name, workload in workloads.items()}
     return {**peaks, "DDP": measured(build_replica, step_replica), "loss": sum_of_losses(PARTS)} if quick else peaks
 
 
@@ -103,7 +103,7 @@ def sum_of_losses(recipe) -> tuple[float, int]:
 
 
 @pytest.fixture(scope="module")
-def real():
+def quick_ranks():
     """By name, the least of the ranks' peaks, and what rank 0 sends."""
     ranks = launch(on_a_rank, RANKS, True, seconds=200)
     losses = [rank.pop("loss") for rank in ranks]
@@ -111,7 +111,7 @@ def real():
 
 
 @pytest.fixture(scope="module")
-def others():
+def slow_ranks():
     """The same of what is slow."""
     return least_of(launch(on_a_rank, RANKS, False, seconds=200))
 
@@ -123,14 +123,14 @@ def least_of(ranks):
 @cache
 def dried(recipe: Recipe) -> tuple[Usage, int]:
     """A dry run with pretended ranks, and the bytes that it sends in a step."""
-    work, sent = Workload(LLAMA, recipe), []
+    workload, sent = Workload(LLAMA, recipe), []
 
     def step(*built):
         with counted() as traffic:
-            work.step(*built)
+            workload.step(*built)
         sent.append(traffic.sent)
 
-    return dry_run(work.build, step, recipe.device, ranks=recipe.ranks), sent[-1]
+    return dry_run(workload.build, step, recipe.device, ranks=recipe.ranks), sent[-1]
 
 
 def quick_first(recipes):
@@ -140,7 +140,7 @@ def quick_first(recipes):
 @pytest.mark.parametrize("name", quick_first(RECIPES))
 def test_fsdp2_of_one_process_is_that_of_real_ranks(name, request):
     usage, sent = dried(RECIPES[name])
-    peak, really_sent = request.getfixturevalue("real" if name in QUICK else "others")[name]
+    peak, really_sent = request.getfixturevalue("quick_ranks" if name in QUICK else "slow_ranks")[name]
     assert usage.peak == pytest.approx(peak, rel=0.001)
     assert sent == really_sent
     assert usage.timeline["parameters"].iloc[0] == pytest.approx(PARAMETERS / RANKS, rel=0.01)
@@ -150,7 +150,7 @@ def test_fsdp2_of_one_process_is_that_of_real_ranks(name, request):
 def test_part_of_a_sequence_takes_what_it_takes_on_a_real_ring(name, request):
     recipe = OF_A_SEQUENCE[name]
     usage, sent = dried(recipe)
-    peak, really_sent = request.getfixturevalue("real" if name in QUICK else "others")[name]
+    peak, really_sent = request.getfixturevalue("quick_ranks" if name in QUICK else "slow_ranks")[name]
     assert usage.peak == pytest.approx(peak, rel=0.01)
     assert sent == really_sent
     assert estimate(LLAMA, recipe).peak == usage.peak
@@ -182,14 +182,14 @@ def test_attention_that_the_ring_does_not_make_is_refused(config, message):
         estimate(config, replace(PARTS, sequence=64))
 
 
-def test_ranks_with_parts_of_a_sequence_have_the_loss_of_one_with_the_whole(real):
-    ring, whole = map(sum, zip(*real["losses"], strict=True)), sum_of_losses(Recipe(batch=8, sequence=128))
+def test_ranks_with_parts_of_a_sequence_have_the_loss_of_one_with_the_whole(quick_ranks):
+    ring, whole = map(sum, zip(*quick_ranks["losses"], strict=True)), sum_of_losses(Recipe(batch=8, sequence=128))
     assert list(ring) == pytest.approx(whole, rel=1e-5)
 
 
-def test_the_model_of_ddps_buckets_is_what_real_ranks_take(real):
+def test_the_model_of_ddps_buckets_is_what_real_ranks_take(quick_ranks):
     usage, _ = dried(recipe(0))
-    peak, sent = real["DDP"]
+    peak, sent = quick_ranks["DDP"]
     assert usage.peak == pytest.approx(peak, rel=0.001)
     assert usage.split["buffers"] - dried(recipe(0, ranks=1))[0].split["buffers"] == PARAMETERS
     assert sent == pytest.approx(communication("ddp", PARAMETERS // 4, RANKS).bytes, rel=0.01)

@@ -35,10 +35,10 @@ SMALL = SCALES["smoke"]
     ids=lambda value: value if isinstance(value, str) else value.optimizer,
 )
 def test_a_dry_run_predicts_what_the_allocator_counts(name, recipe):
-    work = Workload(models.configuration(name, labels=3 if name == "distilbert" else None, scale=SMALL), recipe)
-    built = work.build()
-    measured = measure(built, work.step)
-    predicted = dry_run(work.build, work.step)
+    workload = Workload(models.configuration(name, labels=3 if name == "distilbert" else None, scale=SMALL), recipe)
+    built = workload.build()
+    measured = measure(built, workload.step)
+    predicted = dry_run(workload.build, workload.step)
     assert predicted.peak == pytest.approx(measured.peak, rel=0.005)
     assert predicted.peak_phase == measured.peak_phase
 
@@ -52,9 +52,9 @@ def highest():
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
-work = Workload(models.configuration("llama-7b"), Recipe("adafactor", "bf16", 1, 2048))
+workload = Workload(models.configuration("llama-7b"), Recipe("adafactor", "bf16", 1, 2048))
 before = highest()
-usage = dry_run(work.build, work.step)
+usage = dry_run(workload.build, workload.step)
 print(int(usage.timeline["parameters"].iloc[0]), highest() - before)
 """
 
@@ -157,13 +157,13 @@ def test_what_is_saved_on_disk_takes_no_memory(device):
     config = models.configuration("gpt2", scale=SMALL)
 
     def peak(saved_on_disk):
-        work = Workload(config, Recipe("sgd", batch=8, sequence=64, saved_on_disk=saved_on_disk, device=device))
-        return work, dry_run(work.build, work.step, device).peak
+        workload = Workload(config, Recipe("sgd", batch=8, sequence=64, saved_on_disk=saved_on_disk, device=device))
+        return workload, dry_run(workload.build, workload.step, device).peak
 
-    (_, plain), (work, on_disk) = peak(False), peak(True)
+    (_, plain), (workload, on_disk) = peak(False), peak(True)
     assert on_disk < 0.8 * plain
     if device == "cpu":
-        assert on_disk == pytest.approx(measure(work.build, work.step, timed=0).peak, rel=0.005)
+        assert on_disk == pytest.approx(measure(workload.build, workload.step, timed=0).peak, rel=0.005)
 
 
 def test_as_on_cuda_a_number_like_a_tensor_lies_where_the_tensor_does():
@@ -360,17 +360,17 @@ def test_sparse_gradients_are_refused_and_measured():
 def test_a_refusal_names_the_callers_line_where_a_library_stops():
     """As Transformers does with the cache that Jamba makes by itself."""
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 50}
-    work = Workload(transformers.JambaConfig(**sizes), Recipe())
-    with pytest.raises(CourseError, match=r"line \d+ of test_dry_run\.py \(`dry_run\(work\..*, inside JambaModel"):
-        dry_run(work.build, work.step)
+    workload = Workload(transformers.JambaConfig(**sizes), Recipe())
+    with pytest.raises(CourseError, match=r"line \d+ of test_dry_run\.py \(`dry_run\(workload\..*, inside JambaModel"):
+        dry_run(workload.build, workload.step)
 
 
 def test_a_dry_run_as_on_cuda_says_what_the_allocator_reserves():
     recipe = Recipe("adamw-foreach", batch=2, sequence=32, device="cuda")
     config = models.configuration("gpt2", scale=SCALES["smoke"])
-    work = Workload(config, recipe)
-    usage = dry_run(work.build, work.step, device="cuda")
+    workload = Workload(config, recipe)
+    usage = dry_run(workload.build, workload.step, device="cuda")
     assert usage.peak <= usage.reserved == try_recipe(source_of(config), recipe).log.reserved, "as course plan has it"
     assert usage.reserved % (2 * MiB) == 0, "in whole segments"
     with pytest.raises(CourseError, match="Only CUDA's allocator reserves bytes"):
-        _ = dry_run(work.build, work.step).reserved
+        _ = dry_run(workload.build, workload.step).reserved

@@ -60,9 +60,9 @@ def test_the_peak_of_one_layer_is_known_exactly():
 )
 def test_meter_and_allocator_agree(name, recipe):
     labels = 3 if name == "distilbert" else None
-    work = Workload(models.configuration(name, labels=labels, scale=SMALL), recipe)
-    built = work.build()
-    measured = measure(built, work.step)
+    workload = Workload(models.configuration(name, labels=labels, scale=SMALL), recipe)
+    built = workload.build()
+    measured = measure(built, workload.step)
     assert abs(measured.not_attributed) <= 1e-3 * measured.peak
     assert measured.usage.peak_phase == measured.peak_phase
     for phase_name, row in measured.frame().iterrows():

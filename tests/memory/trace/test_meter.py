@@ -13,12 +13,12 @@ from course_utils.memory.trace.log import KINDS
 from course_utils.settings import SCALES
 
 
-def metered(work, steps=1):
-    built = work.build()
-    work.step(*built)
+def metered(workload, steps=1):
+    built = workload.build()
+    workload.step(*built)
     with Meter(*built[:2]) as meter:
         for _ in range(steps):
-            work.step(*built)
+            workload.step(*built)
     return meter.usage(), built
 
 
@@ -139,11 +139,11 @@ def test_rounding_to_the_allocators_grain():
 
 def test_pytorchs_own_tracker_sees_the_same_peak():
     """A private tool of torch's, used as a second opinion only."""
-    work = Workload(models.configuration("gpt2", scale=SCALES["smoke"]), Recipe("sgd", batch=2, sequence=16))
-    usage, (model, optimizer, batches) = metered(work)
+    workload = Workload(models.configuration("gpt2", scale=SCALES["smoke"]), Recipe("sgd", batch=2, sequence=16))
+    usage, (model, optimizer, batches) = metered(workload)
     tracker = MemTracker()
     tracker.track_external(model, optimizer, *batches[0].values())
     with tracker:
-        work.step(model, optimizer, batches)
+        workload.step(model, optimizer, batches)
     total = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
     assert usage.peak == pytest.approx(total, rel=1e-3)

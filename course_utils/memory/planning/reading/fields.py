@@ -31,22 +31,19 @@ class PublishedFacts:
 
 @dataclass
 class Reading:
-    """What was read: the `model` as `memory.estimate` takes it, fields of a recipe, and where each stands.
+    """A model and how it is trained, as files say it. Raises `CourseError` for a value that its key cannot have."""
 
-    They come from `settings` in TRL's words, and where these are silent from the defaults of `tool`. `unmodeled` has, by the
-    key that says it, what the plan does not count: `at least: …` or `unknown: …`, with the reason. `head` is the class of
-    Transformers, or the one that chooses it (`AutoModelForTokenClassification`), and the number of labels, where a script takes
-    another than the model's own. Raises `CourseError` for a value that its key cannot have.
-    """
-
-    model: str
-    settings: Settings = field(default_factory=dict, repr=False)
-    tool: Tool | None = None
+    model: str  # as `memory.estimate` takes it
+    settings: Settings = field(default_factory=dict, repr=False)  # by TRL's keys
+    tool: Tool | None = None  # whose defaults hold where the settings are silent
     about: PublishedFacts = PublishedFacts()
-    provenance: dict[str, str] = field(default_factory=dict)
-    fields: dict[str, object] = field(default_factory=dict)
+    provenance: dict[str, str] = field(default_factory=dict)  # by field, where its value stands
+    fields: dict[str, object] = field(default_factory=dict)  # of a recipe
+    # What the plan does not count, by the key that says it: `at least: …` or `unknown: …`, with the reason.
     unmodeled: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    # A class of Transformers, or one that chooses it (`AutoModelForTokenClassification`), and the number of labels, if a script
+    # takes another head than the model's own.
     head: tuple[str, int | None] | None = None
 
     def __post_init__(self):
@@ -66,8 +63,8 @@ class Reading:
             self._put("zero_grad", "after-update", where)
             if self.tool.loop == "trl":
                 self._put("trl_loss", True, where)
-        self._take("device", "use_cpu", lambda key, value: "cpu" if _switch(key, value) else "cuda")
-        self._take("clipping", "max_grad_norm", lambda key, value: _number(key, value) > 0)
+        self._take("device", "use_cpu", lambda key, value: "cpu" if _read_switch(key, value) else "cuda")
+        self._take("clipping", "max_grad_norm", lambda key, value: _read_number(key, value) > 0)
         self._read_optimizer()
         self._read_attention()
         self._read_adapters()
@@ -118,7 +115,7 @@ class Reading:
 
     def _is_on(self, key: str, name: str) -> bool:
         value = self._get(key, name)
-        return value is not None and _switch(key, value)
+        return value is not None and _read_switch(key, value)
 
     def _get(self, key: str, name: str) -> Value | None:
         """A setting, else the tool's default; what a script computes is unknown until a flag says the field `name`."""
@@ -170,19 +167,19 @@ class Reading:
     def _read_adapters(self) -> None:
         if not self._is_on("use_peft", "lora"):
             four, rank = self.settings.get("load_in_4bit"), self.settings.get("lora_r")
-            if four is not None and not isinstance(four.value, Computed) and _switch("load_in_4bit", four):
+            if four is not None and not isinstance(four.value, Computed) and _read_switch("load_in_4bit", four):
                 why = "quantizes weights, and nothing says that adapters are trained too, as use_peft: true does"
                 self.unmodeled["quantized"] = f"{UNKNOWN}: load_in_4bit ({four.where}) {why}"
             elif rank is not None:
                 why = f"whatever lora_r says ({rank.where})"
                 self.remarks.append(f"Without use_peft: true there are no adapters, {why}.")
             return
-        self._take("lora", "lora_r", _count)
-        self._take("lora_dropout", "lora_dropout", _number)
+        self._take("lora", "lora_r", _read_count)
+        self._take("lora_dropout", "lora_dropout", _read_number)
         targets = self._get("lora_target_modules", "lora_targets")
         family = self.about.family
         if targets is not None and targets.value is not None:
-            names = _names("lora_target_modules", targets)
+            names = _read_names("lora_target_modules", targets)
             self._put("lora_targets", () if names in (("all-linear",), ("all",)) else names, targets.where)
         elif family in tables().targets:
             self._put("lora_targets", tables().targets[family], f"default of peft 0.21 for {family}")
@@ -190,10 +187,10 @@ class Reading:
             self.unmodeled["lora_targets"] = f"{_NO_FILE} which layers get adapters; say it with --lora-targets"
         saved = self._get("lora_modules_to_save", "modules_to_save")
         if saved is not None and saved.value:
-            self._put("modules_to_save", _names("lora_modules_to_save", saved), saved.where)
+            self._put("modules_to_save", _read_names("lora_modules_to_save", saved), saved.where)
         if self._is_on("load_in_4bit", "quantized"):
             self._take("quantized", "load_in_4bit", lambda *_: "nf4")
-            self._take("double_quantization", "use_bnb_nested_quant", _switch)
+            self._take("double_quantization", "use_bnb_nested_quant", _read_switch)
             upcast = self.settings.get("upcast", Value(False, f"as {self.tool.name} trains"))
             self._put("upcast", bool(upcast.value), upcast.where)
             dtype = self._get("dtype", "upcast")
@@ -249,7 +246,7 @@ class Reading:
         strategy = self._get("eval_strategy", "eval_batch")
         if strategy is None or strategy.value in ("no", False, None):
             return
-        self._take("eval_batch", "per_device_eval_batch_size", _count)
+        self._take("eval_batch", "per_device_eval_batch_size", _read_count)
         if metrics := self.settings.get("compute_metrics"):
             self.unmodeled["eval_logits"] = (
                 f"{AT_LEAST}: compute_metrics ({metrics.where}) keeps the logits of all examples that are evaluated; say how "
@@ -281,7 +278,7 @@ class Reading:
             )
             return
         labels = self.settings.get("num_labels")
-        count = None if labels is None or isinstance(labels.value, Computed) else _count("num_labels", labels)
+        count = None if labels is None or isinstance(labels.value, Computed) else _read_count("num_labels", labels)
         self.head = kind.value.rpartition(".")[2], count
         if labels is not None and count is None:
             counted = f"counted when the script runs ({labels.where})"
@@ -306,21 +303,21 @@ def _plain_keys() -> dict[str, str]:
 
 
 def _task_of_class(kind: str) -> str:
-    """What a class of Transformers ends in: `CausalLM`; empty for a model without a head."""
+    """The task in the name of a class of Transformers, such as `CausalLM`; empty for a model without a head."""
     for old, new in (("LMHeadModel", "ForCausalLM"), ("ForConditionalGeneration", "ForSeq2SeqLM")):
         kind = kind.replace(old, new)
     return kind.partition("For")[2]
 
 
-def _count(key: str, value: Value) -> int:
-    number = _number(key, value)
+def _read_count(key: str, value: Value) -> int:
+    number = _read_number(key, value)
     least = 0 if key == "zero_stage" else 1
     if number != int(number) or number < least:
         raise CourseError(f"{value.where}: {key} must be a whole number from {least} on, not {value.value!r}.")
     return int(number)
 
 
-def _number(key: str, value: Value) -> float:
+def _read_number(key: str, value: Value) -> float:
     try:
         number = float("nan" if isinstance(value.value, bool) else 0 if value.value is None else value.value)
     except (TypeError, ValueError, OverflowError):
@@ -330,14 +327,14 @@ def _number(key: str, value: Value) -> float:
     return number
 
 
-def _switch(key: str, value: Value) -> bool:
+def _read_switch(key: str, value: Value) -> bool:
     switch = _TRUTHS.get(str(value.value).lower())
     if switch is None:
         raise CourseError(f"{value.where}: {key} must be true or false, not {value.value!r}.")
     return switch
 
 
-def _names(key: str, value: Value) -> tuple[str, ...]:
+def _read_names(key: str, value: Value) -> tuple[str, ...]:
     names = value.value
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")] if re.fullmatch(r"[\w.,\s-]+", names) else [names]
@@ -346,4 +343,4 @@ def _names(key: str, value: Value) -> tuple[str, ...]:
     return tuple(names)
 
 
-_CONVERTERS = {bool: _switch, int: _count, float: _number}  # by the type of a field's default
+_CONVERTERS = {bool: _read_switch, int: _read_count, float: _read_number}  # by the type of a field's default

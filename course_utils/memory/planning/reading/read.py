@@ -32,7 +32,7 @@ _NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
 
 
 def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int | None = None) -> Reading:
-    """Read what `course plan` is asked about: `words` are a model and files in any order, `launch` is the line after `--`.
+    """Read a model and how it is trained: `words` are a model and files in any order, `launch` is the line after `--`.
 
     A later file counts before an earlier one, and the launch line before all; `ranks` is what a flag says of them, since other
     values depend on it. No script is run and no pickle opened. Raises `CourseError` for what is none of these, and for a file
@@ -109,7 +109,7 @@ def _read_file(path: Path, problems: dict[str, str], launch_arguments: Settings 
 
 
 def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
-    """A key that nearly spells one that counts would leave that one at its default, unsaid."""
+    """Refuse a key that nearly spells one that counts, since that one would silently keep its default."""
     keys = {*tool.defaults, *tool.rename, *tables().unmodeled}
     keys |= {"model_name_or_path", "lora_target_modules", "attn_implementation"}
     for key, value in settings.items():
@@ -216,7 +216,7 @@ def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple
 
 
 def _read_deepspeed_file(settings: Settings, problems: dict[str, str]) -> Settings:
-    """What the file says that `deepspeed: FILE` names; what Trainer says itself counts before it."""
+    """The settings in the file that `deepspeed: FILE` names; Trainer's own count before them."""
     named = settings.get("deepspeed")
     if named is None or not isinstance(named.value, str | Computed) or not named.value:
         return {}

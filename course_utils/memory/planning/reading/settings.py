@@ -34,13 +34,13 @@ Settings = dict[str, Value]
 
 
 def require_file(path: Path) -> None:
-    """Raises `CourseError` where there is none."""
+    """Raise `CourseError` unless there is such a file."""
     if not path.is_file():
         raise CourseError(f"There is no file {path} in {Path.cwd().name}/; start course plan where you train.")
 
 
 def text_of(path: Path) -> str:
-    """A file that somebody wrote. Raises `CourseError` for a pickle, for another binary file and for one that is too large."""
+    """The text of a file. Raises `CourseError` for a pickle, another binary file, and one that is too large."""
     if path.suffix in (".bin", ".pt", ".pkl"):
         raise CourseError(
             f"{path} is a pickle, which runs code as it is read; where you trust it, write its JSON and give that: "

@@ -17,27 +17,24 @@ _NO_BOUND = ("max_length", "max_grad_norm")
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool whose files are read: its `key`, its `name` with its version, the `loop` that it runs (empty: one of the user's).
-
-    `defaults` are by TRL's words, `rename` has those for its own, and `known_by` are keys that a file of no other tool has.
-    """
+    """A tool whose files are read."""
 
     key: str
-    name: str
-    known_by: tuple[str, ...]
-    defaults: Mapping[str, object]
-    rename: Mapping[str, str]
-    loop: str = ""
+    name: str  # with its version
+    known_by: tuple[str, ...]  # keys that a file of no other tool has
+    defaults: Mapping[str, object]  # by TRL's keys
+    rename: Mapping[str, str]  # TRL's keys by its own
+    loop: str = ""  # that it runs; empty: the user's own
 
     def default(self, key: str) -> Value | None:
         """The value of an absent key; None where this tool has none."""
         return Value(self.defaults[key], f"default of {self.name}") if key in self.defaults else None
 
     def translate(self, settings: Settings) -> Settings:
-        """Its settings in TRL's words."""
+        """The settings in TRL's keys."""
         renamed = {self.rename.get(key, key): value for key, value in settings.items()}
         renamed = {key: value for key, value in renamed.items() if value.value is not None or key in _NO_BOUND}
-        return _SPECIAL.get(self.key, _from_trainer)(renamed, self)
+        return _SPECIAL.get(self.key, _translate_trainer)(renamed, self)
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ def tables() -> Tables:
 
 
 def kind_of(settings: Settings) -> Tool | None:
-    """The tool that has such keys; None if no tool has."""
+    """The tool whose files have such keys; None if there is none."""
     tools = tables().tools
     order = ("axolotl", "llama-factory", "accelerate", "deepspeed", "trl", "trainer")
     return next((tools[key] for key in order if settings.keys() & set(tools[key].known_by)), None)
@@ -82,7 +79,7 @@ def _is_on(settings: Settings, key: str, *values: object) -> bool:
     return value in values if values else bool(value)
 
 
-def _from_trainer(settings: Settings, tool: Tool) -> Settings:
+def _translate_trainer(settings: Settings, tool: Tool) -> Settings:
     inits = settings.get("model_init_kwargs")
     for key in ("dtype", "torch_dtype", "attn_implementation", "use_kernels"):
         if inits and isinstance(inits.value, dict) and key in inits.value:
@@ -100,7 +97,7 @@ def _from_trainer(settings: Settings, tool: Tool) -> Settings:
     return (tables().tools["deepspeed"].translate(inside) if inside else {}) | settings
 
 
-def _from_deepspeed(settings: Settings, tool: Tool) -> Settings:
+def _translate_deepspeed(settings: Settings, tool: Tool) -> Settings:
     settings = {key: value for key, value in settings.items() if value.value != "auto"}
     places = [settings.get(f"zero_optimization.offload_{what}.device") for what in ("param", "optimizer")]
     place = next((value for value in [*places, settings.get("offload_optimizer_device")] if value), None)
@@ -115,7 +112,7 @@ def _from_deepspeed(settings: Settings, tool: Tool) -> Settings:
     return {key: value for key, value in settings.items() if key in words}
 
 
-def _from_accelerate(settings: Settings, tool: Tool) -> Settings:
+def _translate_accelerate(settings: Settings, tool: Tool) -> Settings:
     # What stands in fsdp_config or deepspeed_config is a flag of `accelerate launch` by itself.
     for key in list(settings):
         outer, _, inner = key.partition(".")
@@ -143,13 +140,13 @@ def _from_accelerate(settings: Settings, tool: Tool) -> Settings:
         settings |= {"fsdp1": version} if str(version.value) != "2" else {}
         settings |= {"hybrid_shard": how} if "HYBRID" in str(how.value) else {}
     elif kind.value == "DEEPSPEED" or _is_on(settings, "use_deepspeed"):
-        settings |= _from_deepspeed(settings, tool)
+        settings |= _translate_deepspeed(settings, tool)
         words |= {"zero_stage", "offload", "deepspeed", "max_grad_norm", "deepspeed_shards"}
     return {key: value for key, value in settings.items() if key in words or key.startswith("megatron_lm_config")}
 
 
-def _from_llama_factory(settings: Settings, tool: Tool) -> Settings:
-    settings = _from_trainer(settings, tool)
+def _translate_llama_factory(settings: Settings, tool: Tool) -> Settings:
+    settings = _translate_trainer(settings, tool)
     values = ChainMap(settings, {key: tool.default(key) for key in tool.defaults})
     kind = values["finetuning_type"]
     settings["use_peft"] = Value(kind.value == "lora", kind.where)
@@ -178,10 +175,10 @@ def _from_llama_factory(settings: Settings, tool: Tool) -> Settings:
     return settings
 
 
-def _from_axolotl(settings: Settings, tool: Tool) -> Settings:
+def _translate_axolotl(settings: Settings, tool: Tool) -> Settings:
     if _is_on(settings, "fsdp_config"):
         settings.setdefault("fsdp", Value("full_shard", settings["fsdp_config"].where))
-    settings = _from_trainer(settings, tool)
+    settings = _translate_trainer(settings, tool)
     if adapter := settings.get("adapter"):
         settings["use_peft"] = Value(adapter.value in ("lora", "qlora"), adapter.where)
         settings |= {"other_method": adapter} if adapter.value not in ("lora", "qlora", "") else {}
@@ -206,8 +203,8 @@ def _from_axolotl(settings: Settings, tool: Tool) -> Settings:
 
 
 _SPECIAL = {
-    "deepspeed": _from_deepspeed,
-    "accelerate": _from_accelerate,
-    "llama-factory": _from_llama_factory,
-    "axolotl": _from_axolotl,
+    "deepspeed": _translate_deepspeed,
+    "accelerate": _translate_accelerate,
+    "llama-factory": _translate_llama_factory,
+    "axolotl": _translate_axolotl,
 }
