@@ -20,6 +20,9 @@ from course_utils.memory.trace.log import Label, Log, block_of
 
 _IN_PRIMES = (23, 32 * 29)
 """Batch and length for reading letters: primes that occur in no other size, and 32, since some kernels round lengths up to it."""
+_SIZES_BEFORE_FORMULAS = (
+    3  # each a dry run or two, where formulas take seven; whoever prints an estimate has them found sooner
+)
 _POSITIONS = ("max_position_embeddings", "max_target_positions")
 
 
@@ -114,7 +117,8 @@ class Finder:
     def log(self, b: int, s: int) -> tuple[Log, str]:
         """The log at these sizes, and a phrase on how it is known."""
         if (b, s) not in self.trials:
-            formulas = self.formulas_for(b, s)
+            pays = self.by_regime or len(self.trials) >= _SIZES_BEFORE_FORMULAS
+            formulas = self.formulas_for(b, s) if pays else None
             if formulas is not None and formulas.holds(b, s):
                 return formulas.log(b, s), formulas.how
             self.run(b, s)

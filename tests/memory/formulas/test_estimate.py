@@ -81,6 +81,7 @@ def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
 def test_further_sizes_are_formulas_and_equal_dry_runs(recipe):
     first = estimate(LLAMA, replace(recipe, batch=4, sequence=64))
     assert first.how == "a dry run of 3 of its 5 blocks"
+    first.working()  # whose formulas are then there
     for batch, sequence in ((3, 96), (9, 256)):
         predicted = first.at(batch=batch, sequence=sequence)
         assert "formulas found from" in predicted.how, predicted.how
@@ -93,6 +94,7 @@ def test_further_sizes_are_formulas_and_equal_dry_runs(recipe):
 def test_one_example_has_formulas_of_its_own():
     fresh = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=5)
     first = estimate(fresh, Recipe(batch=1, sequence=64))
+    first.working()
     predicted = first.at(sequence=128)
     assert "formulas found" in predicted.how
     assert predicted.peak == dry(fresh, predicted.recipe).peak

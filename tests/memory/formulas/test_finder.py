@@ -77,7 +77,9 @@ def ids(b, s):
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="only oneDNN has such scratch space")
 def test_where_scratch_space_is_the_peak_no_formula_answers():
-    predicted = estimate(Pictures, Recipe("sgd", batch=2), batch=lambda b, s: torch.randn(b, 3, 8, 8)).at(batch=4)
+    first = estimate(Pictures, Recipe("sgd", batch=2), batch=lambda b, s: torch.randn(b, 3, 8, 8))
+    first.working()
+    predicted = first.at(batch=4)
     workload = predicted.workload
     truth = measure(workload.build, workload.step, timed=0).peak
     assert predicted.finder.guess(4, predicted.recipe.sequence).peak < 0.9 * truth, "formulas alone would be wrong here"
@@ -100,8 +102,16 @@ def test_a_length_that_kernels_round_up_has_formulas_of_its_own():
     assert np.array_equal(log.totals, dry.log.totals)
 
 
+def test_formulas_are_found_when_they_take_fewer_runs_than_the_sizes_asked_for():
+    first = estimate(Plain, Recipe("sgd", batch=2, sequence=64), batch=ids)
+    known_from = [first.at(batch=batch).how for batch in (3, 4, 5)]
+    assert ["formulas" in how for how in known_from] == [False, False, True]
+
+
 def test_of_a_function_that_makes_a_model_formulas_are_found_too():
-    predicted = estimate(Plain, Recipe("sgd", batch=4, sequence=64), batch=ids).at(batch=3, sequence=100)
+    first = estimate(Plain, Recipe("sgd", batch=4, sequence=64), batch=ids)
+    first.working()
+    predicted = first.at(batch=3, sequence=100)
     assert predicted.how.startswith("formulas found from")
     assert predicted.peak == dry(predicted.finder.source, predicted.recipe).peak
 
