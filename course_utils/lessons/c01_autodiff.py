@@ -77,7 +77,8 @@ def _operands(variable: Variable) -> list[Variable]:
 
 def _local_derivatives(variable: Variable) -> list[str]:
     """Each operand's gradient where that of the result is 1, in words; nothing where not all are single numbers."""
-    ctx, operands = variable.grad_fn, _operands(variable)
+    ctx = variable.grad_fn
+    operands = _operands(variable)
     if not operands or ctx.saved is None or any(x.value.ndim for x in [variable, *operands]):
         return [""] * len(operands)
     gradients = ctx.function.backward(ctx, np.ones(()))
@@ -124,7 +125,8 @@ def _uses(order: list[Variable], columns: Mapping) -> dict[Variable | Bend, list
             use = user, number - (len(operands) - 1) / 2
             for column in reversed(range(columns[operand] + 1, columns[user])):
                 bend = Bend(operand, user, number, column)
-                uses[bend], use = [use], (bend, 0.0)
+                uses[bend] = [use]
+                use = (bend, 0.0)
             uses[operand].append(use)
     return uses
 

@@ -27,7 +27,8 @@ SIGNALS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 def step_sizes(signals: Sequence[float], steps: int = 500) -> torch.Tensor:
     """Adam's update over α, after `steps` steps: the root of its mean square, for each mean of a gradient with noise of 1."""
     theta = torch.zeros(len(signals), 2000, dtype=torch.float64)
-    optimizer, generator = Adam([theta], lr=1.0), torch.Generator().manual_seed(0)
+    optimizer = Adam([theta], lr=1.0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         before = theta.clone()
         noise = torch.randn(theta.shape, dtype=torch.float64, generator=generator)
@@ -213,7 +214,8 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
     predicted = (1 - betas[0] ** steps) / (1 - betas[1] ** steps).sqrt()
     form, corrected = "predicted: (1 − β₁ᵗ) / √(1 − β₂ᵗ)", "with bias correction"
     data = {form: zip(steps, predicted, strict=True), "measured": zip(steps, measured, strict=True)}
-    largest, apart = max(measured), (predicted - torch.tensor(measured)).abs().max().item()
+    largest = max(measured)
+    apart = (predicted - torch.tensor(measured)).abs().max().item()
     at = measured.index(largest) + 1
     title = f"Without the correction, updates are up to {largest:.1f} times too large"
     looks = {form: ("predicted", "-"), "measured": ("second", "."), corrected: ("first", "--")}

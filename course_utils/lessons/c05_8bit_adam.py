@@ -140,7 +140,9 @@ def feed_average(
     It shares a block with an average that stays at 1, and is kept in the unsigned dynamic book: `rounding(values, codebook)`
     returns codes. With None it is kept as it is.
     """
-    codebook, average, means = dynamic_codebook(False), torch.full((copies,), start), []
+    codebook = dynamic_codebook(False)
+    average = torch.full((copies,), start)
+    means = []
     for _ in range(steps):
         average = beta * average + (1 - beta) * target
         if rounding is not None:
@@ -158,7 +160,8 @@ def half_spacing(value: float) -> float:
 
 def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[Figure, str]:
     """A block of m on its way into bytes and back, a row for each value."""
-    block, codebook = torch.tensor(values), dynamic_codebook(True)
+    block = torch.tensor(values)
+    codebook = dynamic_codebook(True)
     codes, scale = quantize(block, codebook, len(values))
     back = dequantize(codes, scale, codebook, len(values))
     scale = scale.item()
@@ -198,10 +201,12 @@ def byte_figure(bits: str) -> tuple[Figure, str]:
     figure, axes = panels(height=3.3)
     readings = []
     for row, signed in enumerate((True, False)):
-        y, first = -2.2 * row, int(signed)
+        y = -2.2 * row
+        first = int(signed)
         zeros = len(bits[first:]) - len(bits[first:].lstrip("0"))
         rest = bits[first + zeros + 1 :]
-        value, steps, step = value_of_bits(bits, signed), 2 ** len(rest), int(rest, 2)
+        value = value_of_bits(bits, signed)
+        steps, step = 2 ** len(rest), int(rest, 2)
         middle = 0.1 + 0.9 * (step + 0.5) / steps
         parts = [
             (BIT_COLORS["sign"], 1, f"sign {'−' if bits[0] == '1' else '+'}"),
@@ -280,14 +285,16 @@ def blocks_figure(values: torch.Tensor) -> tuple[Figure, str]:
 
 def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
     """Averages whose input has changed, kept in 32 bits, in 8 rounded to the nearest entry, and stochastically."""
-    cases, beta = {"g² has fallen to 0.01": (0.25, 0.01), "g² has risen to 1": (0.11, 1.0)}, 0.999
+    cases = {"g² has fallen to 0.01": (0.25, 0.01), "g² has risen to 1": (0.11, 1.0)}
+    beta = 0.999
     generator = torch.Generator().manual_seed(0)
 
     def by_chance(values: torch.Tensor, codebook: torch.Tensor):
         return stochastic(values, codebook, generator)
 
     figure, grid = panels(1, len(cases), height=3.8, squeeze=False)
-    texts, colors = [f"With β₂ = {beta:g}."], ("predicted", "second", "activations", "first")
+    texts = [f"With β₂ = {beta:g}."]
+    colors = ("predicted", "second", "activations", "first")
     for panel, (title, (start, target)) in zip(grid[0], cases.items(), strict=True):
         curves = {
             "32 bits": feed_average(start, target, steps, beta, None),
@@ -298,7 +305,8 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
         ratio = sqrt(curves["32 bits"][-1] / curves["8 bits, nearest"][-1])
         step = f"steps too {'long' if ratio > 1 else 'short'} by a factor of {max(ratio, 1 / ratio):.1f}"
         looks = {name: (color, "-") for name, color in zip(curves, colors, strict=True)}
-        data, title = {name: enumerate(curve, 1) for name, curve in curves.items()}, f"{title}:\nin the end {step}"
+        data = {name: enumerate(curve, 1) for name, curve in curves.items()}
+        title = f"{title}:\nin the end {step}"
         y = "v / largest of its block"
         texts.append(lines(data, title, y=y, looks=looks, labels="none", number=".3f", axes=panel)[1])
         panel.lines[0].set_linewidth(5)

@@ -149,7 +149,8 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
     levels = sorted(outputs | parameters)
     edge = log2(FORMATS["fp16"].smallest_subnormal) - 1  # what is smaller than half of the smallest is rounded to 0
     figure, (top, *histograms) = panels(3, 1, height=5.2, sharex=True, height_ratios=(1.1, 1.5, 1.5))
-    lost, tails, left = [], [], max(levels[0] - 2, -52)
+    lost, tails = [], []
+    left = max(levels[0] - 2, -52)
     for axes, counts, name in zip(histograms, (outputs, parameters), ("outputs", "parameters"), strict=True):
         total = sum(counts.values())
         lost.append(sum(n for e, n in counts.items() if e < edge) / total)
@@ -275,7 +276,8 @@ class NumberPicker(VBox):
         pattern = self.value[1] ^ 1 << (fmt.bits - 1 - place)
         self._flipped = True
         if isfinite(fmt.value(pattern)):  # else the field keeps the last number that can be typed
-            self.number.value, self.power.value = fmt.value(pattern), 0
+            self.number.value = fmt.value(pattern)
+            self.power.value = 0
         self._flipped = False
         self._show(pattern, fmt.value(pattern))
 
@@ -290,7 +292,8 @@ class NumberPicker(VBox):
         for place, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
             button = self.bits.children[place]
             part = list(BIT_COLORS)[(place > 0) + (place > fmt.exponent_bits)]
-            button.description, button.style.button_color = bit, COLORS[BIT_COLORS[part]]
+            button.description = bit
+            button.style.button_color = COLORS[BIT_COLORS[part]]
             button.tooltip = f"{part} bit {place + 1}, {bit}: press to flip"
         self.value = (fmt.name, pattern, wanted)
 

@@ -86,7 +86,8 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
     `computing` is the seconds of a step, `sending` those of one average; nothing overlaps. A mark is at the first H from 9r on.
     """
     figure, grid = panels(1, len(computing), height=3.4, sharey=True, squeeze=False)
-    everies, marks = np.logspace(0, 5, 200), []
+    everies = np.logspace(0, 5, 200)
+    marks = []
     for panel, (machine, step) in zip(grid[0], computing.items(), strict=True):
         panel.axhline(90, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
         ratios = {name: average / step for name, average in sending.items()}
@@ -161,7 +162,8 @@ def losses_of_ways_figure(
 
     `computing` is the seconds of a step; `network` is bytes a second out of a rank and seconds a message, and has a `name`.
     """
-    level, (bandwidth, latency) = max(run.losses[-1] for run in runs.values()), network
+    level = max(run.losses[-1] for run in runs.values())
+    bandwidth, latency = network
     costs = {way: cost_of_a_loss(run, level) for way, run in runs.items()}
     sent = {way: cost.sent for way, cost in costs.items()}
     times = {way: c.step * computing + c.sent / bandwidth + c.messages * latency for way, c in costs.items()}
@@ -198,7 +200,8 @@ def _draw_losses(
 ) -> None:
     """A line for each way, and a mark where it reaches `level`."""
     data = {way: zip(run.steps, run.losses, strict=True) for way, run in runs.items()}
-    title, looks = f"mark: from here averages stay at or below {level:.2f}", {way: (colors[way], "-") for way in runs}
+    title = f"mark: from here averages stay at or below {level:.2f}"
+    looks = {way: (colors[way], "-") for way in runs}
     lines(data, title, "steps", "loss of the mean", looks=looks, labels="legend", number=".2f", axes=axes)
     axes.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
     # Of falling size, so that marks in one place are all seen.
@@ -217,7 +220,8 @@ def losses_against_every_figure(
     """
     figure, axes = panels(height=3.4)
     for (kind, line), color, marker in zip(ends.items(), SERIES, MARKS, strict=False):
-        look, low, high = {"color": COLORS[color]}, min(levels[kind]), max(levels[kind])
+        look = {"color": COLORS[color]}
+        low, high = min(levels[kind]), max(levels[kind])
         middle = [float(np.median(losses)) for losses in line.values()]
         reach = [[m - min(v) for m, v in zip(middle, line.values(), strict=True)]]
         reach += [[max(v) - m for m, v in zip(middle, line.values(), strict=True)]]
@@ -262,7 +266,9 @@ def local_paths(
     `corrected` is SCAFFOLD: from each slope a rank takes its own mean slope of the last round, and adds that of all ranks.
     """
     place = np.tile([-2.2, 1.4], (len(centers), 1))
-    places, own, began = [place], np.zeros_like(place), place
+    places = [place]
+    own = np.zeros_like(place)
+    began = place
     for step in range(1, steps + 1):
         slope = np.einsum("rij,rj->ri", matrices, place - centers)
         place = place - rate * (slope + (own.mean(0) - own if corrected else 0))
@@ -278,7 +284,8 @@ def play_local_drift(
 ) -> tuple[Figure, str]:
     """Play: ranks in bowls of their own, where they go between averages, and where their mean ends."""
     matrices, centers = bowls(ranks, heterogeneity)
-    places, lowest = local_paths(every, matrices, centers, rate, corrected), joint_minimum(matrices, centers)
+    places = local_paths(every, matrices, centers, rate, corrected)
+    lowest = joint_minimum(matrices, centers)
     figure, (plane, line) = panels(1, 2, height=3.6, width_ratios=(1.5, 1))
     _draw_bowls(plane, matrices, centers)
     _draw_rounds(plane, places, centers, every)

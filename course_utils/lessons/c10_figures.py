@@ -34,7 +34,8 @@ def sharding_figure() -> tuple[Figure, str]:
     """The idea: of parameters, gradients and optimizer state, what each rank keeps under DDP and ZeRO-1 to 3."""
     figure, axes = panels(height=3.9)
     ranks = 4
-    kinds, height = ("parameters", "gradients", "optimizer state"), 0.76 / ranks
+    kinds = ("parameters", "gradients", "optimizer state")
+    height = 0.76 / ranks
     for row, stage in enumerate(STAGES):
         axes.text(-0.15, row + 0.38, stage, ha="right", va="center", fontsize=11)
         for rank, (column, kind), part in product(range(ranks), enumerate(kinds), range(ranks)):
@@ -59,7 +60,7 @@ def unit_life(unit: float, ranks: int, activations: float) -> list[tuple[str, st
     `unit` are the bytes of its parameters, `activations` those that it saves. Lanes are "wire", "computes" and "waits".
     """
     shard, whole, saved = {"shard": unit / ranks}, {"gathered": unit}, {"activations": activations}
-    three_times = {"gradient": unit, "flat row": unit, "arriving sum": unit}
+    three_times = {"gradient": unit, "flat row": unit, "gloo's copy": unit}
     return [
         ("all-gather", "wire", shard | whole),
         ("forward", "computes", shard | whole | saved),
@@ -77,7 +78,7 @@ LIFE = {
     "activations": ("activations", ""),
     "gradient": ("gradients", ""),
     "flat row": ("communication", ""),
-    "arriving sum": ("temporaries", ""),
+    "gloo's copy": ("temporaries", ""),
     "gradient shard": ("gradients", "///"),
 }
 """Color and hatch of a unit's bytes on a rank, by kind."""
@@ -88,7 +89,8 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     life = unit_life(unit, ranks, activations)
     size_name, size = byte_unit(unit)
     figure, (above, below) = panels(2, height=4.4, sharex=True, height_ratios=(1, 5))
-    colors, seen = {"wire": "warning", "computes": "third", "waits": "not attributed"}, set()
+    colors = {"wire": "warning", "computes": "third", "waits": "not attributed"}
+    seen = set()
     for place, (what, lane, held) in enumerate(life):
         above.add_patch(
             Rectangle((place - 0.47, 0), 0.94, 1, facecolor="none", edgecolor=COLORS[colors[lane]], linewidth=1.6)
@@ -135,9 +137,12 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     """
     seconds = 2 * parameters / flops  # of a token
     data = {"computing a block": {tokens: seconds * tokens for tokens in np.geomspace(100, 100_000, 50)}}
-    looks, levels, crossings = {"computing a block": ("third", "-")}, {}, {}
+    looks = {"computing a block": ("third", "-")}
+    levels = {}
+    crossings = {}
     for (name, bandwidth), color in zip(links.items(), ("first", "second"), strict=False):
-        gather, crossings[name] = f"gathering the next, {name}", tokens_that_hide(flops, bandwidth, ranks)
+        gather = f"gathering the next, {name}"
+        crossings[name] = tokens_that_hide(flops, bandwidth, ranks)
         levels[gather] = seconds * crossings[name]
         looks[gather] = color, "--"
     numbers = [f"{crossing:,.0f} ({name})" for name, crossing in crossings.items()]
@@ -157,15 +162,17 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
 def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
     """What rank 0 did in a real step of each run, on one time axis: a lane for what it computed, one for its collectives."""
     jobs, by_run = [], []
-    for row, (name, lane) in enumerate(runs.items()):
-        zero = min(activity.start for activity in lane)
-        jobs += [(row, a.what, a.start - zero, a.end - zero) for a in lane]
-        sent = ", ".join(f"{count} {what}" for what, count in Counter(a.what for a in lane if not a.computes).items())
-        computed = format_seconds(sum(a.end - a.start for a in lane if a.computes))
+    for row, (name, activities) in enumerate(runs.items()):
+        zero = min(activity.start for activity in activities)
+        jobs += [(row, a.what, a.start - zero, a.end - zero) for a in activities]
+        sent = ", ".join(
+            f"{count} {what}" for what, count in Counter(a.what for a in activities if not a.computes).items()
+        )
+        computed = format_seconds(sum(a.end - a.start for a in activities if a.computes))
         by_run.append(f"{name}: computes {computed} and takes part in {sent}")
     axes = panels(height=1.2 + 0.95 * len(runs))[1]
     names = [f"{run}: {does}" for run in runs for does in ("computes", "sends, receives")]
-    shares = ", ".join(f"{name} {overlap(lane):.0%}" for name, lane in runs.items())
+    shares = ", ".join(f"{name} {overlap(activities):.0%}" for name, activities in runs.items())
     title = f"Communication of rank 0 that computing hides: {shares}"
     _draw_lanes(axes, jobs, names, title, "time of a step of rank 0", unit="seconds")
     return axes.figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
@@ -188,7 +195,8 @@ def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
     by_units = table.set_index("units")
     data = {"peak, measured": by_units["peak"], "largest unit": by_units["gathered"]}
     looks = {"peak, measured": ("measured", "o-"), "largest unit": ("temporaries", "s--"), "all shards": ("ink", ":")}
-    title, levels = "Smaller units save memory until the largest is one matrix", {"all shards": shards}
+    title = "Smaller units save memory until the largest is one matrix"
+    levels = {"all shards": shards}
     return lines(data, title, "units (log)", "memory of a rank", unit="bytes", log="x", looks=looks, levels=levels)
 
 
@@ -201,12 +209,14 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: i
     figure, grid = panels(1, len(ways), height=3.3, sharey=True)
     names = ("on paper: gradients", "on paper: loss", "measured")
     looks = dict(zip(names, (("gradients", "--"), ("activations", "-"), ("measured", "o")), strict=True))
-    size, crossed = byte_unit(measured["peak"].max())[1], []
+    size = byte_unit(measured["peak"].max())[1]
+    crossed = []
     for axes, way in zip(grid, ways, strict=True):
         paper = on_paper[on_paper["way"] == way].set_index("tokens")
         dots = measured[measured["way"] == way].set_index("tokens")
         drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
-        data, y = dict(zip(names, drawn, strict=True)), f"memory of a rank, {byte_unit(size)[0]}"
+        data = dict(zip(names, drawn, strict=True))
+        y = f"memory of a rank, {byte_unit(size)[0]}"
         lines(data, way, "tokens", y, log="x", looks=looks, labels="none", axes=axes)
         tick(axes, [32, 128, 256, 512])
         above = paper.index[paper["loss"] > paper["gradients"]]
@@ -293,7 +303,7 @@ class PaperStep:
         if self.ranks > 1:
             kind, times = ("reduce-scatter", 1) if self.stage else ("all-reduce", 2)
             done = self._run_job(kind, end, times * self._ring_time)[1]
-            copies = (1, 0, 2, 2)[self.stage] / self.units  # DDP's bucket; the flat row and the sum that arrives
+            copies = (1, 0, 2, 2)[self.stage] / self.units  # DDP's bucket; the flat row and gloo's copy
             self._hold(end, "communication", copies)
             if self.stage >= 2:
                 self._hold(done, "communication", -copies)
@@ -336,7 +346,9 @@ class PaperStep:
 
 def _add_up(changes: Sequence[tuple[float, str, float]]) -> tuple[list[float], dict[str, list[float]]]:
     """Times, and by kind the sum from each of them on; changes at one instant count together."""
-    totals, total, last = {}, dict.fromkeys(HELD, 0.0), -1.0
+    totals = {}
+    total = dict.fromkeys(HELD, 0.0)
+    last = -1.0
     for time_, kind, change in sorted(changes):
         total[kind] += change
         last = time_ if time_ - last > 1e-6 else last

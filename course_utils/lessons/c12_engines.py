@@ -172,7 +172,9 @@ def by_lightning_trainer_on_rank(job: Job) -> EngineMeasurement:
     from lightning import LightningModule, Trainer
 
     plain, plain_optimizer, updates = _prepare_loop(job)
-    micro_batches, counting, traffic = len(updates[0]), ExitStack(), []
+    micro_batches = len(updates[0])
+    counting = ExitStack()
+    traffic = []
 
     class Module(LightningModule):
         def __init__(self):
@@ -208,7 +210,9 @@ def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list
     """
     source, examples = load(job)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    split, order, updates = job.split(ranks), Order(len(examples), job.batch, job.seed), []
+    split = job.split(ranks)
+    order = Order(len(examples), job.batch, job.seed)
+    updates = []
     for step in range(job.steps):
         parts = split.micro_batches(order[step], rank)
         total = examples.weights[order[step]].sum().item() / ranks
@@ -412,7 +416,8 @@ class _Watch:
     """Looks at a run again and again, and notes when what came."""
 
     def __init__(self, out: Path, agents: Agents, seconds: float):
-        self.out, self.agents, self.seconds, self.begun = out, agents, seconds, time.monotonic()
+        self.out, self.agents, self.seconds = out, agents, seconds
+        self.begun = time.monotonic()
         self.events, self.progress = [], []
 
     def note(self, who: str, what: str) -> None:
@@ -448,7 +453,8 @@ def disturbed_figure(run: DisturbedRun) -> tuple[Figure, str]:
     lost = after[0][0] - killed
     title = f"A killed agent costs {lost:.0f} s and {format_counted(run.again, 'repeated update')}"
     looks = {"before": ("first", ".-"), "after": ("second", ".-")}
-    data, x = {"before": before, "after": after}, "seconds since the agents were started"
+    data = {"before": before, "after": after}
+    x = "seconds since the agents were started"
     figure, _ = lines(data, title, x, "update at work", looks=looks, labels="none")
     (axes,) = figure.axes
     axes.axvspan(killed, after[0][0], color=COLORS["grid"], zorder=0)
@@ -489,11 +495,13 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
 
     A share of the time counts where it is above a tenth, the utilization where it is below a half.
     """
-    gaps, used = trace.gaps(), throughput(history, machine)
+    gaps = trace.gaps()
+    used = throughput(history, machine)
     waits = {where: gaps.loc[gaps["where"] == where, "seconds"].sum() / trace.end for where in (LOADING, ELSEWHERE)}
     operators = trace.operator_seconds()["seconds"]
     first, share = operators.index[0], operators.iloc[0] / operators.sum()
-    loading, between, reached = waits[LOADING], waits[ELSEWHERE], used.utilization
+    loading, between = waits[LOADING], waits[ELSEWHERE]
+    reached = used.utilization
     questions = {
         "Does the model wait for its data?": (f"{loading:.0%} of the time", loading > 0.1, "more num_workers"),
         "And for Python between updates?": (f"{between:.0%} of the time", between > 0.1, "callbacks, logs"),

@@ -76,13 +76,15 @@ def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
         fits[name] = format_bytes(w.estimate.peak) + (", kept" if w.fits else ", too much")
         quick[name] = format_seconds(w.seconds) + (", kept" if w.seconds <= scenario.seconds else ", too much")
     fitting = sum(w.fits and w.seconds <= scenario.seconds for w in by_name.values())
-    title, budget = f"{fitting} of {len(by_name)} keep both budgets (dashed)", ("budget", scenario.memory)
+    title = f"{fitting} of {len(by_name)} keep both budgets (dashed)"
+    budget = ("budget", scenario.memory)
     if len(by_name) == 1:
         (only,) = by_name.values()
         over = ["of bytes"] * (not only.fits) + ["of seconds"] * (only.seconds > scenario.seconds)
         title = f"Over the budget {' and the one '.join(over)}" if over else "Both budgets (dashed) are kept"
     _, first = bars(at_peak, "", "bytes at the peak", notes=fits, limit=budget, axes=left)
-    colors, limit = dict.fromkeys(_STRENGTH, "ink"), ("budget", scenario.seconds)
+    colors = dict.fromkeys(_STRENGTH, "ink")
+    limit = ("budget", scenario.seconds)
     look = {"unit": "seconds", "colors": colors, "notes": quick, "limit": limit, "show_legend": False}
     _, second = bars(seconds, "", "forward, backward, update (dark to light)", **look, axes=right)
     for bar, part in zip(right.patches, [part for w in by_name.values() for part in w.parts], strict=True):

@@ -100,7 +100,8 @@ class Job:
         if unknown := set(self.logs) - set(LOGS):
             raise CourseError(f"Nothing logs to {min(unknown)!r}; {suggest(min(unknown), LOGS)}")
         for setting in fields(self):
-            value, least = getattr(self, setting.name), 1 if setting.default else 0
+            value = getattr(self, setting.name)
+            least = 1 if setting.default else 0
             if setting.type is int and (type(value) is not int or value < least):
                 raise CourseError(f"{flag_of(setting.name)} must be a whole number from {least} on, not {value!r}.")
         if not 0 < self.lr < inf:
@@ -115,7 +116,8 @@ class Job:
     def _contradictions(self) -> Iterator[str]:
         from course_utils.script.optimizers import kind_of
 
-        kind, is_deepspeed = kind_of(self.optimizer), self.strategy.startswith("deepspeed")
+        kind = kind_of(self.optimizer)
+        is_deepspeed = self.strategy.startswith("deepspeed")
         if bool(self.model) != (self.data is not None):
             yield "A language model is trained on a text: give --model and --data, or neither for the course's own task."
         if self.data is not None and self.sequence < 2:
@@ -235,8 +237,8 @@ class BatchSplit:
         from course_utils.script.optimizers import kind_of
 
         job = self.job
-        engines = job.compiled or job.precision == "fp64" or job.strategy.startswith("deepspeed")
-        return kind_of(job.optimizer).recipe is not None and not engines
+        is_unplanned = job.compiled or job.precision == "fp64" or job.strategy.startswith("deepspeed")
+        return kind_of(job.optimizer).recipe is not None and not is_unplanned
 
 
 def _has_deepspeed() -> bool:

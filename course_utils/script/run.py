@@ -74,7 +74,8 @@ def train(
     if job.data and not job.tokenizer and tokenizer_of(job) == "bytes":
         say("Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own.")
     with ExitStack() as closing:
-        logged, expected = [], Expectation()
+        logged = []
+        expected = Expectation()
         if here.rank == 0:  # before the ranks meet: else the others would wait for one that cannot go on
             closing.enter_context(naming_files(job.out))
             closing.enter_context(rank.alone_in(job.out))
@@ -139,7 +140,8 @@ class TrainingLoop:
         identity = {**job.identity, "data": examples.key}
         self.checkpoints = Checkpoints(job.out / "checkpoints", self.engine, identity, job.keep)
         self.update_log = UpdateLog(job.out) if here.rank == 0 else None
-        self.flops, self.peak = 0, None
+        self.flops = 0
+        self.peak = None
 
     def run(self) -> Result:
         """Make the updates from the newest checkpoint on to the last."""
@@ -312,7 +314,8 @@ class TrainingLoop:
         self.bar.set_postfix_str(f"loss {mean:.3f}, {tokens / seconds:,.0f} tokens/s")
         meter.losses |= losses
         meter.rows.append((tokens, seconds))
-        meter.pending, meter.row_begun = {}, time.perf_counter()
+        meter.pending = {}
+        meter.row_begun = time.perf_counter()
 
     def _say_end(self, result: Result) -> None:
         if result.resumed_from == result.step:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 _CHARACTER_WIDTH = 0.56  # in em, of a description
 _ROOM = 1.2  # in em, for what stands beside a description
-_WIDEST, _BUTTON = "36em", 7
+_WIDEST = "36em"
+_BUTTON = 7
 
 # ipywidgets connects no label with a slider or a row of buttons, and calls a slider's value by its place on the way.
 # Its handles are as good as white on white. And JupyterLab takes the arrow keys from a list of options, and letters from
@@ -46,10 +47,8 @@ def dress(controls: Mapping) -> None:
         if hasattr(leaf.style, "button_width"):
             written = (option[0] if isinstance(option, tuple) else option for option in leaf.options)
             widest = max(len(str(label)) for label in written)
-            leaf.style.button_width, leaf.layout.display = (
-                f"{max(_BUTTON, _CHARACTER_WIDTH * widest + 2):.1f}em",
-                "flex",
-            )
+            leaf.style.button_width = f"{max(_BUTTON, _CHARACTER_WIDTH * widest + 2):.1f}em"
+            leaf.layout.display = "flex"
         elif hasattr(leaf, "value"):
             leaf.layout.width, leaf.layout.max_width = "98%", _WIDEST
         if hasattr(leaf, "continuous_update"):

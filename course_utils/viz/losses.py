@@ -41,7 +41,8 @@ def losses_over_seeds(
         looks[level[0]] = "ink", ":"
     y = f"loss minus {reference}'s" if reference else "training loss"  # longer names do not fit beside the axis
     y += f", mean of {window} steps" if window > 1 else ""
-    levels, number = dict([level]) if level else None, "+.3f" if reference else ".2f"
+    levels = dict([level]) if level else None
+    number = "+.3f" if reference else ".2f"
     figure, alt = lines(data, title or "", y=y, looks=looks, levels=levels, number=number)
     (axes,) = figure.axes
     if reference:

@@ -373,10 +373,13 @@ def _tick(axes: Axes, places: set[float]) -> None:
     """Ticks of a logarithmic axis at the places themselves, as far as they have room beside each other."""
     if not places:
         return
-    (left, right), shown, spec = np.log(axes.get_xlim()), {}, axes.get_subplotspec()
+    left, right = np.log(axes.get_xlim())
+    shown = {}
+    spec = axes.get_subplotspec()
     columns = spec.get_gridspec().ncols if spec else 1
     for place in sorted(places):
-        at, half = (np.log(place) - left) / (right - left), 0.006 * (len(f"{place:,.10g}") + 2) * columns
+        at = (np.log(place) - left) / (right - left)
+        half = 0.006 * (len(f"{place:,.10g}") + 2) * columns
         if not shown or at - half > max(shown.values()):
             shown[place] = at + half
     tick(axes, list(shown))
@@ -403,7 +406,8 @@ def _name_lines(axes: Axes, named: Sequence[tuple[str, str, float | None, float]
         ends.append((float(np.clip(up, 0, 1)) * room, text, color, value, place if across < 0.8 else None))
     ends.sort(key=lambda end: end[0])
     halves = [_LINE_HEIGHT * (1 + text.count("\n")) / 2 for _, text, *_ in ends]
-    middles, free = [], -room
+    middles = []
+    free = -room
     for (up, *_), half in zip(ends, halves, strict=True):
         middles.append(max(up, free + half))
         free = middles[-1] + half
