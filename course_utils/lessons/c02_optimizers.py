@@ -235,8 +235,8 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
     plan.set(xlabel="x", ylabel="y", xlim=surface.view[0], ylim=surface.view[1], title=f"Paths on the {surface.name}")
     plan.set_aspect("equal")
     drawn = {name: enumerate(heights(surface, places).clamp(min=_LOWEST)) for name, places in paths.items()}
-    looks = {name: (color, "-") for name, color in zip(paths, SERIES, strict=False)}
-    _, alt = lines(drawn, "Loss against steps", y="loss (log)", log="y", looks=looks, labels="legend", axes=curve)
+    styles = {name: (color, "-") for name, color in zip(paths, SERIES, strict=False)}
+    _, alt = lines(drawn, "Loss against steps", y="loss (log)", log="y", styles=styles, labels="legend", axes=curve)
     if title:
         together(figure, title)
     return figure, f"{title}{'. ' if title else ''}Paths over the {surface.name}. {alt}"
@@ -334,7 +334,7 @@ def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
     for axes, (name, factor) in zip(grid.flat, drawn.items(), strict=True):
         line = {name: {step: factor(step) for step in range(total + 1)}}
         title = f"{name}: ends at {factor(total):.2g}"
-        lines(line, title, "update", "factor on α", looks={name: ("first", "-")}, labels="none", axes=axes)
+        lines(line, title, "update", "factor on α", styles={name: ("first", "-")}, labels="none", axes=axes)
     grid.flat[3].lines[0].set_drawstyle("steps-post")
     ends = "; ".join(f"{name} {f(0):.2g}, {f(warmup):.2g}, {f(total):.2g}" for name, f in drawn.items())
     text = f"Factors on the learning rate at updates 0, {warmup} and {total}: {ends}."
@@ -354,10 +354,10 @@ def noise_figure(sizes: Sequence[int], repeated: Sequence[Sequence[float]]) -> t
         "through the first point, as 1 / batch size": dict(zip(sizes, predicted, strict=True)),
         "measured, with two standard errors": dict(zip(sizes, strokes, strict=True)),
     }
-    looks = dict(zip(data, (("predicted", "-"), ("first", "o")), strict=True))
+    styles = dict(zip(data, (("predicted", "-"), ("first", "o")), strict=True))
     title = "Twice the batch, half the variance"
     x, y = "batch size (log)", "variance of the gradient (log)"
-    figure, alt = lines(data, title, x, y, log="xy", looks=looks, labels="legend")
+    figure, alt = lines(data, title, x, y, log="xy", styles=styles, labels="legend")
     ratios = ", ".join(f"{m:.2f} ± {2 * e:.2f}" for m, e in zip(means / predicted, errors / predicted, strict=True))
     return figure, f"{alt} Measured over predicted, with two standard errors: {ratios}."
 

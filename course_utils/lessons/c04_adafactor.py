@@ -15,8 +15,9 @@ from course_utils.training.gradients import relative_error
 from course_utils.units import MiB
 from course_utils.viz.memory import instants_figure
 from course_utils.viz.parts import byte_unit
-from course_utils.viz.plots import lines, note, panels, seeds_of, together
+from course_utils.viz.plots import lines, note, panels, together
 from course_utils.viz.style import COLORS
+from course_utils.viz.words import seeds_of
 
 
 def row_means(squares: torch.Tensor) -> torch.Tensor:
@@ -279,8 +280,8 @@ def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence
     figure, alt = lines(data, title, "scale of the gradients", y, log="x", labels="legend", number=".2f")
     (axes,) = figure.axes
     axes.axhline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
-    look = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
-    note(axes, "1: as far off as no step at all", (1, 1), (0, 3), **look)
+    text_style = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
+    note(axes, "1: as far off as no step at all", (1, 1), (0, 3), **text_style)
     most, scale = max((value, scale) for line in data.values() for scale, value in line.items())
     if most > 1.01:
         note(axes, "off by more than its length", (scale, most), (0, 9))

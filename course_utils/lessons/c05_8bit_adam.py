@@ -247,12 +247,12 @@ def codebooks_figure() -> tuple[Figure, str]:
             f"below {lost[name]:.2g}"
         )
     top.set(yticks=(1, 0), yticklabels=books, ylim=(-0.6, 1.6), title="Where the 256 entries lie")
-    looks = {"linear": ("second", "-"), "dynamic": ("first", "-")}
+    styles = {"linear": ("second", "-"), "dynamic": ("first", "-")}
     title, x = "Error of the nearest entry; 1: the value becomes 0", "value / largest of its block"
-    lines(errors, title, x, "largest relative error", log="xy", looks=looks, labels="none", axes=below)
+    lines(errors, title, x, "largest relative error", log="xy", styles=styles, labels="none", axes=below)
     below.set_ylim(1e-3, 2)
     for name, x, y in (("linear", 0.012, 0.2), ("dynamic", 8e-5, 0.3)):
-        below.text(x, y, name, color=text_color(looks[name][0]), va="bottom")
+        below.text(x, y, name, color=text_color(styles[name][0]), va="bottom")
     title = f"Off by more than half below {lost['linear']:.2g} in the linear book, below {_power(lost['dynamic'])} in the dynamic"
     return together(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
 
@@ -304,11 +304,11 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
         }
         ratio = sqrt(curves["32 bits"][-1] / curves["8 bits, nearest"][-1])
         step = f"steps too {'long' if ratio > 1 else 'short'} by a factor of {max(ratio, 1 / ratio):.1f}"
-        looks = {name: (color, "-") for name, color in zip(curves, colors, strict=True)}
+        styles = {name: (color, "-") for name, color in zip(curves, colors, strict=True)}
         data = {name: enumerate(curve, 1) for name, curve in curves.items()}
         title = f"{title}:\nin the end {step}"
         y = "v / largest of its block"
-        texts.append(lines(data, title, y=y, looks=looks, labels="none", number=".3f", axes=panel)[1])
+        texts.append(lines(data, title, y=y, styles=styles, labels="none", number=".3f", axes=panel)[1])
         panel.lines[0].set_linewidth(5)
         panel.lines[2].set_linewidth(1)
     legend(panel)
@@ -359,6 +359,6 @@ def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
 
 def _draw_entries(axes: Axes, codebook: torch.Tensor, row: int, color: str) -> None:
     entries = codebook[codebook > 0]
-    look = {"color": COLORS[color], "markersize": 16, "markeredgewidth": 0.8}
-    axes.plot(entries, torch.full_like(entries, row), "|", **look)
+    mark_style = {"color": COLORS[color], "markersize": 16, "markeredgewidth": 0.8}
+    axes.plot(entries, torch.full_like(entries, row), "|", **mark_style)
     axes.grid(visible=False)

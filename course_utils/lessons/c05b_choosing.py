@@ -118,10 +118,10 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
         of_name = runs[runs["name"] == name]
         curve = {name: losses_of_seeds(of_name)}
         x = "learning rate α (log)"
-        looks = {name: ("first", "o-")}
+        styles = {name: ("first", "o-")}
         title = f"{name}: own rate {best:g}"
         y = "training loss, last 20 steps"
-        _, alt = lines(curve, title, x, y, log="x", looks=looks, labels="none", number=".2f", axes=panel)
+        _, alt = lines(curve, title, x, y, log="x", styles=styles, labels="none", number=".2f", axes=panel)
         panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1)
         for rate, losses in curve[name].items():
             if lost := sum(loss == inf for loss in losses):
@@ -144,9 +144,9 @@ def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     for panel, (schedule, of_schedule) in zip(axes, runs.groupby("schedule"), strict=True):
         by_name = dict(list(of_schedule.groupby("name")))
         curves = {name: losses_of_seeds(of_name) for name, of_name in by_name.items()}
-        looks = dict(zip(curves, (("first", "o-"), ("second", "D--")), strict=True))
+        styles = dict(zip(curves, (("first", "o-"), ("second", "D--")), strict=True))
         title = f"schedule: {schedule}"
-        texts.append(lines(curves, title, x, y, log="x", looks=looks, labels="none", number=".2f", axes=panel)[1])
+        texts.append(lines(curves, title, x, y, log="x", styles=styles, labels="none", number=".2f", axes=panel)[1])
         panel.lines[1].set(markerfacecolor="none", markersize=9)
         at_default = losses_by_rate(of_schedule)["mean"][1e-3]
         panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1, zorder=0)

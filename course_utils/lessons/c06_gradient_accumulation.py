@@ -320,18 +320,18 @@ def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[F
     updates, in order; what of `batches` is left over stays pale."""
     axes = panels(height=0.9 + 0.9 * len(updates))[1]
     spans = []
-    looks = {"left over": ("grid", "")}
+    styles = {"left over": ("grid", "")}
     for row, sizes in enumerate(updates.values()):
         kinds = [f"update {number + 1}" for number, size in enumerate(sizes) for _ in range(size)]
         kinds += ["left over"] * (batches - len(kinds))
         spans += [Span(row, place + 0.06, place + 0.94, kind) for place, kind in enumerate(kinds)]
         for number, kind in enumerate(dict.fromkeys(kinds)):
-            looks.setdefault(kind, (("first", "second", "third")[number % 3], ""))
+            styles.setdefault(kind, (("first", "second", "third")[number % 3], ""))
             middle = kinds.index(kind) + kinds.count(kind) / 2
             axes.text(middle, row + 0.5, kind, ha="center", va="center", fontsize=8)
     *_, (name, sizes) = updates.items()
     title = f"“{name}”: the first update gets {sizes[0]} of {batches} micro-batches, and {batches - sum(sizes)} is left over"
-    figure, alt = timeline(spans, list(updates), title, "micro-batch, counted from 0", looks=looks, axes=axes)
+    figure, alt = timeline(spans, list(updates), title, "micro-batch, counted from 0", styles=styles, axes=axes)
     axes.set_xticks([place + 0.5 for place in range(batches)], range(batches))
     axes.grid(visible=False)
     axes.tick_params(length=0)
@@ -352,10 +352,10 @@ def noise_by_groups(gradients: torch.Tensor, ks: Sequence[int]) -> list[float]:
 def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Sequence[float]]]) -> tuple[Figure, str]:
     """The gradient's noise against the micro-batches of an update: by name a list over `ks` of each seed, mean and range."""
     data = {name: dict(zip(ks, zip(*measured, strict=True), strict=True)) for name, measured in noise.items()}
-    looks = dict(zip(data, (("first", "o"), ("second", "D")), strict=False))
+    styles = dict(zip(data, (("first", "o"), ("second", "D")), strict=False))
     title = "Twice the micro-batches, half the noise; training raises it relative to the gradient"
     x, y = "k, micro-batches of an update (log)", "noise variance / squared\ngradient norm (log)"
-    figure, alt = lines(data, title, x, y, log="xy", looks=looks)
+    figure, alt = lines(data, title, x, y, log="xy", styles=styles)
     for line in list(figure.axes[0].lines)[: len(data)]:
         first = line.get_ydata()[0]
         figure.axes[0].plot(ks, [first * ks[0] / k for k in ks], color=line.get_color(), linewidth=1)
@@ -371,8 +371,8 @@ def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[
     rows = {name: {pencil: size} for name, size in predicted.items()}
     notes = {name: f"dry run: {format_bytes(size)}" for name, size in dry.items()}
     title = "A second micro-batch adds one G here; further ones add nothing"
-    look = {"colors": {pencil: "predicted"}}
-    return bars(rows, title, "peak of a step", **look, notes=notes, marks=("dry run", dry))
+    options = {"colors": {pencil: "predicted"}}
+    return bars(rows, title, "peak of a step", **options, notes=notes, marks=("dry run", dry))
 
 
 def _draw_line(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

@@ -104,7 +104,7 @@ def segment_curves_figure(
     """
     figure, grid = panels(1, len(curves), height=3.3, squeeze=False)
     texts, above = [], []
-    looks = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
+    styles = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
     for axes, (title, (product, data)) in zip(grid[0], curves.items(), strict=True):
         line = data["measured"]
         lowest = min(line, key=line.get)
@@ -112,7 +112,7 @@ def segment_curves_figure(
         nearest = min(line, key=lambda segments: abs(segments - root))
         above.append(line[nearest] / line[lowest] - 1)
         title = f"{title}\nlowest at {lowest}, √(r·n) = {root:.3g}{' > n' if root > max(line) else ''}"
-        _, alt = lines(data, title, "segments c", "peak", unit="bytes", looks=looks, labels="none", axes=axes)
+        _, alt = lines(data, title, "segments c", "peak", unit="bytes", styles=styles, labels="none", axes=axes)
         axes.lines[0].set_linewidth(4)
         axes.axvline(root, color=COLORS["warning"], linestyle=":", linewidth=1.4, label="√(r·n)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -164,8 +164,8 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     left.set(xlim=(0, None), ylim=(0, 1.1 * without / size))
     left.legend(loc="upper right")
     title = f"The dot is your c = {segments}"
-    looks = {"peak": ("predicted", ".-")}
-    lines({"peak": peaks}, title, "segments c", "peak", unit="bytes", looks=looks, labels="none", axes=right)
+    styles = {"peak": ("predicted", ".-")}
+    lines({"peak": peaks}, title, "segments c", "peak", unit="bytes", styles=styles, labels="none", axes=right)
     right.plot(segments, right.lines[0].get_ydata()[segments - 1], "o", color=COLORS["warning"], markersize=9)
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, (

@@ -40,16 +40,18 @@ def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
         axes.broken_barh(list(bars), (row - 0.36, 0.72), facecolor=COLORS[PHASE_COLORS.get(name, "ink")])
     for start in trace.of("step")["start"][1:]:
         axes.axvline(start / size, color=COLORS["not attributed"], linewidth=0.8, linestyle=":")
-    look = {"facecolor": "none", "edgecolor": COLORS["warning"], "hatch": "////", "linewidth": 0.8}
+    patch_style = {"facecolor": "none", "edgecolor": COLORS["warning"], "hatch": "////", "linewidth": 0.8}
     for gap in gaps.itertuples():
-        axes.add_patch(Rectangle((gap.start / size, -0.5), gap.seconds / size, 5.0, **look))
+        axes.add_patch(Rectangle((gap.start / size, -0.5), gap.seconds / size, 5.0, **patch_style))
         if gap.seconds >= 0.04 * trace.end:  # there is room for its length
             middle = (gap.start + gap.end) / 2 / size
             axes.text(middle, -0.55, format_seconds(gap.seconds), ha="center", va="bottom", color=text_color("warning"))
     axes.set(yticks=range(5), yticklabels=[*rows, "model computes"], ylim=(4.6, -1.0), xlim=(0, trace.end / size))
     axes.set(xlabel=f"time since the first recorded step, {unit}; dotted: a new step begins", title=title)
     axes.grid(axis="y", visible=False)
-    figure.legend([Rectangle((0, 0), 1, 1, **look)], ["no operator of the model runs"], loc="outside upper right")
+    figure.legend(
+        [Rectangle((0, 0), 1, 1, **patch_style)], ["no operator of the model runs"], loc="outside upper right"
+    )
     sums = {name: (spans["end"] - spans["start"]).sum() for name, spans in rows.items()}
     split = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in sums.items())
     lengths = "; ".join(f"{format_seconds(gap.seconds)} ({gap.where})" for gap in gaps.itertuples())
@@ -186,7 +188,7 @@ def scale_window_figure(
     """The shares of gradients that vanish, lose bits and overflow in a format, against the loss scale."""
     losses = [underflow_in(gradients, fmt, 2.0**power) for power in powers]
     kinds = {"vanished": "vanish", "subnormal": "lose bits", "overflowed": "overflow"}
-    looks = {name: (color, ".-") for name, color in zip(kinds.values(), ("warning", "fourth", "ink"), strict=True)}
+    styles = {name: (color, ".-") for name, color in zip(kinds.values(), ("warning", "fourth", "ink"), strict=True)}
     data = {
         label: {power: getattr(loss, name) for power, loss in zip(powers, losses, strict=True)}
         for name, label in kinds.items()
@@ -196,11 +198,11 @@ def scale_window_figure(
     if good:
         title = f"From S = 2^{good[0]} to 2^{good[-1]} less than 1 % vanish in {fmt.name}, and none overflows"
     x, y = "loss scale S, as a power of two", "all gradients that are not 0"
-    figure, alt = lines(data, "", x, y, unit="%", looks=looks, labels="none")
+    figure, alt = lines(data, "", x, y, unit="%", styles=styles, labels="none")
     for name, line in data.items():  # named where they are highest: elsewhere they lie on each other
         top = max(line, key=line.get)
         offset = (-6 if top == max(powers) else 8, 6)
-        note(figure.axes[0], name, (top, 100 * line[top]), offset, fontsize=10, color=text_color(looks[name][0]))
+        note(figure.axes[0], name, (top, 100 * line[top]), offset, fontsize=10, color=text_color(styles[name][0]))
     if good:
         figure.axes[0].axvspan(good[0], good[-1], color=COLORS["third"], alpha=0.15, linewidth=0)
     return together(figure, title, alt)

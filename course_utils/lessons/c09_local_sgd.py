@@ -32,16 +32,16 @@ def ring_on_rank() -> list[list[str]]:
     seen = []
     exchange = ring.exchange
 
-    def look() -> None:
+    def note_parts() -> None:
         seen.append(["".join(str(r) for r in range(ranks) if int(value) >> r & 1) for value in tensor])
 
     def watched(outgoing: torch.Tensor, incoming: torch.Tensor) -> torch.Tensor:
-        look()
+        note_parts()
         return exchange(outgoing, incoming)
 
     with patch.object(ring, "exchange", watched):
         ring.all_reduce(tensor)
-    look()
+    note_parts()
     return seen
 
 

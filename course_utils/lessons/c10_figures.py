@@ -19,7 +19,7 @@ from course_utils.viz.plots import Span, layers, legend, lines, note, panels, ti
 from course_utils.viz.style import COLORS, text_color
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-LOOKS = {
+STYLES = {
     "forward": ("activations", ""),
     "backward": ("gradients", ""),
     "update": ("optimizer state", ""),
@@ -101,8 +101,8 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
         bottom = 0.0
         for kind, count in held.items():
             color, hatch = LIFE[kind]
-            look = {"color": COLORS[color], "hatch": hatch, "edgecolor": COLORS["paper"], "linewidth": 0.8}
-            below.bar(place, count / size, 0.94, bottom=bottom, **look)
+            patch_style = {"color": COLORS[color], "hatch": hatch, "edgecolor": COLORS["paper"], "linewidth": 0.8}
+            below.bar(place, count / size, 0.94, bottom=bottom, **patch_style)
             if kind not in seen:
                 frame = {"boxstyle": "round,pad=0.15", "facecolor": COLORS["paper"], "edgecolor": "none"}
                 below.text(place, bottom + count / size / 2, kind, ha="center", va="center", fontsize=8, bbox=frame)
@@ -137,20 +137,20 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     """
     seconds = 2 * parameters / flops  # of a token
     data = {"computing a block": {tokens: seconds * tokens for tokens in np.geomspace(100, 100_000, 50)}}
-    looks = {"computing a block": ("third", "-")}
+    styles = {"computing a block": ("third", "-")}
     levels = {}
     crossings = {}
     for (name, bandwidth), color in zip(links.items(), ("first", "second"), strict=False):
         gather = f"gathering the next, {name}"
         crossings[name] = tokens_that_hide(flops, bandwidth, ranks)
         levels[gather] = seconds * crossings[name]
-        looks[gather] = color, "--"
+        styles[gather] = color, "--"
     numbers = [f"{crossing:,.0f} ({name})" for name, crossing in crossings.items()]
     title = f"A gather hides behind computing from {' or '.join(numbers)} tokens on"
     x, y = "tokens a rank computes in a step", "time per block"
-    figure, alt = lines(data, "", x, y, unit="seconds", log="xy", looks=looks, levels=levels)
+    figure, alt = lines(data, "", x, y, unit="seconds", log="xy", styles=styles, levels=levels)
     (axes,) = figure.axes
-    for crossing, (color, _) in zip(crossings.values(), list(looks.values())[1:], strict=True):
+    for crossing, (color, _) in zip(crossings.values(), list(styles.values())[1:], strict=True):
         point = crossing, 1e3 * seconds * crossing  # the axis has milliseconds
         axes.plot(*point, "o", color=COLORS[color], markersize=7)
         note(axes, f"{crossing:,.0f} tokens", point, (6, -6), va="top", fontsize=10)
@@ -181,10 +181,9 @@ def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
 def _draw_lanes(axes: Axes, jobs: Sequence[tuple], names: Sequence[str], title: str, x: str, unit: str = "") -> None:
     """`jobs` are (pair of lanes from the top, what, start, end); `names` those of the lanes."""
     spans = [Span(2 * row + (what not in PHASES), start, end, what) for row, what, start, end in jobs]
-    timeline(spans, names, title, x, unit=unit, looks=LOOKS, axes=axes)
-    used = {what: look for what, look in LOOKS.items() if any(job[1] == what for job in jobs)}
-    looks = ({"facecolor": COLORS[color], "hatch": hatch} for color, hatch in used.values())
-    handles = [Patch(**look, edgecolor=COLORS["paper"]) for look in looks]
+    timeline(spans, names, title, x, unit=unit, styles=STYLES, axes=axes)
+    used = {what: style for what, style in STYLES.items() if any(job[1] == what for job in jobs)}
+    handles = [Patch(facecolor=COLORS[color], hatch=hatch, edgecolor=COLORS["paper"]) for color, hatch in used.values()]
     axes.figure.legend(handles, list(used), loc="outside upper center", ncols=len(used))
 
 
@@ -194,10 +193,10 @@ def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
     `shards` are the bytes that stay however small the units."""
     by_units = table.set_index("units")
     data = {"peak, measured": by_units["peak"], "largest unit": by_units["gathered"]}
-    looks = {"peak, measured": ("measured", "o-"), "largest unit": ("temporaries", "s--"), "all shards": ("ink", ":")}
+    styles = {"peak, measured": ("measured", "o-"), "largest unit": ("temporaries", "s--"), "all shards": ("ink", ":")}
     title = "Smaller units save memory until the largest is one matrix"
     levels = {"all shards": shards}
-    return lines(data, title, "units (log)", "memory of a rank", unit="bytes", log="x", looks=looks, levels=levels)
+    return lines(data, title, "units (log)", "memory of a rank", unit="bytes", log="x", styles=styles, levels=levels)
 
 
 def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: int) -> tuple[Figure, str]:
@@ -208,7 +207,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: i
     ways = list(dict.fromkeys(on_paper["way"]))
     figure, grid = panels(1, len(ways), height=3.3, sharey=True)
     names = ("on paper: gradients", "on paper: loss", "measured")
-    looks = dict(zip(names, (("gradients", "--"), ("activations", "-"), ("measured", "o")), strict=True))
+    styles = dict(zip(names, (("gradients", "--"), ("activations", "-"), ("measured", "o")), strict=True))
     size = byte_unit(measured["peak"].max())[1]
     crossed = []
     for axes, way in zip(grid, ways, strict=True):
@@ -217,7 +216,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: i
         drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
         data = dict(zip(names, drawn, strict=True))
         y = f"memory of a rank, {byte_unit(size)[0]}"
-        lines(data, way, "tokens", y, log="x", looks=looks, labels="none", axes=axes)
+        lines(data, way, "tokens", y, log="x", styles=styles, labels="none", axes=axes)
         tick(axes, [32, 128, 256, 512])
         above = paper.index[paper["loss"] > paper["gradients"]]
         crossed.append(f"{way} {above.min()}" if len(above) else f"{way} none drawn")

@@ -318,11 +318,11 @@ def curves_figure(
 ) -> tuple[Figure, str]:
     """Bytes against a size on logarithmic axes, a line a way; marks are measured; a way may have no prediction. A gray
     line beside a way of `slopes` grows with that power of the size."""
-    styles = list(zip(measured, SERIES, LINES, MARKS, strict=False))
-    looks = {name: (color, mark) for name, color, _, mark in styles}
-    looks |= {f"{name}, predicted": (color, line) for name, color, line, _ in styles if name in predicted}
+    series = list(zip(measured, SERIES, LINES, MARKS, strict=False))
+    styles = {name: (color, mark) for name, color, _, mark in series}
+    styles |= {f"{name}, predicted": (color, line) for name, color, line, _ in series if name in predicted}
     data = dict(measured) | {f"{name}, predicted": predicted[name] for name in measured if name in predicted}
-    figure, alt = lines(data, title, xlabel, "peak of the step", unit="bytes", log="xy", looks=looks, labels="none")
+    figure, alt = lines(data, title, xlabel, "peak of the step", unit="bytes", log="xy", styles=styles, labels="none")
     (axes,) = figure.axes
     places = sorted({at for line in measured.values() for at in line})
     size = xlabel.split()[-1]
@@ -398,7 +398,7 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> t
     both = [host_or_again(width, lengths, machine, per_number) for machine in machines]
     highest = 1.6 * max(moved for moved, _ in both)
     names = ("moved", "moved, overlapped: time still waited", "computed again")
-    looks = dict(zip(names, (("communication", "-"), ("communication", ":"), ("recomputed", "--")), strict=True))
+    styles = dict(zip(names, (("communication", "-"), ("communication", ":"), ("recomputed", "--")), strict=True))
     figure, grid = panels(1, len(machines), height=3.3, sharey=True, squeeze=False)
     for axes, machine, (moved, again) in zip(grid[0], machines, both, strict=True):
         meet = float(f"{length_that_meets(width, machine, per_number):.2g}")
@@ -408,15 +408,15 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> t
         title = f"{machine.name}: not overlapped,\nmoving wins from about {meet:,.0f} tokens"
         y = "simulated time\nper token and block"
         data = dict(zip(names, drawn, strict=True))
-        lines(data, title, "tokens s", y, unit="seconds", log="x", looks=looks, labels="none", axes=axes)
+        lines(data, title, "tokens s", y, unit="seconds", log="x", styles=styles, labels="none", axes=axes)
         axes.set_ylim(0, highest / second_unit(max(map(np.max, curves)))[1])
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
-        look = {"xycoords": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 8.5}
-        note(axes, "equal, not overlapped", (meet, 0.9), (-3, 0), **look)
+        text_style = {"xycoords": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 8.5}
+        note(axes, "equal, not overlapped", (meet, 0.9), (-3, 0), **text_style)
         early = float(f"{length_that_meets(width, machine, per_number, overlapped=True):.2g}")
         if early > lengths[0]:
             axes.axvline(early, ymax=0.5, color=COLORS["warning"], linestyle=":")
-            note(axes, f"equal, overlapped:\n{early:,.0f} tokens", (early, 0.36), (-3, 0), **look)
+            note(axes, f"equal, overlapped:\n{early:,.0f} tokens", (early, 0.36), (-3, 0), **text_style)
         tick(axes, [1024, 8192, 65_536])
         overlapped = "and moving always takes less if transfers overlap"
         if early > lengths[0]:

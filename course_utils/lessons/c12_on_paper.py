@@ -258,8 +258,8 @@ def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, s
             rows[row] = dict(zip(PARTS, np.diff(ends, prepend=0.0), strict=True))
             notes[row] = f"{'→ ' if step.total > longest else ''}{two_digits(step.total)} s"
         title, x = f"{name}: predicted best {steps[0].name.partition(',')[0]}", "predicted seconds (→: longer)"
-        look = {"unit": "", "colors": PARTS, "notes": notes, "show_legend": False}
-        bars(rows, title, x, **look, axes=axes)
+        options = {"unit": "", "colors": PARTS, "notes": notes, "show_legend": False}
+        bars(rows, title, x, **options, axes=axes)
         axes.set_title(title, fontsize=9)
         axes.tick_params(axis="y", labelsize=8)
         every = by_model[name]
@@ -336,10 +336,10 @@ def published_figure() -> tuple[Figure, str]:
     title = f"Half of the peak is off by {off[0]:.0%} (root mean square), our prediction by {off[1]:.0%}"
     values = {"published": achieved, "predicted, with the mesh": predicted}
     data = {name: dict(zip(sizes, line, strict=True)) for name, line in values.items()}
-    looks = dict(zip(data, (("measured", "o-"), ("predicted", "s--")), strict=True))
-    looks["half of the peak alone"] = "ink", ":"
+    styles = dict(zip(data, (("measured", "o-"), ("predicted", "s--")), strict=True))
+    styles["half of the peak alone"] = "ink", ":"
     levels = {"half of the peak alone": half}
-    figure, _ = lines(data, title, x, y, log="x", looks=looks, levels=levels, labels="legend")
+    figure, _ = lines(data, title, x, y, log="x", styles=styles, levels=levels, labels="legend")
     figure.axes[0].set_xticks([1e9, 1e10, 1e11, 1e12], ["1 billion", "10 billion", "100 billion", "1 trillion"])
     figure.axes[0].set_ylim(100, 175)
     by_run = "; ".join(

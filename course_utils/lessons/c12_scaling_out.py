@@ -425,8 +425,8 @@ def draw_slots(axes: Axes, schedule: Schedule, title: str, letters: bool = False
         for (stage, kind, i), (begin, end) in schedule.spans.items()
     ]
     lanes = [f"stage {stage}" for stage in range(len(schedule.orders))]
-    looks = {kind: (color, "") for kind, (_, color) in PASSES.items()}
-    timeline(spans, lanes, title, "slots", looks=looks, axes=axes)
+    styles = {kind: (color, "") for kind, (_, color) in PASSES.items()}
+    timeline(spans, lanes, title, "slots", styles=styles, axes=axes)
 
 
 class Drawn(Schedule):

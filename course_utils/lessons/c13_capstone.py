@@ -85,8 +85,8 @@ def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
     _, first = bars(at_peak, "", "bytes at the peak", notes=fits, limit=budget, axes=left)
     colors = dict.fromkeys(_STRENGTH, "ink")
     limit = ("budget", scenario.seconds)
-    look = {"unit": "seconds", "colors": colors, "notes": quick, "limit": limit, "show_legend": False}
-    _, second = bars(seconds, "", "forward, backward, update (dark to light)", **look, axes=right)
+    options = {"unit": "seconds", "colors": colors, "notes": quick, "limit": limit, "show_legend": False}
+    _, second = bars(seconds, "", "forward, backward, update (dark to light)", **options, axes=right)
     for bar, part in zip(right.patches, [part for w in by_name.values() for part in w.parts], strict=True):
         bar.set_alpha(_STRENGTH.get(part, 0.1))
     for axes in (left, right):

@@ -21,8 +21,6 @@ _BUTTON = 7
 _PAGE = (Path(__file__).parent / "accessibility.html").read_text(encoding="utf-8")
 
 _DRAWING = "course-drawing"
-LIVE = {"course": "live"}
-"""Metadata of an output that means nothing in a stored notebook."""
 
 
 def page_support(alt: str = "") -> dict:
@@ -36,12 +34,12 @@ def page_support(alt: str = "") -> dict:
 
 def dress(controls: Mapping) -> None:
     """Give the controls room for the longest description, one width, and an answer when they come to rest, not on the way."""
-    every = [leaf for control in controls.values() for leaf in leaves(control)]
-    described = [leaf for leaf in every if hasattr(leaf.style, "description_width")]
+    all_leaves = [leaf for control in controls.values() for leaf in leaves(control)]
+    described = [leaf for leaf in all_leaves if hasattr(leaf.style, "description_width")]
     longest = max((len(leaf.description) for leaf in described if not hasattr(leaf, "indent")), default=0)
     for leaf in described:
         leaf.style.description_width = f"{_CHARACTER_WIDTH * longest + _ROOM:.1f}em"
-    for leaf in every:
+    for leaf in all_leaves:
         if not getattr(leaf, "tooltip", True):  # else the page says "null"; ipywidgets 7 has no such thing
             leaf.tooltip = leaf.description
         if hasattr(leaf.style, "button_width"):
@@ -76,8 +74,8 @@ def leaves(control: "Widget") -> Iterator:
 
 def in_words(controls: Mapping) -> str:
     """What can be moved, and where it stands: `stage 3; ranks 8`."""
-    every = (leaf for control in controls.values() for leaf in leaves(control))
-    shown = (leaf for leaf in every if hasattr(leaf, "value") and leaf.layout.display != "none")
+    all_leaves = (leaf for control in controls.values() for leaf in leaves(control))
+    shown = (leaf for leaf in all_leaves if hasattr(leaf, "value") and leaf.layout.display != "none")
     return "; ".join(f"{leaf.description} {_value(leaf)}" for leaf in shown if not getattr(leaf, "disabled", False))
 
 
