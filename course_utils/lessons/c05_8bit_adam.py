@@ -160,9 +160,8 @@ def half_spacing(value: float) -> float:
 
 def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[Figure, str]:
     """A block of m on its way into bytes and back, a row for each value."""
-    block = torch.tensor(values)
     codebook = dynamic_codebook(True)
-    codes, scale = quantize(block, codebook, len(values))
+    codes, scale = quantize(torch.tensor(values), codebook, len(values))
     back = dequantize(codes, scale, codebook, len(values))
     scale = scale.item()
     heads = ("a block of m", f"÷ {scale:g}", "nearest entry", "code: 1 byte", "read back", "off by")

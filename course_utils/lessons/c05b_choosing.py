@@ -117,10 +117,9 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     for panel, (name, best) in zip(grid.flat, best_rates(runs).items(), strict=True):
         of_name = runs[runs["name"] == name]
         curve = {name: losses_of_seeds(of_name)}
-        x = "learning rate α (log)"
         styles = {name: ("first", "o-")}
         title = f"{name}: own rate {best:g}"
-        y = "training loss, last 20 steps"
+        x, y = "learning rate α (log)", "training loss, last 20 steps"
         _, alt = lines(curve, title, x, y, log="x", styles=styles, labels="none", number=".2f", axes=panel)
         panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1)
         for rate, losses in curve[name].items():
@@ -140,7 +139,7 @@ def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     lowest to the highest seed, and the mean loss at 0.001."""
     figure, axes = panels(1, 2, height=3.6, sharex=True, sharey=True)
     texts = []
-    x, y = ("learning rate α (log)", "training loss, last 20 steps")
+    x, y = "learning rate α (log)", "training loss, last 20 steps"
     for panel, (schedule, of_schedule) in zip(axes, runs.groupby("schedule"), strict=True):
         by_name = dict(list(of_schedule.groupby("name")))
         curves = {name: losses_of_seeds(of_name) for name, of_name in by_name.items()}

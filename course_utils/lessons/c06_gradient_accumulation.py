@@ -371,8 +371,8 @@ def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[
     rows = {name: {pencil: size} for name, size in predicted.items()}
     notes = {name: f"dry run: {format_bytes(size)}" for name, size in dry.items()}
     title = "A second micro-batch adds one G here; further ones add nothing"
-    options = {"colors": {pencil: "predicted"}}
-    return bars(rows, title, "peak of a step", **options, notes=notes, marks=("dry run", dry))
+    colors = {pencil: "predicted"}
+    return bars(rows, title, "peak of a step", colors=colors, notes=notes, marks=("dry run", dry))
 
 
 def _draw_line(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

@@ -40,18 +40,16 @@ def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
         axes.broken_barh(list(bars), (row - 0.36, 0.72), facecolor=COLORS[PHASE_COLORS.get(name, "ink")])
     for start in trace.of("step")["start"][1:]:
         axes.axvline(start / size, color=COLORS["not attributed"], linewidth=0.8, linestyle=":")
-    patch_style = {"facecolor": "none", "edgecolor": COLORS["warning"], "hatch": "////", "linewidth": 0.8}
+    hatching = {"facecolor": "none", "edgecolor": COLORS["warning"], "hatch": "////", "linewidth": 0.8}
     for gap in gaps.itertuples():
-        axes.add_patch(Rectangle((gap.start / size, -0.5), gap.seconds / size, 5.0, **patch_style))
+        axes.add_patch(Rectangle((gap.start / size, -0.5), gap.seconds / size, 5.0, **hatching))
         if gap.seconds >= 0.04 * trace.end:  # there is room for its length
             middle = (gap.start + gap.end) / 2 / size
             axes.text(middle, -0.55, format_seconds(gap.seconds), ha="center", va="bottom", color=text_color("warning"))
     axes.set(yticks=range(5), yticklabels=[*rows, "model computes"], ylim=(4.6, -1.0), xlim=(0, trace.end / size))
     axes.set(xlabel=f"time since the first recorded step, {unit}; dotted: a new step begins", title=title)
     axes.grid(axis="y", visible=False)
-    figure.legend(
-        [Rectangle((0, 0), 1, 1, **patch_style)], ["no operator of the model runs"], loc="outside upper right"
-    )
+    figure.legend([Rectangle((0, 0), 1, 1, **hatching)], ["no operator of the model runs"], loc="outside upper right")
     sums = {name: (spans["end"] - spans["start"]).sum() for name, spans in rows.items()}
     split = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in sums.items())
     lengths = "; ".join(f"{format_seconds(gap.seconds)} ({gap.where})" for gap in gaps.itertuples())

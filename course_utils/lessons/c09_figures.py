@@ -93,8 +93,7 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
         ratios = {name: average / step for name, average in sending.items()}
         data = {name: zip(everies, everies / (everies + r), strict=True) for name, r in ratios.items()}
         title = f"{machine}: {format_seconds(step)} a step"
-        x = "H (mark: smallest H with 90 % or more)"
-        y = "share of time in which\nthe ranks compute"
+        x, y = "H (mark: smallest H with 90 % or more)", "share of time in which\nthe ranks compute"
         lines(data, title, x, y, unit="%", log="x", labels="none", axes=panel)
         for (name, r), color, marker in zip(ratios.items(), SERIES, MARKS, strict=False):
             enough = max(1, math.ceil(round(9 * r, 6)))  # rounded, so that a sum of floats asks for no step more

@@ -138,8 +138,7 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     seconds = 2 * parameters / flops  # of a token
     data = {"computing a block": {tokens: seconds * tokens for tokens in np.geomspace(100, 100_000, 50)}}
     styles = {"computing a block": ("third", "-")}
-    levels = {}
-    crossings = {}
+    levels, crossings = {}, {}
     for (name, bandwidth), color in zip(links.items(), ("first", "second"), strict=False):
         gather = f"gathering the next, {name}"
         crossings[name] = tokens_that_hide(flops, bandwidth, ranks)
@@ -165,9 +164,8 @@ def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
     for row, (name, activities) in enumerate(runs.items()):
         zero = min(activity.start for activity in activities)
         jobs += [(row, a.what, a.start - zero, a.end - zero) for a in activities]
-        sent = ", ".join(
-            f"{count} {what}" for what, count in Counter(a.what for a in activities if not a.computes).items()
-        )
+        collectives = Counter(a.what for a in activities if not a.computes)
+        sent = ", ".join(f"{count} {what}" for what, count in collectives.items())
         computed = format_seconds(sum(a.end - a.start for a in activities if a.computes))
         by_run.append(f"{name}: computes {computed} and takes part in {sent}")
     axes = panels(height=1.2 + 0.95 * len(runs))[1]

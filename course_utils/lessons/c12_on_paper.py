@@ -258,8 +258,7 @@ def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, s
             rows[row] = dict(zip(PARTS, np.diff(ends, prepend=0.0), strict=True))
             notes[row] = f"{'→ ' if step.total > longest else ''}{two_digits(step.total)} s"
         title, x = f"{name}: predicted best {steps[0].name.partition(',')[0]}", "predicted seconds (→: longer)"
-        options = {"unit": "", "colors": PARTS, "notes": notes, "show_legend": False}
-        bars(rows, title, x, **options, axes=axes)
+        bars(rows, title, x, unit="", colors=PARTS, notes=notes, show_legend=False, axes=axes)
         axes.set_title(title, fontsize=9)
         axes.tick_params(axis="y", labelsize=8)
         every = by_model[name]
