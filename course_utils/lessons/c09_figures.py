@@ -86,12 +86,12 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
     `computing` is the seconds of a step, `sending` those of one average; nothing overlaps. A mark is at the first H from 9r on.
     """
     figure, grid = panels(1, len(computing), height=3.4, sharey=True, squeeze=False)
-    everies = np.logspace(0, 5, 200)
+    periods = np.logspace(0, 5, 200)
     marks = []
     for panel, (machine, step) in zip(grid[0], computing.items(), strict=True):
         panel.axhline(90, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
         ratios = {name: average / step for name, average in sending.items()}
-        data = {name: zip(everies, everies / (everies + r), strict=True) for name, r in ratios.items()}
+        data = {name: zip(periods, periods / (periods + r), strict=True) for name, r in ratios.items()}
         title = f"{machine}: {format_seconds(step)} a step"
         x, y = "H (mark: smallest H with 90 % or more)", "share of time in which\nthe ranks compute"
         lines(data, title, x, y, unit="%", log="x", labels="none", axes=panel)
@@ -227,11 +227,11 @@ def losses_against_every_figure(
         axes.errorbar(list(line), middle, yerr=reach, marker=marker, capsize=4, **style)
         axes.axhspan(low, high, alpha=0.25, linewidth=0, **style)
         axes.text(list(line)[-1] * 1.15, middle[-1], kind, color=text_color(color), va="center")
-    everies = sorted({h for line in ends.values() for h in line})
-    axes.set(xscale="log", xlim=(everies[0] / 1.3, everies[-1] * 3.2))
+    periods = sorted({h for line in ends.values() for h in line})
+    axes.set(xscale="log", xlim=(periods[0] / 1.3, periods[-1] * 3.2))
     axes.set_ylabel("loss of the mean\nafter equally many steps")
     axes.set_xlabel("H, steps between two averages, log (mark: median of the seeds; whiskers: lowest, highest)")
-    tick(axes, everies)
+    tick(axes, periods)
     axes.set_title("Local steps cost much loss by package, little on mixed data (bands: DDP)")
     by_kind = "; ".join(
         f"{kind}: {', '.join(f'{min(v):.2f} to {max(v):.2f} at H = {h}' for h, v in line.items())}, "

@@ -217,15 +217,15 @@ def step_seconds_on_rank(
 
 
 def waiting_on_rank(
-    build: Callable, shares: Sequence, make_optimizer: Callable, everies: Sequence[int], steps: int
+    build: Callable, shares: Sequence, make_optimizer: Callable, periods: Sequence[int], steps: int
 ) -> dict[int, tuple[float, float]]:
     """To be launched: by H, the mean seconds before an average in which this rank waits for the others, and of the average.
 
     A barrier before each average keeps the two apart. The median of three runs of `steps` steps, in turns.
     """
     share = shares[dist.get_rank()]
-    waits, averages = {h: [] for h in everies}, {h: [] for h in everies}
-    for _, h in product(range(4), everies):
+    waits, averages = {h: [] for h in periods}, {h: [] for h in periods}
+    for _, h in product(range(4), periods):
         model = build()
         hooks = Hooks(model)
         parameters = list(model.parameters())
@@ -242,7 +242,7 @@ def waiting_on_rank(
                 waited, averaged = waited + together - arrived, averaged + time.perf_counter() - together
         waits[h].append(waited / (steps // h))
         averages[h].append(averaged / (steps // h))
-    return {h: (statistics.median(waits[h][1:]), statistics.median(averages[h][1:])) for h in everies}
+    return {h: (statistics.median(waits[h][1:]), statistics.median(averages[h][1:])) for h in periods}
 
 
 def _slice_rows(step: int) -> slice:

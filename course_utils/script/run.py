@@ -211,17 +211,17 @@ class TrainingLoop:
         if done and self.scaler.is_enabled():
             self.scaler.load_state_dict(more["scaler"])
         for name, before in more["flags"].items():
-            if self._free_flags()[name] != before:
-                self.say(f"From here on {name.replace('_', ' ')} is {self._free_flags()[name]} instead of {before}.")
+            if (value := self._changeable_flags()[name]) != before:
+                self.say(f"From here on {name.replace('_', ' ')} is {value} instead of {before}.")
         if self.update_log is not None and self.update_log.last and done < self.job.steps:
             again = _describe_updates(done + 1, self.update_log.last)
             self.say(f"Goes on after update {done}; {again} computed again.")
         return done
 
     def _save(self, done: int) -> None:
-        self.checkpoints.save(done, {"scaler": self.scaler.state_dict(), "flags": self._free_flags()})
+        self.checkpoints.save(done, {"scaler": self.scaler.state_dict(), "flags": self._changeable_flags()})
 
-    def _free_flags(self) -> dict:
+    def _changeable_flags(self) -> dict:
         """The flags that a run may change on its way, which it says."""
         return {name: getattr(self.job, name) for name in CHANGEABLE}
 
@@ -257,7 +257,7 @@ class TrainingLoop:
         return loss, engine.norm
 
     def _seed(self, done: int, micro: int) -> None:
-        """A seed of its own for each micro-batch, the same on whatever rank it is computed.
+        """A seed of its own for each micro-batch, the same on whatever rank it is computed; mixed by SplitMix64's constants.
 
         Not by `torch.manual_seed`: for each kind of device that is not in use, it stores a stack trace and never frees it.
         """
