@@ -111,7 +111,7 @@ def chosen_figure(
         return figure, refusal
 
 
-class LibraryRun(NamedTuple):
+class LibraryRecord(NamedTuple):
     """A run through a library, as its optimizer and its record tell it."""
 
     optimizer: str
@@ -120,7 +120,7 @@ class LibraryRun(NamedTuple):
     states: int
 
 
-def through_libraries(recipe: Recipe, updates: int) -> dict[str, LibraryRun]:
+def through_libraries(recipe: Recipe, updates: int) -> dict[str, LibraryRecord]:
     """The recipe's micro-batches and AdamW said to Trainer and to Accelerate, for so many updates on the corpus."""
     corpus = data.load_functions()
     corpus["train"] = corpus["train"].select(range(EXAMPLES * updates))
@@ -138,10 +138,10 @@ def through_libraries(recipe: Recipe, updates: int) -> dict[str, LibraryRun]:
     return {"Trainer": _describe_run(by_trainer), "Accelerate": _describe_run(by_accelerate)}
 
 
-def _describe_run(history: training.History) -> LibraryRun:
+def _describe_run(history: training.History) -> LibraryRecord:
     state = next(iter(history.optimizer.state.values()))
     tensors = [value for value in state.values() if value.ndim]
-    return LibraryRun(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(tensors))
+    return LibraryRecord(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(tensors))
 
 
 class Attempt(NamedTuple):

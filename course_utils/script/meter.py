@@ -33,7 +33,7 @@ def last_update_begun(folder: Path) -> int:
         return 0
 
 
-class Meter:
+class RunMeter:
     """Losses of the updates so far, and tokens and seconds of the rows about them."""
 
     def __init__(self):

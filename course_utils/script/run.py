@@ -27,7 +27,7 @@ from course_utils.script.examples import Examples, Order, load, tokenizer_of
 from course_utils.script.expectation import Expectation
 from course_utils.script.job import CHANGEABLE, BatchSplit, Job
 from course_utils.script.loggers import LOGGERS, Logger
-from course_utils.script.meter import Meter, UpdateLog
+from course_utils.script.meter import RunMeter, UpdateLog
 from course_utils.script.parent import end_with_parent
 from course_utils.script.rank import ThisRank, find_rank
 from course_utils.units import format_bytes
@@ -169,7 +169,7 @@ class TrainingLoop:
     def begun(self) -> Iterator[int]:
         """Yields the number of updates made before; inside, `next` makes more."""
         self.first = self._resume()
-        self.meter = Meter()
+        self.meter = RunMeter()
         from tqdm.auto import tqdm
 
         is_seen = self.progress and not self.this_rank.rank
