@@ -28,7 +28,7 @@ from course_utils.script import Job
 from course_utils.script.examples import Order, load
 from course_utils.script.expectation import Expectation
 from course_utils.script.meter import UPDATE_FILE
-from course_utils.script.rank import this_rank
+from course_utils.script.rank import find_rank
 from course_utils.script.run import TrainingLoop
 from course_utils.settings import environment_for_child
 
@@ -87,8 +87,10 @@ def pairs(folder: Path, strategy: str) -> list[float]:
     """Seconds of `course train` over those of the bare loop, pair by pair."""
     job = make_job(folder, strategy=strategy)
     source, examples = load(job)
-    bare, here, ratios = Bare(job, source, examples), this_rank(), []
-    run = TrainingLoop(job, job.split(here.world_size), here, examples, source, Expectation(), say=print)
+    bare = Bare(job, source, examples)
+    this_rank = find_rank()
+    ratios = []
+    run = TrainingLoop(job, job.split(this_rank.world_size), this_rank, examples, source, Expectation(), say=print)
     with run.begun() as step:
         for _ in range(PAIRS + 1):
             ours = bares = 0.0

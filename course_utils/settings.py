@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     import torch
 
 
+LIVE_OUTPUT = {"course": "live"}
+"""Metadata of an output that means nothing in a stored notebook."""
+
+
 @dataclass(frozen=True)
 class Scale:
     """How large a chapter's model and data are.

@@ -45,27 +45,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check what is asked for, then train: here, or under torchrun with `--ranks`."""
-    from course_utils.script.rank import this_rank
+    from course_utils.script.rank import find_rank
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels that nothing here needs
     warnings.simplefilter("ignore", FutureWarning)  # what a library will rename does not concern the learner
     warnings.formatwarning = lambda message, *where, **more: f"course train: {message}\n"
     job = job_from(arguments)
-    here = this_rank()
+    this_rank = find_rank()
     if arguments.ranks is not None:
-        _become_torchrun(job, here, arguments)
+        _become_torchrun(job, this_rank, arguments)
     if arguments.max_restarts is not None:
         raise CourseError("--max-restarts requires --ranks; add --ranks 2, for example.")
     from course_utils.script.run import train
 
-    if not here.rank:
+    if not this_rank.rank:
         what = f"{job.model} on {job.data}" if job.model else "the course's own task"
         print(f"Training {what}; log and checkpoints go to {job.out}.", flush=True)
     watched = sys.stderr.isatty()
     try:
         train(job, [] if watched else [_Lines()], progress=watched)
     except CourseError:
-        if here.rank:  # one sentence is enough
+        if this_rank.rank:  # one sentence is enough
             return 2
         raise
     return 0
@@ -83,12 +83,12 @@ class _Lines:
         """Nothing is open."""
 
 
-def _become_torchrun(job: Job, here: "ThisRank", arguments: argparse.Namespace) -> None:
+def _become_torchrun(job: Job, this_rank: "ThisRank", arguments: argparse.Namespace) -> None:
     """Check what can be checked, then replace this process by torchrun; it ends here only by raising."""
     from course_utils.memory.planning.command import FRESH_ADDRESSES
     from course_utils.script.run import naming_files, prepare
 
-    if here.world_size > 1 or here.agent:
+    if this_rank.world_size > 1 or this_rank.has_agent:
         raise CourseError("This process is already a rank; give --ranks only to the command that starts it.")
     _, _, examples = prepare(job, arguments.ranks)
     with naming_files(job.out):

@@ -6,7 +6,7 @@ import sys
 import warnings
 from importlib import import_module
 
-from course_utils.settings import set_variable, settings, variables
+from course_utils.settings import LIVE_OUTPUT, set_variable, settings, variables
 
 _QUIET = {
     "DATASETS_VERBOSITY": "error",
@@ -43,12 +43,12 @@ def begin() -> None:
     _quiet_the_libraries()
     from course_utils.desk.bets import has_kernel
     from course_utils.viz import use_course_style
-    from course_utils.viz.controls import LIVE, page_support
+    from course_utils.viz.controls import page_support
 
     use_course_style()
     print(line)
     if has_kernel():  # how figures and source look in a notebook, in the light and in the dark: nothing of it is stored
-        display(page_support(), metadata=LIVE, raw=True)
+        display(page_support(), metadata=LIVE_OUTPUT, raw=True)
     if "google.colab" in sys.modules and not variables("COURSE_HOME"):
         print(_COLAB)
 

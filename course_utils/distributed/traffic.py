@@ -34,7 +34,7 @@ class UnknownCollectiveError(CourseError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class Transfer:
     """One collective, or one message, as this rank saw it.
 
     `sent` and `received` are bytes without headers, in `messages` sends. `started` is in seconds since counting began.
@@ -53,11 +53,11 @@ class Traffic:
     """The record of what one rank sent and received."""
 
     def __init__(self):
-        self.entries: list[Entry] = []
+        self.entries: list[Transfer] = []
         self._opened = time.perf_counter()
 
     def record(self, collective: str, sent: int, received: int, messages: int, to: int | None = None) -> None:
-        self.entries.append(Entry(collective, sent, received, messages, time.perf_counter() - self._opened, to))
+        self.entries.append(Transfer(collective, sent, received, messages, time.perf_counter() - self._opened, to))
 
     @property
     def sent(self) -> int:
@@ -75,7 +75,7 @@ class Traffic:
         """A row per kind of collective: its calls, bytes sent and received, and messages."""
         import pandas as pd  # ranks need none, and have to start quickly
 
-        rows = pd.DataFrame([asdict(entry) for entry in self.entries], columns=list(Entry.__dataclass_fields__))
+        rows = pd.DataFrame([asdict(entry) for entry in self.entries], columns=list(Transfer.__dataclass_fields__))
         table = rows.groupby("collective", sort=False)[["sent", "received", "messages"]].sum()
         table.insert(0, "calls", rows.groupby("collective", sort=False).size())
         return table

@@ -5,10 +5,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from course_utils.settings import settings
+from course_utils.settings import LIVE_OUTPUT, settings
 from course_utils.units import format_counted, format_seconds
-
-_LIVE = {"course": "live"}  # a stored notebook is without it
 
 
 @contextmanager
@@ -20,11 +18,11 @@ def sign_of_life(ranks: int) -> Iterator[None]:
     from IPython.display import display
 
     who, begun = format_counted(ranks, "rank"), time.monotonic()
-    place = display(_make_output(f"{who} at work …"), metadata=_LIVE, raw=True, display_id=True)
+    place = display(_make_output(f"{who} at work …"), metadata=LIVE_OUTPUT, raw=True, display_id=True)
     try:
         yield
     finally:
-        place.update(_make_output(f"{who}, {format_seconds(time.monotonic() - begun)}"), metadata=_LIVE, raw=True)
+        place.update(_make_output(f"{who}, {format_seconds(time.monotonic() - begun)}"), metadata=LIVE_OUTPUT, raw=True)
 
 
 def _in_notebook() -> bool:

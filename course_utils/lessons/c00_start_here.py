@@ -22,10 +22,10 @@ def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
     figure, (left, right) = panels(1, 2, height=3.2)
     falls = f"The mean loss falls from {curves['mean of 20'].iloc[0]:.2f} to {curves['mean of 20'].iloc[-1]:.2f}"
     right_ones = f"On unseen files {evaluations['accuracy'].iloc[-1]:.0%} are right"
-    looks = {"each step": ("not attributed", "-"), "mean of 20": ("first", "-"), "accuracy": ("first", "o-")}
-    _, first = lines(curves, falls, y="training loss", looks=looks, labels="legend", number=".2f", axes=left)
+    styles = {"each step": ("not attributed", "-"), "mean of 20": ("first", "-"), "accuracy": ("first", "o-")}
+    _, first = lines(curves, falls, y="training loss", styles=styles, labels="legend", number=".2f", axes=left)
     levels = {"always the largest class": chance}
-    _, second = lines(accuracy, right_ones, y="accuracy", looks=looks, levels=levels, number=".2f", axes=right)
+    _, second = lines(accuracy, right_ones, y="accuracy", styles=styles, levels=levels, number=".2f", axes=right)
     left.lines[0].set_linewidth(0.8)
     right.set(xlim=(0, None), ylim=(0, 1))
     return figure, f"Left: {first} Right: {second}"
@@ -42,8 +42,8 @@ def peak_against_batch(
     data = {"predicted": predicted, "measured": dict(zip(batch_sizes, measured, strict=True))}
     title = "With few examples the peak is near the rule; with many, activations dominate"
     x, y = "examples in the batch", "peak of a step"
-    looks = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
+    styles = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
     levels = {"four numbers for each parameter": rule}
-    figure, alt = lines(data, title, x, y, unit="bytes", looks=looks, levels=levels)
+    figure, alt = lines(data, title, x, y, unit="bytes", styles=styles, levels=levels)
     figure.axes[0].set_xticks(batch_sizes)
     return figure, alt

@@ -77,7 +77,8 @@ def _operands(variable: Variable) -> list[Variable]:
 
 def _local_derivatives(variable: Variable) -> list[str]:
     """Each operand's gradient where that of the result is 1, in words; nothing where not all are single numbers."""
-    ctx, operands = variable.grad_fn, _operands(variable)
+    ctx = variable.grad_fn
+    operands = _operands(variable)
     if not operands or ctx.saved is None or any(x.value.ndim for x in [variable, *operands]):
         return [""] * len(operands)
     gradients = ctx.function.backward(ctx, np.ones(()))
@@ -124,7 +125,8 @@ def _uses(order: list[Variable], columns: Mapping) -> dict[Variable | Bend, list
             use = user, number - (len(operands) - 1) / 2
             for column in reversed(range(columns[operand] + 1, columns[user])):
                 bend = Bend(operand, user, number, column)
-                uses[bend], use = [use], (bend, 0.0)
+                uses[bend] = [use]
+                use = (bend, 0.0)
             uses[operand].append(use)
     return uses
 
@@ -147,8 +149,12 @@ def _rows(uses: Mapping, columns: Mapping) -> dict[Variable | Bend, float]:
 
 def _draw_legend(figure: Figure) -> None:
     def letters(text: str, color: str, label: str) -> Line2D:
-        look = {"markerfacecolor": text_color(color), "markeredgecolor": "none", "markersize": 7 * len(text) ** 0.8}
-        return Line2D([], [], linestyle="", marker=rf"$\mathrm{{{text}}}$", label=label, **look)
+        mark_style = {
+            "markerfacecolor": text_color(color),
+            "markeredgecolor": "none",
+            "markersize": 7 * len(text) ** 0.8,
+        }
+        return Line2D([], [], linestyle="", marker=rf"$\mathrm{{{text}}}$", label=label, **mark_style)
 
     shade = {"color": _SAVED, "markeredgecolor": COLORS["ink"], "label": "saved for backward"}
     entries = [
@@ -182,8 +188,8 @@ def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local:
     axes.annotate("", xy=tip, xytext=points[-1], arrowprops=shape, zorder=1)
     if local:
         at = [0.75 * a + 0.25 * b for a, b in zip(points[-1], tip, strict=True)]
-        look = {"color": text_color("third"), "fontsize": 8.5, "ha": "center", "va": "center", "zorder": 2}
-        axes.text(*at, local, bbox={"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 0.6}, **look)
+        text_style = {"color": text_color("third"), "fontsize": 8.5, "ha": "center", "va": "center", "zorder": 2}
+        axes.text(*at, local, bbox={"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 0.6}, **text_style)
 
 
 def _heading(variable: Variable) -> str:

@@ -63,7 +63,8 @@ def path(
 ) -> torch.Tensor:
     """Where an optimizer goes: a float64 tensor of shape (steps + 1, 2), the start included."""
     theta = torch.tensor(start or surface.start, dtype=torch.float64, requires_grad=True)
-    optimizer, generator = make_optimizer([theta]), torch.Generator().manual_seed(seed)
+    optimizer = make_optimizer([theta])
+    generator = torch.Generator().manual_seed(seed)
     seen = [theta.detach().clone()]
     for _ in range(steps):
         (gradient,) = torch.autograd.grad(surface.height(*theta), theta)
@@ -108,8 +109,11 @@ def steps_to_shrink(make_optimizer: Make, curvature: float, share: float, most: 
 
     None where `most` updates do not suffice.
     """
-    theta, bends = torch.ones(2, dtype=torch.float64), torch.tensor([1.0, curvature], dtype=torch.float64)
-    optimizer, wanted, reached = make_optimizer([theta]), share * 2**0.5, None
+    theta = torch.ones(2, dtype=torch.float64)
+    bends = torch.tensor([1.0, curvature], dtype=torch.float64)
+    optimizer = make_optimizer([theta])
+    wanted = share * 2**0.5
+    reached = None
     for t in range(1, most + 1):
         theta.grad = bends * theta
         optimizer.step()
@@ -127,7 +131,8 @@ def predicted_steps(curvature: float, share: float) -> dict[str, int]:
     (1 + (1 + ρ)t)(−ρ)ᵗ, with ρ = (√κ − 1)/(√κ + 1); Nesterov at (1 + qt/(1 + q))(1 − q)ᵗ, with q = 1/√κ, and from t = 2 on at 0.
     """
     q, d = 1 / sqrt(curvature), (curvature - 1) / (curvature + 1)
-    r, t = (1 - q) / (1 + q), torch.arange(2, int(4 * curvature * log(1 / share)), dtype=torch.float64)
+    r = (1 - q) / (1 + q)
+    t = torch.arange(2, int(4 * curvature * log(1 / share)), dtype=torch.float64)
     places = {
         "descent": (d**t, d**t),
         "momentum": ((1 + (1 - r) * t) * r**t, (1 + (1 + r) * t) * r**t),
@@ -139,7 +144,8 @@ def predicted_steps(curvature: float, share: float) -> dict[str, int]:
 
 def update_sizes(make_optimizer: Make, steps: int) -> list[float]:
     """How far each of the first `steps` updates moves a parameter whose gradient is always 1."""
-    theta, sizes = torch.zeros(1, dtype=torch.float64), []
+    theta = torch.zeros(1, dtype=torch.float64)
+    sizes = []
     optimizer = make_optimizer([theta])
     for _ in range(steps):
         before = theta.item()
@@ -157,7 +163,8 @@ def gradient_variance(model: torch.nn.Module, examples: dict, batch_size: int, d
     """
     generator = torch.Generator().manual_seed(seed)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    sums, squares = [torch.zeros_like(p) for p in parameters], 0.0
+    sums = [torch.zeros_like(p) for p in parameters]
+    squares = 0.0
     count = len(next(iter(examples.values())))
     for _ in range(draws):
         chosen = torch.randint(count, (batch_size,), generator=generator)
@@ -180,7 +187,8 @@ def settled_variance(make_optimizer: Make, steps: int = 400, factor: Callable[[i
 
     The optimizer's one parameter holds 20,000 independent ones; `factor(step)`, where given, multiplies its learning rate.
     """
-    theta, generator = torch.zeros(20_000, dtype=torch.float64), torch.Generator().manual_seed(0)
+    theta = torch.zeros(20_000, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
     optimizer = make_optimizer([theta])
     rate = optimizer.param_groups[0]["lr"]
     for step in range(steps):
@@ -227,8 +235,8 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
     plan.set(xlabel="x", ylabel="y", xlim=surface.view[0], ylim=surface.view[1], title=f"Paths on the {surface.name}")
     plan.set_aspect("equal")
     drawn = {name: enumerate(heights(surface, places).clamp(min=_LOWEST)) for name, places in paths.items()}
-    looks = {name: (color, "-") for name, color in zip(paths, SERIES, strict=False)}
-    _, alt = lines(drawn, "Loss against steps", y="loss (log)", log="y", looks=looks, labels="legend", axes=curve)
+    styles = {name: (color, "-") for name, color in zip(paths, SERIES, strict=False)}
+    _, alt = lines(drawn, "Loss against steps", y="loss (log)", log="y", styles=styles, labels="legend", axes=curve)
     if title:
         together(figure, title)
     return figure, f"{title}{'. ' if title else ''}Paths over the {surface.name}. {alt}"
@@ -326,7 +334,7 @@ def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
     for axes, (name, factor) in zip(grid.flat, drawn.items(), strict=True):
         line = {name: {step: factor(step) for step in range(total + 1)}}
         title = f"{name}: ends at {factor(total):.2g}"
-        lines(line, title, "update", "factor on α", looks={name: ("first", "-")}, labels="none", axes=axes)
+        lines(line, title, "update", "factor on α", styles={name: ("first", "-")}, labels="none", axes=axes)
     grid.flat[3].lines[0].set_drawstyle("steps-post")
     ends = "; ".join(f"{name} {f(0):.2g}, {f(warmup):.2g}, {f(total):.2g}" for name, f in drawn.items())
     text = f"Factors on the learning rate at updates 0, {warmup} and {total}: {ends}."
@@ -346,9 +354,10 @@ def noise_figure(sizes: Sequence[int], repeated: Sequence[Sequence[float]]) -> t
         "through the first point, as 1 / batch size": dict(zip(sizes, predicted, strict=True)),
         "measured, with two standard errors": dict(zip(sizes, strokes, strict=True)),
     }
-    looks = dict(zip(data, (("predicted", "-"), ("first", "o")), strict=True))
-    title, x, y = "Twice the batch, half the variance", "batch size (log)", "variance of the gradient (log)"
-    figure, alt = lines(data, title, x, y, log="xy", looks=looks, labels="legend")
+    styles = dict(zip(data, (("predicted", "-"), ("first", "o")), strict=True))
+    title = "Twice the batch, half the variance"
+    x, y = "batch size (log)", "variance of the gradient (log)"
+    figure, alt = lines(data, title, x, y, log="xy", styles=styles, labels="legend")
     ratios = ", ".join(f"{m:.2f} ± {2 * e:.2f}" for m, e in zip(means / predicted, errors / predicted, strict=True))
     return figure, f"{alt} Measured over predicted, with two standard errors: {ratios}."
 

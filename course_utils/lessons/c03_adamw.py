@@ -16,8 +16,9 @@ from course_utils.optim import Adam, AdamW
 from course_utils.settings import settings
 from course_utils.training import History
 from course_utils.viz.parts import arrow, box, drawing
-from course_utils.viz.plots import lines, note, panels, seeds_of, together
+from course_utils.viz.plots import lines, note, panels, together
 from course_utils.viz.style import COLORS, LINES
+from course_utils.viz.words import seeds_of
 
 GRADIENT_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 SIGNALS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -27,7 +28,8 @@ SIGNALS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 def step_sizes(signals: Sequence[float], steps: int = 500) -> torch.Tensor:
     """Adam's update over α, after `steps` steps: the root of its mean square, for each mean of a gradient with noise of 1."""
     theta = torch.zeros(len(signals), 2000, dtype=torch.float64)
-    optimizer, generator = Adam([theta], lr=1.0), torch.Generator().manual_seed(0)
+    optimizer = Adam([theta], lr=1.0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         before = theta.clone()
         noise = torch.randn(theta.shape, dtype=torch.float64, generator=generator)
@@ -139,9 +141,9 @@ def step_size_figure() -> tuple[Figure, str]:
     }
     title = "Adam steps by 0.23 α on pure noise, by α where gradients agree"
     x, y = "mean of the gradient / its standard deviation", "step / α, root mean square"
-    looks = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
+    styles = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
     levels = {"noise alone: √(1/19) = 0.23": sqrt(1 / 19), "all gradients agree: 1": 1}
-    figure, alt = lines(data, title, x, y, log="x", looks=looks, levels=levels, number=".2f")
+    figure, alt = lines(data, title, x, y, log="x", styles=styles, levels=levels, number=".2f")
     apart = max(abs(predicted_step_size(x) - y) for x, y in data["measured"].items())
     return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."
 
@@ -157,13 +159,13 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
         "Adam with L2": zip(GRADIENT_SCALES, l2, strict=True),
         "AdamW": zip(GRADIENT_SCALES, decoupled, strict=True),
     }
-    looks = {"L2, predicted": ("predicted", "-"), "Adam with L2": ("second", "s"), "AdamW": ("first", "o")}
-    looks["AdamW, predicted"] = "predicted", "-"
+    styles = {"L2, predicted": ("predicted", "-"), "Adam with L2": ("second", "s"), "AdamW": ("first", "o")}
+    styles["AdamW, predicted"] = "predicted", "-"
     levels = {"AdamW, predicted": (1 - lr * weight_decay) ** steps}
     title = f"AdamW leaves {decoupled.mean():.0%} at every scale, L2 from {l2.min():z.0%} to {l2.max():.0%}"
     title += f"; α = {lr:.3g}, λ = {weight_decay:.3g}"
     x, y = "scale σ of the parameter's gradients", f"left of θ = 1 after {steps} steps"
-    figure, alt = lines(data, title, x, y, log="x", looks=looks, levels=levels, number="z.2f")
+    figure, alt = lines(data, title, x, y, log="x", styles=styles, levels=levels, number="z.2f")
     figure.axes[0].lines[1].set(markersize=9, markerfacecolor="none")
     return figure, alt
 
@@ -179,12 +181,12 @@ def seconds_figure(passes: Mapping[int, Timing], updates: Mapping[str, Timing]) 
     name, longest = max(updates.items(), key=lambda pair: pair[1].measured)
     as_long = np.interp(longest.measured, list(data[measured].values()), tokens)
     about = {tokens[0]: "less than", tokens[-1]: "more than"}.get(as_long, "about")
-    looks = {predicted: ("predicted", "-"), measured: ("measured", "o-")}
+    styles = {predicted: ("predicted", "-"), measured: ("measured", "o-")}
     levels = {f"update, {name}": timing.measured for name, timing in updates.items()}
-    looks |= dict(zip(levels, zip(("second", "third"), LINES, strict=False), strict=False))
+    styles |= dict(zip(levels, zip(("second", "third"), LINES, strict=False), strict=False))
     title = f"One update, {name}, takes as long as the passes over {about} {as_long:.0f} tokens"
     title += " (interpolated)" * (as_long not in passes)
-    figure, alt = lines(data, "", "tokens of the text", "time", unit="seconds", looks=looks, levels=levels)
+    figure, alt = lines(data, "", "tokens of the text", "time", unit="seconds", styles=styles, levels=levels)
     figure.axes[0].set(xlim=(0, None), xticks=tokens)
     return together(figure, title, alt)
 
@@ -213,12 +215,13 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
     predicted = (1 - betas[0] ** steps) / (1 - betas[1] ** steps).sqrt()
     form, corrected = "predicted: (1 − β₁ᵗ) / √(1 − β₂ᵗ)", "with bias correction"
     data = {form: zip(steps, predicted, strict=True), "measured": zip(steps, measured, strict=True)}
-    largest, apart = max(measured), (predicted - torch.tensor(measured)).abs().max().item()
+    largest = max(measured)
+    apart = (predicted - torch.tensor(measured)).abs().max().item()
     at = measured.index(largest) + 1
     title = f"Without the correction, updates are up to {largest:.1f} times too large"
-    looks = {form: ("predicted", "-"), "measured": ("second", "."), corrected: ("first", "--")}
-    style = {"log": "x", "looks": looks, "levels": {corrected: 1}, "labels": "legend", "number": ".2f"}
+    styles = {form: ("predicted", "-"), "measured": ("second", "."), corrected: ("first", "--")}
+    style = {"log": "x", "styles": styles, "levels": {corrected: 1}, "labels": "legend", "number": ".2f"}
     figure, alt = lines(data, title, "step t", "update / α", **style)
-    look = {"arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]}}
-    note(figure.axes[0], f"{largest:.2f} at step {at}", (at, largest), (40, 0), **look)
+    text_style = {"arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]}}
+    note(figure.axes[0], f"{largest:.2f} at step {at}", (at, largest), (40, 0), **text_style)
     return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."

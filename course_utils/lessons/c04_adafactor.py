@@ -15,8 +15,9 @@ from course_utils.training.gradients import relative_error
 from course_utils.units import MiB
 from course_utils.viz.memory import instants_figure
 from course_utils.viz.parts import byte_unit
-from course_utils.viz.plots import lines, note, panels, seeds_of, together
+from course_utils.viz.plots import lines, note, panels, together
 from course_utils.viz.style import COLORS
+from course_utils.viz.words import seeds_of
 
 
 def row_means(squares: torch.Tensor) -> torch.Tensor:
@@ -201,7 +202,8 @@ def factoring_figure() -> tuple[Figure, str]:
     rows, columns = 4, 5
     squares = random_squares(2, rows, columns, noise=0.4, seed=3)
     estimated = estimate(squares)
-    limits, error = _color_limits(squares, estimated), relative_error(estimated, squares)
+    limits = _color_limits(squares, estimated)
+    error = relative_error(estimated, squares)
     shape = {"width_ratios": [columns, 1, 0.9 * columns, columns], "height_ratios": [1, rows]}
     figure, axes = panels(2, 4, height=2.7, gridspec_kw=shape)
     for panel in axes.flat:
@@ -230,7 +232,8 @@ def estimate_figure(squares: torch.Tensor, name: str = "", conclusion: str = "")
     if squares.ndim != 2 or not (squares > 0).any():
         raise CourseError("The figure needs a matrix of squares with at least one number above 0.")
     estimated = estimate(squares)
-    ratio, limits = (estimated / squares).log10(), _color_limits(squares, estimated)
+    ratio = (estimated / squares).log10()
+    limits = _color_limits(squares, estimated)
     figure, axes = panels(1, 3, height=3.1, sharey=True)
     _draw_heat(axes[0], squares.log10(), limits, "viridis", "V")
     number = _draw_heat(axes[1], estimated.log10(), limits, "viridis", "V̂, from rows and columns")
@@ -277,8 +280,8 @@ def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence
     figure, alt = lines(data, title, "scale of the gradients", y, log="x", labels="legend", number=".2f")
     (axes,) = figure.axes
     axes.axhline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
-    look = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
-    note(axes, "1: as far off as no step at all", (1, 1), (0, 3), **look)
+    text_style = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
+    note(axes, "1: as far off as no step at all", (1, 1), (0, 3), **text_style)
     most, scale = max((value, scale) for line in data.values() for scale, value in line.items())
     if most > 1.01:
         note(axes, "off by more than its length", (scale, most), (0, 9))
@@ -329,7 +332,8 @@ def _draw_matrix(
 
 
 def _draw_heat(axes: Axes, values: torch.Tensor, limits: tuple[float, float], colors: str, title: str) -> AxesImage:
-    drawn, (low, high) = values[:_DRAWN, :_DRAWN].numpy(), limits
+    drawn = values[:_DRAWN, :_DRAWN].numpy()
+    low, high = limits
     picture = axes.imshow(drawn, vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
     axes.set(xlabel="column", ylabel="row", title=title)
     axes.grid(visible=False)

@@ -140,7 +140,9 @@ def feed_average(
     It shares a block with an average that stays at 1, and is kept in the unsigned dynamic book: `rounding(values, codebook)`
     returns codes. With None it is kept as it is.
     """
-    codebook, average, means = dynamic_codebook(False), torch.full((copies,), start), []
+    codebook = dynamic_codebook(False)
+    average = torch.full((copies,), start)
+    means = []
     for _ in range(steps):
         average = beta * average + (1 - beta) * target
         if rounding is not None:
@@ -158,8 +160,8 @@ def half_spacing(value: float) -> float:
 
 def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[Figure, str]:
     """A block of m on its way into bytes and back, a row for each value."""
-    block, codebook = torch.tensor(values), dynamic_codebook(True)
-    codes, scale = quantize(block, codebook, len(values))
+    codebook = dynamic_codebook(True)
+    codes, scale = quantize(torch.tensor(values), codebook, len(values))
     back = dequantize(codes, scale, codebook, len(values))
     scale = scale.item()
     heads = ("a block of m", f"÷ {scale:g}", "nearest entry", "code: 1 byte", "read back", "off by")
@@ -198,10 +200,12 @@ def byte_figure(bits: str) -> tuple[Figure, str]:
     figure, axes = panels(height=3.3)
     readings = []
     for row, signed in enumerate((True, False)):
-        y, first = -2.2 * row, int(signed)
+        y = -2.2 * row
+        first = int(signed)
         zeros = len(bits[first:]) - len(bits[first:].lstrip("0"))
         rest = bits[first + zeros + 1 :]
-        value, steps, step = value_of_bits(bits, signed), 2 ** len(rest), int(rest, 2)
+        value = value_of_bits(bits, signed)
+        steps, step = 2 ** len(rest), int(rest, 2)
         middle = 0.1 + 0.9 * (step + 0.5) / steps
         parts = [
             (BIT_COLORS["sign"], 1, f"sign {'−' if bits[0] == '1' else '+'}"),
@@ -242,12 +246,12 @@ def codebooks_figure() -> tuple[Figure, str]:
             f"below {lost[name]:.2g}"
         )
     top.set(yticks=(1, 0), yticklabels=books, ylim=(-0.6, 1.6), title="Where the 256 entries lie")
-    looks = {"linear": ("second", "-"), "dynamic": ("first", "-")}
+    styles = {"linear": ("second", "-"), "dynamic": ("first", "-")}
     title, x = "Error of the nearest entry; 1: the value becomes 0", "value / largest of its block"
-    lines(errors, title, x, "largest relative error", log="xy", looks=looks, labels="none", axes=below)
+    lines(errors, title, x, "largest relative error", log="xy", styles=styles, labels="none", axes=below)
     below.set_ylim(1e-3, 2)
     for name, x, y in (("linear", 0.012, 0.2), ("dynamic", 8e-5, 0.3)):
-        below.text(x, y, name, color=text_color(looks[name][0]), va="bottom")
+        below.text(x, y, name, color=text_color(styles[name][0]), va="bottom")
     title = f"Off by more than half below {lost['linear']:.2g} in the linear book, below {_power(lost['dynamic'])} in the dynamic"
     return together(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
 
@@ -280,14 +284,16 @@ def blocks_figure(values: torch.Tensor) -> tuple[Figure, str]:
 
 def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
     """Averages whose input has changed, kept in 32 bits, in 8 rounded to the nearest entry, and stochastically."""
-    cases, beta = {"g² has fallen to 0.01": (0.25, 0.01), "g² has risen to 1": (0.11, 1.0)}, 0.999
+    cases = {"g² has fallen to 0.01": (0.25, 0.01), "g² has risen to 1": (0.11, 1.0)}
+    beta = 0.999
     generator = torch.Generator().manual_seed(0)
 
     def by_chance(values: torch.Tensor, codebook: torch.Tensor):
         return stochastic(values, codebook, generator)
 
     figure, grid = panels(1, len(cases), height=3.8, squeeze=False)
-    texts, colors = [f"With β₂ = {beta:g}."], ("predicted", "second", "activations", "first")
+    texts = [f"With β₂ = {beta:g}."]
+    colors = ("predicted", "second", "activations", "first")
     for panel, (title, (start, target)) in zip(grid[0], cases.items(), strict=True):
         curves = {
             "32 bits": feed_average(start, target, steps, beta, None),
@@ -297,10 +303,11 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
         }
         ratio = sqrt(curves["32 bits"][-1] / curves["8 bits, nearest"][-1])
         step = f"steps too {'long' if ratio > 1 else 'short'} by a factor of {max(ratio, 1 / ratio):.1f}"
-        looks = {name: (color, "-") for name, color in zip(curves, colors, strict=True)}
-        data, title = {name: enumerate(curve, 1) for name, curve in curves.items()}, f"{title}:\nin the end {step}"
+        styles = {name: (color, "-") for name, color in zip(curves, colors, strict=True)}
+        data = {name: enumerate(curve, 1) for name, curve in curves.items()}
+        title = f"{title}:\nin the end {step}"
         y = "v / largest of its block"
-        texts.append(lines(data, title, y=y, looks=looks, labels="none", number=".3f", axes=panel)[1])
+        texts.append(lines(data, title, y=y, styles=styles, labels="none", number=".3f", axes=panel)[1])
         panel.lines[0].set_linewidth(5)
         panel.lines[2].set_linewidth(1)
     legend(panel)
@@ -351,6 +358,6 @@ def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
 
 def _draw_entries(axes: Axes, codebook: torch.Tensor, row: int, color: str) -> None:
     entries = codebook[codebook > 0]
-    look = {"color": COLORS[color], "markersize": 16, "markeredgewidth": 0.8}
-    axes.plot(entries, torch.full_like(entries, row), "|", **look)
+    mark_style = {"color": COLORS[color], "markersize": 16, "markeredgewidth": 0.8}
+    axes.plot(entries, torch.full_like(entries, row), "|", **mark_style)
     axes.grid(visible=False)

@@ -116,10 +116,11 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     by_optimizer = []
     for panel, (name, best) in zip(grid.flat, best_rates(runs).items(), strict=True):
         of_name = runs[runs["name"] == name]
-        curve, x = {name: losses_of_seeds(of_name)}, "learning rate α (log)"
-        looks, title = {name: ("first", "o-")}, f"{name}: own rate {best:g}"
-        y = "training loss, last 20 steps"
-        _, alt = lines(curve, title, x, y, log="x", looks=looks, labels="none", number=".2f", axes=panel)
+        curve = {name: losses_of_seeds(of_name)}
+        styles = {name: ("first", "o-")}
+        title = f"{name}: own rate {best:g}"
+        x, y = "learning rate α (log)", "training loss, last 20 steps"
+        _, alt = lines(curve, title, x, y, log="x", styles=styles, labels="none", number=".2f", axes=panel)
         panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1)
         for rate, losses in curve[name].items():
             if lost := sum(loss == inf for loss in losses):
@@ -137,12 +138,14 @@ def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     """Loss against learning rate for two optimizers: a panel for the constant rate and one for the cosine, bands from the
     lowest to the highest seed, and the mean loss at 0.001."""
     figure, axes = panels(1, 2, height=3.6, sharex=True, sharey=True)
-    texts, (x, y) = [], ("learning rate α (log)", "training loss, last 20 steps")
+    texts = []
+    x, y = "learning rate α (log)", "training loss, last 20 steps"
     for panel, (schedule, of_schedule) in zip(axes, runs.groupby("schedule"), strict=True):
         by_name = dict(list(of_schedule.groupby("name")))
         curves = {name: losses_of_seeds(of_name) for name, of_name in by_name.items()}
-        looks, title = dict(zip(curves, (("first", "o-"), ("second", "D--")), strict=True)), f"schedule: {schedule}"
-        texts.append(lines(curves, title, x, y, log="x", looks=looks, labels="none", number=".2f", axes=panel)[1])
+        styles = dict(zip(curves, (("first", "o-"), ("second", "D--")), strict=True))
+        title = f"schedule: {schedule}"
+        texts.append(lines(curves, title, x, y, log="x", styles=styles, labels="none", number=".2f", axes=panel)[1])
         panel.lines[1].set(markerfacecolor="none", markersize=9)
         at_default = losses_by_rate(of_schedule)["mean"][1e-3]
         panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1, zorder=0)

@@ -142,7 +142,8 @@ def accumulate_on_rank(build: Callable[[], nn.Module], shares: Sequence[Sequence
 def _one_update(
     module: nn.Module, micro_batches: Sequence[dict], quiet_forward: bool, quiet_backward: bool
 ) -> tuple[dict, Reductions]:
-    model, reduced = DistributedDataParallel(module), Reductions()
+    model = DistributedDataParallel(module)
+    reduced = Reductions()
     model.register_comm_hook(reduced, _count_all_reduce)
     weights = _loss_weights(module, micro_batches)
     for number, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True), start=1):
@@ -172,7 +173,8 @@ def accumulation_figure() -> tuple[Figure, str]:
     """The idea: micro-batches of different numbers of counted tokens add up in one G, which is divided once."""
     figure, axes = panels(height=3.4)
     counts = (3, 8, 5, 2)
-    widest, middle = max(counts), len(counts) / 2 - 0.2
+    widest = max(counts)
+    middle = len(counts) / 2 - 0.2
     for row, count in enumerate(counts):
         y = len(counts) - 1 - row
         for place in range(widest):
@@ -224,7 +226,8 @@ class TokenGradients:
 
 def token_gradients(model: nn.Module, texts: Iterable[dict]) -> TokenGradients:
     """`TokenGradients` of `texts`, batches of one text each."""
-    counts, gradients, parameters = [], [], list(model.parameters())
+    counts, gradients = [], []
+    parameters = list(model.parameters())
     for text in texts:
         text = {name: value.to(parameters[0].device) for name, value in text.items()}
         counts.append(num_loss_tokens(model, text))
@@ -237,7 +240,8 @@ def token_gradients(model: nn.Module, texts: Iterable[dict]) -> TokenGradients:
 def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -> tuple[Figure, str]:
     """Play: tokens of each micro-batch of `size` texts, and how many times its right weight a mean of means gives each."""
     counts, error = texts.mean_of_means(size, by_length)
-    weights, k = token_weights(counts), len(counts)
+    weights = token_weights(counts)
+    k = len(counts)
     figure, (above, below) = panels(2, 1, height=4.2, sharex=True)
     places = np.arange(1, k + 1)
     above.bar(places, counts, color=COLORS["first"])
@@ -263,7 +267,8 @@ def train_on_texts(
     A token weighs as any other, or `by_text` as in a mean of means over micro-batches of one text: 1 / (32 T). Both means are
     taken of the last `every` updates' losses (`reported` is the one that was minimized) and of the held-out loss.
     """
-    optimizer, losses = AdamW(model.parameters(), lr=1e-3), []
+    optimizer = AdamW(model.parameters(), lr=1e-3)
+    losses = []
     names = "training, by token", "training, by text", "by token", "by text"
     curves = {name: [] for name in ("reported", *names)}
     for rows in torch.arange(len(ids)).split(32):
@@ -293,7 +298,8 @@ def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: 
     """What each run of `train_on_texts` reports, and beside it the held-out loss of a token."""
     figure, axes = panels(1, 2, height=3.6, sharey=True)
     kinds = {"reported": "training loss, as reported", "by token": "held-out loss of a token"}
-    texts, (by_token, by_text) = [], runs
+    texts = []
+    by_token, by_text = runs
     losses = f"mean per token ({by_token})\nor per text ({by_text})", "mean per token"
     for panel, (kind, title), y, labels in zip(axes, kinds.items(), losses, ("none", "ends"), strict=True):
         data = {name: {every * (i + 1): loss for i, loss in enumerate(run[kind])} for name, run in runs.items()}
@@ -313,18 +319,19 @@ def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[F
     """Which micro-batches went into which update: a row for each way, `updates` being the numbers of micro-batches in its
     updates, in order; what of `batches` is left over stays pale."""
     axes = panels(height=0.9 + 0.9 * len(updates))[1]
-    spans, looks = [], {"left over": ("grid", "")}
+    spans = []
+    styles = {"left over": ("grid", "")}
     for row, sizes in enumerate(updates.values()):
         kinds = [f"update {number + 1}" for number, size in enumerate(sizes) for _ in range(size)]
         kinds += ["left over"] * (batches - len(kinds))
         spans += [Span(row, place + 0.06, place + 0.94, kind) for place, kind in enumerate(kinds)]
         for number, kind in enumerate(dict.fromkeys(kinds)):
-            looks.setdefault(kind, (("first", "second", "third")[number % 3], ""))
+            styles.setdefault(kind, (("first", "second", "third")[number % 3], ""))
             middle = kinds.index(kind) + kinds.count(kind) / 2
             axes.text(middle, row + 0.5, kind, ha="center", va="center", fontsize=8)
     *_, (name, sizes) = updates.items()
     title = f"“{name}”: the first update gets {sizes[0]} of {batches} micro-batches, and {batches - sum(sizes)} is left over"
-    figure, alt = timeline(spans, list(updates), title, "micro-batch, counted from 0", looks=looks, axes=axes)
+    figure, alt = timeline(spans, list(updates), title, "micro-batch, counted from 0", styles=styles, axes=axes)
     axes.set_xticks([place + 0.5 for place in range(batches)], range(batches))
     axes.grid(visible=False)
     axes.tick_params(length=0)
@@ -345,10 +352,10 @@ def noise_by_groups(gradients: torch.Tensor, ks: Sequence[int]) -> list[float]:
 def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Sequence[float]]]) -> tuple[Figure, str]:
     """The gradient's noise against the micro-batches of an update: by name a list over `ks` of each seed, mean and range."""
     data = {name: dict(zip(ks, zip(*measured, strict=True), strict=True)) for name, measured in noise.items()}
-    looks = dict(zip(data, (("first", "o"), ("second", "D")), strict=False))
+    styles = dict(zip(data, (("first", "o"), ("second", "D")), strict=False))
     title = "Twice the micro-batches, half the noise; training raises it relative to the gradient"
     x, y = "k, micro-batches of an update (log)", "noise variance / squared\ngradient norm (log)"
-    figure, alt = lines(data, title, x, y, log="xy", looks=looks)
+    figure, alt = lines(data, title, x, y, log="xy", styles=styles)
     for line in list(figure.axes[0].lines)[: len(data)]:
         first = line.get_ydata()[0]
         figure.axes[0].plot(ks, [first * ks[0] / k for k in ks], color=line.get_color(), linewidth=1)
@@ -363,8 +370,9 @@ def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[
     pencil = "closed form: P + O + A (+ G)"
     rows = {name: {pencil: size} for name, size in predicted.items()}
     notes = {name: f"dry run: {format_bytes(size)}" for name, size in dry.items()}
-    title, look = "A second micro-batch adds one G here; further ones add nothing", {"colors": {pencil: "predicted"}}
-    return bars(rows, title, "peak of a step", **look, notes=notes, marks=("dry run", dry))
+    title = "A second micro-batch adds one G here; further ones add nothing"
+    colors = {pencil: "predicted"}
+    return bars(rows, title, "peak of a step", colors=colors, notes=notes, marks=("dry run", dry))
 
 
 def _draw_line(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

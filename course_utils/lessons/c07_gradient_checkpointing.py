@@ -25,7 +25,8 @@ def count_forwards(model: nn.Module) -> Iterator[Counter]:
 
     It watches the first innermost module of each block, which runs even where recomputation stops early.
     """
-    calls, hooks = Counter(), []
+    calls = Counter()
+    hooks = []
     for number, block in enumerate(blocks_of(model)):
         first = next(module for module in block.modules() if not list(module.children()))
         hooks.append(first.register_forward_pre_hook(lambda *_, number=number: calls.update([number])))
@@ -103,14 +104,15 @@ def segment_curves_figure(
     """
     figure, grid = panels(1, len(curves), height=3.3, squeeze=False)
     texts, above = [], []
-    looks = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
+    styles = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
     for axes, (title, (product, data)) in zip(grid[0], curves.items(), strict=True):
         line = data["measured"]
-        lowest, root = min(line, key=line.get), sqrt(product)
+        lowest = min(line, key=line.get)
+        root = sqrt(product)
         nearest = min(line, key=lambda segments: abs(segments - root))
         above.append(line[nearest] / line[lowest] - 1)
         title = f"{title}\nlowest at {lowest}, √(r·n) = {root:.3g}{' > n' if root > max(line) else ''}"
-        _, alt = lines(data, title, "segments c", "peak", unit="bytes", looks=looks, labels="none", axes=axes)
+        _, alt = lines(data, title, "segments c", "peak", unit="bytes", styles=styles, labels="none", axes=axes)
         axes.lines[0].set_linewidth(4)
         axes.axvline(root, color=COLORS["warning"], linestyle=":", linewidth=1.4, label="√(r·n)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -144,7 +146,8 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
 
     A boundary is DistilBERT's: `batch` × 128 tokens × 768 float32 numbers. More segments than blocks count as one per block.
     """
-    segments, boundary = min(segments, blocks), batch * 128 * 768 * ITEMSIZE
+    segments = min(segments, blocks)
+    boundary = batch * 128 * 768 * ITEMSIZE
     plain, again = walk(blocks, None, per_block), walk(blocks, segments, per_block)
     without = boundary * peak(blocks, None, per_block)
     peaks = {count: boundary * peak(blocks, count, per_block) for count in range(1, blocks + 1)}
@@ -160,8 +163,9 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     left.step([moment[0] for moment in plain], [boundary * moment[2] / size for moment in plain], **dashed)
     left.set(xlim=(0, None), ylim=(0, 1.1 * without / size))
     left.legend(loc="upper right")
-    title, looks = f"The dot is your c = {segments}", {"peak": ("predicted", ".-")}
-    lines({"peak": peaks}, title, "segments c", "peak", unit="bytes", looks=looks, labels="none", axes=right)
+    title = f"The dot is your c = {segments}"
+    styles = {"peak": ("predicted", ".-")}
+    lines({"peak": peaks}, title, "segments c", "peak", unit="bytes", styles=styles, labels="none", axes=right)
     right.plot(segments, right.lines[0].get_ydata()[segments - 1], "o", color=COLORS["warning"], markersize=9)
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, (
@@ -189,5 +193,6 @@ def _draw_walk(
     """The boundaries of each moment, and above them what is computed again."""
     times, boundaries, activations = zip(*moments, strict=True)
     upper = next(kind for kind in colors if kind != "boundaries")
-    heights, x = {"boundaries": boundaries, upper: activations}, "time, in forward passes of a block"
+    heights = {"boundaries": boundaries, upper: activations}
+    x = "time, in forward passes of a block"
     layers(times, heights, title, x, y, unit=unit, colors=colors, axes=axes)

@@ -40,16 +40,16 @@ def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
         axes.broken_barh(list(bars), (row - 0.36, 0.72), facecolor=COLORS[PHASE_COLORS.get(name, "ink")])
     for start in trace.of("step")["start"][1:]:
         axes.axvline(start / size, color=COLORS["not attributed"], linewidth=0.8, linestyle=":")
-    look = {"facecolor": "none", "edgecolor": COLORS["warning"], "hatch": "////", "linewidth": 0.8}
+    hatching = {"facecolor": "none", "edgecolor": COLORS["warning"], "hatch": "////", "linewidth": 0.8}
     for gap in gaps.itertuples():
-        axes.add_patch(Rectangle((gap.start / size, -0.5), gap.seconds / size, 5.0, **look))
+        axes.add_patch(Rectangle((gap.start / size, -0.5), gap.seconds / size, 5.0, **hatching))
         if gap.seconds >= 0.04 * trace.end:  # there is room for its length
             middle = (gap.start + gap.end) / 2 / size
             axes.text(middle, -0.55, format_seconds(gap.seconds), ha="center", va="bottom", color=text_color("warning"))
     axes.set(yticks=range(5), yticklabels=[*rows, "model computes"], ylim=(4.6, -1.0), xlim=(0, trace.end / size))
     axes.set(xlabel=f"time since the first recorded step, {unit}; dotted: a new step begins", title=title)
     axes.grid(axis="y", visible=False)
-    figure.legend([Rectangle((0, 0), 1, 1, **look)], ["no operator of the model runs"], loc="outside upper right")
+    figure.legend([Rectangle((0, 0), 1, 1, **hatching)], ["no operator of the model runs"], loc="outside upper right")
     sums = {name: (spans["end"] - spans["start"]).sum() for name, spans in rows.items()}
     split = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in sums.items())
     lengths = "; ".join(f"{format_seconds(gap.seconds)} ({gap.where})" for gap in gaps.itertuples())
@@ -149,7 +149,8 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
     levels = sorted(outputs | parameters)
     edge = log2(FORMATS["fp16"].smallest_subnormal) - 1  # what is smaller than half of the smallest is rounded to 0
     figure, (top, *histograms) = panels(3, 1, height=5.2, sharex=True, height_ratios=(1.1, 1.5, 1.5))
-    lost, tails, left = [], [], max(levels[0] - 2, -52)
+    lost, tails = [], []
+    left = max(levels[0] - 2, -52)
     for axes, counts, name in zip(histograms, (outputs, parameters), ("outputs", "parameters"), strict=True):
         total = sum(counts.values())
         lost.append(sum(n for e, n in counts.items() if e < edge) / total)
@@ -185,7 +186,7 @@ def scale_window_figure(
     """The shares of gradients that vanish, lose bits and overflow in a format, against the loss scale."""
     losses = [underflow_in(gradients, fmt, 2.0**power) for power in powers]
     kinds = {"vanished": "vanish", "subnormal": "lose bits", "overflowed": "overflow"}
-    looks = {name: (color, ".-") for name, color in zip(kinds.values(), ("warning", "fourth", "ink"), strict=True)}
+    styles = {name: (color, ".-") for name, color in zip(kinds.values(), ("warning", "fourth", "ink"), strict=True)}
     data = {
         label: {power: getattr(loss, name) for power, loss in zip(powers, losses, strict=True)}
         for name, label in kinds.items()
@@ -195,11 +196,11 @@ def scale_window_figure(
     if good:
         title = f"From S = 2^{good[0]} to 2^{good[-1]} less than 1 % vanish in {fmt.name}, and none overflows"
     x, y = "loss scale S, as a power of two", "all gradients that are not 0"
-    figure, alt = lines(data, "", x, y, unit="%", looks=looks, labels="none")
+    figure, alt = lines(data, "", x, y, unit="%", styles=styles, labels="none")
     for name, line in data.items():  # named where they are highest: elsewhere they lie on each other
         top = max(line, key=line.get)
         offset = (-6 if top == max(powers) else 8, 6)
-        note(figure.axes[0], name, (top, 100 * line[top]), offset, fontsize=10, color=text_color(looks[name][0]))
+        note(figure.axes[0], name, (top, 100 * line[top]), offset, fontsize=10, color=text_color(styles[name][0]))
     if good:
         figure.axes[0].axvspan(good[0], good[-1], color=COLORS["third"], alpha=0.15, linewidth=0)
     return together(figure, title, alt)
@@ -275,7 +276,8 @@ class NumberPicker(VBox):
         pattern = self.value[1] ^ 1 << (fmt.bits - 1 - place)
         self._flipped = True
         if isfinite(fmt.value(pattern)):  # else the field keeps the last number that can be typed
-            self.number.value, self.power.value = fmt.value(pattern), 0
+            self.number.value = fmt.value(pattern)
+            self.power.value = 0
         self._flipped = False
         self._show(pattern, fmt.value(pattern))
 
@@ -290,7 +292,8 @@ class NumberPicker(VBox):
         for place, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
             button = self.bits.children[place]
             part = list(BIT_COLORS)[(place > 0) + (place > fmt.exponent_bits)]
-            button.description, button.style.button_color = bit, COLORS[BIT_COLORS[part]]
+            button.description = bit
+            button.style.button_color = COLORS[BIT_COLORS[part]]
             button.tooltip = f"{part} bit {place + 1}, {bit}: press to flip"
         self.value = (fmt.name, pattern, wanted)
 

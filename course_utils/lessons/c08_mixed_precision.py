@@ -1,4 +1,4 @@
-"""Chapter 08: what formats lose of gradients, types and seconds of a run, the demo's slow data loader; and the figures."""
+"""Chapter 08: what formats lose of gradients, types and seconds of a run, and the demo's slow data loader."""
 
 import copy
 import time
@@ -194,7 +194,8 @@ class Waiting(Dataset):
     """A data set that is slow now and then: it waits for `seconds` before every `every`-th batch, as for a busy disk."""
 
     def __init__(self, rows: Dataset, seconds: float, every: int = 1):
-        self.rows, self.seconds, self.every, self.fetched = rows, seconds, every, 0
+        self.rows, self.seconds, self.every = rows, seconds, every
+        self.fetched = 0
 
     def __getitems__(self, indices: list[int]) -> list:
         """The rows of one batch: a loader asks for them together."""

@@ -62,7 +62,7 @@ def local_rounds_figure(ranks: int = 3, every: int = 4, steps: int = 8) -> tuple
         f"data parallelism: gradients are averaged at each step ({steps} averages)",
         f"local SGD, H = {every}: parameters are averaged every {every} steps ({steps // every} averages)",
     )
-    looks = {"a step of a rank": ("first", ""), "all ranks send": ("gradients", "")}
+    styles = {"a step of a rank": ("first", ""), "all ranks send": ("gradients", "")}
     for panel, h, title in zip(axes, (1, every), titles, strict=True):
         spans = []
         for rank, step in product(range(ranks), range(steps)):
@@ -70,10 +70,10 @@ def local_rounds_figure(ranks: int = 3, every: int = 4, steps: int = 8) -> tuple
             spans.append(Span(rank, start, start + 1, "a step of a rank"))
             if (step + 1) % h == 0:
                 spans.append(Span(rank, start + 1, start + 1 + sending, "all ranks send"))
-        timeline(spans, [f"rank {rank}" for rank in range(ranks)], title, looks=looks, axes=panel)
+        timeline(spans, [f"rank {rank}" for rank in range(ranks)], title, styles=styles, axes=panel)
         panel.set(xlim=(0, steps * (1 + sending) + 0.1), xticks=[], xlabel="time (lengths are made up)")
     axes[0].set(xlabel="")
-    legend(panel, *((kind, color) for kind, (color, _) in looks.items()))
+    legend(panel, *((kind, color) for kind, (color, _) in styles.items()))
     return figure, (
         f"{ranks} ranks make {steps} steps each. Above all ranks send after every step, {steps} times. Below they send after "
         f"every {every} steps, {steps // every} times, and are done sooner; within a round the ranks' parameters part."
@@ -86,14 +86,14 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
     `computing` is the seconds of a step, `sending` those of one average; nothing overlaps. A mark is at the first H from 9r on.
     """
     figure, grid = panels(1, len(computing), height=3.4, sharey=True, squeeze=False)
-    everies, marks = np.logspace(0, 5, 200), []
+    periods = np.logspace(0, 5, 200)
+    marks = []
     for panel, (machine, step) in zip(grid[0], computing.items(), strict=True):
         panel.axhline(90, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
         ratios = {name: average / step for name, average in sending.items()}
-        data = {name: zip(everies, everies / (everies + r), strict=True) for name, r in ratios.items()}
+        data = {name: zip(periods, periods / (periods + r), strict=True) for name, r in ratios.items()}
         title = f"{machine}: {format_seconds(step)} a step"
-        x = "H (mark: smallest H with 90 % or more)"
-        y = "share of time in which\nthe ranks compute"
+        x, y = "H (mark: smallest H with 90 % or more)", "share of time in which\nthe ranks compute"
         lines(data, title, x, y, unit="%", log="x", labels="none", axes=panel)
         for (name, r), color, marker in zip(ratios.items(), SERIES, MARKS, strict=False):
             enough = max(1, math.ceil(round(9 * r, 6)))  # rounded, so that a sum of floats asks for no step more
@@ -111,8 +111,8 @@ def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
     figure, grid = panels(1, len(drifts), height=3.3, sharey=True, squeeze=False)
     texts = []
     for axes, (group, runs) in zip(grid[0], drifts.items(), strict=True):
-        looks = {name: (color, "-") for name, color in zip(runs, SERIES, strict=False)}
-        texts.append(lines(runs, group, y="distance to the ranks' mean", looks=looks, labels="none", axes=axes)[1])
+        styles = {name: (color, "-") for name, color in zip(runs, SERIES, strict=False)}
+        texts.append(lines(runs, group, y="distance to the ranks' mean", styles=styles, labels="none", axes=axes)[1])
     legend(grid[0][0])
     return together(figure, "Within a round the ranks part, and an average brings them together", *texts)
 
@@ -120,14 +120,14 @@ def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
 def apart_figure(drifts: Mapping[str, Sequence[tuple[int, float]]], low: float) -> tuple[Figure, str]:
     """Distances to the mean as in `drift_figure`, in two panels above each other: what lies above `low`, and what below."""
     figure, (above, below) = panels(2, 1, height=3.8, sharex=True, height_ratios=(1, 1.6))
-    looks = dict(zip(drifts, zip(SERIES, ("-", "-", "--"), strict=False), strict=False))
+    styles = dict(zip(drifts, zip(SERIES, ("-", "-", "--"), strict=False), strict=False))
     for panel in (above, below):
-        _, alt = lines(drifts, y="distance to the ranks' mean", looks=looks, labels="none", axes=panel)
+        _, alt = lines(drifts, y="distance to the ranks' mean", styles=styles, labels="none", axes=panel)
         panel.set(ylabel="")
     for name, points in drifts.items():
         last = points[-2][1]  # before the average that may end the run
         panel = above if last > low else below
-        panel.text(1.01 * points[-1][0], last, name, color=text_color(looks[name][0]), va="center")
+        panel.text(1.01 * points[-1][0], last, name, color=text_color(styles[name][0]), va="center")
     top = max(d for points in drifts.values() for _, d in points)
     above.set(
         ylim=(low, 1.25 * top), title="Run A never closes the gap; run B closes it with its first average", xlabel=""
@@ -161,7 +161,8 @@ def losses_of_ways_figure(
 
     `computing` is the seconds of a step; `network` is bytes a second out of a rank and seconds a message, and has a `name`.
     """
-    level, (bandwidth, latency) = max(run.losses[-1] for run in runs.values()), network
+    level = max(run.losses[-1] for run in runs.values())
+    bandwidth, latency = network
     costs = {way: cost_of_a_loss(run, level) for way, run in runs.items()}
     sent = {way: cost.sent for way, cost in costs.items()}
     times = {way: c.step * computing + c.sent / bandwidth + c.messages * latency for way, c in costs.items()}
@@ -198,14 +199,15 @@ def _draw_losses(
 ) -> None:
     """A line for each way, and a mark where it reaches `level`."""
     data = {way: zip(run.steps, run.losses, strict=True) for way, run in runs.items()}
-    title, looks = f"mark: from here averages stay at or below {level:.2f}", {way: (colors[way], "-") for way in runs}
-    lines(data, title, "steps", "loss of the mean", looks=looks, labels="legend", number=".2f", axes=axes)
+    title = f"mark: from here averages stay at or below {level:.2f}"
+    styles = {way: (colors[way], "-") for way in runs}
+    lines(data, title, "steps", "loss of the mean", styles=styles, labels="legend", number=".2f", axes=axes)
     axes.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
     # Of falling size, so that marks in one place are all seen.
     for (way, run), marker, size in zip(runs.items(), MARKS, (14, 12, 9, 6), strict=False):
-        look = {"color": COLORS[colors[way]], "markersize": size, "markeredgecolor": COLORS["paper"]}
+        mark_style = {"color": COLORS[colors[way]], "markersize": size, "markeredgecolor": COLORS["paper"]}
         step = costs[way].step
-        axes.plot(step, run.losses[run.steps.index(step)], marker, **look)
+        axes.plot(step, run.losses[run.steps.index(step)], marker, **mark_style)
 
 
 def losses_against_every_figure(
@@ -217,18 +219,19 @@ def losses_against_every_figure(
     """
     figure, axes = panels(height=3.4)
     for (kind, line), color, marker in zip(ends.items(), SERIES, MARKS, strict=False):
-        look, low, high = {"color": COLORS[color]}, min(levels[kind]), max(levels[kind])
+        style = {"color": COLORS[color]}
+        low, high = min(levels[kind]), max(levels[kind])
         middle = [float(np.median(losses)) for losses in line.values()]
         reach = [[m - min(v) for m, v in zip(middle, line.values(), strict=True)]]
         reach += [[max(v) - m for m, v in zip(middle, line.values(), strict=True)]]
-        axes.errorbar(list(line), middle, yerr=reach, marker=marker, capsize=4, **look)
-        axes.axhspan(low, high, alpha=0.25, linewidth=0, **look)
+        axes.errorbar(list(line), middle, yerr=reach, marker=marker, capsize=4, **style)
+        axes.axhspan(low, high, alpha=0.25, linewidth=0, **style)
         axes.text(list(line)[-1] * 1.15, middle[-1], kind, color=text_color(color), va="center")
-    everies = sorted({h for line in ends.values() for h in line})
-    axes.set(xscale="log", xlim=(everies[0] / 1.3, everies[-1] * 3.2))
+    periods = sorted({h for line in ends.values() for h in line})
+    axes.set(xscale="log", xlim=(periods[0] / 1.3, periods[-1] * 3.2))
     axes.set_ylabel("loss of the mean\nafter equally many steps")
     axes.set_xlabel("H, steps between two averages, log (mark: median of the seeds; whiskers: lowest, highest)")
-    tick(axes, everies)
+    tick(axes, periods)
     axes.set_title("Local steps cost much loss by package, little on mixed data (bands: DDP)")
     by_kind = "; ".join(
         f"{kind}: {', '.join(f'{min(v):.2f} to {max(v):.2f} at H = {h}' for h, v in line.items())}, "
@@ -262,7 +265,9 @@ def local_paths(
     `corrected` is SCAFFOLD: from each slope a rank takes its own mean slope of the last round, and adds that of all ranks.
     """
     place = np.tile([-2.2, 1.4], (len(centers), 1))
-    places, own, began = [place], np.zeros_like(place), place
+    places = [place]
+    own = np.zeros_like(place)
+    began = place
     for step in range(1, steps + 1):
         slope = np.einsum("rij,rj->ri", matrices, place - centers)
         place = place - rate * (slope + (own.mean(0) - own if corrected else 0))
@@ -278,7 +283,8 @@ def play_local_drift(
 ) -> tuple[Figure, str]:
     """Play: ranks in bowls of their own, where they go between averages, and where their mean ends."""
     matrices, centers = bowls(ranks, heterogeneity)
-    places, lowest = local_paths(every, matrices, centers, rate, corrected), joint_minimum(matrices, centers)
+    places = local_paths(every, matrices, centers, rate, corrected)
+    lowest = joint_minimum(matrices, centers)
     figure, (plane, line) = panels(1, 2, height=3.6, width_ratios=(1.5, 1))
     _draw_bowls(plane, matrices, centers)
     _draw_rounds(plane, places, centers, every)

@@ -1,4 +1,4 @@
-"""Chapter 09: the ring turn by turn, ranks that keep together in one way or another, their seconds, and the figures."""
+"""Chapter 09: the ring turn by turn, ranks that keep together in one way or another, and their seconds."""
 
 import statistics
 import time
@@ -28,18 +28,20 @@ def ring_on_rank() -> list[list[str]]:
     the first turn.
     """
     ranks = dist.get_world_size()
-    tensor, seen, exchange = torch.full((ranks,), 2.0 ** dist.get_rank()), [], ring.exchange
+    tensor = torch.full((ranks,), 2.0 ** dist.get_rank())
+    seen = []
+    exchange = ring.exchange
 
-    def look() -> None:
+    def note_parts() -> None:
         seen.append(["".join(str(r) for r in range(ranks) if int(value) >> r & 1) for value in tensor])
 
     def watched(outgoing: torch.Tensor, incoming: torch.Tensor) -> torch.Tensor:
-        look()
+        note_parts()
         return exchange(outgoing, incoming)
 
     with patch.object(ring, "exchange", watched):
         ring.all_reduce(tensor)
-    look()
+    note_parts()
     return seen
 
 
@@ -49,8 +51,11 @@ def average_seconds_on_rank(elements: int, times: int = 5) -> dict[str, float]:
     "one way, by 8 MiB" sends in messages as short as `hardware.calibrate()` takes. "both ways" is what a ring of two sends:
     two messages of half the tensor from each rank, both at the same time.
     """
-    rank, tensor, answer = dist.get_rank(), torch.ones(elements), torch.ones(1)
-    half, incoming = tensor[: elements // 2], torch.empty(elements // 2)
+    rank = dist.get_rank()
+    tensor = torch.ones(elements)
+    answer = torch.ones(1)
+    half = tensor[: elements // 2]
+    incoming = torch.empty(elements // 2)
 
     def send_one_way(most: int = elements) -> None:
         for piece in tensor.split(most):
@@ -82,17 +87,17 @@ def _median_seconds(call: Callable[[], object], times: int) -> float:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """How a rank trains; `finish` and `same_start` are slips where they are False."""
+    """How a rank trains; `finish` and `same_start` are slips where they are False.
+
+    `way` keeps ranks together: DDP, or LocalSGD or QSGD with options, as `partial(LocalSGD, sync_every=20)`. Without
+    `same_start` each rank begins with parameters of its own, put there after the way has made them equal.
+    """
 
     make_optimizer: Callable  # takes the parameters
     steps: int
-    way: Callable = (
-        DDP  # of keeping ranks together: or LocalSGD or QSGD with options, as partial(LocalSGD, sync_every=20)
-    )
+    way: Callable = DDP
     finish: bool = True  # else a last, shorter round stays apart
-    same_start: bool = (
-        True  # else each rank begins with parameters of its own, put there after the way has made them equal
-    )
+    same_start: bool = True
     loss_every: int = 40  # steps, after which the mean of the ranks is judged
     note_drift: bool = False  # after every step
     seed: int = 0  # of the batches
@@ -106,9 +111,7 @@ class RankHistory:
     losses: list[float] = field(default_factory=list)  # of the mean of the ranks
     sent: list[int] = field(default_factory=list)  # bytes that each rank had sent by then
     messages: list[int] = field(default_factory=list)
-    drifts: list[tuple[int, float]] = field(
-        default_factory=list
-    )  # (step, distance to the mean), before and after averages
+    drifts: list[tuple[int, float]] = field(default_factory=list)  # step and distance to the mean, around each average
     own_loss: float = 0.0  # of this rank, at the end
 
 
@@ -129,7 +132,8 @@ def train_on_rank(
 
 def train_by_plan(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tuple) -> RankHistory:
     """Trains `model` on this rank as the plan says."""
-    run, draw = RankHistory(), torch.Generator().manual_seed(plan.seed * dist.get_world_size() + dist.get_rank())
+    run = RankHistory()
+    draw = torch.Generator().manual_seed(plan.seed * dist.get_world_size() + dist.get_rank())
     optimizer = plan.make_optimizer(model.parameters())
     with uncounted():
         hooks = keep_together(plan.way, model, optimizer)
@@ -194,7 +198,8 @@ def step_seconds_on_rank(
 
     A way is as in `RunPlan`, or None for a rank that trains alone. The median of three runs of `steps` steps, in turns.
     """
-    share, seconds = shares[dist.get_rank()], {name: [] for name in (*ways, "average")}
+    share = shares[dist.get_rank()]
+    seconds = {name: [] for name in (*ways, "average")}
     for _ in range(4):
         for name, way in ways.items():
             model = build()
@@ -212,16 +217,18 @@ def step_seconds_on_rank(
 
 
 def waiting_on_rank(
-    build: Callable, shares: Sequence, make_optimizer: Callable, everies: Sequence[int], steps: int
+    build: Callable, shares: Sequence, make_optimizer: Callable, periods: Sequence[int], steps: int
 ) -> dict[int, tuple[float, float]]:
     """To be launched: by H, the mean seconds before an average in which this rank waits for the others, and of the average.
 
     A barrier before each average keeps the two apart. The median of three runs of `steps` steps, in turns.
     """
-    share, waits, averages = shares[dist.get_rank()], {h: [] for h in everies}, {h: [] for h in everies}
-    for _, h in product(range(4), everies):
+    share = shares[dist.get_rank()]
+    waits, averages = {h: [] for h in periods}, {h: [] for h in periods}
+    for _, h in product(range(4), periods):
         model = build()
-        hooks, parameters = Hooks(model), list(model.parameters())
+        hooks = Hooks(model)
+        parameters = list(model.parameters())
         optimizer = make_optimizer(parameters)
         waited = averaged = 0.0
         dist.barrier()
@@ -235,7 +242,7 @@ def waiting_on_rank(
                 waited, averaged = waited + together - arrived, averaged + time.perf_counter() - together
         waits[h].append(waited / (steps // h))
         averages[h].append(averaged / (steps // h))
-    return {h: (statistics.median(waits[h][1:]), statistics.median(averages[h][1:])) for h in everies}
+    return {h: (statistics.median(waits[h][1:]), statistics.median(averages[h][1:])) for h in periods}
 
 
 def _slice_rows(step: int) -> slice:

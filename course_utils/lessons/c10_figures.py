@@ -19,7 +19,7 @@ from course_utils.viz.plots import Span, layers, legend, lines, note, panels, ti
 from course_utils.viz.style import COLORS, text_color
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-LOOKS = {
+STYLES = {
     "forward": ("activations", ""),
     "backward": ("gradients", ""),
     "update": ("optimizer state", ""),
@@ -34,7 +34,8 @@ def sharding_figure() -> tuple[Figure, str]:
     """The idea: of parameters, gradients and optimizer state, what each rank keeps under DDP and ZeRO-1 to 3."""
     figure, axes = panels(height=3.9)
     ranks = 4
-    kinds, height = ("parameters", "gradients", "optimizer state"), 0.76 / ranks
+    kinds = ("parameters", "gradients", "optimizer state")
+    height = 0.76 / ranks
     for row, stage in enumerate(STAGES):
         axes.text(-0.15, row + 0.38, stage, ha="right", va="center", fontsize=11)
         for rank, (column, kind), part in product(range(ranks), enumerate(kinds), range(ranks)):
@@ -59,7 +60,7 @@ def unit_life(unit: float, ranks: int, activations: float) -> list[tuple[str, st
     `unit` are the bytes of its parameters, `activations` those that it saves. Lanes are "wire", "computes" and "waits".
     """
     shard, whole, saved = {"shard": unit / ranks}, {"gathered": unit}, {"activations": activations}
-    three_times = {"gradient": unit, "flat row": unit, "arriving sum": unit}
+    three_times = {"gradient": unit, "flat row": unit, "gloo's copy": unit}
     return [
         ("all-gather", "wire", shard | whole),
         ("forward", "computes", shard | whole | saved),
@@ -77,7 +78,7 @@ LIFE = {
     "activations": ("activations", ""),
     "gradient": ("gradients", ""),
     "flat row": ("communication", ""),
-    "arriving sum": ("temporaries", ""),
+    "gloo's copy": ("temporaries", ""),
     "gradient shard": ("gradients", "///"),
 }
 """Color and hatch of a unit's bytes on a rank, by kind."""
@@ -88,7 +89,8 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     life = unit_life(unit, ranks, activations)
     size_name, size = byte_unit(unit)
     figure, (above, below) = panels(2, height=4.4, sharex=True, height_ratios=(1, 5))
-    colors, seen = {"wire": "warning", "computes": "third", "waits": "not attributed"}, set()
+    colors = {"wire": "warning", "computes": "third", "waits": "not attributed"}
+    seen = set()
     for place, (what, lane, held) in enumerate(life):
         above.add_patch(
             Rectangle((place - 0.47, 0), 0.94, 1, facecolor="none", edgecolor=COLORS[colors[lane]], linewidth=1.6)
@@ -99,8 +101,8 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
         bottom = 0.0
         for kind, count in held.items():
             color, hatch = LIFE[kind]
-            look = {"color": COLORS[color], "hatch": hatch, "edgecolor": COLORS["paper"], "linewidth": 0.8}
-            below.bar(place, count / size, 0.94, bottom=bottom, **look)
+            patch_style = {"color": COLORS[color], "hatch": hatch, "edgecolor": COLORS["paper"], "linewidth": 0.8}
+            below.bar(place, count / size, 0.94, bottom=bottom, **patch_style)
             if kind not in seen:
                 frame = {"boxstyle": "round,pad=0.15", "facecolor": COLORS["paper"], "edgecolor": "none"}
                 below.text(place, bottom + count / size / 2, kind, ha="center", va="center", fontsize=8, bbox=frame)
@@ -135,17 +137,19 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     """
     seconds = 2 * parameters / flops  # of a token
     data = {"computing a block": {tokens: seconds * tokens for tokens in np.geomspace(100, 100_000, 50)}}
-    looks, levels, crossings = {"computing a block": ("third", "-")}, {}, {}
+    styles = {"computing a block": ("third", "-")}
+    levels, crossings = {}, {}
     for (name, bandwidth), color in zip(links.items(), ("first", "second"), strict=False):
-        gather, crossings[name] = f"gathering the next, {name}", tokens_that_hide(flops, bandwidth, ranks)
+        gather = f"gathering the next, {name}"
+        crossings[name] = tokens_that_hide(flops, bandwidth, ranks)
         levels[gather] = seconds * crossings[name]
-        looks[gather] = color, "--"
+        styles[gather] = color, "--"
     numbers = [f"{crossing:,.0f} ({name})" for name, crossing in crossings.items()]
     title = f"A gather hides behind computing from {' or '.join(numbers)} tokens on"
     x, y = "tokens a rank computes in a step", "time per block"
-    figure, alt = lines(data, "", x, y, unit="seconds", log="xy", looks=looks, levels=levels)
+    figure, alt = lines(data, "", x, y, unit="seconds", log="xy", styles=styles, levels=levels)
     (axes,) = figure.axes
-    for crossing, (color, _) in zip(crossings.values(), list(looks.values())[1:], strict=True):
+    for crossing, (color, _) in zip(crossings.values(), list(styles.values())[1:], strict=True):
         point = crossing, 1e3 * seconds * crossing  # the axis has milliseconds
         axes.plot(*point, "o", color=COLORS[color], markersize=7)
         note(axes, f"{crossing:,.0f} tokens", point, (6, -6), va="top", fontsize=10)
@@ -157,15 +161,16 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
 def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
     """What rank 0 did in a real step of each run, on one time axis: a lane for what it computed, one for its collectives."""
     jobs, by_run = [], []
-    for row, (name, lane) in enumerate(runs.items()):
-        zero = min(activity.start for activity in lane)
-        jobs += [(row, a.what, a.start - zero, a.end - zero) for a in lane]
-        sent = ", ".join(f"{count} {what}" for what, count in Counter(a.what for a in lane if not a.computes).items())
-        computed = format_seconds(sum(a.end - a.start for a in lane if a.computes))
+    for row, (name, activities) in enumerate(runs.items()):
+        zero = min(activity.start for activity in activities)
+        jobs += [(row, a.what, a.start - zero, a.end - zero) for a in activities]
+        collectives = Counter(a.what for a in activities if not a.computes)
+        sent = ", ".join(f"{count} {what}" for what, count in collectives.items())
+        computed = format_seconds(sum(a.end - a.start for a in activities if a.computes))
         by_run.append(f"{name}: computes {computed} and takes part in {sent}")
     axes = panels(height=1.2 + 0.95 * len(runs))[1]
     names = [f"{run}: {does}" for run in runs for does in ("computes", "sends, receives")]
-    shares = ", ".join(f"{name} {overlap(lane):.0%}" for name, lane in runs.items())
+    shares = ", ".join(f"{name} {overlap(activities):.0%}" for name, activities in runs.items())
     title = f"Communication of rank 0 that computing hides: {shares}"
     _draw_lanes(axes, jobs, names, title, "time of a step of rank 0", unit="seconds")
     return axes.figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
@@ -174,10 +179,9 @@ def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
 def _draw_lanes(axes: Axes, jobs: Sequence[tuple], names: Sequence[str], title: str, x: str, unit: str = "") -> None:
     """`jobs` are (pair of lanes from the top, what, start, end); `names` those of the lanes."""
     spans = [Span(2 * row + (what not in PHASES), start, end, what) for row, what, start, end in jobs]
-    timeline(spans, names, title, x, unit=unit, looks=LOOKS, axes=axes)
-    used = {what: look for what, look in LOOKS.items() if any(job[1] == what for job in jobs)}
-    looks = ({"facecolor": COLORS[color], "hatch": hatch} for color, hatch in used.values())
-    handles = [Patch(**look, edgecolor=COLORS["paper"]) for look in looks]
+    timeline(spans, names, title, x, unit=unit, styles=STYLES, axes=axes)
+    used = {what: style for what, style in STYLES.items() if any(job[1] == what for job in jobs)}
+    handles = [Patch(facecolor=COLORS[color], hatch=hatch, edgecolor=COLORS["paper"]) for color, hatch in used.values()]
     axes.figure.legend(handles, list(used), loc="outside upper center", ncols=len(used))
 
 
@@ -187,9 +191,10 @@ def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
     `shards` are the bytes that stay however small the units."""
     by_units = table.set_index("units")
     data = {"peak, measured": by_units["peak"], "largest unit": by_units["gathered"]}
-    looks = {"peak, measured": ("measured", "o-"), "largest unit": ("temporaries", "s--"), "all shards": ("ink", ":")}
-    title, levels = "Smaller units save memory until the largest is one matrix", {"all shards": shards}
-    return lines(data, title, "units (log)", "memory of a rank", unit="bytes", log="x", looks=looks, levels=levels)
+    styles = {"peak, measured": ("measured", "o-"), "largest unit": ("temporaries", "s--"), "all shards": ("ink", ":")}
+    title = "Smaller units save memory until the largest is one matrix"
+    levels = {"all shards": shards}
+    return lines(data, title, "units (log)", "memory of a rank", unit="bytes", log="x", styles=styles, levels=levels)
 
 
 def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: int) -> tuple[Figure, str]:
@@ -200,14 +205,16 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: i
     ways = list(dict.fromkeys(on_paper["way"]))
     figure, grid = panels(1, len(ways), height=3.3, sharey=True)
     names = ("on paper: gradients", "on paper: loss", "measured")
-    looks = dict(zip(names, (("gradients", "--"), ("activations", "-"), ("measured", "o")), strict=True))
-    size, crossed = byte_unit(measured["peak"].max())[1], []
+    styles = dict(zip(names, (("gradients", "--"), ("activations", "-"), ("measured", "o")), strict=True))
+    size = byte_unit(measured["peak"].max())[1]
+    crossed = []
     for axes, way in zip(grid, ways, strict=True):
         paper = on_paper[on_paper["way"] == way].set_index("tokens")
         dots = measured[measured["way"] == way].set_index("tokens")
         drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
-        data, y = dict(zip(names, drawn, strict=True)), f"memory of a rank, {byte_unit(size)[0]}"
-        lines(data, way, "tokens", y, log="x", looks=looks, labels="none", axes=axes)
+        data = dict(zip(names, drawn, strict=True))
+        y = f"memory of a rank, {byte_unit(size)[0]}"
+        lines(data, way, "tokens", y, log="x", styles=styles, labels="none", axes=axes)
         tick(axes, [32, 128, 256, 512])
         above = paper.index[paper["loss"] > paper["gradients"]]
         crossed.append(f"{way} {above.min()}" if len(above) else f"{way} none drawn")
@@ -293,7 +300,7 @@ class PaperStep:
         if self.ranks > 1:
             kind, times = ("reduce-scatter", 1) if self.stage else ("all-reduce", 2)
             done = self._run_job(kind, end, times * self._ring_time)[1]
-            copies = (1, 0, 2, 2)[self.stage] / self.units  # DDP's bucket; the flat row and the sum that arrives
+            copies = (1, 0, 2, 2)[self.stage] / self.units  # DDP's bucket; the flat row and gloo's copy
             self._hold(end, "communication", copies)
             if self.stage >= 2:
                 self._hold(done, "communication", -copies)
@@ -336,7 +343,9 @@ class PaperStep:
 
 def _add_up(changes: Sequence[tuple[float, str, float]]) -> tuple[list[float], dict[str, list[float]]]:
     """Times, and by kind the sum from each of them on; changes at one instant count together."""
-    totals, total, last = {}, dict.fromkeys(HELD, 0.0), -1.0
+    totals = {}
+    total = dict.fromkeys(HELD, 0.0)
+    last = -1.0
     for time_, kind, change in sorted(changes):
         total[kind] += change
         last = time_ if time_ - last > 1e-6 else last

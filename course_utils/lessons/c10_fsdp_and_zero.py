@@ -115,7 +115,8 @@ WAYS = {"DDP": ddp, "ZeRO-1": zero1, "ZeRO-2": zero2, "ZeRO-3": zero3, "FSDP2": 
 
 def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module], int]:
     """The smallest modules with `least` parameters outside of smaller ones, inner ones first; how many are left over."""
-    modules, left = [], sum(p.numel() for p in module.parameters(recurse=False))
+    modules = []
+    left = sum(p.numel() for p in module.parameters(recurse=False))
     for child in module.children():
         inside, outside = modules_of_at_least(child, least)
         modules += inside
@@ -125,7 +126,7 @@ def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module],
     return modules, left
 
 
-# What one rank sees of a way.
+# Measuring.
 
 
 @dataclass
@@ -135,7 +136,7 @@ class RankMeasurement:
     peak: int  # bytes, the `usual_peak` of its steps, all that it keeps included
     carried: (
         float | None
-    )  # bytes over the loopback device in the quietest step by the number of ranks, where they are counted
+    )  # bytes over the loopback device in the quietest step, by the number of ranks; None: not counted
     elements: dict[str, int]  # of parameters and of optimizer state that lie on the rank between steps
     kinds: tuple[str, ...]  # of parameters: names of their classes
     traffic: Traffic  # of a step
@@ -238,7 +239,8 @@ def record(step: Callable[[], object]) -> tuple[int, float | None]:
 
     Returns the bytes of `usual_peak`, and `bytes_carried` in the quietest step, for each rank.
     """
-    accounts, carried, done = [], [], torch.zeros(())
+    accounts, carried = [], []
+    done = torch.zeros(())
     while len(accounts) < RECORDED or (not done and len(accounts) < 5 * RECORDED):
         accounts.append(account_of(lambda: carried.append(bytes_carried(step))))
         done = torch.tensor(float(any(account.left == 0 for account in accounts)))
@@ -336,7 +338,8 @@ def train_alone(config: "PretrainedConfig", recipe: Recipe, ranks: int) -> dict[
     It has a rank's share of the threads, since kernels add in another order with more of them.
     """
     model = models.from_configuration(config)
-    optimizer, threads = adamw(model.parameters()), torch.get_num_threads()
+    optimizer = adamw(model.parameters())
+    threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // ranks))
     try:
         for _ in range(STEPS):

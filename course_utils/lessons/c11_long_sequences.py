@@ -143,7 +143,8 @@ def mean_loss(model: nn.Module, documents: Sequence[Tensor]) -> Tensor:
 
 def gradients_apart(model: nn.Module, loss: Tensor, other_loss: Tensor) -> float:
     """The relative difference of the gradients of two losses."""
-    parameters, losses = list(model.parameters()), (loss, other_loss)
+    parameters = list(model.parameters())
+    losses = (loss, other_loss)
     gradients = (torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters)]) for value in losses)
     return relative_error(*gradients)
 
@@ -179,7 +180,8 @@ def ring_on_rank(length: int) -> dict[str, dict[str, float]]:
     A row each: the largest difference of output and gradients, bytes sent in forward and in all, pairs of a query and a key
     that this rank's mask lets through.
     """
-    rows, rank, ranks = {}, dist.get_rank(), dist.get_world_size()
+    rows = {}
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(0)
     whole = [torch.randn(1, 2, length, 16, generator=generator).requires_grad_() for _ in range(3)]
     right = attention(*whole, True)
@@ -278,7 +280,8 @@ def seconds_to_start(function: Callable, *inputs) -> float | None:
 
 def idea_figure() -> tuple[Figure, str]:
     """A matrix that is there whole, and beside it one tile of it with two numbers a row."""
-    rows, columns, tile = 6, 12, (2, 3)
+    rows, columns = 6, 12
+    tile = (2, 3)
     figure, (left, right) = panels(1, 2, height=3.0)
     for axes, whole in ((left, True), (right, False)):
         for row, column in product(range(rows), range(columns)):
@@ -315,14 +318,15 @@ def curves_figure(
 ) -> tuple[Figure, str]:
     """Bytes against a size on logarithmic axes, a line a way; marks are measured; a way may have no prediction. A gray
     line beside a way of `slopes` grows with that power of the size."""
-    styles = list(zip(measured, SERIES, LINES, MARKS, strict=False))
-    looks = {name: (color, mark) for name, color, _, mark in styles}
-    looks |= {f"{name}, predicted": (color, line) for name, color, line, _ in styles if name in predicted}
+    series = list(zip(measured, SERIES, LINES, MARKS, strict=False))
+    styles = {name: (color, mark) for name, color, _, mark in series}
+    styles |= {f"{name}, predicted": (color, line) for name, color, line, _ in series if name in predicted}
     data = dict(measured) | {f"{name}, predicted": predicted[name] for name in measured if name in predicted}
-    figure, alt = lines(data, title, xlabel, "peak of the step", unit="bytes", log="xy", looks=looks, labels="none")
+    figure, alt = lines(data, title, xlabel, "peak of the step", unit="bytes", log="xy", styles=styles, labels="none")
     (axes,) = figure.axes
     places = sorted({at for line in measured.values() for at in line})
-    size, powers = xlabel.split()[-1], {1: "", 2: "²"}
+    size = xlabel.split()[-1]
+    powers = {1: "", 2: "²"}
     for name, drawn in zip(measured, axes.lines, strict=False):
         x, y = max(zip(drawn.get_xdata(), drawn.get_ydata(), strict=True))
         note(axes, name, (x, y), (8, 0))
@@ -389,11 +393,12 @@ def budgets_figure(steps: Mapping[float, Cost], plain: Cost) -> tuple[Figure, st
 def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> tuple[Figure, str]:
     """Seconds of one block's token against the length: moved to the host and back, what of it a step waits for, and computed
     again; simulated from rates."""
-    lengths, texts = np.geomspace(1024, 262_144, 90), []
+    lengths = np.geomspace(1024, 262_144, 90)
+    texts = []
     both = [host_or_again(width, lengths, machine, per_number) for machine in machines]
     highest = 1.6 * max(moved for moved, _ in both)
     names = ("moved", "moved, overlapped: time still waited", "computed again")
-    looks = dict(zip(names, (("communication", "-"), ("communication", ":"), ("recomputed", "--")), strict=True))
+    styles = dict(zip(names, (("communication", "-"), ("communication", ":"), ("recomputed", "--")), strict=True))
     figure, grid = panels(1, len(machines), height=3.3, sharey=True, squeeze=False)
     for axes, machine, (moved, again) in zip(grid[0], machines, both, strict=True):
         meet = float(f"{length_that_meets(width, machine, per_number):.2g}")
@@ -403,15 +408,15 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> t
         title = f"{machine.name}: not overlapped,\nmoving wins from about {meet:,.0f} tokens"
         y = "simulated time\nper token and block"
         data = dict(zip(names, drawn, strict=True))
-        lines(data, title, "tokens s", y, unit="seconds", log="x", looks=looks, labels="none", axes=axes)
+        lines(data, title, "tokens s", y, unit="seconds", log="x", styles=styles, labels="none", axes=axes)
         axes.set_ylim(0, highest / second_unit(max(map(np.max, curves)))[1])
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
-        look = {"xycoords": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 8.5}
-        note(axes, "equal, not overlapped", (meet, 0.9), (-3, 0), **look)
+        text_style = {"xycoords": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 8.5}
+        note(axes, "equal, not overlapped", (meet, 0.9), (-3, 0), **text_style)
         early = float(f"{length_that_meets(width, machine, per_number, overlapped=True):.2g}")
         if early > lengths[0]:
             axes.axvline(early, ymax=0.5, color=COLORS["warning"], linestyle=":")
-            note(axes, f"equal, overlapped:\n{early:,.0f} tokens", (early, 0.36), (-3, 0), **look)
+            note(axes, f"equal, overlapped:\n{early:,.0f} tokens", (early, 0.36), (-3, 0), **text_style)
         tick(axes, [1024, 8192, 65_536])
         overlapped = "and moving always takes less if transfers overlap"
         if early > lengths[0]:
@@ -434,7 +439,10 @@ def play_long(
     ranks: int = 1,
 ) -> tuple[Figure, str]:
     """What one text costs a model of 24 blocks in bf16 with every block checkpointed: bytes on each rank, kind by kind."""
-    mine, blocks, heads, half = length / ranks, 24, width / 128, 2
+    mine = length / ranks
+    blocks = 24
+    heads = width / 128
+    half = 2
     scores = {"log-sum-exp (one per query)": ITEMSIZE * heads * mine}
     if whole_scores:
         scores = {"its scores": 5 * heads * mine**2}

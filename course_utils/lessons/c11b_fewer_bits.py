@@ -1,4 +1,4 @@
-"""Chapter 11b: a small classifier that is fine-tuned in every way, the runs that are stored, and the chapter's figures."""
+"""Chapter 11b: a small classifier that is fine-tuned in every way, and the runs that are stored."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,8 @@ def pretrain(scale: Scale, seed: int | None = None) -> nn.Module:
     """A classifier after an epoch on the first half of the functions: what a download would be elsewhere. `seed` decides weights
     and order, by default the settings'."""
     seed = settings().seed if seed is None else seed
-    model, batches = classifier(scale, seed), data.batches(functions(scale, "first"), 16, seed=seed)
+    model = classifier(scale, seed)
+    batches = data.batches(functions(scale, "first"), 16, seed=seed)
     Contender(lambda net, lr: optim.AdamW(net.parameters(), lr=lr), 2e-3).train(model, batches, seed)
     return model
 
@@ -86,7 +87,8 @@ class FineTuning:
 def fine_tune_and_measure(model: nn.Module, recipe: memory.Recipe, scale: Scale, name: str = "") -> FineTuning:
     """Fine-tune a copy of `model` for one epoch by `recipe`, after its step was predicted and measured, at the best rate of the
     way called `name`."""
-    predicted, work = memory.estimate(_copier_of(model), recipe).peak, _workload(model, recipe)
+    predicted = memory.estimate(_copier_of(model), recipe).peak
+    work = _workload(model, recipe)
     peak = memory.measure(work.build, work.step, timed=0).peak
     started = time.perf_counter()
     tuned = fine_tune(model, recipe, scale, best_rate(name))
@@ -97,7 +99,8 @@ def fine_tune(model: nn.Module, recipe: memory.Recipe, scale: Scale, rate: float
     """A copy of `model` after one epoch on the second half of the functions, in float32. `seed` decides order and adapters."""
     seed = settings().seed if seed is None else seed
     torch.manual_seed(seed)
-    work, device = _workload(model, recipe), settings().device
+    work = _workload(model, recipe)
+    device = settings().device
     copied, optimizer, _ = work.build()
     loader = data.batches(functions(scale, "second"), recipe.batch, seed)
     batches = [{name: tensor.to(device) for name, tensor in batch.items()} for batch in loader]
@@ -127,10 +130,9 @@ CHAPTER_WAYS = (
     "GaLore, a quarter",
     "LoRA of rank 16",
     "QLoRA of rank 16",
+    "LoRA on q k v o",
+    "LoRA on q v",
 )
-
-
-CHAPTER_WAYS += ("LoRA on q k v o", "LoRA on q v")
 """The ways that are this chapter's; the others have rows in theirs."""
 
 
@@ -205,7 +207,8 @@ class Placement:
 
 def measure_placement(model: nn.Module, recipe: memory.Recipe) -> Placement:
     """The step of `model` by `recipe`, planned and measured."""
-    work, planned = _workload(model, recipe), memory.estimate(_copier_of(model), recipe).peak
+    work = _workload(model, recipe)
+    planned = memory.estimate(_copier_of(model), recipe).peak
     made, _, (batch,) = work.build()
     trained = sum(p.numel() for p in made.parameters() if p.requires_grad)
     saved = memory.saved_bytes(lambda: made(**batch).loss, made)
@@ -271,7 +274,8 @@ def draw_adapters(ours: nn.Module, theirs: nn.Module) -> None:
 
 def in_equal_steps(weight: Tensor) -> Tensor:
     """Each block of 64 rounded to 16 numbers of equal distance, from minus to plus its largest absolute value."""
-    blocks, numbers = weight.reshape(-1, 64), torch.linspace(-1, 1, 16)
+    blocks = weight.reshape(-1, 64)
+    numbers = torch.linspace(-1, 1, 16)
     scales = blocks.abs().amax(1, keepdim=True)
     return (numbers[nearest(blocks / scales, numbers).int()] * scales).view(weight.shape)
 
@@ -436,10 +440,13 @@ def fit(
     model: nn.Module, lr: float, seed: int, epochs: int = 1, limit: int | None = None, loss: Callable | None = None
 ) -> nn.Module:
     """Train by AdamW with warm-up and cosine, on at most `limit` rows of each epoch; `loss(model, ids)` or the model's own."""
-    device, generator, train = next(model.parameters()).device, torch.Generator().manual_seed(seed), rows("train")
+    device = next(model.parameters()).device
+    generator = torch.Generator().manual_seed(seed)
+    train = rows("train")
     orders = [train[torch.randperm(len(train), generator=generator)][:limit] for _ in range(epochs)]
     batches = [part for order in orders for part in order.to(device).split(16)]
-    optimizer, steps = torch.optim.AdamW(model.parameters(), lr=lr), len(batches)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    steps = len(batches)
     factor = partial(schedules.cosine, total=steps + 1, warmup=steps // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: factor(done + 1))
     for ids in batches:

@@ -49,7 +49,8 @@ def choosing_figure(
     called = {name: name.replace("LoRA of rank 16", "LoRA on all layers") for name in ways}
     height = 1.5 + 0.3 * len(ways)
     figure, (peaks, clocks, losses) = panels(1, 3, height=height, sharey=True, width_ratios=[3, 2, 3])
-    shown, mean = {called[name]: ends.get(name, []) for name in ways}, sum(ends["start"]) / len(ends["start"])
+    shown = {called[name]: ends.get(name, []) for name in ways}
+    mean = sum(ends["start"]) / len(ends["start"])
     by_peak = {called[name]: way.peak for name, way in ways.items()}
     times = {called[name]: [way.seconds / base.seconds] for name, way in ways.items()}
     _, first = bars(by_peak, x="peak", axes=peaks)
@@ -100,7 +101,8 @@ def play_ways(
     rank = rank or 4 * (weights == "NF4")
     is_few = rank and beside == "q v"  # then the MLP's inputs, h and 4h wide, are not saved
     count, adapters = 12 * width**2 * blocks, (4 if is_few else 18) * rank * width * blocks
-    trained, itemsize = adapters or count, 4.0 if weights == "32 bits" else 2.0
+    trained = adapters or count
+    itemsize = 4.0 if weights == "32 bits" else 2.0
     # Without scores, which a fused function does not save.
     per_block = (12 if is_few else 17) * itemsize * width * tokens
     parts = {

@@ -1,49 +1,32 @@
-"""Chapter 12: engines of the same training beside each other, and a run that goes on when a node is lost."""
+"""Chapter 12: engines of the same training beside each other, and what they are silent about."""
 
 import logging
-import re
-import tempfile
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pandas as pd
 import torch
 import torch.distributed as dist
-from matplotlib.figure import Figure
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from course_utils import data, models, training
-from course_utils.data.batching import EpochSampler
+from course_utils import data, models
 from course_utils.distributed import Traffic, counted, launch
 from course_utils.distributed.torchrun import announce
-from course_utils.errors import CourseError
-from course_utils.hardware import Machine
 from course_utils.lessons.shared import inner_optimizer, largest_difference, local_part
 from course_utils.memory import distinct_bytes
 from course_utils.script import Job
-from course_utils.script.agents import Agents
-from course_utils.script.checkpoints import parameters_in
 from course_utils.script.examples import Order, load
 from course_utils.script.expectation import Expectation
-from course_utils.script.meter import last_update_begun
 from course_utils.script.optimizers import make_optimizer
-from course_utils.script.rank import this_rank
+from course_utils.script.rank import find_rank
 from course_utils.script.run import TrainingLoop
 from course_utils.settings import set_variable, settings
-from course_utils.training import History
-from course_utils.training.profile import ELSEWHERE, LOADING, Profile, Trace, throughput
-from course_utils.units import format_counted
-from course_utils.viz.plots import legend, lines, panels, together
-from course_utils.viz.style import COLORS
 
 _SIZES = {
     "hidden_size": 64,
@@ -90,13 +73,13 @@ def by_flags_on_rank(job: Job) -> EngineMeasurement:
     _silence()
     job.out.mkdir(exist_ok=True)
     source, examples = load(job)
-    here = this_rank()
-    run = TrainingLoop(job, job.split(here.world_size), here, examples, source, Expectation())
+    this_rank = find_rank()
+    run = TrainingLoop(job, job.split(this_rank.world_size), this_rank, examples, source, Expectation())
     sent = None
-    with run.begun() as step:
-        while step < job.steps:
-            with _count_one(step) as traffic:
-                step = run.next(step)
+    with run.begun() as done:
+        while done < job.steps:
+            with _count_one(done) as traffic:
+                done = run.next(done)
             sent = traffic or sent
     engine = run.engine
     return _record_rank(engine.model, engine.plain, inner_optimizer(engine.optimizer), sent)
@@ -172,7 +155,9 @@ def by_lightning_trainer_on_rank(job: Job) -> EngineMeasurement:
     from lightning import LightningModule, Trainer
 
     plain, plain_optimizer, updates = _prepare_loop(job)
-    micro_batches, counting, traffic = len(updates[0]), ExitStack(), []
+    micro_batches = len(updates[0])
+    counting = ExitStack()
+    traffic = []
 
     class Module(LightningModule):
         def __init__(self):
@@ -208,7 +193,9 @@ def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list
     """
     source, examples = load(job)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    split, order, updates = job.split(ranks), Order(len(examples), job.batch, job.seed), []
+    split = job.split(ranks)
+    order = Order(len(examples), job.batch, job.seed)
+    updates = []
     for step in range(job.steps):
         parts = split.micro_batches(order[step], rank)
         total = examples.weights[order[step]].sum().item() / ranks
@@ -352,206 +339,3 @@ def deepspeed_alone_on_rank(stage: int, clips: bool = False, **config) -> tuple[
     seen = float(nn.utils.clip_grad_norm_(engine.parameters(), 1e-3)) if clips else float("nan")
     engine.step()
     return float(_gather_full(engine.module)["weight"].norm()), seen
-
-
-# A node is lost.
-
-
-@dataclass
-class DisturbedRun:
-    """A run of which an agent was killed and begun again."""
-
-    events: pd.DataFrame  # second, who, what
-    progress: list[tuple[float, int]] = field(repr=False)  # the second at which an update was begun, and its number
-    again: int = 0  # updates that were computed twice
-    apart: float = float("nan")  # the largest distance of a parameter from an undisturbed run's
-
-
-def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> DisturbedRun:
-    """Train `job` under two agents of torchrun with a rank each; kill one when update `kill_at` is at work, begin it again.
-
-    `kill_at` lies between the first checkpoint and the last update. Raises `CourseError` where the run ends before, takes more
-    than `seconds`, or fails, and where the folder has a run already. No process is left behind.
-    """
-    if (job.out / "checkpoints").exists():
-        raise CourseError(f"{job.out} has a run that would be taken up; give another folder as out.")
-    with tempfile.TemporaryDirectory() as place, Agents(Path(place), 2, job.flags()) as agents:
-        seen = _Watch(job.out, agents, seconds)
-        for number in (0, 1):
-            agents.start(number)
-            seen.note(f"agent {number}", "starts")
-        seen.until(lambda: last_update_begun(job.out))
-        seen.note("ranks", "begin update 1")
-        seen.until(lambda: last_update_begun(job.out) >= kill_at)
-        seen.note("agent 1", "is killed, and its rank")
-        agents.kill(1)
-        agents.start(1)
-        seen.note("agent 1", "starts again")
-        after, again = seen.until(lambda: resumption_in(agents.output()))
-        seen.note("ranks", f"go on after update {after}")
-        seen.until(lambda: agents.have_ended)
-        seen.note("agents", "end, both with code 0")
-    [wanted] = launch(truth_on_rank, 1, replace(job, save_every=0), seconds=seconds)
-    apart = largest_difference(wanted, parameters_in(job.out))
-    return DisturbedRun(pd.DataFrame(seen.events), seen.progress, again, apart)
-
-
-_RESUMPTION = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to (\d+))? (?:is|are) computed again")
-
-
-def resumption_in(output: str) -> tuple[int, int] | None:
-    """The update after which `course train` says that it goes on, and how many are computed again; or None."""
-    line = _RESUMPTION.search(output)
-    if line is None:
-        return None
-    after, first, last = line.groups()
-    return int(after), 0 if first == "none" else int(last or first) - int(first) + 1
-
-
-class _Watch:
-    """Looks at a run again and again, and notes when what came."""
-
-    def __init__(self, out: Path, agents: Agents, seconds: float):
-        self.out, self.agents, self.seconds, self.begun = out, agents, seconds, time.monotonic()
-        self.events, self.progress = [], []
-
-    def note(self, who: str, what: str) -> None:
-        self.events.append({"second": time.monotonic() - self.begun, "who": who, "what": what})
-
-    def until(self, look: Callable[[], object]):
-        """What `look` returns, as soon as it is true."""
-        while True:
-            over = self.agents.have_ended  # raises where one failed
-            if value := look():
-                return value
-            now = time.monotonic() - self.begun
-            if over or now > self.seconds:
-                output = self.agents.output()[-1000:]
-                raise CourseError(
-                    f"The run {'ended too early' if over else 'was not done'} after {now:.0f} s; it said: {output}"
-                )
-            update = last_update_begun(self.out)
-            if update and (not self.progress or self.progress[-1][1] != update):
-                self.progress.append((now, update))
-            time.sleep(0.02)
-
-
-def disturbed_figure(run: DisturbedRun) -> tuple[Figure, str]:
-    """Which update was at work when; an agent is killed, and later all go on from the newest checkpoint."""
-
-    def seconds_of(what: str) -> pd.Series:
-        return run.events.loc[run.events["what"].str.contains(what), "second"]
-
-    killed, on = (seconds_of(what).iloc[0] for what in ("killed", "go on"))
-    before = [begun for begun in run.progress if begun[0] <= killed]
-    after = [begun for begun in run.progress if begun[0] >= on]
-    lost = after[0][0] - killed
-    title = f"A killed agent costs {lost:.0f} s and {format_counted(run.again, 'repeated update')}"
-    looks = {"before": ("first", ".-"), "after": ("second", ".-")}
-    data, x = {"before": before, "after": after}, "seconds since the agents were started"
-    figure, _ = lines(data, title, x, "update at work", looks=looks, labels="none")
-    (axes,) = figure.axes
-    axes.axvspan(killed, after[0][0], color=COLORS["grid"], zorder=0)
-    marks = {
-        "killed": ("agent 1\nis killed ", "right"),
-        "starts again": (" it starts\n again", "left"),
-        "go on": ("updates\ngo on ", "right"),
-    }
-    for what, (words, side) in marks.items():
-        axes.vlines(seconds_of(what), 0, after[-1][1], color=COLORS["ink"], linestyle=":", linewidth=1.2)
-        for place in seconds_of(what):
-            axes.text(place, 1.02 * after[-1][1], words, ha=side, fontsize=9)
-    axes.set(xlim=(0, None), ylim=(0, 1.25 * after[-1][1]))
-    events = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
-    return figure, f"{title}. {events}."
-
-
-# What a run says of itself.
-
-
-def profile_job(job: Job, steps: int = 4) -> tuple[Trace, History]:
-    """What ran when in `steps` updates in this process, and the history of two more that nobody profiles."""
-    source, examples = load(job)
-    model = source.make().to(settings().device)
-    rows = [{name: column[row] for name, column in examples.columns.items()} for row in range(len(examples))]
-    loader = DataLoader(rows, job.batch, sampler=EpochSampler(len(rows), job.seed), drop_last=True)
-    optimizer = make_optimizer(job.optimizer, model, job.lr, job.options)
-    run = partial(training.train, model, optimizer, loader, progress=False)
-    history = run(steps=steps + 2)
-    with tempfile.TemporaryDirectory() as folder:
-        profile = Profile(steps, path=Path(folder) / "trace.json")
-        run(steps=steps + 3, callbacks=[profile])
-    return profile.trace(), history
-
-
-def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
-    """A row for each question to a run that is slow: what was measured, and where to look.
-
-    A share of the time counts where it is above a tenth, the utilization where it is below a half.
-    """
-    gaps, used = trace.gaps(), throughput(history, machine)
-    waits = {where: gaps.loc[gaps["where"] == where, "seconds"].sum() / trace.end for where in (LOADING, ELSEWHERE)}
-    operators = trace.operator_seconds()["seconds"]
-    first, share = operators.index[0], operators.iloc[0] / operators.sum()
-    loading, between, reached = waits[LOADING], waits[ELSEWHERE], used.utilization
-    questions = {
-        "Does the model wait for its data?": (f"{loading:.0%} of the time", loading > 0.1, "more num_workers"),
-        "And for Python between updates?": (f"{between:.0%} of the time", between > 0.1, "callbacks, logs"),
-        "Which share of the best rate?": (f"{reached:.1%}", reached < 0.5, "larger matrices, fewer operators"),
-        "Which operator takes longest?": (f"{first.removeprefix('aten::')}, {share:.0%}", share > 0.5, "that operator"),
-    }
-    rows = {
-        question: (measured, f"look at: {where}" if suspicious else "fine")
-        for question, (measured, suspicious, where) in questions.items()
-    }
-    rate = used.tokens_per_second
-    rows["How many tokens a second?"] = f"{rate:,.0f}", f"at the best rate {rate / reached:,.0f}"
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=["measured", "verdict"])
-    return table.rename_axis("question")
-
-
-def logs() -> tuple[str, ...]:
-    """What a run can log to here: TensorBoard too, where it is installed."""
-    return ("csv", "tensorboard") if find_spec("tensorboard") else ("csv",)
-
-
-def log_figure(folder: Path) -> tuple[Figure, str]:
-    """The `log.csv` of a run: its loss and its tokens a second, each attempt for itself."""
-    rows = pd.read_csv(folder / "log.csv")
-    by_attempt = {f"attempt {attempt}": own.set_index("step") for attempt, own in rows.groupby("attempt")}
-    figure, (left, right) = panels(1, 2, height=3.1)
-    for axes, column, y in ((left, "loss", "loss"), (right, "tokens_per_second", "tokens a second")):
-        data = {name: own[column] for name, own in by_attempt.items()}
-        lines(data, "", "update", y, labels="none", axes=axes)
-        axes.lines[-1].set(marker=".")
-        axes.lines[0].set(marker="o", markersize=8, markerfacecolor="none", zorder=3)
-    right.set_ylim(0, None)
-    legend(right)
-    attempts = "; ".join(
-        f"{name}, updates {own.index.min()} to {own.index.max()}, loss {own['loss'].iloc[-1]:.2f}"
-        for name, own in by_attempt.items()
-    )
-    twice = rows.groupby("step")["loss"].agg(["count", "max", "min"]).query("count > 1")
-    apart = (twice["max"] - twice["min"]).max()
-    again = "Update {} is" if len(twice) == 1 else "Updates {} to {} are"
-    losses = "equal losses" if apart == 0 else f"losses that differ by {apart:.1g}"
-    title = f"{again.format(twice.index.min(), twice.index.max())} logged twice, with {losses}"
-    title = title if len(twice) else f"{format_counted(len(by_attempt), 'attempt')} in one log"
-    return together(figure, title, f"log.csv has {format_counted(len(rows), 'row')}: {attempts}.")
-
-
-def show_tensorboard(folder: Path) -> bool:
-    """TensorBoard below the cell, on what a run in `folder` has written for it; whether there is one.
-
-    Only where it is installed and somebody reads along. It is a thread of this process, and ends with it.
-    """
-    if not settings().attended or not find_spec("tensorboard"):
-        return False
-    from tensorboard import notebook
-    from tensorboard.program import TensorBoard
-
-    board = TensorBoard()
-    folder = str(folder / "tensorboard")
-    board.configure(argv=["tensorboard", "--logdir", folder, "--port", "0", "--load_fast", "false"])
-    notebook.display(urlsplit(board.launch()).port, height=500)
-    return True

@@ -190,7 +190,8 @@ def step_on_mesh(
     mine = math.ceil((here * model.block + model.outside / min(p, 2)) / t)
     wire = 0.0
     if d > 1:
-        of_data, method = cluster.ring(d, t), f"zero{stage}" if stage else "ddp"
+        of_data = cluster.ring(d, t)
+        method = f"zero{stage}" if stage else "ddp"
         sends = communication(method, mine, d, parameter_bytes=2, gradient_bytes=2, accumulation=k, buckets=here)
         wire = sends.seconds(of_data.bandwidth, of_data.latency)
     hidden = min(wire, compute if stage >= 2 else compute / k)
@@ -220,7 +221,8 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int) -
 
     Tried are computing again or not, and ZeRO-1 or, in one stage, ZeRO-3. Those that fit come first, the quickest first.
     """
-    steps, powers = [], [2**n for n in range(cards.bit_length())]
+    steps = []
+    powers = [2**n for n in range(cards.bit_length())]
     for t, p in product(powers, powers):
         d, rest = divmod(cards, t * p)
         k = tokens // (model.context * d) if d else 0
@@ -248,15 +250,15 @@ def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, s
     figure, grid = panels(1, len(shown), height=1.9 + 0.36 * max(map(len, shown.values())), squeeze=False)
     rankings = []
     for axes, (name, steps) in zip(grid[0], shown.items(), strict=True):
-        longest, rows, notes = 2.5 * steps[0].total, {}, {}
+        longest = 2.5 * steps[0].total
+        rows, notes = {}, {}
         for step in steps:
             row = step.name.replace(", ", "\n", 1)
             ends = np.minimum(np.cumsum([step.seconds[part] for part in PARTS]), longest)
             rows[row] = dict(zip(PARTS, np.diff(ends, prepend=0.0), strict=True))
             notes[row] = f"{'→ ' if step.total > longest else ''}{two_digits(step.total)} s"
         title, x = f"{name}: predicted best {steps[0].name.partition(',')[0]}", "predicted seconds (→: longer)"
-        look = {"unit": "", "colors": PARTS, "notes": notes, "show_legend": False}
-        bars(rows, title, x, **look, axes=axes)
+        bars(rows, title, x, unit="", colors=PARTS, notes=notes, show_legend=False, axes=axes)
         axes.set_title(title, fontsize=9)
         axes.tick_params(axis="y", labelsize=8)
         every = by_model[name]
@@ -309,7 +311,8 @@ def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
 
     Counted as there: what is computed again counts too.
     """
-    tokens, k = run.batch * run.model.context, run.batch // run.d
+    tokens = run.batch * run.model.context
+    k = run.batch // run.d
     step = step_on_mesh(run.model, tokens, SELENE, run.d, run.t, run.p, k, stage, recompute=True)
     return tokens * run.model.operations(run.model.blocks, recompute=True) / run.cards / step.total
 
@@ -322,7 +325,9 @@ def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
 
 def published_figure() -> tuple[Figure, str]:
     """Achieved and predicted FLOP/s a card against the number of parameters, and half of the peak, which was assumed."""
-    sizes, x, y = [run.model.parameters for run in PUBLISHED], "parameters", "teraFLOP/s a card"
+    sizes = [run.model.parameters for run in PUBLISHED]
+    x = "parameters"
+    y = "teraFLOP/s a card"
     achieved = [run.flops / 1e12 for run in PUBLISHED]
     predicted = [predicted_flops(run) / 1e12 for run in PUBLISHED]
     half = 0.5 * A100.flops["bfloat16"] / 1e12
@@ -330,10 +335,10 @@ def published_figure() -> tuple[Figure, str]:
     title = f"Half of the peak is off by {off[0]:.0%} (root mean square), our prediction by {off[1]:.0%}"
     values = {"published": achieved, "predicted, with the mesh": predicted}
     data = {name: dict(zip(sizes, line, strict=True)) for name, line in values.items()}
-    looks = dict(zip(data, (("measured", "o-"), ("predicted", "s--")), strict=True))
-    looks["half of the peak alone"] = "ink", ":"
+    styles = dict(zip(data, (("measured", "o-"), ("predicted", "s--")), strict=True))
+    styles["half of the peak alone"] = "ink", ":"
     levels = {"half of the peak alone": half}
-    figure, _ = lines(data, title, x, y, log="x", looks=looks, levels=levels, labels="legend")
+    figure, _ = lines(data, title, x, y, log="x", styles=styles, levels=levels, labels="legend")
     figure.axes[0].set_xticks([1e9, 1e10, 1e11, 1e12], ["1 billion", "10 billion", "100 billion", "1 trillion"])
     figure.axes[0].set_ylim(100, 175)
     by_run = "; ".join(
@@ -408,7 +413,8 @@ def failures_figure(cards: Sequence[int], saving: float, restart: float, runs: i
     figure, axes = panels(height=3.6)
     by_count, least = [], {}
     for row, count in enumerate(cards):
-        between, color = CARD_BETWEEN / count, SERIES[row]
+        between = CARD_BETWEEN / count
+        color = SERIES[row]
         best = daly_interval(saving, between)
         intervals, dots = (best * np.geomspace(1 / 20, 20, n) for n in (60, 9))
         lost = [1 - every / daly_wall_clock(every, every, saving, restart, between) for every in intervals]

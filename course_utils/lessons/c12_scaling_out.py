@@ -218,7 +218,8 @@ def measure_torch_pipeline_on_rank(task: TrainingTask, kind: str) -> tuple[RankG
     part = Part(task.model(), dist.get_rank(), dist.get_world_size())
     stage = PipelineStage(part, dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     cut_in_two = kind == "ScheduleInterleavedZeroBubble"  # this class takes a list of stages
-    make, ids = getattr(schedules, kind), torch.cat(task.batches())
+    make = getattr(schedules, kind)
+    ids = torch.cat(task.batches())
     schedule = make([stage] if cut_in_two else stage, n_microbatches=task.micro_batches, loss_fn=next_token_loss)
     inputs = [ids] if stage.is_first else []
     schedule.step(*inputs, target=ids)
@@ -269,7 +270,8 @@ class Sleeping(nn.Module):
 
     def __init__(self, slot: float):
         super().__init__()
-        self.slot, self.weight = slot, nn.Parameter(torch.ones(()))
+        self.slot = slot
+        self.weight = nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
         return _Sleep.apply(x * self.weight, self.slot)
@@ -302,7 +304,8 @@ def time_schedules_on_rank(
     """To be launched: an update by each schedule, the quickest of `times`; schedules take turns. With a `slot` of so many seconds
     the stages sleep instead of computing."""
     if slot is None:
-        ids, (_, pipeline) = task.batches(), stage_here(task)
+        ids = task.batches()
+        _, pipeline = stage_here(task)
     else:
         ids = [torch.zeros(task.boundary, dtype=task.dtype)] * task.micro_batches
         pipeline = Pipeline(Sleeping(slot), task.boundary, task.dtype, lambda y, _: y.sum())
@@ -350,7 +353,8 @@ _PALE_RANK_COLORS = ("activations", "gradients")  # for cells with numbers in th
 def axes_figure() -> tuple[Figure, str]:
     """The idea: an axis cuts the model, the batch or both; a color is a rank, gray is on all four."""
     figure, grid = panels(2, 3, height=5.4)
-    gray, small = text_color("not attributed"), {"ha": "center", "fontsize": 8}
+    gray = text_color("not attributed")
+    small = {"ha": "center", "fontsize": 8}
     for axes, (name, (model, batch, travels)) in zip(grid.flat, AXES.items(), strict=True):
         for (row, column), (left, cut) in product(product(range(4), range(4)), ((0, model), (5.2, batch))):
             rank = {"nothing": None, "pieces": (row + column) % 4, "columns": column, "blocks": row, "experts": column}
@@ -421,8 +425,8 @@ def draw_slots(axes: Axes, schedule: Schedule, title: str, letters: bool = False
         for (stage, kind, i), (begin, end) in schedule.spans.items()
     ]
     lanes = [f"stage {stage}" for stage in range(len(schedule.orders))]
-    looks = {kind: (color, "") for kind, (_, color) in PASSES.items()}
-    timeline(spans, lanes, title, "slots", looks=looks, axes=axes)
+    styles = {kind: (color, "") for kind, (_, color) in PASSES.items()}
+    timeline(spans, lanes, title, "slots", styles=styles, axes=axes)
 
 
 class Drawn(Schedule):

@@ -76,15 +76,17 @@ def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
         fits[name] = format_bytes(w.estimate.peak) + (", kept" if w.fits else ", too much")
         quick[name] = format_seconds(w.seconds) + (", kept" if w.seconds <= scenario.seconds else ", too much")
     fitting = sum(w.fits and w.seconds <= scenario.seconds for w in by_name.values())
-    title, budget = f"{fitting} of {len(by_name)} keep both budgets (dashed)", ("budget", scenario.memory)
+    title = f"{fitting} of {len(by_name)} keep both budgets (dashed)"
+    budget = ("budget", scenario.memory)
     if len(by_name) == 1:
         (only,) = by_name.values()
         over = ["of bytes"] * (not only.fits) + ["of seconds"] * (only.seconds > scenario.seconds)
         title = f"Over the budget {' and the one '.join(over)}" if over else "Both budgets (dashed) are kept"
     _, first = bars(at_peak, "", "bytes at the peak", notes=fits, limit=budget, axes=left)
-    colors, limit = dict.fromkeys(_STRENGTH, "ink"), ("budget", scenario.seconds)
-    look = {"unit": "seconds", "colors": colors, "notes": quick, "limit": limit, "show_legend": False}
-    _, second = bars(seconds, "", "forward, backward, update (dark to light)", **look, axes=right)
+    colors = dict.fromkeys(_STRENGTH, "ink")
+    limit = ("budget", scenario.seconds)
+    options = {"unit": "seconds", "colors": colors, "notes": quick, "limit": limit, "show_legend": False}
+    _, second = bars(seconds, "", "forward, backward, update (dark to light)", **options, axes=right)
     for bar, part in zip(right.patches, [part for w in by_name.values() for part in w.parts], strict=True):
         bar.set_alpha(_STRENGTH.get(part, 0.1))
     for axes in (left, right):
@@ -109,7 +111,7 @@ def chosen_figure(
         return figure, refusal
 
 
-class LibraryRun(NamedTuple):
+class LibraryRecord(NamedTuple):
     """A run through a library, as its optimizer and its record tell it."""
 
     optimizer: str
@@ -118,7 +120,7 @@ class LibraryRun(NamedTuple):
     states: int
 
 
-def through_libraries(recipe: Recipe, updates: int) -> dict[str, LibraryRun]:
+def through_libraries(recipe: Recipe, updates: int) -> dict[str, LibraryRecord]:
     """The recipe's micro-batches and AdamW said to Trainer and to Accelerate, for so many updates on the corpus."""
     corpus = data.load_functions()
     corpus["train"] = corpus["train"].select(range(EXAMPLES * updates))
@@ -136,10 +138,10 @@ def through_libraries(recipe: Recipe, updates: int) -> dict[str, LibraryRun]:
     return {"Trainer": _describe_run(by_trainer), "Accelerate": _describe_run(by_accelerate)}
 
 
-def _describe_run(history: training.History) -> LibraryRun:
+def _describe_run(history: training.History) -> LibraryRecord:
     state = next(iter(history.optimizer.state.values()))
     tensors = [value for value in state.values() if value.ndim]
-    return LibraryRun(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(tensors))
+    return LibraryRecord(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(tensors))
 
 
 class Attempt(NamedTuple):

@@ -34,7 +34,8 @@ class Contender:
 
     def train(self, model: nn.Module, batches: DataLoader, seed: int) -> History:
         """One epoch over `batches`."""
-        optimizer, steps = self.make(model, self.lr), len(batches)
+        optimizer = self.make(model, self.lr)
+        steps = len(batches)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: self.factor(done + 1, steps))
         return train(model, optimizer, batches, schedule=schedule, seed=seed, progress=False)
 

@@ -48,7 +48,8 @@ class DeepSpeed(Engine):
             "torch_autocast": {"enabled": precision == "autocast", "dtype": "bfloat16"},
             "steps_per_print": 10**9,
         }
-        self.plain, self.clips = plain, clip_to is not None
+        self.plain = plain
+        self.clips = clip_to is not None
         self.model, self.optimizer, *_ = library.initialize(model=plain, optimizer=optimizer_of(plain), config=config)
 
     @contextmanager

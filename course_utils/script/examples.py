@@ -64,7 +64,8 @@ class Order:
             raise CourseError(
                 f"The data make {rows} examples, but a batch needs {batch}; use a smaller --batch or --sequence."
             )
-        self.batch, self.batches, self.sampler, self.epoch = batch, rows // batch, EpochSampler(rows, seed), -1
+        self.batch, self.batches, self.sampler = batch, rows // batch, EpochSampler(rows, seed)
+        self.epoch = -1
 
     def __getitem__(self, step: int) -> list[int]:
         epoch, place = divmod(step, self.batches)
@@ -139,7 +140,8 @@ def _read_text(job: Job, source: Source) -> Examples:
     else:  # one document behind the other; what does not fill a row is left out
         whole = torch.cat(tokens)
         rows = whole[: len(whole) // job.sequence * job.sequence].view(-1, job.sequence)
-        columns, real = {"input_ids": rows, "labels": rows}, torch.full((len(rows),), job.sequence)
+        columns = {"input_ids": rows, "labels": rows}
+        real = torch.full((len(rows),), job.sequence)
     weights = (columns["labels"][:, 1:] != IGNORED).sum(1).float()
     return Examples(columns, weights, real, {"use_cache": False}, key)
 

@@ -19,7 +19,8 @@ LOGS = ("csv", "tensorboard")
 SHARDED = ("fsdp2", "hsdp")
 _STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
 _DEEPSPEED = "0.19"  # in 0.18.0 stage 2 adds up other gradients than one process
-FREE = ("steps", "lr", "warmup", "floor", "clipping", "micro_batch")
+CHANGEABLE = ("steps", "lr", "warmup", "floor", "clipping", "micro_batch")
+"""Settings that a run may change when it goes on."""
 _FLAGS = {"compiled": "--compile", "options": "--option"}
 
 
@@ -100,7 +101,8 @@ class Job:
         if unknown := set(self.logs) - set(LOGS):
             raise CourseError(f"Nothing logs to {min(unknown)!r}; {suggest(min(unknown), LOGS)}")
         for setting in fields(self):
-            value, least = getattr(self, setting.name), 1 if setting.default else 0
+            value = getattr(self, setting.name)
+            least = 1 if setting.default else 0
             if setting.type is int and (type(value) is not int or value < least):
                 raise CourseError(f"{flag_of(setting.name)} must be a whole number from {least} on, not {value!r}.")
         if not 0 < self.lr < inf:
@@ -113,9 +115,10 @@ class Job:
             raise CourseError(sentence)
 
     def _contradictions(self) -> Iterator[str]:
-        from course_utils.script.optimizers import kind_of
+        from course_utils.script.optimizers import optimizer_kind
 
-        kind, is_deepspeed = kind_of(self.optimizer), self.strategy.startswith("deepspeed")
+        kind = optimizer_kind(self.optimizer)
+        is_deepspeed = self.strategy.startswith("deepspeed")
         if bool(self.model) != (self.data is not None):
             yield "A language model is trained on a text: give --model and --data, or neither for the course's own task."
         if self.data is not None and self.sequence < 2:
@@ -212,9 +215,10 @@ class BatchSplit:
     @property
     def recipe(self) -> Recipe:
         """This job for `course plan`: the model is built by it, and the bytes of a step are predicted from it."""
-        from course_utils.script.optimizers import kind_of
+        from course_utils.script.optimizers import optimizer_kind
 
-        job, kind = self.job, kind_of(self.job.optimizer)
+        job = self.job
+        kind = optimizer_kind(job.optimizer)
         both = {setting.name for setting in fields(job)} & {setting.name for setting in fields(Recipe)}
         same = {name: getattr(job, name) for name in both - {"optimizer", "precision", "batch", "compiled"}}
         return Recipe(
@@ -232,11 +236,11 @@ class BatchSplit:
     @property
     def is_predictable(self) -> bool:
         """Whether the bytes of a step by `recipe` are those of this job."""
-        from course_utils.script.optimizers import kind_of
+        from course_utils.script.optimizers import optimizer_kind
 
         job = self.job
-        engines = job.compiled or job.precision == "fp64" or job.strategy.startswith("deepspeed")
-        return kind_of(job.optimizer).recipe is not None and not engines
+        is_unplanned = job.compiled or job.precision == "fp64" or job.strategy.startswith("deepspeed")
+        return optimizer_kind(job.optimizer).recipe is not None and not is_unplanned
 
 
 def _has_deepspeed() -> bool:

@@ -33,7 +33,7 @@ def last_update_begun(folder: Path) -> int:
         return 0
 
 
-class Meter:
+class RunMeter:
     """Losses of the updates so far, and tokens and seconds of the rows about them."""
 
     def __init__(self):
@@ -45,5 +45,5 @@ class Meter:
     @property
     def rate(self) -> float:
         """Tokens a second, without the first row, which warms up, where there are others; nan before any."""
-        tokens, seconds = map(sum, zip(*(self.rows[1:] or self.rows or [(0, float("nan"))]), strict=True))
-        return tokens / seconds
+        rows = self.rows[1:] or self.rows or [(0, float("nan"))]
+        return sum(tokens for tokens, _ in rows) / sum(seconds for _, seconds in rows)

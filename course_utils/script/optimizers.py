@@ -1,7 +1,7 @@
 """The optimizers that `course train` makes by name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -20,42 +20,47 @@ _NOT_HERE = {"LBFGS", "SparseAdam", "GaLore", "APOLLO", "adamw4bit", "Optimizer"
 
 
 @dataclass(frozen=True)
-class Kind:
+class OptimizerKind:
     """What an optimizer's name stands for: `make_optimizer(parameters, **arguments)`; `recipe` predicts its bytes.
 
     `by_element`: every element is updated from its own gradient and state alone, so parts of a tensor can be updated apart.
     """
 
     make_optimizer: Callable
-    arguments: dict
-    by_element: bool
-    is_torchs: bool
-    recipe: str | Callable | None
+    arguments: dict = field(default_factory=dict)
+    by_element: bool = False
+    is_torchs: bool = False
+    recipe: str | Callable | None = None
 
 
-def kind_of(name: str) -> Kind:
+def optimizer_kind(name: str) -> OptimizerKind:
     """The kind of optimizer called `name`. Raises `CourseError` for a name that makes no optimizer here."""
     if name == "muon":
-        return Kind(_make_muon, {}, False, False, None)
+        return OptimizerKind(_make_muon)
     spec = OPTIMIZERS.get(name, Spec(name))
-    room, _, class_name = spec.path.replace("torch.optim.", "torch.").partition(".")
-    place = {"torch": torch.optim, "course": optim}.get(room)
-    if name in OPTIMIZERS and place is None and name not in _NOT_HERE:
-        return Kind(partial(optimizers.make_optimizer, name), {}, False, False, name)
-    optimizer = getattr(place, class_name, None)
+    library, _, class_name = spec.path.replace("torch.optim.", "torch.").partition(".")
+    module = {"torch": torch.optim, "course": optim}.get(library)
+    if name in OPTIMIZERS and module is None and name not in _NOT_HERE:
+        return OptimizerKind(partial(optimizers.make_optimizer, name), recipe=name)
+    optimizer = getattr(module, class_name, None)
     if not _is_optimizer(optimizer) or class_name in _NOT_HERE:
-        here = [key for key in OPTIMIZERS if key not in _NOT_HERE]
-        classes = {attribute for attribute in dir(place) if _is_optimizer(getattr(place, attribute))} - _NOT_HERE
-        choices = (*here, "muon", *(f"{room}.{attribute}" for attribute in sorted(classes)))
-        choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(here)}."
+        names = [key for key in OPTIMIZERS if key not in _NOT_HERE]
+        classes = {attribute for attribute in dir(module) if _is_optimizer(getattr(module, attribute))} - _NOT_HERE
+        choices = (*names, "muon", *(f"{library}.{attribute}" for attribute in sorted(classes)))
+        choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(names)}."
         raise CourseError(f"No optimizer {name!r} trains here; {suggest(name, choices, choose)}")
-    recipe = name if name in OPTIMIZERS else partial(optimizer, lr=1e-3)
-    return Kind(optimizer, spec.options, class_name in _BY_ELEMENT, room == "torch", recipe)
+    return OptimizerKind(
+        optimizer,
+        arguments=spec.options,
+        by_element=class_name in _BY_ELEMENT,
+        is_torchs=library == "torch",
+        recipe=name if name in OPTIMIZERS else partial(optimizer, lr=1e-3),
+    )
 
 
 def make_optimizer(name: str, model: nn.Module, lr: float, options: dict) -> torch.optim.Optimizer:
     """The optimizer of the trained parameters. Raises `CourseError` for an option that it does not take."""
-    kind = kind_of(name)
+    kind = optimizer_kind(name)
     trained = model if name == "muon" else [p for p in model.parameters() if p.requires_grad]
     try:
         return kind.make_optimizer(trained, lr=lr, **kind.arguments | options)

@@ -21,16 +21,16 @@ _PATIENCE = 300.0  # seconds that a collective may take before its rank gives up
 
 @dataclass(frozen=True)
 class ThisRank:
-    """This process as a rank; `agent`: an agent of torchrun watches over it.
+    """This process as a rank, and whether an agent of torchrun watches over it.
 
-    `stale`: after a restart that agent still offers the addresses of ranks that have ended; `FRESH_ADDRESSES` prevents it.
+    After a restart that agent may still offer the addresses of ranks that have ended, unless `FRESH_ADDRESSES` prevents it.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
-    agent: bool = False
-    stale: bool = False
+    has_agent: bool = False
+    has_stale_addresses: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -38,7 +38,7 @@ class ThisRank:
         return torch.device("cuda", self.local_rank) if settings().device.type == "cuda" else torch.device("cpu")
 
 
-def this_rank() -> ThisRank:
+def find_rank() -> ThisRank:
     """This process as a rank of the process group that stands, or else as the environment announces it."""
     env = variables("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
     local = int(env.get("LOCAL_RANK", torch.cuda.current_device() if torch.cuda.is_available() else 0))
@@ -51,14 +51,14 @@ def this_rank() -> ThisRank:
 
 
 @contextmanager
-def joined(here: ThisRank) -> Iterator[None]:
+def joined(this_rank: ThisRank) -> Iterator[None]:
     """A context in which the process group stands; one that stood already stays, and a process alone has none."""
-    if here.world_size == 1 or dist.is_initialized():
+    if this_rank.world_size == 1 or dist.is_initialized():
         yield
         return
-    if here.device.type == "cuda":
-        torch.cuda.set_device(here.device)
-    dist.init_process_group(_BACKEND[here.device.type], timeout=timedelta(seconds=_PATIENCE))
+    if this_rank.device.type == "cuda":
+        torch.cuda.set_device(this_rank.device)
+    dist.init_process_group(_BACKEND[this_rank.device.type], timeout=timedelta(seconds=_PATIENCE))
     try:
         yield
     finally:

@@ -3,13 +3,13 @@
 import time
 from typing import TYPE_CHECKING
 
+from course_utils.settings import LIVE_OUTPUT
 from course_utils.training.callbacks import Callback
 
 if TYPE_CHECKING:
     from course_utils.training.loop import Run
 
 _SECONDS_BETWEEN_LOOKS = 0.5  # drawing takes time, and reading the loss waits for a GPU
-_LIVE = {"course": "live"}  # a stored notebook is without it
 
 
 class Progress(Callback):
@@ -19,13 +19,14 @@ class Progress(Callback):
         from tqdm.auto import tqdm
         from tqdm.notebook import tqdm as in_notebook
 
-        options, self.place = {"unit": "batch", "leave": False, "mininterval": _SECONDS_BETWEEN_LOOKS}, None
+        options = {"unit": "batch", "leave": False, "mininterval": _SECONDS_BETWEEN_LOOKS}
+        self.place = None
         is_widget = issubclass(tqdm, in_notebook)
         self.bar = tqdm(total=run.total_steps, initial=run.step, **options, **({"display": False} if is_widget else {}))
         if is_widget:
             from IPython.display import display
 
-            self.place = display(self.bar.container, display_id=True, metadata=_LIVE)
+            self.place = display(self.bar.container, display_id=True, metadata=LIVE_OUTPUT)
         self.shown = time.perf_counter()
 
     def after_batch(self, run: "Run") -> None:
@@ -37,4 +38,4 @@ class Progress(Callback):
     def on_train_end(self, run: "Run") -> None:
         self.bar.close()
         if self.place is not None:  # a saved notebook would look for the bar, and say that it is not found
-            self.place.update({"text/plain": ""}, metadata=_LIVE, raw=True)
+            self.place.update({"text/plain": ""}, metadata=LIVE_OUTPUT, raw=True)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 _CHARACTER_WIDTH = 0.56  # in em, of a description
 _ROOM = 1.2  # in em, for what stands beside a description
-_WIDEST, _BUTTON = "36em", 7
+_WIDEST = "36em"
+_BUTTON = 7
 
 # ipywidgets connects no label with a slider or a row of buttons, and calls a slider's value by its place on the way.
 # Its handles are as good as white on white. And JupyterLab takes the arrow keys from a list of options, and letters from
@@ -20,8 +21,6 @@ _WIDEST, _BUTTON = "36em", 7
 _PAGE = (Path(__file__).parent / "accessibility.html").read_text(encoding="utf-8")
 
 _DRAWING = "course-drawing"
-LIVE = {"course": "live"}
-"""Metadata of an output that means nothing in a stored notebook."""
 
 
 def page_support(alt: str = "") -> dict:
@@ -35,21 +34,19 @@ def page_support(alt: str = "") -> dict:
 
 def dress(controls: Mapping) -> None:
     """Give the controls room for the longest description, one width, and an answer when they come to rest, not on the way."""
-    every = [leaf for control in controls.values() for leaf in leaves(control)]
-    described = [leaf for leaf in every if hasattr(leaf.style, "description_width")]
+    all_leaves = [leaf for control in controls.values() for leaf in leaves(control)]
+    described = [leaf for leaf in all_leaves if hasattr(leaf.style, "description_width")]
     longest = max((len(leaf.description) for leaf in described if not hasattr(leaf, "indent")), default=0)
     for leaf in described:
         leaf.style.description_width = f"{_CHARACTER_WIDTH * longest + _ROOM:.1f}em"
-    for leaf in every:
+    for leaf in all_leaves:
         if not getattr(leaf, "tooltip", True):  # else the page says "null"; ipywidgets 7 has no such thing
             leaf.tooltip = leaf.description
         if hasattr(leaf.style, "button_width"):
             written = (option[0] if isinstance(option, tuple) else option for option in leaf.options)
             widest = max(len(str(label)) for label in written)
-            leaf.style.button_width, leaf.layout.display = (
-                f"{max(_BUTTON, _CHARACTER_WIDTH * widest + 2):.1f}em",
-                "flex",
-            )
+            leaf.style.button_width = f"{max(_BUTTON, _CHARACTER_WIDTH * widest + 2):.1f}em"
+            leaf.layout.display = "flex"
         elif hasattr(leaf, "value"):
             leaf.layout.width, leaf.layout.max_width = "98%", _WIDEST
         if hasattr(leaf, "continuous_update"):
@@ -77,8 +74,8 @@ def leaves(control: "Widget") -> Iterator:
 
 def in_words(controls: Mapping) -> str:
     """What can be moved, and where it stands: `stage 3; ranks 8`."""
-    every = (leaf for control in controls.values() for leaf in leaves(control))
-    shown = (leaf for leaf in every if hasattr(leaf, "value") and leaf.layout.display != "none")
+    all_leaves = (leaf for control in controls.values() for leaf in leaves(control))
+    shown = (leaf for leaf in all_leaves if hasattr(leaf, "value") and leaf.layout.display != "none")
     return "; ".join(f"{leaf.description} {_value(leaf)}" for leaf in shown if not getattr(leaf, "disabled", False))
 
 

@@ -15,7 +15,8 @@ import matplotlib.pyplot as plt
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
-from course_utils.viz.controls import LIVE, drawn_anew, dress, in_words, page_support
+from course_utils.settings import LIVE_OUTPUT
+from course_utils.viz.controls import drawn_anew, dress, in_words, page_support
 from course_utils.viz.style import STYLE
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def show(figure: Figure, alt: str) -> None:
     """
     bundle, metadata = picture(figure, alt)
     display(bundle, metadata=metadata, raw=True)
-    display(page_support(alt), metadata=LIVE, raw=True)
+    display(page_support(alt), metadata=LIVE_OUTPUT, raw=True)
 
 
 def picture(figure: Figure, alt: str) -> tuple[dict, dict]:
@@ -79,7 +80,7 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
         figure, alt = draw(**values)
         bundle, metadata = picture(figure, alt)
         yield bundle, {"metadata": metadata, "raw": True}
-        yield page_support(alt), {"metadata": LIVE, "raw": True}
+        yield page_support(alt), {"metadata": LIVE_OUTPUT, "raw": True}
         if also:
             yield also(**values), {}
 
@@ -104,7 +105,7 @@ def show_controls(controls: dict, still: str) -> "VBox":
     view = {"version_major": 2, "version_minor": 0, "model_id": box.model_id}
     # Plain text would be broken within words, as output of code is.
     display({_VIEW: view, "text/html": f"<p>{html.escape(still)}</p>", "text/plain": still}, raw=True)
-    display(page_support(), metadata=LIVE, raw=True)
+    display(page_support(), metadata=LIVE_OUTPUT, raw=True)
     return box
 
 

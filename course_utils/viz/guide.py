@@ -134,8 +134,8 @@ class _Page:
         self.axes.set(xlim=(0, _WIDTH), ylim=(self.y, 0))
         return self.figure
 
-    def write(self, x: float, y: float, text: str, size: float = 7.5, color: str = "ink", **look) -> None:
-        self.axes.text(x, y, text, fontsize=size, color=text_color(color), **{"va": "center"} | look)
+    def write(self, x: float, y: float, text: str, size: float = 7.5, color: str = "ink", **text_style) -> None:
+        self.axes.text(x, y, text, fontsize=size, color=text_color(color), **{"va": "center"} | text_style)
 
     def path(self) -> None:
         """The way from what is the matter to a column."""
@@ -175,8 +175,8 @@ class _Page:
         corner = (x - _TILE / 2, y - _TILE / 2)
         face = COLORS[kind if full else "paper"]
         self.axes.add_patch(Rectangle(corner, _TILE, _TILE, facecolor=face, edgecolor=COLORS[kind]))
-        look = {"weight": "bold", "ha": "center", "va": "center_baseline"}
-        self.axes.text(x, y, letter, fontsize=8, color=COLORS[color if full else "ink"], **look)
+        text_style = {"weight": "bold", "ha": "center", "va": "center_baseline"}
+        self.axes.text(x, y, letter, fontsize=8, color=COLORS[color if full else "ink"], **text_style)
 
     def heading(self, level: int, text: str) -> None:
         self.axes.add_patch(Rectangle((0, self.y), _WIDTH, _HEADING - 0.05, facecolor="#EEEEEE"))

@@ -7,8 +7,9 @@ from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.training import History
-from course_utils.viz.plots import lines, seeds_of
+from course_utils.viz.plots import lines
 from course_utils.viz.style import COLORS, LINES, SERIES
+from course_utils.viz.words import seeds_of
 
 Runs = Mapping[str, Sequence[History]]
 """Names to runs that differ in their seed alone: all of them have the same number of steps."""
@@ -36,13 +37,14 @@ def losses_over_seeds(
     if reference:
         compared = {name: own - compared[reference] for name, own in compared.items() if name != reference}
     data = {name: dict(zip(own.index, own.to_numpy(), strict=True)) for name, own in compared.items()}
-    looks = {name: (SERIES[row], LINES[row % len(LINES)]) for row, name in enumerate(runs)}
+    styles = {name: (SERIES[row], LINES[row % len(LINES)]) for row, name in enumerate(runs)}
     if level:
-        looks[level[0]] = "ink", ":"
+        styles[level[0]] = "ink", ":"
     y = f"loss minus {reference}'s" if reference else "training loss"  # longer names do not fit beside the axis
     y += f", mean of {window} steps" if window > 1 else ""
-    levels, number = dict([level]) if level else None, "+.3f" if reference else ".2f"
-    figure, alt = lines(data, title or "", y=y, looks=looks, levels=levels, number=number)
+    levels = dict([level]) if level else None
+    number = "+.3f" if reference else ".2f"
+    figure, alt = lines(data, title or "", y=y, styles=styles, levels=levels, number=number)
     (axes,) = figure.axes
     if reference:
         axes.axhline(0, color=COLORS["ink"], linewidth=0.8)

@@ -43,15 +43,16 @@ def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
     _draw_layers(axes, tops)
     _draw_phases(axes, phases, end)
     place = int(tops[:, -1].argmax())
-    at, is_late = (place + 0.5, tops[place, -1]), place > end / 2
+    at = (place + 0.5, tops[place, -1])
+    is_late = place > end / 2
     axes.plot(*at, "v", color=COLORS["ink"], markersize=6, clip_on=False)
-    look = {"color": COLORS["ink"], "weight": "bold", "fontsize": 10}
-    note(axes, f"peak: {format_bytes(usage.peak)}", at, (-7 if is_late else 7, 6), **look)
+    text_style = {"color": COLORS["ink"], "weight": "bold", "fontsize": 10}
+    note(axes, f"peak: {format_bytes(usage.peak)}", at, (-7 if is_late else 7, 6), **text_style)
     passing = timeline["optimizer temporaries"].to_numpy() / size
     if usage.peak_phase != "update" and passing.max() > 10 * VISIBLE * usage.peak / size:
         most = int(passing.argmax())  # a band too thin to be found without a word
-        look = {"arrowprops": {"arrowstyle": "-|>"}, "va": "bottom", "fontsize": 10}
-        note(axes, "update's temporaries", (most + 0.5, tops[most, -1]), (14, 18), **look)
+        text_style = {"arrowprops": {"arrowstyle": "-|>"}, "va": "bottom", "fontsize": 10}
+        note(axes, "update's temporaries", (most + 0.5, tops[most, -1]), (14, 18), **text_style)
     axes.set(xlabel="events of the step: memory allocated or freed", ylabel=f"memory in use, {unit}", title=title)
     axes.set(xlim=(0, end), ylim=(0, 1.16 * usage.peak / size))
     axes.grid(axis="x", visible=False)
@@ -72,7 +73,8 @@ def _draw_layers(axes: Axes, tops: np.ndarray) -> None:
     corners = np.repeat(np.arange(len(tops) + 1), 2)[1:-1]  # each event has a left and a right one
     below = np.zeros(len(tops))
     for kind, top in zip(KINDS, tops.T, strict=True):
-        there, color = top > below, COLORS[kind]
+        there = top > below
+        color = COLORS[kind]
         low, high, where = (np.repeat(values, 2) for values in (below, top, there))
         # Without an edge a piece that dies at once is thinner than a dot, and fades.
         axes.fill_between(corners, low, high, where=where, facecolor=color, edgecolor=color, linewidth=0.4)

@@ -40,10 +40,10 @@ def patches(*entries: tuple[str, str]) -> tuple[list, list[str]]:
 
 
 def cell(
-    axes: Axes, x: float, y: float, color: str, text: str = "", width: float = 0.92, height: float = 0.92, **look
+    axes: Axes, x: float, y: float, color: str, text: str = "", width: float = 0.92, height: float = 0.92, **patch_style
 ) -> None:
     """A rectangle with its lower left corner at (x, y), and a text in its middle."""
-    axes.add_patch(Rectangle((x, y), width, height, **{"facecolor": COLORS[color], "edgecolor": "none"} | look))
+    axes.add_patch(Rectangle((x, y), width, height, **{"facecolor": COLORS[color], "edgecolor": "none"} | patch_style))
     if text:
         axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", color=COLORS["buffers"])
 
@@ -61,8 +61,8 @@ def box(
 ) -> Text:
     """Text in a frame for a flow chart; `ink` is the color of the text where it is not the frame's."""
     frame = {"boxstyle": "round,pad=0.4", "facecolor": COLORS["paper"], "edgecolor": COLORS[color], "linewidth": 1.6}
-    look = {"bbox": frame, "color": text_color(ink or color), "fontsize": fontsize}
-    return axes.text(x, y, text, ha="center", va="center", **look)
+    text_style = {"bbox": frame, "color": text_color(ink or color), "fontsize": fontsize}
+    return axes.text(x, y, text, ha="center", va="center", **text_style)
 
 
 def arrow(axes: Axes, start: Text, end: Text, color: str = "ink") -> None:

@@ -18,7 +18,8 @@ class ModelPicker(VBox):
     def __init__(
         self, names: Sequence[tuple[str, str]], own: str, sizes: Callable, described: Mapping[str, tuple[str, int]]
     ):
-        start, self.own, self.sizes = sizes(), own, sizes
+        start = sizes()
+        self.own, self.sizes = own, sizes
         self.model = Dropdown(options=[*names, (own, own)], description="model")
         self.fields = {
             name: BoundedIntText(getattr(start, name), min=1, max=most, description=text)

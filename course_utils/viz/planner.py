@@ -102,7 +102,8 @@ def planner() -> None:
     def follow(change: Mapping[str, str]) -> None:
         """A card runs cuda, so there is nothing to choose beside one."""
         chosen = change["new"] != NO_CARD
-        device.disabled, device.description = chosen, _KIND_OF_CARD if chosen else _KIND
+        device.disabled = chosen
+        device.description = _KIND_OF_CARD if chosen else _KIND
         if chosen:
             device.value = _DEVICE_OF_CARDS
 

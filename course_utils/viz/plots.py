@@ -14,16 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
-from course_utils.units import format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import VISIBLE, byte_unit, patches, second_unit, subplots
+from course_utils.viz.parts import VISIBLE, patches, subplots
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
+from course_utils.viz.words import FEW_POINTS, Unit, as_sentence, compose_alt, say_line, say_parts, say_seeds
 
 Line = Mapping[float, float | Sequence[float]] | Iterable[tuple[float, float]]
 """Places and their values; a sequence of values is one from each seed, drawn as mean and range."""
 
 _LETTERS = {"parameters": "P", "optimizer state": "O", "gradients": "G", "activations": "A"}
 _GROUNDS = ("ink", "paper", "grid")  # colors that are never a line's because of its name
-_FEW = 12  # points of a line that have marks, ticks and a place in the text each
 _NAME_LENGTH = 22  # characters in a line of a name beside its curve
 _LINE_HEIGHT = 12.0  # of such a line, in points of the page
 _PAPER = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}  # behind a number
@@ -47,7 +46,7 @@ def together(figure: Figure, title: str, *texts: str) -> tuple[Figure, str]:
             axes.set_ylabel("")
         if place and not place.is_last_row() and len(axes.get_shared_x_axes().get_siblings(axes)) > 1:
             axes.set_xlabel("")
-    return figure, " ".join([_end(title), *texts])
+    return figure, " ".join([as_sentence(title), *texts])
 
 
 def lines(
@@ -58,7 +57,7 @@ def lines(
     *,
     unit: str = "",
     log: str = "",
-    looks: Mapping[str, tuple[str, str]] | None = None,
+    styles: Mapping[str, tuple[str, str]] | None = None,
     levels: Mapping[str, float] | None = None,
     labels: str = "ends",
     number: str = ".3g",
@@ -66,28 +65,28 @@ def lines(
 ) -> tuple[Figure, str]:
     """Values against places: a line for each name, marks where its points are few, a band or strokes over seeds.
 
-    `unit` is "bytes", "seconds", "%" (of shares) or none; `log` names the logarithmic axes; `looks` has color and
-    style ("o" is points alone); `levels` are drawn across. Names stand at the lines' ends, in a "legend", or nowhere
-    ("none"). Values that are not finite are left out of the picture and named in the text.
+    `unit` is "bytes", "seconds", "%" (of shares) or none; `log` has the letters of the logarithmic axes ("xy"); `styles` has
+    color and style ("o" is points alone); `levels` are drawn across; `number` formats values in the text. Names stand at the
+    lines' ends, in a "legend", or nowhere ("none"). Values that are not finite are named in the text alone.
     """
-    looks, levels = looks or {}, levels or {}
+    styles, levels = styles or {}, levels or {}
     points = {name: _points(line) for name, line in data.items()}
-    every = [value for line in points.values() for _, values in line for value in values] + list(levels.values())
-    finite = [value for value in every if isfinite(value)]
-    scale = _Unit.of(unit, max(finite))
+    all_values = [value for line in points.values() for _, values in line for value in values] + list(levels.values())
+    finite = [value for value in all_values if isfinite(value)]
+    scale = Unit.of(unit, max(finite))
     axes = _begin(axes, title, xlabel=x, ylabel=scale.label(y))
     for axis in log:
         axes.set(**{f"{axis}scale": "log"})
     named, sentences = [], []
     for row, (name, line) in enumerate(points.items()):
-        color, style = looks.get(name) or (_color(name, row), _style(row, line))
+        color, style = styles.get(name) or (_color(name, row), _style(row, line))
         drawn = [(place, np.array(values) / scale.size) for place, values in line if all(map(isfinite, values))]
         if drawn:
             places, means = _draw_line(axes, drawn, color, style, name)
             named.append((name, color, places[-1], means[-1]))
-        sentences.append(f"{name}: {_say_line(line, scale, number)}")
+        sentences.append(f"{name}: {say_line(line, scale, number)}")
     for name, value in levels.items():
-        color, style = looks.get(name, ("warning", "--"))
+        color, style = styles.get(name, ("warning", "--"))
         axes.axhline(value / scale.size, color=COLORS[color], linestyle=style, linewidth=1.4, label=name)
         named.append((name, color, None, value / scale.size))
         sentences.append(f"{name} is at {scale.say(value, number)}")
@@ -95,12 +94,12 @@ def lines(
     if "y" in log:
         _tick_by_powers(axes, finite, scale.size)
     if "x" in log:
-        _tick(axes, {place for line in points.values() if len(line) <= _FEW for place, _ in line})
+        _tick(axes, {place for line in points.values() if len(line) <= FEW_POINTS for place, _ in line})
     if labels == "ends":
         _name_lines(axes, named)
     elif labels == "legend":
         legend(axes)
-    return axes.figure, _text(title, f"{y} against {x}", sentences)
+    return axes.figure, compose_alt(title, f"{y} against {x}", sentences)
 
 
 def bars(
@@ -125,13 +124,13 @@ def bars(
     totals = {name: sum(parts.values()) for name, parts in rows.items()}
     what, marked = marks or ("", {})
     most = max(*totals.values(), *marked.values(), limit[1] if limit else 0, 0)
-    scale = _Unit.of(unit, most)
+    scale = Unit.of(unit, most)
     size = scale.size
     axes = _begin(axes, title, height=1.2 + 0.44 * len(rows), xlabel=scale.label(x), xlim=(0, _ROOM * most / size))
     if limit:
         axes.axvline(limit[1] / size, color=COLORS["warning"], linestyle="--", zorder=0)
-        look = {"ha": "left", "va": "bottom", "color": text_color("warning")}
-        note(axes, f" {limit[0]}", (limit[1] / size, len(rows) - 0.45), (0, 0), **look)
+        text_style = {"ha": "left", "va": "bottom", "color": text_color("warning")}
+        note(axes, f" {limit[0]}", (limit[1] / size, len(rows) - 0.45), (0, 0), **text_style)
     for row, (name, parts) in enumerate(rows.items()):
         _stack(axes, row, parts, size, colors)
         end = max(totals[name], marked.get(name, 0)) / size
@@ -142,17 +141,17 @@ def bars(
         axes.text(end, row, text, va="center", fontsize=9, bbox=_PAPER)
     if marked:
         places = [list(rows).index(name) for name in marked]
-        look = {"color": COLORS["ink"], "markerfacecolor": COLORS["paper"], "label": what}
-        axes.plot([value / size for value in marked.values()], places, "D", **look)
-    _lanes(axes, list(rows))
+        mark_style = {"color": COLORS["ink"], "markerfacecolor": COLORS["paper"], "label": what}
+        axes.plot([value / size for value in marked.values()], places, "D", **mark_style)
+    _label_rows(axes, list(rows))
     if show_legend:
         _draw_legend_of_kinds(axes, rows, colors)
     sentences = []
     for name, parts in rows.items():
         beside = f", {what} {scale.say(marked[name], number)}" if name in marked else ""
-        sentences.append(f"{name}: {_say_parts(parts, scale, number, show_legend)}{beside}")
+        sentences.append(f"{name}: {say_parts(parts, scale, number, show_legend)}{beside}")
     within = f" {limit[0]}: {scale.say(limit[1], number)}." if limit else ""
-    return axes.figure, _text(title, x, sentences) + within
+    return axes.figure, compose_alt(title, x, sentences) + within
 
 
 def dots(
@@ -172,46 +171,35 @@ def dots(
     is counted at the right edge. `spread` is the part of a row over which its seeds are moved apart, so that equal ones show.
     """
     rows = {name: kinds if isinstance(kinds, Mapping) else {"": kinds} for name, kinds in data.items()}
-    every = list(dict.fromkeys(kind for kinds in rows.values() for kind in kinds))
+    all_kinds = list(dict.fromkeys(kind for kinds in rows.values() for kind in kinds))
     finite = [v for kinds in rows.values() for values in kinds.values() for v in values if isfinite(v)]
-    scale = _Unit.of(unit, max(finite, default=1.0))
+    scale = Unit.of(unit, max(finite, default=1.0))
     axes = _begin(axes, title, height=1.1 + 0.34 * len(rows), xlabel=scale.label(x))
     if log:
         axes.set_xscale("log")
-    alone = all(len(values) == 1 for kinds in rows.values() for values in kinds.values())
-    for place, kind in enumerate(every):
-        there = [
-            (value / scale.size, row + spread * (seed / max(1, len(kinds[kind]) - 1) - 0.5) * (len(kinds[kind]) > 1))
-            for row, kinds in enumerate(rows.values())
-            for seed, value in enumerate(kinds.get(kind, ()))
-            if isfinite(value)
-        ]
-        color = SERIES[place]
-        look = {"color": COLORS[color], "markerfacecolor": "none" if place else COLORS[color], "label": kind}
-        axes.plot(*zip(*there, strict=True), MARKS[place], markersize=5, alpha=0.85, **look)
-        for value, row in there if alone else ():
-            look = {"va": "baseline", "fontsize": 8.5, "bbox": _PAPER, "color": text_color(color)}
-            note(axes, scale.say(value * scale.size, number), (value, row), (0, -14 if place else 5), **look)
+    are_alone = all(len(values) == 1 for kinds in rows.values() for values in kinds.values())
+    for place, kind in enumerate(all_kinds):
+        points = _draw_seeds(axes, [kinds.get(kind, ()) for kinds in rows.values()], kind, place, scale.size, spread)
+        for value, row in points if are_alone else ():
+            text_style = {"va": "baseline", "fontsize": 8.5, "bbox": _PAPER, "color": text_color(SERIES[place])}
+            note(axes, scale.say(value * scale.size, number), (value, row), (0, -14 if place else 5), **text_style)
     sentences = []
     for row, (name, kinds) in enumerate(rows.items()):
-        for values in kinds.values():
-            finite = [value / scale.size for value in values if isfinite(value)]
-            if len(every) == 1 and len(finite) > 1:
-                look = {"color": COLORS["second"], "linewidth": 2.5, "zorder": 1.5}  # below the dots
-                axes.plot([sum(finite) / len(finite)] * 2, [row - 0.35, row + 0.35], **look)
+        if len(all_kinds) == 1:
+            _draw_mean(axes, row, kinds.get(all_kinds[0], ()), scale.size)
         diverged = max((sum(not isfinite(value) for value in values) for values in kinds.values()), default=0)
         if diverged:
             lost = f"{diverged} of {max(map(len, kinds.values()))} diverged"
             note(axes, lost, (1, row), (0, 0), xycoords=axes.get_yaxis_transform(), ha="right")
-        ends = (f"{kind} {_say_seeds(values, scale, number)}".strip() for kind, values in kinds.items())
+        ends = (f"{kind} {say_seeds(values, scale, number)}".strip() for kind, values in kinds.items())
         sentences += [f"{name}: {', '.join(ends)}".replace("\n", ", ")] * any(kinds.values())
     left, right = axes.get_xlim()
     if left < 0 < right:
         axes.axvline(0, color=COLORS["ink"], linewidth=1, zorder=0)
-    _lanes(axes, list(rows))
-    if len(every) > 1:
+    _label_rows(axes, list(rows))
+    if len(all_kinds) > 1:
         legend(axes)
-    return axes.figure, _text(title, x, sentences)
+    return axes.figure, compose_alt(title, x, sentences)
 
 
 class Span(NamedTuple):
@@ -231,25 +219,25 @@ def timeline(
     x: str = "time",
     *,
     unit: str = "",
-    looks: Mapping[str, tuple[str, str]] | None = None,
+    styles: Mapping[str, tuple[str, str]] | None = None,
     axes: Axes | None = None,
 ) -> tuple[Figure, str]:
-    """What is under way in each lane, from left to right; `looks` has a kind's color and hatching. No legend is drawn."""
-    looks = looks or {}
+    """What is under way in each lane, from left to right; `styles` has a kind's color and hatching. No legend is drawn."""
+    styles = styles or {}
     begin, end = min(span.start for span in spans), max(span.end for span in spans)
-    scale = _Unit.of(unit, end)
+    scale = Unit.of(unit, end)
     axes = _begin(axes, title, height=1.3 + 0.4 * len(lanes), xlabel=scale.label(x))
     sums: dict[tuple[int, str], list[float]] = {}
     for span in spans:
-        color, hatch = looks.get(span.kind, (span.kind, ""))
+        color, hatch = styles.get(span.kind, (span.kind, ""))
         start, length = span.start / scale.size, (span.end - span.start) / scale.size
-        look = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.6}
-        axes.add_patch(Rectangle((start, span.lane - 0.37), length, 0.74, **look))
+        patch_style = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.6}
+        axes.add_patch(Rectangle((start, span.lane - 0.37), length, 0.74, **patch_style))
         if span.text:
             axes.text(start + length / 2, span.lane, span.text, ha="center", va="center", fontsize=8)
         sums.setdefault((span.lane, span.kind), []).append(span.end - span.start)
     axes.set_xlim(begin / scale.size, end / scale.size)
-    _lanes(axes, list(lanes))
+    _label_rows(axes, list(lanes))
     sentences = []
     for lane, name in enumerate(lanes):
         kinds = [
@@ -258,7 +246,7 @@ def timeline(
             if row == lane
         ]
         sentences.append(f"{name}: {', '.join(kinds) or 'nothing'}")
-    return axes.figure, _text(title, f"{x} from left to right", sentences)
+    return axes.figure, compose_alt(title, f"{x} from left to right", sentences)
 
 
 def layers(
@@ -274,7 +262,7 @@ def layers(
 ) -> tuple[Figure, str]:
     """Kinds on top of each other, each as high from one time to the next as it is at the first."""
     tops = np.cumsum([list(values) for values in heights.values()], axis=0)
-    scale = _Unit.of(unit, tops[-1].max())
+    scale = Unit.of(unit, tops[-1].max())
     axes = _begin(axes, title, xlabel=x, ylabel=scale.label(y))
     below = np.zeros(len(times))
     for (kind, values), top in zip(heights.items(), tops / scale.size, strict=True):
@@ -286,7 +274,7 @@ def layers(
     peak = int(tops[-1].argmax())
     parts = ", ".join(f"{kind} {scale.say(values[peak])}" for kind, values in heights.items() if values[peak])
     most = f"at most {scale.say(tops[-1][peak])}, at {times[peak]:.3g}: {parts}"
-    return axes.figure, _text(title, f"{y} against {x}: {most}")
+    return axes.figure, compose_alt(title, f"{y} against {x}: {most}")
 
 
 def _stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors: Mapping | None = None) -> None:
@@ -325,11 +313,11 @@ def legend(axes: Axes, *entries: tuple[str, str]) -> None:
     axes.figure.legend(list(by_name.values()), list(by_name), loc="outside lower center", ncols=columns)
 
 
-def note(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float] = (6, 0), **look) -> None:
+def note(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float] = (6, 0), **text_style) -> None:
     """A text beside a point of the data, on the side that `offset` (points of the page) leads to."""
     side = "left" if offset[0] > 0 else "right" if offset[0] < 0 else "center"
-    look = {"textcoords": "offset points", "ha": side, "va": "center", "fontsize": 9} | look
-    axes.annotate(text, point, offset, **look)
+    text_style = {"textcoords": "offset points", "ha": side, "va": "center", "fontsize": 9} | text_style
+    axes.annotate(text, point, offset, **text_style)
 
 
 def tick(axes: Axes, places: Sequence[float]) -> None:
@@ -352,7 +340,7 @@ def _color(name: str, row: int) -> str:
 
 
 def _style(row: int, line: Sequence) -> str:
-    return LINES[row % len(LINES)] + (MARKS[row % len(MARKS)] if len(line) <= _FEW else "")
+    return LINES[row % len(LINES)] + (MARKS[row % len(MARKS)] if len(line) <= FEW_POINTS else "")
 
 
 def _draw_line(axes: Axes, drawn: Sequence, color: str, style: str, name: str) -> tuple[list[float], list[float]]:
@@ -369,14 +357,41 @@ def _draw_line(axes: Axes, drawn: Sequence, color: str, style: str, name: str) -
     return places, means
 
 
+def _draw_seeds(
+    axes: Axes, by_row: Sequence[Sequence[float]], kind: str, place: int, size: float, spread: float
+) -> list[tuple[float, float]]:
+    """A dot for each finite value of the kind that is `place`-th, in units of `size`; returns where they are."""
+    points = []
+    for row, values in enumerate(by_row):
+        for seed, value in enumerate(values):
+            if isfinite(value):
+                moved = spread * (seed / (len(values) - 1) - 0.5) if len(values) > 1 else 0.0
+                points.append((value / size, row + moved))
+    color = COLORS[SERIES[place]]
+    mark_style = {"color": color, "markerfacecolor": "none" if place else color, "label": kind}
+    axes.plot(*zip(*points, strict=True), MARKS[place], markersize=5, alpha=0.85, **mark_style)
+    return points
+
+
+def _draw_mean(axes: Axes, row: int, values: Sequence[float], size: float) -> None:
+    """A stroke at the mean of several finite values, below their dots."""
+    finite = [value / size for value in values if isfinite(value)]
+    if len(finite) > 1:
+        mean = sum(finite) / len(finite)
+        axes.plot([mean, mean], [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5, zorder=1.5)
+
+
 def _tick(axes: Axes, places: set[float]) -> None:
     """Ticks of a logarithmic axis at the places themselves, as far as they have room beside each other."""
     if not places:
         return
-    (left, right), shown, spec = np.log(axes.get_xlim()), {}, axes.get_subplotspec()
+    left, right = np.log(axes.get_xlim())
+    shown = {}
+    spec = axes.get_subplotspec()
     columns = spec.get_gridspec().ncols if spec else 1
     for place in sorted(places):
-        at, half = (np.log(place) - left) / (right - left), 0.006 * (len(f"{place:,.10g}") + 2) * columns
+        at = (np.log(place) - left) / (right - left)
+        half = 0.006 * (len(f"{place:,.10g}") + 2) * columns
         if not shown or at - half > max(shown.values()):
             shown[place] = at + half
     tick(axes, list(shown))
@@ -403,7 +418,8 @@ def _name_lines(axes: Axes, named: Sequence[tuple[str, str, float | None, float]
         ends.append((float(np.clip(up, 0, 1)) * room, text, color, value, place if across < 0.8 else None))
     ends.sort(key=lambda end: end[0])
     halves = [_LINE_HEIGHT * (1 + text.count("\n")) / 2 for _, text, *_ in ends]
-    middles, free = [], -room
+    middles = []
+    free = -room
     for (up, *_), half in zip(ends, halves, strict=True):
         middles.append(max(up, free + half))
         free = middles[-1] + half
@@ -413,38 +429,14 @@ def _name_lines(axes: Axes, named: Sequence[tuple[str, str, float | None, float]
     for (up, text, color, value, place), middle in zip(ends, middles, strict=True):
         here = (1, value) if place is None else (place, value)
         where = axes.get_yaxis_transform() if place is None else "data"
-        look = {"xycoords": where, "color": text_color(color), "annotation_clip": False, "bbox": _PAPER}
-        note(axes, text, here, (6, middle - up), **look)
+        text_style = {"xycoords": where, "color": text_color(color), "annotation_clip": False, "bbox": _PAPER}
+        note(axes, text, here, (6, middle - up), **text_style)
 
 
-def _lanes(axes: Axes, names: Sequence[str]) -> None:
+def _label_rows(axes: Axes, names: Sequence[str]) -> None:
     names = [name if "\n" in name else textwrap.fill(name, 26) for name in names]
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
     axes.grid(axis="y", visible=False)
-
-
-class _Unit(NamedTuple):
-    """The unit of an axis: its `name`, and the `size` that values are divided by. `kind` is what the plots take as `unit`."""
-
-    kind: str
-    name: str
-    size: float
-
-    @classmethod
-    def of(cls, kind: str, largest: float) -> "_Unit":
-        if kind in ("bytes", "seconds"):
-            return cls(kind, *(byte_unit if kind == "bytes" else second_unit)(largest))
-        return cls(kind, "%", 0.01) if kind == "%" else cls(kind, "", 1)
-
-    def label(self, quantity: str) -> str:
-        return f"{quantity}, {self.name}" if self.name else quantity
-
-    def say(self, value: float, number: str = ".3g") -> str:
-        if not isfinite(value):
-            return "diverged"
-        if self.kind in ("bytes", "seconds"):
-            return (format_bytes if self.kind == "bytes" else format_seconds)(value)
-        return f"{value:{number if number.endswith('%') or self.kind != '%' else '.1%'}}"
 
 
 def _begin(axes: Axes | None, title: str, height: float = 3.4, **settings) -> Axes:
@@ -461,60 +453,3 @@ def _limit_heights(axes: Axes, lowest: float, highest: float, log: bool, has_uni
         axes.set_ylim(0, top)
     elif not axes.get_autoscaley_on():  # an earlier panel has limited the axis that they share
         axes.set_ylim(top=top)
-
-
-def _say_parts(parts: Mapping[str, float], unit: _Unit, number: str, names_single: bool) -> str:
-    """`'3.00 GiB, of it parameters 1.00 GiB, gradients 2.00 GiB'`; a single part has its name with `names_single`."""
-    total = unit.say(sum(parts.values()), number)
-    by_kind = [f"{kind} {unit.say(part, number)}" for kind, part in parts.items() if kind]
-    if len(parts) > 1:
-        return f"{total}, of it {', '.join(by_kind)}"
-    return by_kind[0] if by_kind and names_single else total
-
-
-def _say_seeds(values: Sequence[float], unit: _Unit, number: str) -> str:
-    """`'1.00 to 2.00, mean 1.50'`, and how many diverged."""
-    there = [value for value in values if isfinite(value)]
-    lost = f"{len(values) - len(there)} diverged" if len(there) < len(values) else ""
-    if len(there) < 2:
-        return ", ".join(filter(None, [*(unit.say(value, number) for value in there), lost]))
-    low, high, mean = (unit.say(v, number) for v in (min(there), max(there), sum(there) / len(there)))
-    return ", ".join(filter(None, [f"{low} to {high}, mean {mean}", lost]))
-
-
-def _say_line(line: Sequence[tuple[float, tuple[float, ...]]], unit: _Unit, number: str) -> str:
-    """All points of a short line, ends and extremes of a long one, with their range over seeds."""
-
-    def at(place: float, values: tuple[float, ...]) -> str:
-        mean = unit.say(sum(values) / len(values), number)
-        reach = f" ({unit.say(min(values), number)} to {unit.say(max(values), number)})" if len(values) > 1 else ""
-        return f"{mean}{reach} at {place:,.6g}"
-
-    if len(line) <= _FEW:
-        return ", ".join(at(*point) for point in line)
-    text = f"from {at(*line[0])} to {at(*line[-1])}"
-    for word, find in (("lowest", min), ("highest", max)):
-        extreme = find(line, key=lambda point: sum(point[1]))
-        if extreme[1] not in (line[0][1], line[-1][1]):
-            text += f", {word} {at(*extreme)}"
-    return text
-
-
-def seeds_of(count: int) -> str:
-    """`'Mean and range over 3 seeds.'`"""
-    return f"Mean and range over {format_counted(count, 'seed')}."
-
-
-def _text(title: str, subject: str, sentences: Sequence[str] = ()) -> str:
-    """The alternative text: the title, what is drawn, and what it says of each name."""
-    names = f"{'; '.join(sentences)}." if sentences else ""
-    return f"{_end(title)} {_first_upper(subject)}. {names}".strip()
-
-
-def _end(title: str) -> str:
-    """A title as a sentence."""
-    return _first_upper(title.replace("\n", ". ")) + "." * (bool(title) and not title.endswith("."))
-
-
-def _first_upper(text: str) -> str:
-    return text[:1].upper() + text[1:].replace("\n", " ")

@@ -52,10 +52,10 @@ class Leaderboard:
     front: int
 
     @classmethod
-    def of(cls, name: str, title: str, every: Sequence[Entry]) -> "Leaderboard":
-        beaten = {entry.letter: any(other.beats(entry) for other in every) for entry in every}
+    def of(cls, name: str, title: str, entries: Sequence[Entry]) -> "Leaderboard":
+        beaten = {entry.letter: any(other.beats(entry) for other in entries) for entry in entries}
         order = sorted(
-            every,
+            entries,
             key=lambda entry: (beaten[entry.letter], entry.bytes, entry.operations, -entry.accuracy, entry.letter),
         )
         return cls(name, title, tuple(order), sum(not lost for lost in beaten.values()))

@@ -7,9 +7,8 @@ import pytest
 from course_utils.desk import bets
 from course_utils.desk.bets import Bet, bet, figure_of, picture, settle
 from course_utils.errors import CourseError
-from course_utils.settings import settings
+from course_utils.settings import LIVE_OUTPUT, settings
 from course_utils.store import Section
-from course_utils.viz.controls import LIVE
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -23,7 +22,7 @@ def notebook(monkeypatch):
     shown = []
 
     def keep(bundle, metadata):
-        if metadata != LIVE:
+        if metadata != LIVE_OUTPUT:
             shown.append(bundle)
 
     monkeypatch.setattr(bets, "has_kernel", lambda: True)

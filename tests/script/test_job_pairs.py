@@ -36,13 +36,13 @@ FLAGS = {
 
 
 def fields_of(*names):
-    outcomes = {}
+    fields = {}
     for name in names:
         for field, value in FLAGS[name].items():
-            if field in outcomes:
+            if field in fields:
                 return None  # the same flag twice
-            outcomes[field] = value
-    return outcomes | ({"replicas": 2} if outcomes.get("strategy") == "hsdp" else {})
+            fields[field] = value
+    return fields | ({"replicas": 2} if fields.get("strategy") == "hsdp" else {})
 
 
 PAIRS = [pair for pair in itertools.combinations(FLAGS, 2) if fields_of(*pair) is not None]
@@ -76,12 +76,12 @@ def plain(tmp_path_factory):
 
 
 def groups():
-    outcomes = {}
+    by_group = {}
     for pair in PAIRS:
         name = fields_of(*pair).get("strategy", "none")
         if find_spec("deepspeed") or not name.startswith("deepspeed"):
-            outcomes.setdefault((name, "--compile" in pair), []).append(pair)
-    return outcomes
+            by_group.setdefault((name, "--compile" in pair), []).append(pair)
+    return by_group
 
 
 @pytest.mark.slow
@@ -89,9 +89,10 @@ def groups():
 @pytest.mark.parametrize("group", groups(), ids=lambda group: f"{group[0]}{', compiled' * group[1]}")
 def test_every_legal_pair_trains(plain, group, tmp_path):
     pairs = [pair for pair in groups()[group] if not refusal(pair, plain)]
-    way, ranks = find_failures_captured if group[1] else find_failures, {"none": 1, "hsdp": 4}.get(group[0], 2)
-    state = [way(plain, pairs, tmp_path)] if ranks == 1 else launch(way, ranks, plain, pairs, tmp_path, seconds=600)
-    assert state == ranks * [{}]
+    way = find_failures_captured if group[1] else find_failures
+    ranks = {"none": 1, "hsdp": 4}.get(group[0], 2)
+    failures = [way(plain, pairs, tmp_path)] if ranks == 1 else launch(way, ranks, plain, pairs, tmp_path, seconds=600)
+    assert failures == ranks * [{}]
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def batches(split):
 
 @pytest.fixture
 def fresh():
-    """A function that gives model and optimizer, the same at every call."""
+    """A function that returns model and optimizer, the same at every call."""
 
     def build(make_optimizer=optim.AdamW):
         model = models.build("distilbert", labels=LABELS)
@@ -49,14 +49,14 @@ def scheduled(fresh):
 
 
 @pytest.fixture
-def run(fresh, batches):
-    """A function that trains a model of `build`; gives model and history."""
+def train(fresh, batches):
+    """A function that trains a model of `build`; returns model and history."""
 
-    def train(*callbacks, build=fresh, loader=batches, **options):
+    def train_with(*callbacks, build=fresh, loader=batches, **options):
         model, optimizer, *schedule = build()
         if schedule:
             options["schedule"] = schedule[0]
         history = training.train(model, optimizer, loader, callbacks=callbacks, **{"progress": False, **options})
         return model, history
 
-    return train
+    return train_with

@@ -17,7 +17,7 @@ MOMENTS = (
 )
 
 
-def test_callbacks_are_called_at_their_moments_in_order(run):
+def test_callbacks_are_called_at_their_moments_in_order(train):
     calls = []
 
     def spy_on(moment):
@@ -28,18 +28,18 @@ def test_callbacks_are_called_at_their_moments_in_order(run):
         return call
 
     Spy = type("Spy", (training.Callback,), {moment: spy_on(moment) for moment in MOMENTS})  # noqa: N806
-    run(Spy(), steps=1)
+    train(Spy(), steps=1)
     assert tuple(calls) == MOMENTS
 
 
-def test_clipping_bounds_the_joint_norm(run):
+def test_clipping_bounds_the_joint_norm(train):
     norms = []
 
     class Norm(training.Callback):
         def before_update(self, run):
             norms.append(torch.nn.utils.get_total_norm([p.grad for p in run.model.parameters()]).item())
 
-    run(Norm(), training.ClipGradients(0.01), Norm())
+    train(Norm(), training.ClipGradients(0.01), Norm())
     assert min(norms[::2]) > 0.01
     assert norms[1::2] == pytest.approx([0.01] * 5, rel=1e-3)
     with pytest.raises(ValueError, match="max_norm=0"):

@@ -35,39 +35,39 @@ class Counts(training.Callback):
 
 
 @pytest.mark.parametrize("stopped_after", [3, 5, 7])
-def test_a_resumed_run_gives_the_same_losses(run, scheduled, batches, path, stopped_after):
+def test_a_resumed_run_gives_the_same_losses(train, scheduled, batches, path, stopped_after):
     options = {"build": scheduled, "epochs": 2}
-    model, whole = run(evaluate_on=batches, **options)
-    run(SaveCheckpoints(path, every=stopped_after), steps=stopped_after, **options)
+    model, whole = train(evaluate_on=batches, **options)
+    train(SaveCheckpoints(path, every=stopped_after), steps=stopped_after, **options)
     torch.randn(100)  # another process has drawn other numbers
-    again, resumed = run(evaluate_on=batches, resume_from=path, **options)
+    again, resumed = train(evaluate_on=batches, resume_from=path, **options)
     assert resumed.losses == whole.losses
     assert resumed.frame()["learning_rate"].tolist() == whole.frame()["learning_rate"].tolist()
     assert resumed.frame()["seconds"].is_monotonic_increasing
     assert all(torch.equal(p, q) for p, q in zip(again.parameters(), model.parameters(), strict=True))
 
 
-def test_gradients_that_wait_for_an_update_and_states_of_callbacks_are_saved(run, path):
-    _, whole = run(EverySecond(), Counts(), epochs=2)
-    run(EverySecond(), Counts(), SaveCheckpoints(path, every=3), epochs=2, steps=3)
+def test_gradients_that_wait_for_an_update_and_states_of_callbacks_are_saved(train, path):
+    _, whole = train(EverySecond(), Counts(), epochs=2)
+    train(EverySecond(), Counts(), SaveCheckpoints(path, every=3), epochs=2, steps=3)
     later = Counts()
-    _, resumed = run(EverySecond(), later, epochs=2, resume_from=path)
+    _, resumed = train(EverySecond(), later, epochs=2, resume_from=path)
     assert resumed.losses == whole.losses
     assert later.seen == 10
 
 
-def test_an_order_that_nobody_can_repeat_is_refused_in_the_middle_of_an_epoch(run, batches, path):
+def test_an_order_that_nobody_can_repeat_is_refused_in_the_middle_of_an_epoch(train, batches, path):
     shuffled = torch.utils.data.DataLoader(batches.dataset, batch_size=8, shuffle=True)
-    run(SaveCheckpoints(path, 2), loader=shuffled, steps=2)
+    train(SaveCheckpoints(path, 2), loader=shuffled, steps=2)
     with pytest.raises(CourseError, match="nobody can repeat"):
-        run(loader=shuffled, resume_from=path)
+        train(loader=shuffled, resume_from=path)
 
 
-def test_a_save_that_breaks_leaves_the_last_checkpoint_as_it_was(run, path, tmp_path, monkeypatch):
-    run(SaveCheckpoints(path, 1), steps=1)
+def test_a_save_that_breaks_leaves_the_last_checkpoint_as_it_was(train, path, tmp_path, monkeypatch):
+    train(SaveCheckpoints(path, 1), steps=1)
     before = path.read_bytes()
     with pytest.raises(CourseError, match="make the states of callbacks of tensors"):
-        run(Counts(tmp_path), SaveCheckpoints(path, 1))
+        train(Counts(tmp_path), SaveCheckpoints(path, 1))
 
     def breaks(state, target):
         target.write_bytes(b"half")
@@ -75,12 +75,12 @@ def test_a_save_that_breaks_leaves_the_last_checkpoint_as_it_was(run, path, tmp_
 
     monkeypatch.setattr(torch, "save", breaks)
     with pytest.raises(CourseError, match="no space left"):
-        run(SaveCheckpoints(path, 1), steps=1)
+        train(SaveCheckpoints(path, 1), steps=1)
     assert path.read_bytes() == before
     assert list(tmp_path.glob("*.partial")) == []
 
 
-def test_what_is_no_checkpoint_is_refused(run, tmp_path):
+def test_what_is_no_checkpoint_is_refused(train, tmp_path):
     damaged, foreign = tmp_path / "damaged.pt", tmp_path / "foreign.pt"
     damaged.write_bytes(b"half a checkpoint")
     torch.save({"model": {}}, foreign)
@@ -91,7 +91,7 @@ def test_what_is_no_checkpoint_is_refused(run, tmp_path):
         (foreign, "is not a checkpoint"),
     ):
         with pytest.raises(CourseError, match=words):
-            run(resume_from=path)
+            train(resume_from=path)
     with pytest.raises(CourseError, match="every=0"):
         SaveCheckpoints(tmp_path / "run.pt", every=0)
 
@@ -109,20 +109,20 @@ def with_sgd():
 @pytest.mark.parametrize(
     ("build", "words"), [(larger, "another model"), (with_sgd, "AdamW, here SGD"), ("scheduled", "another schedule")]
 )
-def test_another_run_is_refused(run, path, build, words, request):
-    run(SaveCheckpoints(path, 1), steps=1)
+def test_another_run_is_refused(train, path, build, words, request):
+    train(SaveCheckpoints(path, 1), steps=1)
     build = request.getfixturevalue(build) if isinstance(build, str) else build
     built = build()
     before = [p.clone() for p in built[0].parameters()]
     with pytest.raises(CourseError, match=words):
-        run(build=lambda: built, resume_from=path)
+        train(build=lambda: built, resume_from=path)
     assert words == "another model" or all(map(torch.equal, before, built[0].parameters()))
 
 
-def test_a_schedule_or_callbacks_that_are_gone_are_refused(run, scheduled, path):
-    run(SaveCheckpoints(path, 1), build=scheduled, steps=1)
+def test_a_schedule_or_callbacks_that_are_gone_are_refused(train, scheduled, path):
+    train(SaveCheckpoints(path, 1), build=scheduled, steps=1)
     with pytest.raises(CourseError, match="another schedule"):
-        run(resume_from=path)
-    run(Counts(), SaveCheckpoints(path, 1), steps=1)
+        train(resume_from=path)
+    train(Counts(), SaveCheckpoints(path, 1), steps=1)
     with pytest.raises(CourseError, match="another set of callbacks"):
-        run(resume_from=path)
+        train(resume_from=path)

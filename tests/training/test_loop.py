@@ -39,12 +39,12 @@ def test_the_loop_is_the_bare_loop(scheduled, batches):
     assert history.optimizer is optimizer
 
 
-def test_evaluation_progress_and_an_early_end_change_nothing(run, batches):
-    _, plain = run(epochs=2)
-    _, watched = run(epochs=2, evaluate_on=batches, progress=True)
+def test_evaluation_progress_and_an_early_end_change_nothing(train, batches):
+    _, plain = train(epochs=2)
+    _, watched = train(epochs=2, evaluate_on=batches, progress=True)
     assert plain.losses == watched.losses
     assert [(row["epoch"], row["step"]) for row in watched.evaluations] == [(1, 5), (2, 10)]
-    _, cut = run(epochs=2, steps=7, evaluate_on=batches)
+    _, cut = train(epochs=2, steps=7, evaluate_on=batches)
     assert cut.losses == plain.losses[:7]
     assert [row["epoch"] for row in cut.evaluations] == [1, 1.4]
     assert {"loss", "accuracy", "f1", "step"} <= set(watched.evaluations[0])
@@ -74,14 +74,14 @@ class Fails(training.Callback):
 @pytest.mark.parametrize(
     ("moment", "expected"), [("on_train_begin", "a"), ("before_update", "cba"), ("on_train_end", "cba")]
 )
-def test_every_callback_that_started_finishes(run, moment, expected):
+def test_every_callback_that_started_finishes(train, moment, expected):
     finished = []
     with pytest.raises(ZeroDivisionError):
-        run(Fails("a", finished), Fails("b", finished, moment), Fails("c", finished), steps=1)
+        train(Fails("a", finished), Fails("b", finished, moment), Fails("c", finished), steps=1)
     assert "".join(finished) == expected
 
 
-def test_memory_that_does_not_suffice_is_said_in_one_sentence_and_checkpoints_stay(run, tmp_path):
+def test_memory_that_does_not_suffice_is_said_in_one_sentence_and_checkpoints_stay(train, tmp_path):
     class TooLarge(training.Callback):
         def before_update(self, run):
             if run.step == 2:
@@ -89,20 +89,20 @@ def test_memory_that_does_not_suffice_is_said_in_one_sentence_and_checkpoints_st
 
     path = tmp_path / "run.pt"
     with pytest.raises(CourseError, match="Memory does not suffice .* COURSE_SCALE") as error:
-        run(TooLarge(), training.SaveCheckpoints(path, 1))
+        train(TooLarge(), training.SaveCheckpoints(path, 1))
     assert "\n" not in str(error.value)
-    assert run(resume_from=path)[1].frame().index[-1] == 5
+    assert train(resume_from=path)[1].frame().index[-1] == 5
     with pytest.raises(RuntimeError, match="sizes do not match"):  # another error stays what it is
-        run(Fails("a", [], "before_update", RuntimeError("sizes do not match")))
+        train(Fails("a", [], "before_update", RuntimeError("sizes do not match")))
 
 
-def test_what_is_no_training_is_refused(run, batches):
+def test_what_is_no_training_is_refused(train, batches):
     for once in (iter(batches), (batch for batch in batches)):
         with pytest.raises(CourseError, match="no length"):
-            run(loader=once)
+            train(loader=once)
     for wrong in ({"epochs": 0}, {"steps": 0}):
         with pytest.raises(CourseError, match="at least 1"):
-            run(**wrong)
+            train(**wrong)
 
 
 def test_one_step_marks_its_phases_and_updates(fresh, batches):

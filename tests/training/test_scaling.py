@@ -86,34 +86,34 @@ def test_an_overflow_in_any_micro_batch_leaves_the_group_out_and_the_schedule_wa
     assert schedule.last_epoch == 2
 
 
-def test_a_scale_changes_nothing_in_float32_and_a_group_is_unscaled_once(run):
+def test_a_scale_changes_nothing_in_float32_and_a_group_is_unscaled_once(train):
     """Powers of two are exact, so the parameters are those without scaling, bit for bit."""
     for rest in ([], [InTwos()]):
-        scaled, _ = run(training.ScaleLoss(LossScaler(2.0**8)), *rest, steps=4)
-        assert same(scaled.parameters(), run(*rest, steps=4)[0].parameters())
+        scaled, _ = train(training.ScaleLoss(LossScaler(2.0**8)), *rest, steps=4)
+        assert same(scaled.parameters(), train(*rest, steps=4)[0].parameters())
 
 
-def test_a_resumed_run_has_the_same_scale_count_and_losses(run, tmp_path):
+def test_a_resumed_run_has_the_same_scale_count_and_losses(train, tmp_path):
     def callbacks():
         scaling = training.ScaleLoss(LossScaler(2.0**30, growth_interval=2))
         return [Overflow(3), FP16, scaling, training.SaveCheckpoints(tmp_path / "run.pt", every=2)]
 
     whole, rest = callbacks(), callbacks()
-    _, straight = run(*whole[:3], epochs=2)
-    run(*callbacks(), epochs=2, steps=4)
-    _, resumed = run(*rest, epochs=2, resume_from=tmp_path / "run.pt")
+    _, straight = train(*whole[:3], epochs=2)
+    train(*callbacks(), epochs=2, steps=4)
+    _, resumed = train(*rest, epochs=2, resume_from=tmp_path / "run.pt")
     assert resumed.losses == straight.losses
     assert rest[2].state_dict() == whole[2].state_dict()
 
 
-def test_what_scaling_cannot_help_is_refused(run, fresh):
+def test_what_scaling_cannot_help_is_refused(train, fresh):
     def in_fp16():
         model, optimizer = fresh()
         return model.half(), optimizer
 
     with pytest.raises(CourseError, match="ScaleLoss puts the gradients right only after ClipGradients"):
-        run(training.ClipGradients(1.0), training.ScaleLoss())
+        train(training.ClipGradients(1.0), training.ScaleLoss())
     with pytest.raises(CourseError, match="float16 gradient would underflow again"):
-        run(training.ScaleLoss(), build=in_fp16)
+        train(training.ScaleLoss(), build=in_fp16)
     with pytest.raises(CourseError, match="not finite at any scale"):
-        run(Overflow(0), training.ScaleLoss(LossScaler(2.0**-149)))
+        train(Overflow(0), training.ScaleLoss(LossScaler(2.0**-149)))

@@ -8,13 +8,12 @@ from course_utils import optim, training
 from course_utils.training import updates
 
 
-def small(monkeypatch):
-    monkeypatch.setattr(updates.models, "distilbert_base", lambda: torch.nn.Linear(4, 2))
+def make_small_model():
+    return torch.nn.Linear(4, 2)
 
 
-def test_the_update_steps_with_the_gradients_it_is_given(monkeypatch):
-    small(monkeypatch)
-    model, optimizer, gradients = training.model_with_gradients(partial(optim.SGD, lr=1.0))
+def test_the_update_steps_with_the_gradients_it_is_given():
+    model, optimizer, gradients = training.model_with_gradients(partial(optim.SGD, lr=1.0), make_small_model)
     before = [p.detach().clone() for p in model.parameters()]
     training.update(model, optimizer, gradients)
     for old, new, gradient in zip(before, model.parameters(), gradients, strict=True):
@@ -22,7 +21,6 @@ def test_the_update_steps_with_the_gradients_it_is_given(monkeypatch):
 
 
 def test_what_is_timed_is_an_update_that_has_its_state(monkeypatch):
-    small(monkeypatch)
     weights = []
 
     class Watched(optim.Adam):
@@ -30,6 +28,10 @@ def test_what_is_timed_is_an_update_that_has_its_state(monkeypatch):
             weights.append(len(self.state))
             super().step()
 
-    monkeypatch.setattr(updates, "seconds_of", lambda call: (call(), len(weights))[1])
-    assert training.seconds_of_update(Watched) == 2
+    def count_updates(call):
+        call()
+        return len(weights)
+
+    monkeypatch.setattr(updates, "seconds_of", count_updates)
+    assert training.seconds_of_update(Watched, make_small_model) == 2
     assert weights == [0, 2]

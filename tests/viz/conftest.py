@@ -3,8 +3,8 @@
 import pytest
 from figures import _close_figures, _letters_are_readable  # noqa: F401  (fixtures of every test here)
 
+from course_utils.settings import LIVE_OUTPUT
 from course_utils.viz import display as display_module
-from course_utils.viz.controls import LIVE
 
 
 class Shown(list):
@@ -15,7 +15,7 @@ class Shown(list):
         self.live = []
 
     def take(self, bundle, metadata):
-        (self.live if metadata == LIVE else self).append((bundle, metadata))
+        (self.live if metadata == LIVE_OUTPUT else self).append((bundle, metadata))
 
 
 @pytest.fixture

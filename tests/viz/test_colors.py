@@ -32,7 +32,7 @@ def test_what_stands_together_is_told_apart(reader, names):
 
 @pytest.mark.parametrize("reader", SEEN_BY)
 def test_the_work_of_a_step_differs_in_color_or_in_hatching(reader):
-    for (color, hatch), (other, other_hatch) in combinations(c10_figures.LOOKS.values(), 2):
+    for (color, hatch), (other, other_hatch) in combinations(c10_figures.STYLES.values(), 2):
         assert hatch != other_hatch or distance(COLORS[color], COLORS[other], reader) > APART, (color, other)
 
 

@@ -92,8 +92,8 @@ def test_single_values_stand_at_their_dots():
 
 def test_a_timeline_has_a_rectangle_for_each_span():
     spans = [Span(0, 0.0, 0.002, "forward", "F"), Span(1, 0.001, 0.004, "backward"), Span(1, 0.004, 0.005, "backward")]
-    looks = {"forward": ("activations", ""), "backward": ("gradients", "//")}
-    figure, alt = timeline(spans, ["one", "two"], unit="seconds", looks=looks)
+    styles = {"forward": ("activations", ""), "backward": ("gradients", "//")}
+    figure, alt = timeline(spans, ["one", "two"], unit="seconds", styles=styles)
     (axes,) = figure.axes
     drawn = [(bar.get_x(), bar.get_width(), bar.get_hatch() or "") for bar in axes.patches]
     assert drawn == [(0, 2, ""), (1, pytest.approx(3), "//"), (4, pytest.approx(1), "//")]

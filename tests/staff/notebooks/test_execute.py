@@ -17,7 +17,7 @@ from course_staff.notebooks.clean import clean
 from course_staff.notebooks.execute import execute_chapter, run_chapters
 from course_staff.notebooks.files import read_notebook, write_notebook
 from course_utils.errors import CourseError
-from course_utils.viz.controls import LIVE
+from course_utils.settings import LIVE_OUTPUT
 
 
 def write(folder, *sources, name="01_a.ipynb"):
@@ -187,7 +187,7 @@ OUTPUTS = {
         [new_output("display_data", data={"text/plain": "Move the slider."})],
     ),
     "what only means something on a live page goes": (
-        new_output("display_data", data={"text/html": "<script></script>", "text/plain": ""}, metadata=LIVE),
+        new_output("display_data", data={"text/html": "<script></script>", "text/plain": ""}, metadata=LIVE_OUTPUT),
         [],
     ),
     "a warning is no progress bar and stays to be found": (
