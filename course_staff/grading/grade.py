@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from course_staff.grading.asking import Replies, ask, parse
+from course_staff.grading.asking import Replies, ask, parse_in_sandbox
 from course_staff.grading.lanes import Lanes
 from course_staff.grading.prepare import PreparedCases, PreparedQuestion, PreparedSet
 from course_staff.grading.record import CaseRecord, QuestionRecord, Record
@@ -104,7 +104,7 @@ class Work:
 
     def _read(self, lane: Lane) -> list[str]:
         """Find the answers; returns notes on the whole."""
-        submission = read_submission(self.path, lambda sources: parse(sources, lane))
+        submission = read_submission(self.path, lambda sources: parse_in_sandbox(sources, lane))
         self._answers = [answer_to(submission, prepared.entry) for prepared in self.exercise_set.questions]
         ids = [prepared.question.id for prepared in self.exercise_set.questions]
         return [*submission.notes, *notes_on_set(submission, self.exercise_set.name, ids)]
@@ -148,7 +148,7 @@ class Work:
         result = _judge_safely(prepared, prepared.hidden.cases, replies.outcomes)
         question["hidden"] = _verdicts(result)
         before = [question["figures"]] if "figures" in question else []
-        question |= _figures(prepared, prepared.hidden.cases, replies.outcomes, question["hidden"], *before)
+        question |= _worst_figures(prepared, prepared.hidden.cases, replies.outcomes, question["hidden"], *before)
         question["diagnosis"] = question["diagnosis"] or result.diagnosis
         question["state"] = "passed" if question["state"] == "passed" and result.passed else "failed"
 
@@ -186,7 +186,7 @@ def _record_public(prepared: PreparedQuestion, outcomes: list[Outcome], notes: l
         "mistake": result.mistake,
         "diagnosis": result.diagnosis,
         "shown": {"diagnosis": result.diagnosis, "hint": result.hint},
-        **_figures(prepared, prepared.public.cases, outcomes, public),
+        **_worst_figures(prepared, prepared.public.cases, outcomes, public),
         "public": public,
         "hidden": [],
         "notes": notes,
@@ -203,7 +203,7 @@ def _judge_safely(prepared: PreparedQuestion, cases: tuple[Case, ...], outcomes:
         return judge.judge_answer(prepared.question, cases, nothing, prepared.entry, tries=2)
 
 
-def _figures(
+def _worst_figures(
     prepared: PreparedQuestion,
     cases: Sequence[Case],
     outcomes: list[Outcome],

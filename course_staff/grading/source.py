@@ -23,7 +23,7 @@ from course_utils.grading import subjects
 from course_utils.grading.definition import binding_line
 from course_utils.grading.loading import run_question
 from course_utils.grading.oracles import Recorder, with_answers
-from course_utils.grading.question import UNTOUCHED, Mistake, Question, by_id
+from course_utils.grading.question import UNTOUCHED, Mistake, Question
 from course_utils.grading.subjects import Zoo
 
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # questions import it, and it warns of missing kernels
@@ -82,7 +82,6 @@ def load_solutions(path: Path) -> list[Authored]:
             f"{Path(path).name}: {odd} needs a QUESTION cell and an EXERCISE cell; write the missing one."
         )
     authored = [_read_question(Path(path).stem, cells, questions[name], answers[name], name) for name in questions]
-    by_id([exercise.question for exercise in authored])
     return [_with_zoo(exercise, authored) for exercise in authored]
 
 

@@ -134,16 +134,16 @@ def probe_packages() -> Iterator[Finding]:
 
     good, wrong = {}, set()  # a package may be required twice, by the chapters and more strictly by `course lab`
     for needed in map(Requirement, requires("course-utils")):
-        name, version = needed.name, installed_version(needed.name)
+        name, installed = needed.name, installed_version(needed.name)
         chapters = needed.marker is None or needed.marker.evaluate({"extra": "course"})
         if not (chapters or needed.marker.evaluate({"extra": "lab"})) or name in wrong:
             continue
-        if version is not None and needed.specifier.contains(version, prereleases=True):
-            good[name] = f"{name} {version}"
+        if installed is not None and needed.specifier.contains(installed, prereleases=True):
+            good[name] = f"{name} {installed}"
             continue
         wrong.add(name)
         good.pop(name, None)
-        text = f"{name} is not installed." if version is None else f"{name} {version} is too old."
+        text = f"{name} is not installed." if installed is None else f"{name} {installed} is too old."
         install = f"pip install '{name}{needed.specifier}'"
         if chapters:
             yield Finding("fix", text, install)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from course_utils.desk.doctor import has_display
-from course_utils.desk.start import write
+from course_utils.desk.start import write_start_page
 from course_utils.desk.workspace import find_workspace, hand_out
 from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place, replacing, require_writable
@@ -43,7 +43,7 @@ def open_course(named: str | None, folder: Path | None, port: int, browser: bool
     if server is None:
         for line in hand_out(place, workspace):
             print(line, flush=True)
-    page = write(workspace)
+    page = write_start_page(workspace)
     file = workspace / notebook.parent.name / notebook.name if notebook else page
     if not file.is_file():
         raise CourseError(f"{named} is not a chapter in {workspace}; open it with `jupyter lab`.")

@@ -18,7 +18,7 @@ from course_utils.grading.question import Case
 from course_utils.grading.values import plain, same
 from course_utils.units import format_counted
 
-SECONDS = 15.0
+RANK_SECONDS = 15.0
 """The time limit of the ranks, start included: below that of a case, so that it can be said what they waited for."""
 PATIENCE = 10.0
 """How long the work on a rank may take, which is tiny where nothing else runs."""
@@ -46,7 +46,7 @@ def run_on_ranks(
     """
     calls = inputs["calls"]
     work = (on_rank, use, answer, calls, in_place, replaces)
-    on_ranks = launch(run_with_timeout, world_size(calls), PATIENCE, *work, seconds=SECONDS)
+    on_ranks = launch(run_with_timeout, world_size(calls), PATIENCE, *work, seconds=RANK_SECONDS)
     return {call: {f"rank {rank}": values[call] for rank, values in enumerate(on_ranks)} for call in calls}
 
 
@@ -64,12 +64,12 @@ def on_rank(
     return {name: _call(use, answer, by_rank[rank], in_place) for name, by_rank in calls.items()}
 
 
-def limits(exact_or_most: Mapping) -> dict:
+def rules_for(exact_or_most: Mapping) -> dict:
     """A rule for each count that is asked for: a float is the most that is allowed, anything else is compared."""
     return {name: at_most(value) if type(value) is float else value for name, value in exact_or_most.items()}
 
 
-def drop_unasked(values: dict, exact_or_most: Mapping) -> dict:
+def normalize_counts(values: dict, exact_or_most: Mapping) -> dict:
     """`values` without the counts that nobody asks for. What keeps within its limit stands as the limit, since how far
     below it an answer stays is a matter of style, and one mistake in two styles should look the same.
     """

@@ -95,15 +95,15 @@ def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook,
     assert box.value == "50"
     assert "You bet 50; it is 35: too high by a factor of 1.43. This bet is final." in note_of(notebook)
     assert "change the number after &#x27;07-peak&#x27; in the cell" in note_of(notebook)
-    assert bets.every()["07-peak"] == Bet(50, 50, "", 35)
+    assert bets.load_bets()["07-peak"] == Bet(50, 50, "", 35)
     assert bet("07-peak", 40) == 40
-    assert bets.every()["07-peak"].truth is None
+    assert bets.load_bets()["07-peak"].truth is None
 
 
 def test_a_number_that_was_worked_out_begins_with_four_digits_in_the_box_and_counts_whole(notebook):
     assert bet("00-peak", 14.388824462890625) == 14.388824462890625
     assert box_of(notebook).value == "14.39"
-    assert bets.every()["00-peak"].guess == 14.388824462890625
+    assert bets.load_bets()["00-peak"].guess == 14.388824462890625
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import pytest
 import torch
 from sample_question import HINTS, doubling
 
-from course_utils.grading.fingerprints import diagnose, outcome_print
-from course_utils.grading.judge import KINDS, Outcome, explain, judge_answer, judge_case
+from course_utils.grading.fingerprints import diagnose, outcome_fingerprint
+from course_utils.grading.judge import ENDINGS, Outcome, explain, judge_answer, judge_case
 from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.question import Case
 
 
 def test_every_ending_has_its_own_sentence():
-    kinds = [*KINDS][1:]
+    kinds = [*ENDINGS][1:]
     outcomes = [Outcome(kind, text=f"{kind} it is", line="line 3: y = x") for kind in kinds]
     assert len({explain(doubling(), outcome) for outcome in outcomes}) == len(kinds)
     for kind in kinds:
@@ -37,7 +37,7 @@ def entry_for(question, **mistakes):
     """A set's entry with mistakes given as functions, as `course release` writes it."""
     cases = question.cases()
     prints = {
-        name: {case.name: outcome_print(of(answer(**case.inputs))) for case in cases}
+        name: {case.name: outcome_fingerprint(of(answer(**case.inputs))) for case in cases}
         for name, answer in mistakes.items()
     }
     made = {name: {"sentence": f"this is {name}", "hint": 1, "prints": expected} for name, expected in prints.items()}
@@ -140,7 +140,7 @@ def test_another_form_of_what_is_right_is_right(expected, got):
 
 
 def test_a_known_mistake_is_named_in_another_form_too():
-    entry = {"mistakes": {"thrice": {"sentence": "S", "hint": 0, "prints": {"x = 1.0": outcome_print(of(3.0))}}}}
+    entry = {"mistakes": {"thrice": {"sentence": "S", "hint": 0, "prints": {"x = 1.0": outcome_fingerprint(of(3.0))}}}}
     result = judge_answer(doubling(inputs=(1.0,)), doubling(inputs=(1.0,)).cases(), [of(torch.tensor(3.0))], entry)
     assert result.mistake == "thrice"
 
