@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_staff.commands import cores
-from course_utils.files import chapters_in, find_place
+from course_utils.files import chapters_in, find_place, keep_copies
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
             for file in files:
                 print(f"{file.relative_to(folder).as_posix()} {_what_to_do(file, path.stem)}")
         else:
-            _rewrite_and_report(files, texts, folder)
+            _renew_and_report(files, texts, folder)
             if not arguments.nbgrader:
                 stamps.put(path, texts)
     done, differ = ("checked", "differing") if arguments.check else ("released", "changed")
@@ -58,17 +58,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if arguments.check and changed else 0
 
 
-def _rewrite_and_report(files: list[Path], texts: Mapping[Path, str], folder: Path) -> None:
+def _renew_and_report(files: list[Path], texts: Mapping[Path, str], folder: Path) -> None:
     """Write the `files` that differ and keep copies: somebody may have changed an exercise by hand, or answered it there."""
-    from course_staff.grading.release import rewrite
-    from course_utils.files import keep_copies
+    from course_staff.grading.release import renew
     from course_utils.settings import settings
 
     copies = keep_copies([file for file in files if file.suffix == ".ipynb"], settings().home / "copies")
     for file in files:
         copied = f"; old copy in {copies}" if copies and file.suffix == ".ipynb" else ""
         print(f"{file.relative_to(folder).as_posix()}: written{copied}")
-    rewrite(texts)
+    renew(texts)
 
 
 def _release_sets(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamps") -> list[dict[Path, str]]:

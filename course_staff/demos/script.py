@@ -92,7 +92,7 @@ def demos_in(notebooks: Path, names: Iterable[str] = ()) -> list[Path]:
 
 
 def read_demo(path: Path) -> Demo:
-    """The demo at `path`; raises `CourseError`, saying which step, where it is not one."""
+    """The demo at `path`; raises `CourseError`, saying which step, if it is not one."""
     try:
         written = tomllib.loads(path.read_text(encoding="utf-8"))
         steps = tuple(_read_step(number, step) for number, step in enumerate(written.pop("steps", ()), start=1))

@@ -205,7 +205,6 @@ def _only_in(process: int) -> None:
 
 
 def _to_plain(outcome: Outcome) -> dict:
-    """An outcome as plain values."""
     words = {"kind": outcome.kind, "text": outcome.text[:LONGEST_TEXT], "line": outcome.line[:LONGEST_TEXT]}
     return words | {"values": outcome.values, "mutated": list(outcome.mutated)}
 

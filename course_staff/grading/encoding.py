@@ -136,7 +136,7 @@ class _Reader:
 
 
 def send(pipe: int, message: bytes) -> None:
-    """Write a whole message to the file descriptor `pipe`; raises `TornError` where nobody reads it any more."""
+    """Write a whole message to the file descriptor `pipe`; raises `TornError` if nobody reads it any more."""
     rest = memoryview(_LENGTH.pack(len(message)) + message)
     try:
         while rest:

@@ -35,7 +35,7 @@ def _give_letters(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _get_figures(question: QuestionRecord) -> tuple[float, float, float] | None:
-    """Bytes, operations and accuracy of a question that was passed; None where they are not there, or no such numbers."""
+    """Bytes, operations and accuracy of a question that was passed; None if they are not there, or no such numbers."""
     counts = question.get("figures")
     if question["state"] != "passed" or not isinstance(counts, Mapping):
         return None

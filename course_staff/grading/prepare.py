@@ -58,7 +58,7 @@ def prepare(
 ) -> PreparedSet:
     """The set called `name`; with the notebook `solutions` also its hidden cases, drawn from `seed`.
 
-    Raises `CourseError` for an unknown set, and where the solutions are not those that the set was released from.
+    Raises `CourseError` for an unknown set, and if the solutions are not those that the set was released from.
     """
     entries = load_set(name)["questions"]
     if solutions:

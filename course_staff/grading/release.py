@@ -46,7 +46,7 @@ def _open_oracles(whole: dict) -> dict:
     return whole
 
 
-def rewrite(texts: Mapping[Path, str]) -> list[Path]:
+def renew(texts: Mapping[Path, str]) -> list[Path]:
     """Write what differs, each file whole or not at all, and say which files those were."""
     changed = find_differing(texts)
     for path in changed:
@@ -88,7 +88,7 @@ def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
 
 
 def check_facts(authored: list[Authored]) -> None:
-    """Raises `CourseError` where a statement does not show what its question's cell says of points, minutes and difficulty."""
+    """Raises `CourseError` if a statement does not show what its question's cell says of points, minutes and difficulty."""
     for exercise in authored:
         question, line = exercise.question, facts(exercise.question)
         lines = exercise.statement.splitlines()
@@ -116,7 +116,7 @@ def allowed(question: Question) -> str:
 
 
 def set_entry(authored: Authored) -> dict:
-    """One question as a learner's machine may know it; raises `CourseError` where it is not fit to be handed out."""
+    """One question as a learner's machine may know it; raises `CourseError` if it is not fit to be handed out."""
     question, runner = authored.question, CaseRunner(authored)
     plain = ("id", "title", "points", "difficulty", "minutes", "answer", "parts", "reveal")
     try:

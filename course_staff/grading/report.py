@@ -71,7 +71,7 @@ _MOST_STEPS = 3
 
 
 class Results:
-    """The folder that a grading writes to. Raises `CourseError` where nothing can be written there."""
+    """The folder that a grading writes to. Raises `CourseError` if nothing can be written there."""
 
     def __init__(self, folder: Path, set_name: str, title: str = ""):
         self.folder, self.set_name, self.title = folder, set_name, title or set_name
@@ -252,7 +252,7 @@ def summary_page(
 
 
 def _picture(records: list[Record], questions: Sequence[QuestionSummary]) -> tuple[str, str] | None:
-    """The class's picture and its text; None where nobody's file was graded."""
+    """The class's picture and its text; None if nobody's file was graded."""
     graded = [record for record in records if record["questions"] and not record.get("failed")]
     if not (graded and questions):
         return None

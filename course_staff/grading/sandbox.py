@@ -59,7 +59,7 @@ class SandboxError(Exception):
 
 
 def best_kind(trust: bool) -> str:
-    """The safest kind that this machine can have; raises `CourseError` where that is not safe and `trust` is False."""
+    """The safest kind that this machine can have; raises `CourseError` if that is not safe and `trust` is False."""
     kind, why = _find_kind() if sys.platform == "linux" else ("fresh", _NO_LINUX)
     if kind not in SAFE and not trust:
         raise CourseError(_REFUSED.format(why))
@@ -170,7 +170,7 @@ class Lane:
             self.close()
 
     def try_out(self) -> None:
-        """Start a process as a submission gets it; raises `CourseError` with the cause where that fails."""
+        """Start a process as a submission gets it; raises `CourseError` with the cause if that fails."""
         try:
             with self.open_process() as talk, talk.within(_START_SECONDS):
                 try:

@@ -39,7 +39,7 @@ class CaseRunner:
         self._outcomes = cache(lambda source: outcomes(authored, source, self._cases))
 
     def result(self, source: str, entry: dict) -> Result:
-        """The result of an answer's cell."""
+        """How the answer's cell does on all cases; with a released `entry` also which of its mistakes it makes."""
         return judge_answer(self._question, self._cases, self._outcomes(source), entry)
 
     def fingerprints(self, source: str) -> dict[str, dict]:

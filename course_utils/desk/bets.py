@@ -1,7 +1,6 @@
 """Bets: the reader's number before the measurement, kept beside the truth, and all of them in one picture.
 
-Where nobody reads along (`COURSE_READER=0`, `COURSE_STRICT=1`) each bet is the number of its cell, and nothing is kept or
-looked up.
+Unattended (`COURSE_READER=0`, `COURSE_STRICT=1`) each bet is the number of its cell, and nothing is kept or looked up.
 """
 
 import html
@@ -37,7 +36,7 @@ class Bet:
 
     @property
     def distance(self) -> float | None:
-        """log10(guess / truth): above 0 where the guess was too high; None where one of them is not above 0."""
+        """log10(guess / truth): above 0 where the guess was too high; None if one of them is not above 0."""
         return log10(self.guess) - log10(self.truth) if min(self.guess, self.truth) > 0 else None
 
     @property
@@ -95,7 +94,7 @@ def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
 
 
 def settle(name: str, truth: float) -> None:
-    """Show the bet called `name` beside the truth, and keep both; raises `CourseError` where nothing was bet so.
+    """Show the bet called `name` beside the truth, and keep both; raises `CourseError` if nothing was bet so.
 
     >>> guess = bet("07-example", 40, "MiB")
     Your bet: 40 MiB.
@@ -117,7 +116,7 @@ def settle(name: str, truth: float) -> None:
 
 
 def picture() -> None:
-    """Show all settled bets of this reader in one figure; where nobody reads along, those that this notebook settled."""
+    """Show all settled bets of this reader in one figure; unattended, those that this notebook settled."""
     from course_utils import viz
 
     settled = {name: entry for name, entry in load_bets().items() if entry.truth is not None}
@@ -128,7 +127,7 @@ def picture() -> None:
 
 
 def load_bets() -> dict[str, Bet]:
-    """All bets of this reader by name, in the chapters' order; where nobody reads along, those of this process."""
+    """All bets of this reader by name, in the chapters' order; unattended, those of this process."""
     stored = BETS.load() if settings().attended else {}
     by_name = {name: entry for bets in (*stored.values(), BETS.here) for name, entry in bets.items()}
     return {name: by_name[name] for name in sorted(by_name)}

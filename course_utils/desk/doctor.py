@@ -43,7 +43,7 @@ assert optimizer.state[weight]["state1"].dtype == torch.uint8 and bool((weight <
 
 @dataclass(frozen=True)
 class Finding:
-    """What a probe found. `mark`: all is well (`ok`), good to know (`note`), or to be put right by the `remedy` (`fix`)."""
+    """What a probe found. `mark`: all is well (`ok`), good to know (`note`), or the `remedy` mends it (`fix`)."""
 
     mark: Literal["ok", "note", "fix"]
     text: str
@@ -68,8 +68,8 @@ def examine() -> Iterator[Finding]:
 
 
 def essentials(chosen: Settings) -> Iterator[Finding]:
-    """What a measurement depends on, found at once: Python, system, packages, device, scale and memory. Those that are not to
-    be put right name no path.
+    """What a measurement depends on, found at once: Python, system, packages, device, scale and memory. Only findings marked
+    `fix` may contain a path.
     """
     system = f"{platform.system()} {platform.release()} on {platform.machine()}"
     yield Finding("ok", f"Python {platform.python_version()}; {system}")

@@ -46,9 +46,9 @@ class Row:
         """The share of the measurement that was not attributed."""
         return self.not_attributed / self.measured
 
-    def in_words(self, figure: float) -> str:
-        """`figure` in the row's unit, for people: `'502 MiB'`, `'42.0 ms'`."""
-        return UNITS[self.unit](figure)
+    def in_words(self, value: float) -> str:
+        """`value` in the row's unit, for people: `'502 MiB'`, `'42.0 ms'`."""
+        return UNITS[self.unit](value)
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The learner's own page: bets beside the truth, the ledger, the capstone's choices, and the machine with its versions.
 
-It is one file that loads nothing, opens from disk and prints on A4. It names no person, no host and no folder. Where nobody
-reads along it holds what this process did.
+It is one file that loads nothing, opens from disk and prints on A4. It names no person, no host and no folder. Unattended
+(`COURSE_READER=0`) it holds what this process did.
 """
 
 import html
@@ -27,7 +27,7 @@ _TALLEST = 22  # bets in a figure, which then fits on a page of A4
 def write_report(path: Path | None = None) -> Path:
     """Write the page to `path`, by default `report.html` in the settings' home, say so, and return where it is.
 
-    Raises `CourseError` where nothing can be written there.
+    Raises `CourseError` if nothing can be written there.
     """
     path = Path(path or settings().home / "report.html").absolute()
     entries = load_bets()
@@ -59,7 +59,7 @@ def write_report(path: Path | None = None) -> Path:
 
 
 def _announce(path: Path, summary: str) -> None:
-    """The summary with a link to the page; no path where nobody reads along, so that equal runs say the same."""
+    """The summary with a link to the page; without a path if unattended, so that equal runs say the same."""
     sentence = f"Your report: {summary}"
     if not settings().attended:
         print(f"{sentence} It is in {path.name}.")

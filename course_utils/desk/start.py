@@ -175,7 +175,7 @@ class Desk:
 def write_start_page(folder: Path) -> Path:
     """Write the page into the learner's `folder` and return where it is; an older one that somebody changed stays beside it.
 
-    Raises `CourseError` where nothing can be written there.
+    Raises `CourseError` if nothing can be written there.
     """
     path, handed = folder / NAME, folder / HANDED_OUT / NAME
     text = Desk.of(folder).page()

@@ -20,7 +20,7 @@ NAME, HANDED_OUT = "my-course", ".handed-out"
 SOURCES = (
     "notebooks/*.ipynb",
     "exercises/*.ipynb",
-    # Where their links lead.
+    # The pages that chapters and exercises link to.
     *(f"docs/{name}.md" for name in ("glossary", "accuracy", "authors", "package", "plan", "train", "nodes", "died")),
 )
 
@@ -42,7 +42,7 @@ def find_workspace(place: Place, folder: Path | None = None) -> Path:
 def hand_out(place: Place, folder: Path) -> Iterator[str]:
     """Bring `folder` to the version of the checkout at `place`, and yield what its owner should know, a line each.
 
-    Raises `CourseError` where it cannot be written, lies on the checkout itself, or a notebook of the checkout is damaged.
+    Raises `CourseError` if it cannot be written, lies on the checkout itself, or a notebook of the checkout is damaged.
     """
     fresh, renewed = not (folder / HANDED_OUT).is_dir(), []
     for source in sorted(path for pattern in SOURCES for path in place.root.glob(pattern)):
@@ -107,10 +107,9 @@ def _renew(path: Path, handed: Path, new: bytes) -> tuple[bool, str]:
     merged, remark, is_replaced = new, "", False
     if mine is not None and path.suffix == ".ipynb":
         merged, remark, is_replaced = _merge_notebooks(mine, base, new)
-    elif mine not in (None, base, new) and base == new:
-        merged = mine
     elif mine not in (None, base, new):
-        remark, is_replaced = "you and the course both changed it", True
+        is_replaced = base != new
+        merged, remark = (new, "you and the course both changed it") if is_replaced else (mine, "")
     if is_replaced:
         copy = free_name(path)
         _write(copy, mine)
@@ -158,7 +157,7 @@ def without_outputs(source: Path) -> bytes:
 
 
 def _parse(text: bytes) -> dict:
-    """A notebook; raises `ValueError` where it is none."""
+    """A notebook; raises `ValueError` if it is none."""
     notebook = json.loads(text)
     cells = notebook.get("cells") if isinstance(notebook, dict) and notebook.get("nbformat") == 4 else None
     if not (

@@ -49,7 +49,7 @@ class Checker:
     """`check("q1")` checks an answer, `check("q1", hint=1)` shows a hint, `check("q1", solution=True)` our solution beside the
     answer, `check()` the progress.
 
-    `shell` is that of the learner's notebook, whose cells are watched for failures; None where nobody sees one.
+    `shell` is that of the learner's notebook, whose cells are watched for failures; None if nobody sees one.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Checker:
         return f"check for {self.set_name}: {', '.join(self.entries)}"
 
     def _find_answer(self, question: Question) -> tuple[Mapping, Definition | None]:
-        """The learner's names, and where the answer is defined among them, or None where it is not."""
+        """The learner's names, and where the answer is defined among them, or None if it is not."""
         names, compiler = _get_namespace()
         if question.answer not in names:
             return names, None

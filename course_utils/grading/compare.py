@@ -17,7 +17,7 @@ STEPS = "steps"
 
 @dataclass(frozen=True)
 class Rule:
-    """Stands in `expected` where no single value is right: `broken(got)` returns a sentence, or None where the rule holds."""
+    """Stands in `expected` where no single value is right: `broken(got)` returns a sentence, or None if the rule holds."""
 
     broken: Callable[[object], str | None]
 
@@ -54,7 +54,7 @@ class Difference:
 
 
 def compare(expected: Values, got: Values, tolerance: Tolerance) -> Difference | None:
-    """The first difference in the order of `expected`, or None where there is none.
+    """The first difference in the order of `expected`, or None if there is none.
 
     Both hold plain values only (see `values.plain`); `expected` may hold a `Rule` in place of a value.
     """

@@ -157,7 +157,7 @@ def judge_answer(
     """All verdicts together, the diagnosis and a hint.
 
     `cases` and `outcomes` go together; `entry` is the question's part of the released set, whose fingerprints name mistakes
-    on the public cases. `tries` counts the failed checks up to this one; None where no other will follow.
+    on the public cases. `tries` counts the failed checks up to this one; None if no other will follow.
     """
     results = [judge_case(question, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
     verdicts = tuple(result.verdict for result in results)

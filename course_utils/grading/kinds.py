@@ -92,14 +92,7 @@ def collective(
     allowed = sends or (lambda rank, inputs_by_rank: {})
 
     def run(answer: Callable, inputs: dict) -> dict:
-        on_ranks = ranks.run_on_ranks(used, answer, inputs, in_place, replaces)
-        return {
-            call: {
-                f"rank {rank}": ranks.normalize_counts(on_ranks[call][f"rank {rank}"], allowed(rank, inputs_by_rank))
-                for rank in range(len(inputs_by_rank))
-            }
-            for call, inputs_by_rank in inputs["calls"].items()
-        }
+        return ranks.run_on_ranks(used, answer, inputs, allowed, in_place, replaces)
 
     def right(rank: int, inputs_by_rank: list[dict]) -> dict:
         result = oracle(rank, copy.deepcopy(inputs_by_rank))

@@ -38,16 +38,26 @@ def so_many(count: int) -> str:
 
 
 def run_on_ranks(
-    use: Callable, answer: Callable, inputs: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()
+    use: Callable,
+    answer: Callable,
+    inputs: dict,
+    allowed: Callable,
+    in_place: tuple[str, ...],
+    replaces: tuple[str, ...],
 ) -> dict:
-    """The values, by call and rank, of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does.
-
-    On the ranks nothing of `replaces` can be used.
+    """The values, by call and rank, of `use(answer, **inputs of the rank)`, with those counts that `allowed(rank, inputs of all
+    ranks)` names; raises as `launch` does. On the ranks nothing of `replaces` can be used.
     """
     calls = inputs["calls"]
     work = (on_rank, use, answer, calls, in_place, replaces)
     on_ranks = launch(run_with_timeout, world_size(calls), PATIENCE, *work, seconds=RANK_SECONDS)
-    return {call: {f"rank {rank}": values[call] for rank, values in enumerate(on_ranks)} for call in calls}
+    return {
+        call: {
+            f"rank {rank}": _normalize_counts(values[call], allowed(rank, by_rank))
+            for rank, values in enumerate(on_ranks)
+        }
+        for call, by_rank in calls.items()
+    }
 
 
 def world_size(calls: dict[str, list[dict]]) -> int:
@@ -55,9 +65,7 @@ def world_size(calls: dict[str, list[dict]]) -> int:
     return len(next(iter(calls.values())))
 
 
-def on_rank(
-    use: Callable, answer: Callable, calls: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()
-) -> dict:
+def on_rank(use: Callable, answer: Callable, calls: dict, in_place: tuple[str, ...], replaces: tuple[str, ...]) -> dict:
     """What this rank of a running process group gets, by call."""
     forbid(replaces)  # this process was started for it alone
     rank = dist.get_rank()
@@ -69,9 +77,9 @@ def rules_for(exact_or_most: Mapping) -> dict:
     return {name: at_most(value) if type(value) is float else value for name, value in exact_or_most.items()}
 
 
-def normalize_counts(values: dict, exact_or_most: Mapping) -> dict:
-    """`values` without the counts that nobody asks for. What keeps within its limit stands as the limit, since how far
-    below it an answer stays is a matter of style, and one mistake in two styles should look the same.
+def _normalize_counts(values: dict, exact_or_most: Mapping) -> dict:
+    """Drop the counts that nobody asks for, and raise those within their limit to it: how far below it an answer stays is a
+    matter of style, and one mistake in two styles should look the same.
     """
     wanted = {name: value for name, value in values.items() if name in exact_or_most or name not in _COUNTED}
     most = {name: limit for name, limit in exact_or_most.items() if type(limit) is float and name in wanted}

@@ -94,7 +94,7 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
     if "weight_decay" in hyper:  # where nothing is added to a gradient, an answer may take it for a tensor of its own
         undecayed[0]["options"]["weight_decay"] = 0.0
     stay = case("gradients in the memory of those before", undecayed, 5, gradients_stay=True)
-    return [*drawn[:-1], stay, drawn[-1]]
+    return [*drawn[:-1], stay, drawn[-1]]  # drawn last, so that the others are those of the released sets
 
 
 @torch.enable_grad()

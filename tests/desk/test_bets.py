@@ -219,7 +219,7 @@ def test_the_picture_holds_every_chapter_or_where_nobody_reads_this_notebook(mon
     ],
 )
 def test_no_pair_of_numbers_breaks_the_picture(pairs, title):
-    figure, alt = figure_of({f"07-{place}": Bet(*pair[:1], 1, "", pair[1]) for place, pair in enumerate(pairs)})
+    figure, alt = figure_of({f"07-{place}": Bet(guess, 1, "", truth) for place, (guess, truth) in enumerate(pairs)})
     figure.canvas.draw()
     assert figure.get_suptitle() == title
     assert alt.count("07-") == len(pairs)

@@ -14,15 +14,7 @@ from tiny_set import best_kind, notebook, write_class
 
 from course_staff.grading import grade
 from course_staff.grading.prepare import prepare
-from course_staff.grading.release import (
-    allowed,
-    digest_of,
-    exercise_notebook,
-    facts,
-    find_differing,
-    rewrite,
-    set_entry,
-)
+from course_staff.grading.release import allowed, digest_of, exercise_notebook, facts, find_differing, renew, set_entry
 from course_staff.grading.release_cache import ReleaseCache, release_sets
 from course_staff.grading.skeleton import SKELETONS, empty_notebook, with_question
 from course_staff.grading.source import apply_mistake, load_solutions, marker
@@ -139,7 +131,7 @@ def test_where_only_words_changed_the_numbers_stay_as_they_were_released(tmp_pat
         for source, last, hint, other in (("a", 0.0667474, "old", 1.0), ("b", 0.0667475, "new", 2.0))
     )
     path.write_text(json.dumps(old))
-    assert rewrite({path: json.dumps(new)}) == [path]
+    assert renew({path: json.dumps(new)}) == [path]
     new["questions"][0]["numbers"] = [0.1, 0.0667474]
     assert json.loads(path.read_text()) == new
 
@@ -211,7 +203,7 @@ def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
 def test_a_new_question_can_be_released_as_it_is(kind, tmp_path):
     made, _ = with_question(empty_notebook("99_test", ""), kind)
     write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
-    assert len(rewrite(released(tmp_path / "99_test.ipynb", tmp_path, tmp_path))) == 2
+    assert len(renew(released(tmp_path / "99_test.ipynb", tmp_path, tmp_path))) == 2
 
 
 def test_the_command_releases_new_questions_once_and_keeps_a_copy_of_what_it_replaces(checkout, capsys):
@@ -245,7 +237,7 @@ def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
     made, _ = with_question(empty_notebook("99_test", ""), kind)
     write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
     monkeypatch.setattr(loading, "SETS", tmp_path)
-    rewrite(released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path))
+    renew(released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path))
     (authored,) = load_solutions(tmp_path / "99_test.ipynb")
     question = authored.question
     assert question.mistakes
