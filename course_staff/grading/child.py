@@ -38,6 +38,7 @@ from course_utils.grading.question import Question
 
 LONGEST_TEXT = 400
 _LONGEST_JOB = 2**40
+_UNDEFINED = object()  # a name that the cell above did not define
 _OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo", "torch.utils.serialization")
 """What nearly every notebook loads, the last two by its first optimizer and tensor; a fork finds it there."""
 
@@ -269,9 +270,6 @@ class Notebook:
             return outcome_of(error, seconds)
         error = done.error_before_exec or done.error_in_exec
         return outcome_of(error, seconds) if error else None
-
-
-_UNDEFINED = object()
 
 
 @functools.cache

@@ -35,15 +35,14 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Platform:
-    """`needed` are columns that only its export has, `copied` those that its import reads, `full` has a student's full name,
-    `keys` stand for a student, the first by a number; `downloaded` finds this number in what the platform calls a submission."""
+    """What a platform's tables of grades look like, by their columns."""
 
     name: str
-    needed: tuple[str, ...]
-    copied: tuple[str, ...]
-    full: str
-    keys: tuple[str, ...]
-    downloaded: re.Pattern
+    needed: tuple[str, ...]  # columns that only its export has
+    copied: tuple[str, ...]  # columns that its import reads
+    full: str  # the column of a student's full name
+    keys: tuple[str, ...]  # columns that stand for a student, the first by a number
+    downloaded: re.Pattern  # finds this number in what the platform calls a submission
 
 
 _CANVAS = Platform(

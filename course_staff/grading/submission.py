@@ -33,15 +33,14 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True)
 class Parsed:
-    """What Python's parser says of a cell: whether it does nothing but call `check(...)`, and which names it defines (by `def`,
-    `class` or an assignment), binds in any way, uses from elsewhere, and changes in place. `opaque`: it may bind any."""
+    """What Python's parser says of a cell."""
 
-    is_check: bool = False
-    defines: frozenset[str] = frozenset()
-    binds: frozenset[str] = frozenset()
-    uses: frozenset[str] = frozenset()
-    changes: frozenset[str] = frozenset()
-    opaque: bool = False
+    is_check: bool = False  # whether it does nothing but call `check(...)`
+    defines: frozenset[str] = frozenset()  # names by `def`, `class` or an assignment
+    binds: frozenset[str] = frozenset()  # names in any way
+    uses: frozenset[str] = frozenset()  # names from elsewhere
+    changes: frozenset[str] = frozenset()  # names of what is changed in place
+    opaque: bool = False  # whether it may bind any name
 
 
 @dataclass(frozen=True)

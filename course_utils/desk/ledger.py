@@ -29,7 +29,7 @@ class Row:
     unit: str = "bytes"
 
     def __post_init__(self):
-        if self.unit not in tuple(UNITS):
+        if self.unit not in tuple(UNITS):  # a list has no hash
             raise ValueError("the unit of a row is unknown")
         kinds = int if self.unit == "bytes" else (int, float)
         figures = self.predicted, self.measured
@@ -103,7 +103,7 @@ def record(
     `chapter` is the notebook's name, `unit` one of `UNITS`. Raises `CourseError` when a figure is no positive number, and
     for another unit; where the home cannot be written the row is shown, and a line says that it will not be remembered.
     """
-    if unit not in tuple(UNITS):
+    if unit not in tuple(UNITS):  # a list has no hash
         raise CourseError(f"A ledger row cannot be in {unit!r}; give it in {' or in '.join(UNITS)}.")
     if not isinstance(chapter, str) or not re.fullmatch(r"[^/\\]+", chapter):
         raise CourseError(f"{chapter!r} is not a chapter's name; use the notebook's, such as '03_adamw'.")
