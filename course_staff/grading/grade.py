@@ -71,10 +71,7 @@ class Work:
     _answers: list[Answer] = field(default_factory=list)
 
     def grade_safely(self, lane: Lane) -> None:
-        """Grade all, or again what ran out of time, with more of it: `lane` must then be the only one in use, and that counts.
-
-        A fault of the grader itself is written down, and costs no other submission.
-        """
+        """Grade all, or what is to be run again; a fault of the grader itself is written down, and costs no other submission."""
         try:
             if self.to_rerun:
                 self._grade(sorted(self.to_rerun), lane, is_alone=True)
@@ -132,7 +129,7 @@ class Attempt:
     answer: Answer
     lane: Lane
     seconds: float
-    is_alone: bool
+    is_alone: bool  # in the only lane in use, with more time; what runs out of that has run out of time
     to_rerun: bool = False
 
     def grade_public(self) -> QuestionRecord:

@@ -1,4 +1,4 @@
-"""Bets: the reader's number before the measurement, kept beside the truth, and all of them in one picture.
+"""Bets: the reader's number before the measurement, kept beside the truth.
 
 Unattended (`COURSE_READER=0`, `COURSE_STRICT=1`) each bet is the number of its cell, and nothing is kept or looked up.
 """
@@ -16,8 +16,7 @@ from course_utils.units import three_digits
 _FOLD = "<details{}><summary>Your bet and the truth</summary><p>{}</p></details>"
 _GO_ON = "To continue, click the next cell."
 _NEAR = 1.01  # a ratio below this is told as "within 1 %"
-_FAIR = 2  # a ratio up to it lies in the picture's band
-_EDGE = 6.0  # the picture's axis ends at 10 to this power
+FAIR = 2  # a bet is fair up to this ratio
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Bet:
     @property
     def fair(self) -> bool:
         """Whether guess and truth are within a factor of 2 of each other; False where that means nothing."""
-        return self.guess == self.truth or (self.distance is not None and abs(self.distance) <= log10(_FAIR))
+        return self.guess == self.truth or (self.distance is not None and abs(self.distance) <= log10(FAIR))
 
     @property
     def verdict(self) -> str:
@@ -51,7 +50,7 @@ class Bet:
         if self.guess == self.truth:
             return "exactly right"
         if self.distance is None:
-            return f"{_with_unit(_show_number(abs(self.guess - self.truth)), self.unit)} {side}"
+            return f"{with_unit(_show_number(abs(self.guess - self.truth)), self.unit)} {side}"
         ratio = min(max(self.guess, self.truth) / min(self.guess, self.truth), 1e300)
         return f"{side} by a factor of {_show_number(ratio)}" if ratio >= _NEAR else f"less than 1 % {side}"
 
@@ -62,7 +61,7 @@ class Bet:
         return (f"{self.guess:.7g}", f"{self.truth:.7g}") if alike else (guess, truth)
 
     def __str__(self):
-        guess, truth = (_with_unit(value, self.unit) for value in self.in_words())
+        guess, truth = (with_unit(value, self.unit) for value in self.in_words())
         return f"You bet {guess}; it is {truth}: {self.verdict}."
 
 
@@ -115,63 +114,11 @@ def settle(name: str, truth: float) -> None:
         print(entry)
 
 
-def picture() -> None:
-    """Show all settled bets of this reader in one figure; unattended, those that this notebook settled."""
-    from course_utils import viz
-
-    settled = {name: entry for name, entry in load_bets().items() if entry.truth is not None}
-    if settled:
-        viz.show(*figure_of(settled))
-    else:
-        print("No bet is settled yet; run the chapter from its first cell.")
-
-
 def load_bets() -> dict[str, Bet]:
     """All bets of this reader by name, in the chapters' order; unattended, those of this process."""
     stored = BETS.load() if settings().attended else {}
     by_name = {name: entry for bets in (*stored.values(), BETS.here) for name, entry in bets.items()}
     return {name: by_name[name] for name in sorted(by_name)}
-
-
-def figure_of(settled: dict[str, Bet]) -> tuple:
-    """A row for each bet with its distance from the truth on a logarithmic axis, and what is seen, in words."""
-    from course_utils.viz.parts import subplots
-    from course_utils.viz.style import COLORS, MARKS, SERIES, text_color
-
-    chapters = sorted({name.partition("-")[0] for name in settled})
-    labels = [
-        f"{name}: bet {_with_unit(', is '.join(entry.in_words()), entry.unit)}" for name, entry in settled.items()
-    ]
-    figure, axes = subplots(figsize=(7.6, 1.3 + 0.36 * len(settled)), layout="constrained")
-    axes.axvspan(-log10(_FAIR), log10(_FAIR), color=COLORS["grid"], alpha=0.5, linewidth=0)
-    axes.axvline(0, color=COLORS["ink"], linewidth=1)
-    drawn = [log10(_FAIR)]
-    for row, (name, entry) in enumerate(settled.items()):
-        style = chapters.index(name.partition("-")[0]) % len(SERIES)
-        if entry.distance is None:
-            axes.text(
-                0.02, row, entry.verdict, va="center", fontsize=9, color=text_color("not attributed"), parse_math=False
-            )
-            continue
-        place = max(-_EDGE, min(_EDGE, entry.distance))
-        axes.plot([0, place], [row, row], color=COLORS[SERIES[style]])
-        axes.plot(place, row, MARKS[style], color=COLORS[SERIES[style]], markersize=7)
-        drawn.append(abs(place))
-    ticks = (2, 5, 10, 20) if max(drawn) < 1.5 else (10, 1_000, 100_000)
-    ticks = [tick for tick in ticks if log10(tick) <= max(drawn)]
-    axes.set_xticks([*(-log10(tick) for tick in ticks), 0, *map(log10, ticks)])
-    axes.set_xticklabels([*(f"÷ {tick:,}" for tick in ticks), "exact", *(f"× {tick:,}" for tick in ticks)])
-    axes.set_yticks(range(len(settled)), labels, fontsize=9, parse_math=False)
-    axes.set(xlim=(-1.12 * max(drawn), 1.12 * max(drawn)), ylim=(len(settled) - 0.5, -0.5))
-    axes.set_xlabel("your bet, as a multiple of the truth")
-    axes.grid(visible=False, axis="y")
-    fair = sum(entry.fair for entry in settled.values())
-    title = f"{fair} of your {len(settled)} bets came within a factor of {_FAIR} of the truth"
-    if len(settled) == 1:
-        title = f"Your bet was {entry.verdict}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, parse_math=False)
-    description = "; ".join(f"{label}, {entry.verdict}" for label, entry in zip(labels, settled.values(), strict=True))
-    return figure, f"Each bet as a multiple of the truth, on a logarithmic axis: {description}."
 
 
 def _ask(name: str, entry: Bet, question: str) -> None:
@@ -201,7 +148,7 @@ def _ask(name: str, entry: Bet, question: str) -> None:
             return
         _store(name, typed)
         # In all its digits: what was typed into the number that stood there is seen to be another.
-        message.value = html.escape(f"Your bet: {_with_unit(f'{typed.guess:,.15g}', typed.unit)}. {_GO_ON}")
+        message.value = html.escape(f"Your bet: {with_unit(f'{typed.guess:,.15g}', typed.unit)}. {_GO_ON}")
 
     box.observe(take, names="value")
     show_controls({"question": HTML(html.escape(question)), "box": box, "said": message}, _say_bet(entry, question))
@@ -222,10 +169,11 @@ def _say_bet(entry: Bet, question: str = "") -> str:
 
 
 def _say_guess(entry: Bet) -> str:
-    return _with_unit(_show_number(entry.guess), entry.unit)
+    return with_unit(_show_number(entry.guess), entry.unit)
 
 
-def _with_unit(value: str, unit: str) -> str:
+def with_unit(value: str, unit: str) -> str:
+    """`'40 MiB'`, or the value alone if it has no unit."""
     return f"{value} {unit}".strip()
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from course_utils.capstone.kept import load
 from course_utils.desk import doctor
-from course_utils.desk.bets import Bet, figure_of, has_kernel, load_bets
+from course_utils.desk.bets import Bet, has_kernel, load_bets
+from course_utils.desk.bets_figure import figure_of
 from course_utils.desk.ledger import Ledger, Row
 from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place, replacing, require_writable

@@ -92,7 +92,7 @@ def collective(
     allowed = sends or (lambda rank, inputs_by_rank: {})
 
     def run(answer: Callable, inputs: dict) -> dict:
-        return ranks.run_on_ranks(used, answer, inputs, allowed, in_place, replaces)
+        return ranks.run_on_ranks(used, answer, inputs["calls"], allowed, in_place, replaces)
 
     def right(rank: int, inputs_by_rank: list[dict]) -> dict:
         result = oracle(rank, copy.deepcopy(inputs_by_rank))

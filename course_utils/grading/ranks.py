@@ -38,25 +38,16 @@ def so_many(count: int) -> str:
 
 
 def run_on_ranks(
-    use: Callable,
-    answer: Callable,
-    inputs: dict,
-    allowed: Callable,
-    in_place: tuple[str, ...],
-    replaces: tuple[str, ...],
+    use: Callable, answer: Callable, calls: dict, sends: Callable, in_place: tuple[str, ...], replaces: tuple[str, ...]
 ) -> dict:
-    """The values, by call and rank, of `use(answer, **inputs of the rank)`, with those counts that `allowed(rank, inputs of all
+    """The values, by call and rank, of `use(answer, **inputs of the rank)`, with those counts that `sends(rank, inputs of all
     ranks)` names; raises as `launch` does. On the ranks nothing of `replaces` can be used.
     """
-    calls = inputs["calls"]
     work = (on_rank, use, answer, calls, in_place, replaces)
-    on_ranks = launch(run_with_timeout, world_size(calls), PATIENCE, *work, seconds=RANK_SECONDS)
+    by_rank = list(enumerate(launch(run_with_timeout, world_size(calls), PATIENCE, *work, seconds=RANK_SECONDS)))
     return {
-        call: {
-            f"rank {rank}": _normalize_counts(values[call], allowed(rank, by_rank))
-            for rank, values in enumerate(on_ranks)
-        }
-        for call, by_rank in calls.items()
+        call: {f"rank {rank}": _normalize_counts(values[call], sends(rank, of_all)) for rank, values in by_rank}
+        for call, of_all in calls.items()
     }
 
 
