@@ -130,7 +130,7 @@ class Checker:
     def _failures(self, answer: str) -> Mapping[int, str]:
         return failures_in(self._shell).of(answer) if self._shell else {}
 
-    def _say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
+    def say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
         """What is wrong with a newer answer than the one that is defined, or nothing."""
         if where and not where.cell:
             return ""
@@ -159,7 +159,7 @@ class Checker:
     ) -> Shown:
         of_set = {name: attempts[name] for name in attempts if name in self.entries}
         graded = where.sentence(question.answer, numbered=self._shell is not None) if where else ""
-        older = self._say_newer(question, where, result.unanswered)
+        older = self.say_newer(question, where, result.unanswered)
         has_solution = bool(solutions_at(self.set_name))
         return show_check(result, question, graded, of_set, len(self.entries), older=older, has_solution=has_solution)
 

@@ -29,7 +29,7 @@ class FileChecker(Checker):
         super().__init__(set_name, entries)
         self.stopped: dict[str, str] = {}
 
-    def _say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
+    def say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
         stopped = self.stopped.get(question.id)
         is_defined = where is not None and not untouched
         return f"Its cell stopped with {stopped}, {not_defined(question)}." if stopped and not is_defined else ""
