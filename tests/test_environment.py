@@ -145,7 +145,17 @@ def test_whatever_is_imported_is_declared():
 
 def test_what_opens_a_chapter_needs_no_extra():
     """A hosted notebook service has its own server and tools, so the set-up cell installs none."""
-    for name in ("chapters", "bets", "files", "store", "desk/__init__", "desk/opening", "desk/bets", "desk/ledger"):
+    for name in (
+        "chapters",
+        "bets",
+        "files",
+        "store",
+        "desk/__init__",
+        "desk/opening",
+        "desk/bets",
+        "desk/bets_figure",
+        "desk/ledger",
+    ):
         modules = third_party_imports(ROOT / "course_utils" / f"{name}.py")
         assert all(distributions(module) & declared() for module in modules)
 

@@ -42,7 +42,7 @@ def write_old_files():
 
 
 def everything():
-    return bets.every(), Ledger.load().rows, recall("00_start_here"), load()
+    return bets.load_bets(), Ledger.load().rows, recall("00_start_here"), load()
 
 
 def start(program, *arguments):

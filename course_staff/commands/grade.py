@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     worth = {exercise.question.id: exercise.question.points for exercise in prepared.questions}
     marks = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
     worklist = list_work(submitted, earlier, prepared.seed, arguments.only, arguments.again)
-    _describe(worklist, submitted, out, name)
+    _announce_work(worklist, submitted, out, name)
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
@@ -93,10 +93,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
     others = _other_files(folder, set(paths.values()), out)
-    return _report(results, records, marks, others, remarks, gradebook)
+    return _write_results(results, records, marks, others, remarks, gradebook)
 
 
-def _report(
+def _write_results(
     results: "Results",
     records: list["Record"],
     marks: Mapping[tuple[str, str], "Mark"],
@@ -150,7 +150,7 @@ def _title(name: str, solutions: Path | None) -> str:
     return first.removeprefix("# ") if first.startswith("# ") else name
 
 
-def _describe(worklist: "Worklist", submitted: Mapping, folder: Path, name: str) -> None:
+def _announce_work(worklist: "Worklist", submitted: Mapping, folder: Path, name: str) -> None:
     """A line on stderr for whatever of the submissions or of the results is left as it is, or graded again unasked."""
     saved = [record["student"] for record in worklist.saved]
     before = [student for student in saved if student in submitted and student not in worklist.waiting]
@@ -188,8 +188,8 @@ def _grade(
 
         def done(student: str, record: "Record") -> None:
             file = todo[student]
-            whole = {**record, "key": file.key, "file": file.digest, "seed": prepared.seed}
-            records.append(results.save(student, whole))
+            identity = {"key": file.key, "file": file.digest, "seed": prepared.seed}
+            records.append(results.save(student, {**record, **identity}))
             bar.update()
 
         if todo:

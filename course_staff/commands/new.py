@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kind",
         default="function",
         metavar="NAME",
-        help="the kind of question (see docs/authors.md): {course_staff.grading.skeleton:KINDS} (default: function)",
+        help="the kind of question (see docs/authors.md): {course_staff.grading.skeleton:SKELETONS} (default: function)",
     )
 
 

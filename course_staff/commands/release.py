@@ -3,12 +3,12 @@
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_staff.commands import cores
-from course_utils.files import chapters_in, find_place
+from course_utils.files import chapters_in, find_place, keep_copies
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
@@ -30,43 +30,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write what differs, keep a copy of what stood there, and name both; with `--check`, 1 where something differs."""
     from course_staff.grading.nbgrader import source_files
-    from course_staff.grading.release import file_names, find_differing, write
+    from course_staff.grading.release import file_names, find_differing
     from course_staff.grading.release_cache import Stamps
-    from course_utils.files import keep_copies
-    from course_utils.settings import settings
 
     root = find_place().root
     folder = arguments.nbgrader.resolve() if arguments.nbgrader else root
     paths, stamps = chapters_in(root / "solutions", arguments.sets), Stamps(root / "solutions" / "released.json")
     places = root / "exercises", root / "course_utils" / "grading" / "sets"
     if arguments.nbgrader:
-        todo, every = paths, (source_files(path, folder) for path in paths)
+        todo, releases = paths, (source_files(path, folder) for path in paths)
     else:
         todo = [path for path in paths if not stamps.stand(path, file_names(path, *places))]
-        every = _release_sets(todo, *places, stamps)
+        releases = _release_sets(todo, *places, stamps)
     changed = []
-    for path, texts in zip(todo, every, strict=True):
+    for path, texts in zip(todo, releases, strict=True):
         files = find_differing(texts)
-        if not arguments.check:
-            # Somebody may have changed an exercise by hand, or answered it there.
-            copies = keep_copies([file for file in files if file.suffix == ".ipynb"], settings().home / "copies")
-        for file in files:
-            name = file.relative_to(folder).as_posix()
-            if arguments.check:
-                print(f"{name} {_what_to_do(file, path.stem)}")
-            else:
-                print(f"{name}: written{f'; old copy in {copies}' if copies and file.suffix == '.ipynb' else ''}")
-        if not arguments.check:
-            write(texts)
+        changed += files
+        if arguments.check:
+            for file in files:
+                print(f"{file.relative_to(folder).as_posix()} {_what_to_do(file, path.stem)}")
+        else:
+            _renew_and_report(files, texts, folder)
             if not arguments.nbgrader:
                 stamps.put(path, texts)
-        changed += files
-    count = f"{format_counted(len(changed), 'file')} {'differing' if arguments.check else 'changed'}"
-    print(f"{format_counted(len(paths), 'set')} {'checked' if arguments.check else 'released'}, {count}.")
+    done, differ = ("checked", "differing") if arguments.check else ("released", "changed")
+    print(f"{format_counted(len(paths), 'set')} {done}, {format_counted(len(changed), 'file')} {differ}.")
     return 1 if arguments.check and changed else 0
 
 
-def _release_sets(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamps") -> Iterator[dict[Path, str]]:
+def _renew_and_report(files: list[Path], texts: Mapping[Path, str], folder: Path) -> None:
+    """Write the `files` that differ and keep copies: somebody may have changed an exercise by hand, or answered it there."""
+    from course_staff.grading.release import renew
+    from course_utils.settings import settings
+
+    copies = keep_copies([file for file in files if file.suffix == ".ipynb"], settings().home / "copies")
+    for file in files:
+        copied = f"; old copy in {copies}" if copies and file.suffix == ".ipynb" else ""
+        print(f"{file.relative_to(folder).as_posix()}: written{copied}")
+    renew(texts)
+
+
+def _release_sets(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamps") -> list[dict[Path, str]]:
     """The files of each set; on stderr what is run and why, and a bar while it is."""
     from tqdm import tqdm
 
@@ -83,8 +87,7 @@ def _release_sets(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamp
             bar.set_postfix_str(f"{part[0].stem} {part[1] or ''}".rstrip(), refresh=False)
             bar.update(bool(part[1]))
 
-        every = list(release_sets(paths, exercises, sets, releases, cores(), done))
-    yield from every
+        return list(release_sets(paths, exercises, sets, releases, cores(), done))
 
 
 def _announce(questions: int, jobs: int, why: Mapping[str, int]) -> str:

@@ -25,7 +25,7 @@ from course_utils.settings import set_variable
 def rehearse(paths: list[Path]) -> int:
     """Rehearse the demos in this process, whose settings become theirs; 0 where all went as expected, 1 where one did not.
 
-    Prints a line for each step. Raises `CourseError` where a demo is none.
+    Prints a line for each step. Raises `CourseError` if a demo is none.
     """
     matplotlib.use("agg")
     leave_bets_to_the_room()

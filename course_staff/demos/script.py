@@ -25,27 +25,21 @@ class Number:
 
 @dataclass(frozen=True)
 class Step:
-    """One page: the class reads `say`, and `then` once it has bet and seen; `notes` are for the presenter alone. `cell` of the
-    chapter, or `code` of the demo's own, is run and shown, or waits `covered` until everybody has made a bet; `click` sets
-    controls of its figure by name.
-
-    Expected are words in the cell's output (`text`), words in the description of its last picture after the clicks
-    (`picture`), and `numbers` in the kernel.
-    """
+    """One page of a demo; what it runs is a `cell` of the chapter or `code` of its own."""
 
     title: str
     minutes: float
-    say: str
-    then: str = ""
-    notes: str = ""
-    covered: bool = False
+    say: str  # what the class reads
+    then: str = ""  # what it reads once it has bet and seen
+    notes: str = ""  # for the presenter alone
+    covered: bool = False  # whether the output waits until everybody has made a bet
     cell: str | None = None
     code: str | None = None
     needs: Sequence[str] = ()
-    click: Mapping = field(default_factory=dict)
-    text: Sequence[str] = ()
-    picture: Sequence[str] = ()
-    numbers: Sequence[Number] = ()
+    click: Mapping = field(default_factory=dict)  # values for controls of the figure, by name
+    text: Sequence[str] = ()  # words expected in the output
+    picture: Sequence[str] = ()  # words expected in the description of the last picture after the clicks
+    numbers: Sequence[Number] = ()  # expected in the kernel
 
     def __post_init__(self):
         for name in ("title", "say"):
@@ -92,7 +86,7 @@ def demos_in(notebooks: Path, names: Iterable[str] = ()) -> list[Path]:
 
 
 def read_demo(path: Path) -> Demo:
-    """The demo at `path`; raises `CourseError`, saying which step, where it is not one."""
+    """The demo at `path`; raises `CourseError`, saying which step, if it is not one."""
     try:
         written = tomllib.loads(path.read_text(encoding="utf-8"))
         steps = tuple(_read_step(number, step) for number, step in enumerate(written.pop("steps", ()), start=1))

@@ -3,8 +3,8 @@
 A submission's way from file to page:
 1. `submitted.list_work` takes the files that are new or changed.
 2. `sandbox.Lane` starts a sandbox for one of them. `child.serve` runs in it, and forks a process for each question.
-3. `submission.read_submission` reads the file; `asking.parse` has its cells parsed in the sandbox, and `answer_to` finds those
-   that a question rests on.
+3. `submission.read_submission` reads the file; `asking.parse_in_sandbox` has its cells parsed, and `answer_to` finds those that
+   a question rests on.
 4. `asking.ask` sends these cells, then the inputs of one case after the other. What comes back is values: an `Outcome`.
 5. `judge.judge_answer` (in `course_utils/grading`) compares them with the expected values: a `Verdict`.
 6. `grade.Work` does so with the public cases of all questions, then with the hidden ones, and fills in a `record.Record`.

@@ -9,7 +9,7 @@ from course_staff.grading import encoding, isolate
 from course_staff.grading.sandbox import Lane, NotStartedError, SandboxError
 from course_staff.grading.submission import Cell, Parsed
 from course_utils.grading import judge
-from course_utils.grading.judge import KINDS, Outcome
+from course_utils.grading.judge import ENDINGS, Outcome
 
 CELL_SECONDS, CELLS_SECONDS = 20.0, 60.0
 """Time limit of one cell, and of all cells of a question together that are no answer."""
@@ -34,10 +34,10 @@ class Replies:
     starved: bool = False
 
 
-def parse(sources: list[str], lane: Lane) -> list[Parsed]:
+def parse_in_sandbox(sources: list[str], lane: Lane) -> list[Parsed]:
     """What each cell is, said by a process of the sandbox; nothing is known of cells that keep the parser busy too long."""
     try:
-        with lane.question() as talk, talk.within(PARSE_SECONDS):
+        with lane.open_process() as talk, talk.within(PARSE_SECONDS):
             descriptions = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
         return [_read_parsed(description) for description, _ in zip(descriptions, sources, strict=True)]
     except NotStartedError:
@@ -84,7 +84,7 @@ def _converse(
     outcomes: list[Outcome] = []
     notes: list[str] = []
     limit, bytes_left = CELLS_SECONDS + 2 * CELL_SECONDS, encoding.LONGEST
-    with lane.question() as talk:
+    with lane.open_process() as talk:
         try:
             with talk.within(limit + GRACE):
                 no_answer, notes = _read_opening(talk.ask(pickle.dumps(job), question))
@@ -111,7 +111,7 @@ def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:
     try:
         match encoding.load(message):
             case {"outcome": outcome, "notes": list(notes)}:
-                return None if outcome is None else _outcome(outcome), [_note(note) for note in notes[:_MOST_NOTES]]
+                return None if outcome is None else _to_outcome(outcome), [_note(note) for note in notes[:_MOST_NOTES]]
     except encoding.EncodingError:
         pass
     return _FORGED, []
@@ -128,15 +128,14 @@ def _note(note: object) -> str:
 
 def _read_outcome(message: bytes) -> Outcome:
     try:
-        return _outcome(encoding.load(message))
+        return _to_outcome(encoding.load(message))
     except encoding.EncodingError as error:
         return Outcome("unsafe", text=f"What came back cannot be judged: {error}")
 
 
-def _outcome(plain: object) -> Outcome:
-    """An outcome from plain values."""
+def _to_outcome(plain: object) -> Outcome:
     match plain:
         case {"kind": str(kind), "values": dict(values), "text": str(text), "line": str(line), "mutated": list(names)}:
-            if kind in KINDS and all(type(name) is str for name in names):
+            if kind in ENDINGS and all(type(name) is str for name in names):
                 return Outcome(kind, values, text[:_LONGEST], line[:_LONGEST], tuple(name[:60] for name in names[:20]))
     return _FORGED

@@ -18,7 +18,7 @@ _LONGEST_COMMENT = 2000  # characters
 
 @dataclass(frozen=True)
 class Mark:
-    """What a row says: `points`, or None where it only comments."""
+    """What a row says: `points`, or None if it only comments."""
 
     points: float | None
     comment: str

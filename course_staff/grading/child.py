@@ -30,7 +30,7 @@ from multiprocessing import resource_tracker
 from course_staff.grading import isolate
 from course_staff.grading.encoding import EncodingError, TornError, dump, receive, send
 from course_staff.grading.sandbox import SAFE
-from course_staff.grading.submission import parsed
+from course_staff.grading.submission import parse_cell
 from course_utils.distributed.launch import fork_server
 from course_utils.grading.foreign import forbid
 from course_utils.grading.judge import Outcome
@@ -38,6 +38,7 @@ from course_utils.grading.question import Question
 
 LONGEST_TEXT = 400
 _LONGEST_JOB = 2**40
+_UNDEFINED = object()  # a name that the cell above did not define
 _OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo", "torch.utils.serialization")
 """What nearly every notebook loads, the last two by its first optimizer and tensor; a fork finds it there."""
 
@@ -106,7 +107,7 @@ def run_watched(control: socket.socket, read: int, write: int, lifeline: int, ki
             control.close()
             os.close(lifeline)
             isolate.end_with_parent()
-            _and_exit(question, read, write, folder)
+            _and_exit(run_question_process, read, write, folder)
         os.close(read)
         os.close(write)
         code = _watch(first, lifeline, kind)
@@ -131,7 +132,7 @@ def empty_folder(kind: str) -> Iterator[str]:
         subprocess.run(["find", *isolate.FOLDERS, "-mindepth", "1", "-delete"], check=False)
 
 
-def question(read: int, write: int, folder: str) -> int:
+def run_question_process(read: int, write: int, folder: str) -> int:
     """The process of one question, from its limits to its last outcome."""
     os.chdir(folder)
     os.setsid()
@@ -175,7 +176,7 @@ def converse(read: int, write: int) -> None:
     ranks, replaces = (question.ranks, question.replaces) if question else (False, ())
     isolate.limit(**job["limits"])
     if not question:
-        cells = [parsed(source) for source in job["sources"]]
+        cells = [parse_cell(source) for source in job["sources"]]
         plain = [{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells]
         return send(write, dump(plain))
     if ranks:
@@ -185,15 +186,15 @@ def converse(read: int, write: int) -> None:
     notebook, here = Notebook(job, question), os.getpid()
     notebook.run()
     _only_in(here)
-    send(write, dump({"notes": notebook.notes, "outcome": notebook.outcome and _describe(notebook.outcome)}))
+    send(write, dump({"notes": notebook.notes, "outcome": notebook.outcome and _to_plain(notebook.outcome)}))
     with contextlib.suppress(TornError):
         while True:
             outcome = notebook.run_case(pickle.loads(receive(read, _LONGEST_JOB)))
             _only_in(here)
             try:
-                message = dump(_describe(outcome))
+                message = dump(_to_plain(outcome))
             except EncodingError as error:
-                message = dump(_describe(Outcome("unsafe", text=str(error))))
+                message = dump(_to_plain(Outcome("unsafe", text=str(error))))
             send(write, message)
     return None
 
@@ -204,8 +205,7 @@ def _only_in(process: int) -> None:
         os._exit(1)
 
 
-def _describe(outcome: Outcome) -> dict:
-    """An outcome as plain values."""
+def _to_plain(outcome: Outcome) -> dict:
     words = {"kind": outcome.kind, "text": outcome.text[:LONGEST_TEXT], "line": outcome.line[:LONGEST_TEXT]}
     return words | {"values": outcome.values, "mutated": list(outcome.mutated)}
 
@@ -270,9 +270,6 @@ class Notebook:
             return outcome_of(error, seconds)
         error = done.error_before_exec or done.error_in_exec
         return outcome_of(error, seconds) if error else None
-
-
-_UNDEFINED = object()
 
 
 @functools.cache

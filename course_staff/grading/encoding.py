@@ -117,9 +117,9 @@ class _Reader:
             return {key: self.unpack(item, depth + 1) for key, item in content.items()}
         if kind != "tensor":
             raise EncodingError(f"The message has a value of an unknown kind {kind[:20]!r}.")
-        return self._tensor(*content)
+        return self._unpack_tensor(*content)
 
-    def _tensor(self, name: str, shape: list) -> torch.Tensor:
+    def _unpack_tensor(self, name: str, shape: list) -> torch.Tensor:
         if type(shape) is not list or not all(type(size) is int and 0 <= size <= LONGEST for size in shape):
             raise EncodingError("A tensor of the message has a shape that there is not.")
         if name not in _DTYPES or len(shape) > DEEPEST:
@@ -136,7 +136,7 @@ class _Reader:
 
 
 def send(pipe: int, message: bytes) -> None:
-    """Write a whole message to the file descriptor `pipe`; raises `TornError` where nobody reads it any more."""
+    """Write a whole message to the file descriptor `pipe`; raises `TornError` if nobody reads it any more."""
     rest = memoryview(_LENGTH.pack(len(message)) + message)
     try:
         while rest:
@@ -147,13 +147,13 @@ def send(pipe: int, message: bytes) -> None:
 
 def receive(pipe: int, longest: int = LONGEST + _LENGTH.size) -> bytes:
     """The next message of the file descriptor `pipe`; raises `TornError` at its end, and for one of more than `longest` bytes."""
-    length = _LENGTH.unpack(_read(pipe, _LENGTH.size))[0]
+    length = _LENGTH.unpack(_read_exactly(pipe, _LENGTH.size))[0]
     if length > longest:
         raise TornError(f"a message of {length:,} bytes")
-    return _read(pipe, length)
+    return _read_exactly(pipe, length)
 
 
-def _read(pipe: int, length: int) -> bytes:
+def _read_exactly(pipe: int, length: int) -> bytes:
     content = bytearray()
     while len(content) < length:
         try:

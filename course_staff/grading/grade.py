@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from course_staff.grading.asking import Replies, ask, parse
+from course_staff.grading.asking import Replies, ask, parse_in_sandbox
 from course_staff.grading.lanes import Lanes
 from course_staff.grading.prepare import PreparedCases, PreparedQuestion, PreparedSet
 from course_staff.grading.record import CaseRecord, QuestionRecord, Record
@@ -42,115 +42,68 @@ def grade_all(
     """Grade in `jobs` lanes of this kind; `done(student, record)` is called in this thread for each that is through.
 
     No submission sees another, nor the folders that are `private`. Whatever happens to one submission, the others are graded;
-    when this is interrupted nothing is left running. Raises `CourseError`, before anything is graded, where no process can be
+    when this is interrupted nothing is left running. Raises `CourseError`, before anything is graded, if no process can be
     started.
     """
     hidden = {*private, *(path.absolute().parent for path in submissions.values())}
     works = {student: Work(path, exercise_set) for student, path in submissions.items()}
     with closing(Lanes([Lane(sandbox_kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
         lanes.try_out()
-        late = []
+        to_rerun = []
         for student in lanes.take(works, lambda student, lane: works[student].grade_safely(lane)):
-            if works[student].late:
-                late.append(student)
+            if works[student].to_rerun:
+                to_rerun.append(student)
             else:
                 done(student, works[student].record)
-        for student in lanes.take(late, lambda student, lane: works[student].grade_safely(lane), at_once=1):
+        for student in lanes.take(to_rerun, lambda student, lane: works[student].grade_safely(lane), at_once=1):
             done(student, works[student].record)
 
 
 @dataclass
 class Work:
-    """A submission on its way. `record` is what is known so far, as JSON holds it. `late` are the positions of questions that are
-    to be run again, alone."""
+    """A submission on its way. `record` is what is known so far, as JSON holds it. `to_rerun` are the positions of questions that
+    are to be run again, alone."""
 
     path: Path
     exercise_set: PreparedSet
     record: Record = field(default_factory=dict)
-    late: set[int] = field(default_factory=set)
+    to_rerun: set[int] = field(default_factory=set)
     _answers: list[Answer] = field(default_factory=list)
 
     def grade_safely(self, lane: Lane) -> None:
-        """Grade all, or what is late; a fault of the grader itself is written down, and costs no other submission."""
+        """Grade all, or what is to be run again; a fault of the grader itself is written down, and costs no other submission."""
         try:
-            if self.late:
-                self.grade_late(lane)
+            if self.to_rerun:
+                self._grade(sorted(self.to_rerun), lane, is_alone=True)
             else:
-                self.grade(lane)
+                self._read(lane)
+                self._grade(range(len(self.exercise_set.questions)), lane, is_alone=False)
         except Exception as error:
             why = f"Not graded, because the grader itself failed ({type(error).__name__}: {error}); please report this."
-            self.late.clear()
+            self.to_rerun.clear()
             self.record = {"points": 0, "of": self.exercise_set.points, "notes": [why[:_LONGEST_NOTE]], "questions": []}
             self.record["failed"] = True
 
-    def grade(self, lane: Lane) -> None:
-        """Every question on its public cases, then those that may go on, on their hidden ones."""
-        self.record = {"of": self.exercise_set.points, "questions": [{} for _ in self.exercise_set.questions]}
-        self.record["notes"] = self._read(lane)
-        self._grade(range(len(self.exercise_set.questions)), lane, is_alone=False)
-
-    def grade_late(self, lane: Lane) -> None:
-        """What was late, in the only lane that is in use, with more time; that counts."""
-        late, self.late = sorted(self.late), set()
-        self._grade(late, lane, is_alone=True)
-
-    def _grade(self, positions: Sequence[int], lane: Lane, is_alone: bool) -> None:
-        for position in positions:
-            self._grade_public(position, lane, is_alone)
-        for position in positions:
-            if position not in self.late and self._may_go_on(position):
-                self._grade_hidden(position, lane, is_alone)
-        self._sum_up()
-
-    def _read(self, lane: Lane) -> list[str]:
-        """Find the answers; returns notes on the whole."""
-        submission = read_submission(self.path, lambda sources: parse(sources, lane))
+    def _read(self, lane: Lane) -> None:
+        """Find the answers, and begin the record with notes on the whole."""
+        submission = read_submission(self.path, lambda sources: parse_in_sandbox(sources, lane))
         self._answers = [answer_to(submission, prepared.entry) for prepared in self.exercise_set.questions]
         ids = [prepared.question.id for prepared in self.exercise_set.questions]
-        return [*submission.notes, *notes_on_set(submission, self.exercise_set.name, ids)]
+        notes = [*submission.notes, *notes_on_set(submission, self.exercise_set.name, ids)]
+        self.record = {"of": self.exercise_set.points, "notes": notes, "questions": [{} for _ in ids]}
 
-    def _grade_public(self, position: int, lane: Lane, is_alone: bool) -> None:
-        prepared, answer = self.exercise_set.questions[position], self._answers[position]
-        if answer.state == "written":
-            record, starved = self._ask_public(position, False, lane, is_alone)
-            ended = {verdict["kind"] for verdict in record["public"]} & {*ENDLESS, "died"}
-            if record["state"] != "passed" and answer.whole != answer.cells and not ended:
-                other, other_starved = self._ask_public(position, True, lane, is_alone)
-                if _passes(other["public"]) > _passes(record["public"]):  # it rests on what the parser did not see
-                    record, starved = other, other_starved
-            if starved and not is_alone:
-                self.late.add(position)
-        else:
-            record = _record_public(prepared, [Outcome(answer.state)] * len(prepared.public.cases), list(answer.notes))
-        self.record["questions"][position] = record
-
-    def _may_go_on(self, position: int) -> bool:
-        prepared, record = self.exercise_set.questions[position], self.record["questions"][position]
-        passed = _passes(record["public"])
-        return passed and (record["parts"] or passed == len(prepared.public.cases)) and bool(prepared.hidden.cases)
-
-    def _ask(self, position: int, part: PreparedCases, whole: bool, lane: Lane, is_alone: bool) -> Replies:
-        prepared, answer = self.exercise_set.questions[position], self._answers[position]
-        seconds = (_ALONE if is_alone else 1) * prepared.question.limit(self.exercise_set.seconds)
-        return ask(answer.whole if whole else answer.cells, prepared.pickled, part.inputs, seconds, lane)
-
-    def _ask_public(self, position: int, whole: bool, lane: Lane, is_alone: bool) -> tuple[QuestionRecord, bool]:
-        prepared = self.exercise_set.questions[position]
-        replies = self._ask(position, prepared.public, whole, lane, is_alone)
-        record = _record_public(prepared, replies.outcomes, [*self._answers[position].notes, *replies.notes])
-        return record | {"whole": whole}, replies.starved
-
-    def _grade_hidden(self, position: int, lane: Lane, is_alone: bool) -> None:
-        prepared, question = self.exercise_set.questions[position], self.record["questions"][position]
-        replies = self._ask(position, prepared.hidden, question["whole"], lane, is_alone)
-        if replies.starved and not is_alone:
-            self.late.add(position)
-        result = _judge_safely(prepared, prepared.hidden.cases, replies.outcomes)
-        question["hidden"] = _verdicts(result)
-        before = [question["figures"]] if "figures" in question else []
-        question |= _figures(prepared, prepared.hidden.cases, replies.outcomes, question["hidden"], *before)
-        question["diagnosis"] = question["diagnosis"] or result.diagnosis
-        question["state"] = "passed" if question["state"] == "passed" and result.passed else "failed"
+    def _grade(self, positions: Iterable[int], lane: Lane, is_alone: bool) -> None:
+        """All these questions on their public cases, then those that may go on, on their hidden ones."""
+        prepared, questions = self.exercise_set.questions, self.record["questions"]
+        where = lane, self.exercise_set.seconds, is_alone
+        attempts = {position: Attempt(prepared[position], self._answers[position], *where) for position in positions}
+        for position, attempt in attempts.items():
+            questions[position] = attempt.grade_public()
+        for position, attempt in attempts.items():
+            if not attempt.to_rerun and attempt.may_go_on(questions[position]):
+                attempt.grade_hidden(questions[position])
+        self.to_rerun = {position for position, attempt in attempts.items() if attempt.to_rerun}
+        self._sum_up()
 
     def _sum_up(self) -> None:
         """Points, of what is there; a record of more than a page's length keeps none of the words."""
@@ -168,56 +121,105 @@ class Work:
                     verdict["sentence"] = verdict["sentence"] and "What it returned is too long to show."
 
 
-def _record_public(prepared: PreparedQuestion, outcomes: list[Outcome], notes: list[str]) -> QuestionRecord:
-    """A question's record after its public cases."""
-    question = prepared.question
-    result = _judge_safely(prepared, prepared.public.cases, outcomes)
-    kinds, public = {verdict.kind for verdict in result.verdicts}, _verdicts(result)
-    nothing = next((kind for kind in ("untouched", "missing") if kinds == {kind}), "failed")
-    return {
-        "id": question.id,
-        "title": question.title,
-        "of": result.of,
-        "parts": question.parts,
-        "refusing": question.share is not None,
-        "difficulty": question.difficulty,
-        "minutes": question.minutes,
-        "state": "passed" if result.passed else nothing,
-        "mistake": result.mistake,
-        "diagnosis": result.diagnosis,
-        "shown": {"diagnosis": result.diagnosis, "hint": result.hint},
-        **_figures(prepared, prepared.public.cases, outcomes, public),
-        "public": public,
-        "hidden": [],
-        "notes": notes,
-    }
+@dataclass
+class Attempt:
+    """A question and its answer, run in `lane` with `seconds` for a usual case. `to_rerun`: it was starved, and is not alone."""
 
+    prepared: PreparedQuestion
+    answer: Answer
+    lane: Lane
+    seconds: float
+    is_alone: bool  # in the only lane in use, with more time; what runs out of that has run out of time
+    to_rerun: bool = False
 
-def _judge_safely(prepared: PreparedQuestion, cases: tuple[Case, ...], outcomes: list[Outcome]) -> judge.Result:
-    """The result on some of the cases; a fault of the judge costs this question's points, and no other's."""
-    try:
-        with _judging:
-            return judge.judge_answer(prepared.question, cases, outcomes, prepared.entry, tries=2)
-    except Exception as error:
-        nothing = [Outcome("unsafe", text=_NOT_JUDGED.format(type(error).__name__))] * len(cases)
-        return judge.judge_answer(prepared.question, cases, nothing, prepared.entry, tries=2)
+    def grade_public(self) -> QuestionRecord:
+        """The question's record after its public cases."""
+        if self.answer.state != "written":
+            outcomes = [Outcome(self.answer.state)] * len(self.prepared.public.cases)
+            return self._record_public(outcomes, list(self.answer.notes))
+        record, starved = self._ask_public(with_all_cells=False)
+        ended = {verdict["kind"] for verdict in record["public"]} & {*ENDLESS, "died"}
+        if record["state"] != "passed" and self.answer.whole != self.answer.cells and not ended:
+            other, other_starved = self._ask_public(with_all_cells=True)
+            if _passes(other["public"]) > _passes(record["public"]):  # it rests on what the parser did not see
+                record, starved = other, other_starved
+        self.to_rerun = starved and not self.is_alone
+        return record
 
+    def may_go_on(self, record: QuestionRecord) -> bool:
+        """Whether the hidden cases are to be run, after the public ones."""
+        passed = _passes(record["public"])
+        is_enough = record["parts"] or passed == len(self.prepared.public.cases)
+        return passed and is_enough and bool(self.prepared.hidden.cases)
 
-def _figures(
-    prepared: PreparedQuestion,
-    cases: Sequence[Case],
-    outcomes: list[Outcome],
-    verdicts: list[CaseRecord],
-    *before: dict,
-) -> dict:
-    """`{"figures": ...}`, of all cases that passed the worst; nothing where none did."""
-    figures = list(before)
-    for case, outcome, verdict in zip(cases, outcomes, verdicts, strict=True):
-        if prepared.question.figures and verdict["passed"]:
-            with suppress(Exception), _judging:  # values of another form than the question's own
-                figures.append(prepared.question.figures(prepared.question.expected(case.inputs), outcome.values))
-    worst = {name: (min if name in HIGHER_IS_BETTER else max) for counts in figures for name in counts}
-    return {"figures": {name: of(counts[name] for counts in figures) for name, of in worst.items()}} if figures else {}
+    def grade_hidden(self, record: QuestionRecord) -> None:
+        """Put the hidden cases into the record."""
+        cases, replies = self.prepared.hidden.cases, self._ask(self.prepared.hidden, record["whole"])
+        self.to_rerun = replies.starved and not self.is_alone
+        result = self._judge_safely(cases, replies.outcomes)
+        record["hidden"] = _verdicts(result)
+        record |= self._worst_figures(cases, replies.outcomes, record["hidden"], record.get("figures"))
+        record["diagnosis"] = record["diagnosis"] or result.diagnosis
+        record["state"] = "passed" if record["state"] == "passed" and result.passed else "failed"
+
+    def _ask_public(self, with_all_cells: bool) -> tuple[QuestionRecord, bool]:
+        replies = self._ask(self.prepared.public, with_all_cells)
+        record = self._record_public(replies.outcomes, [*self.answer.notes, *replies.notes])
+        return record | {"whole": with_all_cells}, replies.starved
+
+    def _ask(self, part: PreparedCases, with_all_cells: bool) -> Replies:
+        cells = self.answer.whole if with_all_cells else self.answer.cells
+        seconds = (_ALONE if self.is_alone else 1) * self.prepared.question.limit(self.seconds)
+        return ask(cells, self.prepared.pickled, part.inputs, seconds, self.lane)
+
+    def _record_public(self, outcomes: list[Outcome], notes: list[str]) -> QuestionRecord:
+        """A question's record after its public cases."""
+        question = self.prepared.question
+        result = self._judge_safely(self.prepared.public.cases, outcomes)
+        kinds, public = {verdict.kind for verdict in result.verdicts}, _verdicts(result)
+        nothing = next((kind for kind in ("untouched", "missing") if kinds == {kind}), "failed")
+        return {
+            "id": question.id,
+            "title": question.title,
+            "of": result.of,
+            "parts": question.parts,
+            "refusing": question.share is not None,
+            "difficulty": question.difficulty,
+            "minutes": question.minutes,
+            "state": "passed" if result.passed else nothing,
+            "mistake": result.mistake,
+            "diagnosis": result.diagnosis,
+            "shown": {"diagnosis": result.diagnosis, "hint": result.hint},
+            **self._worst_figures(self.prepared.public.cases, outcomes, public),
+            "public": public,
+            "hidden": [],
+            "notes": notes,
+        }
+
+    def _judge_safely(self, cases: tuple[Case, ...], outcomes: list[Outcome]) -> judge.Result:
+        """The result on some of the cases; a fault of the judge costs this question's points, and no other's."""
+        try:
+            with _judging:
+                return judge.judge_answer(self.prepared.question, cases, outcomes, self.prepared.entry, tries=2)
+        except Exception as error:
+            nothing = [Outcome("unsafe", text=_NOT_JUDGED.format(type(error).__name__))] * len(cases)
+            return judge.judge_answer(self.prepared.question, cases, nothing, self.prepared.entry, tries=2)
+
+    def _worst_figures(
+        self, cases: Sequence[Case], outcomes: list[Outcome], verdicts: list[CaseRecord], before: dict | None = None
+    ) -> dict:
+        """`{"figures": …}`, the worst over all cases that passed and those `before`; empty if there are none."""
+        figures = [before] if before else []
+        for case, outcome, verdict in zip(cases, outcomes, verdicts, strict=True):
+            if self.prepared.question.figures and verdict["passed"]:
+                with suppress(Exception), _judging:  # values of another form than the question's own
+                    figures.append(
+                        self.prepared.question.figures(self.prepared.question.expected(case.inputs), outcome.values)
+                    )
+        worst = {name: (min if name in HIGHER_IS_BETTER else max) for counts in figures for name in counts}
+        return (
+            {"figures": {name: of(counts[name] for counts in figures) for name, of in worst.items()}} if figures else {}
+        )
 
 
 def _verdicts(result: judge.Result) -> list[CaseRecord]:

@@ -35,15 +35,14 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Platform:
-    """`needed` are columns that only its export has, `copied` those that its import reads, `full` has a student's full name,
-    `keys` stand for a student, the first by a number; `downloaded` finds this number in what the platform calls a submission."""
+    """What a platform's tables of grades look like, by their columns."""
 
     name: str
-    needed: tuple[str, ...]
-    copied: tuple[str, ...]
-    full: str
-    keys: tuple[str, ...]
-    downloaded: re.Pattern
+    needed: tuple[str, ...]  # columns that only its export has
+    copied: tuple[str, ...]  # columns that its import reads
+    full: str  # the column of a student's full name
+    keys: tuple[str, ...]  # columns that stand for a student, the first by a number
+    downloaded: re.Pattern  # finds this number in what the platform calls a submission
 
 
 _CANVAS = Platform(
@@ -96,7 +95,7 @@ class Gradebook:
         )
 
     def fill(self, records: Sequence[Record], set_name: str) -> tuple[str | None, list[str]]:
-        """The CSV that the platform takes, None where nobody has points, and sentences on what was left out. No cell is taken for
+        """The CSV that the platform takes, None if nobody has points, and sentences on what was left out. No cell is taken for
         a formula.
 
         It has rows for those students alone whose points are known: an empty cell would take away a grade that is there.
@@ -141,7 +140,7 @@ class Gradebook:
     def _rows_of(self, student: str) -> list[int]:
         """The numbers of the rows that a submission's name stands for."""
         first, *others = self.platform.keys
-        # As of `Participant 123`.
+        # Moodle writes `Participant 123`; the number is the key.
         numbers = [re.search(r"\d*$", self._value(row, first).strip())[0] for row in self.rows]
         downloaded = self.platform.downloaded.search(student)
         if downloaded and downloaded[1] in numbers:

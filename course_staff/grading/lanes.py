@@ -20,7 +20,7 @@ class Lanes:
             self._free.put(lane)
 
     def try_out(self) -> None:
-        """Start the first one; raises `CourseError` with the cause where that fails."""
+        """Start the first one; raises `CourseError` with the cause if that fails."""
         self._threads.submit(self.lanes[0].try_out).result()
 
     def take(

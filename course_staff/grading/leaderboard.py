@@ -20,7 +20,7 @@ def boards(records: Sequence[Record]) -> list[Leaderboard]:
         for question in record["questions"]:
             if question.get("figures") is not None:
                 titles[question["id"]] = question["title"]
-            if figures := _figures(question):
+            if figures := _get_figures(question):
                 entry = Entry(letters[record["student"]], record["student"], *figures)
                 entries.setdefault(question["id"], []).append(entry)
     return [Leaderboard.of(name, title, entries.get(name, [])) for name, title in titles.items()]
@@ -28,14 +28,14 @@ def boards(records: Sequence[Record]) -> list[Leaderboard]:
 
 def _give_letters(records: Sequence[Record]) -> dict[str, str]:
     """Student to letter, for those that have an entry somewhere."""
-    there = [record for record in records if any(map(_figures, record["questions"]))]
+    there = [record for record in records if any(map(_get_figures, record["questions"]))]
     names = {record["student"]: f"{record['key']} {record['student']}".encode("utf-8", "replace") for record in there}
     students = sorted(names, key=lambda student: hashlib.sha256(names[student]).digest())
     return {student: _letter(number) for number, student in enumerate(students)}
 
 
-def _figures(question: QuestionRecord) -> tuple[float, float, float] | None:
-    """Bytes, operations and accuracy of a question that was passed; None where they are not there, or no such numbers."""
+def _get_figures(question: QuestionRecord) -> tuple[float, float, float] | None:
+    """Bytes, operations and accuracy of a question that was passed; None if they are not there, or no such numbers."""
     counts = question.get("figures")
     if question["state"] != "passed" or not isinstance(counts, Mapping):
         return None

@@ -26,7 +26,7 @@ def source_files(path: Path, folder: Path) -> dict[Path, str]:
     """The files that the solutions at `path` become in nbgrader's course `folder`, with their texts; writes nothing.
 
     A configuration that is there stays as it is.
-    Raises `CourseError` where the set that checks the answers was not released from these solutions.
+    Raises `CourseError` if the set that checks the answers was not released from these solutions.
     """
     from nbformat import from_dict
 

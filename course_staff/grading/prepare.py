@@ -14,7 +14,7 @@ from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
 from course_utils.grading import judge
 from course_utils.grading.loading import load_set, question_from
-from course_utils.grading.question import SECONDS, Case, Question
+from course_utils.grading.question import CASE_SECONDS, Case, Question
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PreparedSet:
     name: str
     questions: tuple[PreparedQuestion, ...]
     digest: str
-    seconds: float = SECONDS
+    seconds: float = CASE_SECONDS
     seed: int | None = None
 
     @property
@@ -53,10 +53,12 @@ class PreparedSet:
         return sum(prepared.question.points for prepared in self.questions)
 
 
-def prepare(name: str, solutions: Path | None = None, seed: int | None = None, seconds: float = SECONDS) -> PreparedSet:
+def prepare(
+    name: str, solutions: Path | None = None, seed: int | None = None, seconds: float = CASE_SECONDS
+) -> PreparedSet:
     """The set called `name`; with the notebook `solutions` also its hidden cases, drawn from `seed`.
 
-    Raises `CourseError` for an unknown set, and where the solutions are not those that the set was released from.
+    Raises `CourseError` for an unknown set, and if the solutions are not those that the set was released from.
     """
     entries = load_set(name)["questions"]
     if solutions:

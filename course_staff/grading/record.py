@@ -3,7 +3,7 @@
 import json
 from typing import Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
 
-from course_utils.grading.judge import KINDS
+from course_utils.grading.judge import ENDINGS
 
 Number = int | float
 
@@ -13,7 +13,7 @@ class CaseRecord(TypedDict):
 
     case: str
     passed: bool
-    kind: Literal[tuple(KINDS)]
+    kind: Literal[tuple(ENDINGS)]
     sentence: str
     brief: str
 

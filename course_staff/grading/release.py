@@ -46,7 +46,7 @@ def _open_oracles(whole: dict) -> dict:
     return whole
 
 
-def write(texts: Mapping[Path, str]) -> list[Path]:
+def renew(texts: Mapping[Path, str]) -> list[Path]:
     """Write what differs, each file whole or not at all, and say which files those were."""
     changed = find_differing(texts)
     for path in changed:
@@ -88,7 +88,7 @@ def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
 
 
 def check_facts(authored: list[Authored]) -> None:
-    """Raises `CourseError` where a statement does not show what its question's cell says of points, minutes and difficulty."""
+    """Raises `CourseError` if a statement does not show what its question's cell says of points, minutes and difficulty."""
     for exercise in authored:
         question, line = exercise.question, facts(exercise.question)
         lines = exercise.statement.splitlines()
@@ -116,7 +116,7 @@ def allowed(question: Question) -> str:
 
 
 def set_entry(authored: Authored) -> dict:
-    """One question as a learner's machine may know it; raises `CourseError` where it is not fit to be handed out."""
+    """One question as a learner's machine may know it; raises `CourseError` if it is not fit to be handed out."""
     question, runner = authored.question, CaseRunner(authored)
     plain = ("id", "title", "points", "difficulty", "minutes", "answer", "parts", "reveal")
     try:
@@ -145,17 +145,17 @@ def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
     """
     mistakes, parts = authored.question.mistakes, authored.question.parts
     sources = {mistake.name: apply_mistake(authored.solution, mistake) for mistake in mistakes}
-    prints_of = {name: runner.prints(source) for name, source in sources.items()}
-    for name, prints in prints_of.items():
-        if late := [case for case, fingerprint in prints.items() if fingerprint["kind"] == "timeout"]:
+    by_mistake = {name: runner.fingerprints(source) for name, source in sources.items()}
+    for name, by_case in by_mistake.items():
+        if late := [case for case, fingerprint in by_case.items() if fingerprint["kind"] == "timeout"]:
             what = f"the mistake {name!r} ran out of time on {late[0]!r}"
             raise CourseError(f"{what}; try again when the machine is idle.")
-    fails = {name: runner.failed(source) for name, source in sources.items()}
-    telling = _telling_cases([runner.prints(authored.solution), *prints_of.values()]) if prints_of else []
+    fails = {name: runner.failed_cases(source) for name, source in sources.items()}
+    telling = _telling_cases([runner.fingerprints(authored.solution), *by_mistake.values()]) if by_mistake else []
     entries = {mistake.name: {"sentence": mistake.sentence, "hint": mistake.hint} for mistake in mistakes}
     for name, entry in entries.items():
         entry |= {} if parts else {"fails": fails[name]}
-        entry["prints"] = {case: prints_of[name][case] for case in (fails[name] if parts else telling)}
+        entry["prints"] = {case: by_mistake[name][case] for case in (fails[name] if parts else telling)}
     return entries
 
 

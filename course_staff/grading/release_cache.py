@@ -37,7 +37,7 @@ def parts_of(path: Path) -> list[Part]:
 def release_parts(parts: Sequence[Part], jobs: int, done: Callable[[Part, str | dict], None]) -> dict[Part, str | dict]:
     """Each part's text or entry, computed by this many processes at once; `done(part, released)` is called as each is through.
 
-    Raises `CourseError` where a question is not fit to be handed out.
+    Raises `CourseError` if a question is not fit to be handed out.
     """
     released = {}
     if min(jobs, len(parts)) <= 1:
@@ -88,7 +88,7 @@ class ReleaseCache:
         self._folder = folder
 
     def find(self, part: Part) -> str | dict | None:
-        """What the part is released as; None where that is not known."""
+        """What the part is released as; None if that is not known."""
         entry = read_json(self._file(part), lambda value: (value["digest"], value["released"]))
         return entry[1] if entry and entry[0] == _digest(part[0]) else None
 
@@ -97,7 +97,7 @@ class ReleaseCache:
         return [part for path in paths for part in parts_of(path) if part[1] and self.find(part) is None]
 
     def keep(self, part: Part, released: str | dict) -> None:
-        """Keep it for the next time."""
+        """Store what the part was released as, for the next run."""
         write_json(self._file(part), {"digest": _digest(part[0]), "released": released})
 
     def _file(self, part: Part) -> Path:
@@ -112,7 +112,7 @@ def release_sets(
     writes none of them, runs every known mistake.
 
     `done(part)` is called as each part that has to be run is through; it is kept then, so that an interrupted run goes on from
-    there. Raises `CourseError` where a question is not fit to be handed out.
+    there. Raises `CourseError` if a question is not fit to be handed out.
     """
     parts = {path: parts_of(path) for path in paths}
     texts = {part: text for of_path in parts.values() for part in of_path if (text := store.find(part))}

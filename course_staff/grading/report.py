@@ -43,7 +43,7 @@ from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.source import LEVELS
 from course_staff.grading.spreadsheet import csv_text
 from course_utils.files import exercises_of, keep_copies, replacing, require_writable
-from course_utils.grading.judge import KINDS, Verdict
+from course_utils.grading.judge import ENDINGS, Verdict
 from course_utils.grading.rendering import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_bytes, format_counted
@@ -65,13 +65,13 @@ RULE_OF_TESTS = (
     "accepting right ones earns nothing, and refusing one costs all points."
 )
 """The same of questions whose answer is a test of others; where a set has one."""
-_STATES = {"passed": "right", "untouched": "not written yet", "missing": KINDS["missing"], "failed": "not right yet"}
+_STATES = {"passed": "right", "untouched": "not written yet", "missing": ENDINGS["missing"], "failed": "not right yet"}
 _WRONG = "Not right yet: see its cases below."
 _MOST_STEPS = 3
 
 
 class Results:
-    """The folder that a grading writes to. Raises `CourseError` where nothing can be written there."""
+    """The folder that a grading writes to. Raises `CourseError` if nothing can be written there."""
 
     def __init__(self, folder: Path, set_name: str, title: str = ""):
         self.folder, self.set_name, self.title = folder, set_name, title or set_name
@@ -252,7 +252,7 @@ def summary_page(
 
 
 def _picture(records: list[Record], questions: Sequence[QuestionSummary]) -> tuple[str, str] | None:
-    """The class's picture and its text; None where nobody's file was graded."""
+    """The class's picture and its text; None if nobody's file was graded."""
     graded = [record for record in records if record["questions"] and not record.get("failed")]
     if not (graded and questions):
         return None
@@ -316,7 +316,7 @@ def _public_lines(question: QuestionRecord, words: bool) -> list[Line]:
 
 
 def _count_hidden_failures(question: QuestionRecord) -> list[tuple[str, int]]:
-    failed = Counter(KINDS[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
+    failed = Counter(ENDINGS[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
     return sorted(failed.items())
 
 

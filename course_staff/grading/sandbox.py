@@ -29,10 +29,10 @@ from course_utils.desk.doctor import HOW_TO_INSTALL
 from course_utils.errors import CourseError
 from course_utils.settings import environment_for_child
 
-KINDS = ("bwrap", "fork", "fresh")
+SANDBOX_KINDS = ("bwrap", "fork", "fresh")
 """The kinds of the table above, the safest first; a machine that has one has those after it too."""
 
-SAFE = KINDS[:1]
+SAFE = SANDBOX_KINDS[:1]
 """The kinds that strangers' code can be run in."""
 
 UNSAFE = "These grades were made without a sandbox and assume honest students."
@@ -59,7 +59,7 @@ class SandboxError(Exception):
 
 
 def best_kind(trust: bool) -> str:
-    """The safest kind that this machine can have; raises `CourseError` where that is not safe and `trust` is False."""
+    """The safest kind that this machine can have; raises `CourseError` if that is not safe and `trust` is False."""
     kind, why = _find_kind() if sys.platform == "linux" else ("fresh", _NO_LINUX)
     if kind not in SAFE and not trust:
         raise CourseError(_REFUSED.format(why))
@@ -145,7 +145,7 @@ class Lane:
         self._process: subprocess.Popen | None = None
 
     @contextmanager
-    def question(self) -> Iterator[Talk]:
+    def open_process(self) -> Iterator[Talk]:
         """A process for one question; nothing is left of it when the block ends. Raises `SandboxError`."""
         self.excess = ""
         if self.kind != "fresh" and not self.stopped:
@@ -157,7 +157,7 @@ class Lane:
                 yield talk
             return
         try:
-            with self._server.question() as talk:
+            with self._server.fork_process() as talk:
                 yield talk
             self.excess = isolate.WHY.get(self._server.last_code, "")
         except SandboxError:
@@ -170,9 +170,9 @@ class Lane:
             self.close()
 
     def try_out(self) -> None:
-        """Start a process as a submission gets it; raises `CourseError` with the cause where that fails."""
+        """Start a process as a submission gets it; raises `CourseError` with the cause if that fails."""
         try:
-            with self.question() as talk, talk.within(_START_SECONDS):
+            with self.open_process() as talk, talk.within(_START_SECONDS):
                 try:
                     talk.ask(pickle.dumps({"sources": [], "limits": isolate.LIMITS}))
                 except encoding.TornError:
@@ -216,7 +216,7 @@ class _Server:
         self._receive_code(_START_SECONDS, "could not be started", NotStartedError)
 
     @contextmanager
-    def question(self) -> Iterator[Talk]:
+    def fork_process(self) -> Iterator[Talk]:
         (jobs, write), (read, outcomes), (theirs, lifeline) = os.pipe(), os.pipe(), os.pipe()
         ends, over = _Pipes([write, read, lifeline]), threading.Event()
 

@@ -10,13 +10,13 @@ from course_staff.grading.source import marker
 from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError, suggest
 
-_SKELETONS = Path(__file__).parent / "skeletons"
-KINDS = tuple(sorted(path.stem for path in _SKELETONS.glob("*.ipynb")))
+_FOLDER = Path(__file__).parent / "skeletons"
+SKELETONS = tuple(sorted(path.stem for path in _FOLDER.glob("*.ipynb")))
 
 
 def empty_notebook(name: str, setup: str) -> dict:
     """A solutions notebook without questions; `setup` is the source of the course's set-up cell."""
-    notebook = read_notebook(_SKELETONS / "function.ipynb")
+    notebook = read_notebook(_FOLDER / "function.ipynb")
     title, check = notebook.cells[:2]
     for cell in (title, check):
         cell.source = cell.source.replace("99_name", name)
@@ -26,10 +26,10 @@ def empty_notebook(name: str, setup: str) -> dict:
 
 def with_question(notebook: dict, kind: str) -> tuple[dict, str]:
     """The notebook with one question more at its end, and that question's id; raises `CourseError` for an unknown kind."""
-    if kind not in KINDS:
-        raise CourseError(f"There is no skeleton for the kind {kind!r}; {suggest(kind, KINDS)}")
+    if kind not in SKELETONS:
+        raise CourseError(f"There is no skeleton for the kind {kind!r}; {suggest(kind, SKELETONS)}")
     name = _free_id(notebook["cells"])
-    cells = read_notebook(_SKELETONS / f"{kind}.ipynb").cells[2:]
+    cells = read_notebook(_FOLDER / f"{kind}.ipynb").cells[2:]
     for cell in cells:
         cell.id = cell.id.replace("q1", name)
         cell.source = re.sub(r"^## 1\.", f"## {name[1:]}.", re.sub(r"\bq1\b", name, cell.source))

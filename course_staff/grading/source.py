@@ -2,8 +2,7 @@
 
 A cell is recognized by its first line, which survives tools that strip metadata: `# QUESTION q1` holds the question, `#
 EXERCISE q1` the answer; any other cell goes to the learner as it is. Between `# HIDDEN` and `# END HIDDEN` stands what never
-leaves `solutions/`: `hidden`, `mistakes`, `variants`, and a function `oracle`, of which the set gets what it says of the public
-cases.
+leaves `solutions/`: `hidden`, `mistakes`, `variants`, and a function `oracle`; the set holds what it returns on the public cases.
 In an answer, `### BEGIN SOLUTION` … `### END SOLUTION`, or `  ### SOLUTION`
 behind an assignment, mark what is cut out; `### BEGIN STUB` … `### END STUB`, directly below, is a comment that the learner gets
 as code instead.
@@ -23,7 +22,7 @@ from course_utils.grading import subjects
 from course_utils.grading.definition import binding_line
 from course_utils.grading.loading import run_question
 from course_utils.grading.oracles import Recorder, with_answers
-from course_utils.grading.question import UNTOUCHED, Mistake, Question, by_id
+from course_utils.grading.question import UNTOUCHED, Mistake, Question
 from course_utils.grading.subjects import Zoo
 
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # questions import it, and it warns of missing kernels
@@ -50,7 +49,7 @@ class Authored:
 
     `solution` and `stub` are the answer's cell as a perfect learner and as an idle one would hand it in; `code` is the public
     part of the question's cell, `statement` the Markdown above it, `preamble` what the cells above import and define; `oracle`
-    is None where it is no secret.
+    is None if it is no secret.
     """
 
     question: Question
@@ -72,7 +71,7 @@ class Authored:
 def load_solutions(path: Path) -> list[Authored]:
     """The questions of the notebook at `path`, in order; runs their cells.
 
-    Raises `CourseError`, naming the question, where a cell is missing, marked twice, or cannot be read.
+    Raises `CourseError`, naming the question, if a cell is missing, marked twice, or cannot be read.
     """
     cells = read_notebook(path).cells
     questions, answers = _positions_of(cells, "QUESTION"), _positions_of(cells, "EXERCISE")
@@ -82,7 +81,6 @@ def load_solutions(path: Path) -> list[Authored]:
             f"{Path(path).name}: {odd} needs a QUESTION cell and an EXERCISE cell; write the missing one."
         )
     authored = [_read_question(Path(path).stem, cells, questions[name], answers[name], name) for name in questions]
-    by_id([exercise.question for exercise in authored])
     return [_with_zoo(exercise, authored) for exercise in authored]
 
 
@@ -93,7 +91,7 @@ def marker(cell: dict) -> tuple[str, str] | None:
 
 
 def split_answer(source: str) -> tuple[str, str]:
-    """(solution, stub) of an answer's cell, both without marks; raises `CourseError` where the marks do not fit together."""
+    """(solution, stub) of an answer's cell, both without marks; raises `CourseError` if the marks do not fit together."""
     if not (_HOLE.search(source) or _ASSIGNED.search(source)):
         raise CourseError("nothing is removed; put ### BEGIN SOLUTION and ### END SOLUTION around the solution.")
     solution = _ASSIGNED.sub(r"\g<target>\g<value>", _HOLE.sub(lambda hole: hole["solution"], source))
@@ -104,14 +102,14 @@ def split_answer(source: str) -> tuple[str, str]:
 
 
 def public_part(source: str) -> str:
-    """A question's cell without what is hidden; raises `CourseError` where the marks do not fit together."""
+    """A question's cell without what is hidden; raises `CourseError` if the marks do not fit together."""
     public = _HIDDEN.sub("", source).strip("\n") + "\n"
     _refuse_left_over(public)
     return public
 
 
 def apply_mistake(solution: str, mistake: Mistake) -> str:
-    """The solution with the mistake's patches; raises `CourseError` where a patch does not fit exactly once."""
+    """The solution with the mistake's patches; raises `CourseError` if a patch does not fit exactly once."""
     for old, new in mistake.patches:
         if solution.count(old) != 1:
             raise CourseError(

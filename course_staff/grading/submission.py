@@ -33,15 +33,14 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True)
 class Parsed:
-    """What Python's parser says of a cell: whether it does nothing but call `check(...)`, and which names it defines (by `def`,
-    `class` or an assignment), binds in any way, uses from elsewhere, and changes in place. `opaque`: it may bind any."""
+    """What Python's parser says of a cell."""
 
-    is_check: bool = False
-    defines: frozenset[str] = frozenset()
-    binds: frozenset[str] = frozenset()
-    uses: frozenset[str] = frozenset()
-    changes: frozenset[str] = frozenset()
-    opaque: bool = False
+    is_check: bool = False  # whether it does nothing but call `check(...)`
+    defines: frozenset[str] = frozenset()  # names by `def`, `class` or an assignment
+    binds: frozenset[str] = frozenset()  # names in any way
+    uses: frozenset[str] = frozenset()  # names from elsewhere
+    changes: frozenset[str] = frozenset()  # names of what is changed in place
+    opaque: bool = False  # whether it may bind any name
 
 
 @dataclass(frozen=True)
@@ -78,22 +77,23 @@ class Answer:
 def read_submission(path: Path, parse: Callable[[list[str]], list[Parsed]]) -> Submission:
     """The submission in the file at `path`. Never raises: a file that cannot be read has no cells, and a note says why.
 
-    `parse` says of each source what `parsed` does. Strangers' code is parsed where a limit holds: text can be made that keeps
+    `parse` says of each source what `parse_cell` does. Strangers' code is parsed where a limit holds: text can be made that keeps
     the parser busy for minutes.
     """
     try:
-        raw = _notebook(_decode(content_of(path)))["cells"]
-        cells = list(_cells(raw))
+        raw = _parse_notebook(_decode(content_of(path)))["cells"]
+        cells = list(_code_cells(raw))
     except UnreadableError as error:
         return Submission(notes=(str(error),))
-    pairs = zip(cells, parse([cell.source for cell in cells]), strict=True)
+    descriptions = parse([cell.source for cell in cells])
+    cells = [replace(cell, parsed=description) for cell, description in zip(cells, descriptions, strict=True)]
     numbered = [(number, cell) for number, cell in enumerate(raw, 1) if isinstance(cell, dict)]
     marked = [(number, _source(cell)) for number, cell in numbered if cell.get("cell_type") in ("markdown", "raw")]
     texts = {name: number for number, source in marked for name in _ANSWER.findall(source)}
-    return Submission(tuple(replace(cell, parsed=parsed) for cell, parsed in pairs if not parsed.is_check), (), texts)
+    return Submission(tuple(cell for cell in cells if not cell.parsed.is_check), (), texts)
 
 
-def parsed(source: str) -> Parsed:
+def parse_cell(source: str) -> Parsed:
     """What Python's parser says of a cell, once IPython has read its magics; of one that it does not understand, nothing."""
     from IPython.core.inputtransformer2 import TransformerManager
 
@@ -156,11 +156,9 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
     if not written:
         return Answer("untouched", notes=tuple(notes))
     needed = _cells_for(submission.cells, chosen)
-    cells, whole = (
-        tuple((cell, cell is chosen) for cell in submission.cells if cell in needed or (every and not cell.answers))
-        for every in (False, True)
-    )
-    return Answer("written", cells, whole, tuple(notes))
+    whole = [(cell, cell is chosen) for cell in submission.cells if cell in needed or not cell.answers]
+    cells = [(cell, is_answer) for cell, is_answer in whole if cell in needed]
+    return Answer("written", tuple(cells), tuple(whole), tuple(notes))
 
 
 def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple[str, ...]:
@@ -184,7 +182,7 @@ def _decode(content: bytes) -> str:
         return content.decode("latin-1")
 
 
-def _notebook(text: str) -> dict:
+def _parse_notebook(text: str) -> dict:
     try:
         notebook = json.loads(text)
     except (ValueError, RecursionError):
@@ -195,7 +193,7 @@ def _notebook(text: str) -> dict:
     return notebook
 
 
-def _cells(raw: list) -> Iterator[Cell]:
+def _code_cells(raw: list) -> Iterator[Cell]:
     left = LONGEST_CODE
     for number, cell in enumerate(raw, 1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":

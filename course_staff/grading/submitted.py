@@ -40,7 +40,7 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
     """Student to notebook, for every notebook in `folder` and below it, `out` left aside; a file stands for itself.
 
     A student is called as the file is, with its folders. What systems lay beside files is nobody's: Jupyter's checkpoints, and
-    a Mac's `__MACOSX` and `._name.ipynb`. Raises `CourseError` where there is none.
+    a Mac's `__MACOSX` and `._name.ipynb`. Raises `CourseError` if there is none.
     """
     if folder.is_file():
         return {folder.stem: folder}
@@ -104,7 +104,7 @@ def list_work(
 
 
 def check_place(student: str, file: Submitted, earlier: Mapping[str, Record]) -> None:
-    """For a single file: raises `CourseError` where the results hold another file of the same name, which it would replace."""
+    """For a single file: raises `CourseError` if the results hold another file of the same name, which it would replace."""
     if student in earlier and earlier[student].get("file") != file.digest:
         raise CourseError(
             f"The results hold another submission called {student!r}; "
@@ -113,7 +113,7 @@ def check_place(student: str, file: Submitted, earlier: Mapping[str, Record]) ->
 
 
 def check_set(earlier: Mapping[str, Record], name: str, folder: Path) -> None:
-    """Raises `CourseError` where the results in `folder` are of another set than `name`."""
+    """Raises `CourseError` if the results in `folder` are of another set than `name`."""
     for other in {record["set"] for record in earlier.values()} - {name}:
         raise CourseError(f"{folder} contains results of the set {other}; name another folder with --out.")
 

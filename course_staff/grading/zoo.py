@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from functools import cache
 
 from course_staff.grading.source import Authored, apply_mistake
-from course_utils.grading.fingerprints import outcome_print
+from course_utils.grading.fingerprints import outcome_fingerprint
 from course_utils.grading.judge import Outcome, Result, judge_answer
-from course_utils.grading.question import SECONDS, Case
+from course_utils.grading.question import CASE_SECONDS, Case
 from course_utils.grading.run import outcome_of, run_cases
 
 
-def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float = SECONDS) -> list[Outcome]:
+def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float = CASE_SECONDS) -> list[Outcome]:
     """The outcomes of the answer's cell `source` on `cases`, in this process: for sources that are trusted."""
     question = authored.question
     names: dict = {"__name__": "__main__"}
@@ -39,15 +39,15 @@ class CaseRunner:
         self._outcomes = cache(lambda source: outcomes(authored, source, self._cases))
 
     def result(self, source: str, entry: dict) -> Result:
-        """The result of an answer's cell."""
+        """How the answer's cell does on all cases; with a released `entry` also which of its mistakes it makes."""
         return judge_answer(self._question, self._cases, self._outcomes(source), entry)
 
-    def prints(self, source: str) -> dict[str, dict]:
+    def fingerprints(self, source: str) -> dict[str, dict]:
         """The fingerprints of an answer's cell, by case."""
         pairs = zip(self._cases, self._outcomes(source), strict=True)
-        return {case.name: outcome_print(outcome) for case, outcome in pairs}
+        return {case.name: outcome_fingerprint(outcome) for case, outcome in pairs}
 
-    def failed(self, source: str) -> list[str]:
+    def failed_cases(self, source: str) -> list[str]:
         """The names of the cases that an answer's cell fails."""
         return [verdict.case for verdict in self.result(source, {}).verdicts if not verdict.passed]
 

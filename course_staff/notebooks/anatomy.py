@@ -60,7 +60,7 @@ Remarks = Iterator[tuple[int, str]]
 
 
 def violations_in(path: Path) -> list[Violation]:
-    """Everything in the notebook at `path` that breaks a rule; raises `CourseError` where it is not a notebook."""
+    """Everything in the notebook at `path` that breaks a rule; raises `CourseError` if it is not a notebook."""
     chapter = Chapter(Path(path), read_notebook(path))
     # Without a valid format no other rule can be applied.
     rules = [check_format] if any(check_format(chapter)) else RULES

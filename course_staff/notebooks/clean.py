@@ -28,7 +28,7 @@ def clean(notebook: "NotebookNode", name: str, scale: str) -> "NotebookNode":
     """`notebook`, changed in place, as it is to be stored after a run at `scale`.
 
     Progress bars, widgets (none of which works in a stored notebook), execution times and the kernel's version go; a text given
-    with a widget stays. Raises `CourseError` where an output holds something of this machine: that is the author's to mend, as
+    with a widget stays. Raises `CourseError` if an output holds something of this machine: that is the author's to mend, as
     cutting it out would store what no reader gets to see.
     """
     from nbformat import from_dict

@@ -25,7 +25,7 @@ def execute_chapter(path: Path, scale: str | None = None, timeout: float = CELL_
     """The notebook at `path` as it is after a run from top to bottom, with its own folder as working directory.
 
     `scale` is a name from `settings.SCALES`, or None for what the environment says; `timeout` is in seconds, per cell.
-    Shows a progress bar. Raises `CourseError`, naming the cell, where a cell fails or takes too long, or the kernel dies.
+    Shows a progress bar. Raises `CourseError`, naming the cell, if a cell fails or takes too long, or the kernel dies.
     """
     notebook = read_notebook(path)
     environment = environment_for_child(COURSE_READER="0", **({"COURSE_SCALE": scale} if scale else {}))
@@ -42,7 +42,7 @@ def run_chapters(
 ) -> Iterator[Path]:
     """Execute the notebooks in turn, yielding where each executed copy lies in `into`; stops at the first that fails.
 
-    Raises `CourseError` before the first of them where nothing can be written to `into`.
+    Raises `CourseError` before the first of them if nothing can be written to `into`.
     """
     make_folder(into)
     for path in paths:
@@ -69,7 +69,7 @@ class _Progress:
 
 @contextmanager
 def _client(notebook: "NotebookNode", path: Path, timeout: float, progress: _Progress) -> Iterator["NotebookClient"]:
-    """What executes `notebook` in a kernel of its own, of which nothing is left at the end, however it comes."""
+    """Yields a client that executes `notebook` in a kernel of its own; ends that kernel afterwards, also after an error."""
     from jupyter_client.utils import run_sync
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, DeadKernelError
@@ -94,7 +94,7 @@ def _client(notebook: "NotebookNode", path: Path, timeout: float, progress: _Pro
             raise KeyboardInterrupt from None
         raise
     except CellExecutionError as error:
-        # Or the kernel still says how its cell ended.
+        # On Ctrl-C the kernel may still say how its cell ended.
         if error.ename == "KeyboardInterrupt":
             raise KeyboardInterrupt from None
         raise

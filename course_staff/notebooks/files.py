@@ -14,7 +14,7 @@ _MAKE_ROOM = "make room for it, or set COURSE_HOME to a folder of your own"
 
 
 def read_notebook(path: Path) -> "NotebookNode":
-    """The notebook at `path`, in format 4, exactly as it is stored; raises `CourseError` where there is none to read."""
+    """The notebook at `path`, in format 4, exactly as it is stored; raises `CourseError` if there is none to read."""
     import nbformat
 
     try:
@@ -40,7 +40,7 @@ def notebook_text(notebook: "NotebookNode") -> str:
 def write_notebook(notebook: "NotebookNode", path: Path) -> None:
     """Store `notebook` at `path`, all of it or nothing, in a folder that is created where it is missing.
 
-    Raises `CourseError` where nothing can be written there.
+    Raises `CourseError` if nothing can be written there.
     """
     text = notebook_text(notebook)
     with require_writable(path, _MAKE_ROOM), replacing(path) as draft:
@@ -69,6 +69,6 @@ def edit_text(path: Path, edit: Callable[[str], str]) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Create `folder` where it is missing; raises `CourseError` where that cannot be done."""
+    """Create `folder` where it is missing; raises `CourseError` if that cannot be done."""
     with require_writable(folder, _MAKE_ROOM):
         folder.mkdir(parents=True, exist_ok=True)

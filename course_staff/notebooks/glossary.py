@@ -47,7 +47,7 @@ class Term:
 
 
 def read_glossary(path: Path) -> list[Term]:
-    """The terms in the file at `path`; raises `CourseError` where an entry cannot be read, or an anchor stands twice."""
+    """The terms in the file at `path`; raises `CourseError` if an entry cannot be read, or an anchor stands twice."""
     terms = []
     for entry in re.split(r"^(?=### )", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         match = _TERM.match(entry)

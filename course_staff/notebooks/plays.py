@@ -40,7 +40,7 @@ def select_needed(cells: Sequence[Mapping]) -> list[str]:
     """Sources of the set-up cell, of what gives the section Play its names, a cell's needed statements in one piece, and
     of that section.
 
-    Raises `CourseError` where no cell is tagged `setup`.
+    Raises `CourseError` if no cell is tagged `setup`.
     """
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     while code and not is_setup(code[0]):
@@ -64,7 +64,7 @@ def select_needed(cells: Sequence[Mapping]) -> list[str]:
 def catch(path: Path) -> Play:
     """The last call of `viz.play` in the chapter at `path`; its needed statements are run in this process, and nothing is shown.
 
-    Opens the chapter as its set-up cell does, so that settings are read again and seeds are set. Raises `CourseError` where the
+    Opens the chapter as its set-up cell does, so that settings are read again and seeds are set. Raises `CourseError` if the
     section Play has no figure to play with.
     """
     sources = select_needed(read_notebook(path).cells)[1:]

@@ -84,9 +84,9 @@ def rows_of(model: str, batch: int, sequence: int) -> list[dict]:
     return rows
 
 
-def command(model: str, method: Method, batch: int, sequence: int, memory: str = "24GB") -> str:
+def command(model: str, method: Method, batch: int, sequence: int) -> str:
     """The `course plan` of this cell."""
-    words = [f"course plan {model} --memory {memory} --batch {batch} --sequence {sequence}"]
+    words = [f"course plan {model} --memory 24GB --batch {batch} --sequence {sequence}"]
     for name, value in method.fields.items():
         words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
     return " ".join(words)

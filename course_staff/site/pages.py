@@ -59,7 +59,7 @@ class Pages:
     def write_notebook(self, name: str) -> None:
         """The page of the notebook called `name`, such as `notebooks/03_adamw.ipynb`.
 
-        Raises `CourseError` where a picture does not say what can be seen in it.
+        Raises `CourseError` if a picture does not say what can be seen in it.
         """
         from nbformat import v4
 

@@ -32,7 +32,7 @@ class Setting:
 
 
 def settings_of(chapter: str) -> list[Setting]:
-    """The settings of the chapter called `chapter`, such as `03_adamw`; raises `CourseError` where it has none."""
+    """The settings of the chapter called `chapter`, such as `03_adamw`; raises `CourseError` if it has none."""
     every = tomllib.loads(SETTINGS.read_text(encoding="utf-8"))
     if chapter not in every:
         raise CourseError(f"{SETTINGS.name} has no settings for {chapter}; add three.")

@@ -1,7 +1,6 @@
-"""Bets: the reader's number before the measurement, kept beside the truth, and all of them in one picture.
+"""Bets: the reader's number before the measurement, kept beside the truth.
 
-Where nobody reads along (`COURSE_READER=0`, `COURSE_STRICT=1`) each bet is the number of its cell, and nothing is kept or
-looked up.
+Unattended (`COURSE_READER=0`, `COURSE_STRICT=1`) each bet is the number of its cell, and nothing is kept or looked up.
 """
 
 import html
@@ -17,8 +16,7 @@ from course_utils.units import three_digits
 _FOLD = "<details{}><summary>Your bet and the truth</summary><p>{}</p></details>"
 _GO_ON = "To continue, click the next cell."
 _NEAR = 1.01  # a ratio below this is told as "within 1 %"
-_FAIR = 2  # a ratio up to it lies in the picture's band
-_EDGE = 6.0  # the picture's axis ends at 10 to this power
+FAIR = 2  # a bet is fair up to this ratio
 
 
 @dataclass(frozen=True)
@@ -31,19 +29,19 @@ class Bet:
     truth: float | None = None
 
     def __post_init__(self):
-        figures = [self.guess, self.cell] + ([] if self.truth is None else [self.truth])
-        if not (isinstance(self.unit, str) and all(type(x) in (int, float) and isfinite(x) for x in figures)):
+        numbers = [self.guess, self.cell] + ([] if self.truth is None else [self.truth])
+        if not (isinstance(self.unit, str) and all(type(x) in (int, float) and isfinite(x) for x in numbers)):
             raise ValueError("a bet holds finite numbers and a unit")
 
     @property
     def distance(self) -> float | None:
-        """log10(guess / truth): above 0 where the guess was too high; None where one of them is not above 0."""
+        """log10(guess / truth): above 0 where the guess was too high; None if one of them is not above 0."""
         return log10(self.guess) - log10(self.truth) if min(self.guess, self.truth) > 0 else None
 
     @property
     def fair(self) -> bool:
         """Whether guess and truth are within a factor of 2 of each other; False where that means nothing."""
-        return self.guess == self.truth or (self.distance is not None and abs(self.distance) <= log10(_FAIR))
+        return self.guess == self.truth or (self.distance is not None and abs(self.distance) <= log10(FAIR))
 
     @property
     def verdict(self) -> str:
@@ -52,18 +50,18 @@ class Bet:
         if self.guess == self.truth:
             return "exactly right"
         if self.distance is None:
-            return f"{_with_unit(_number(abs(self.guess - self.truth)), self.unit)} {side}"
+            return f"{with_unit(_show_number(abs(self.guess - self.truth)), self.unit)} {side}"
         ratio = min(max(self.guess, self.truth) / min(self.guess, self.truth), 1e300)
-        return f"{side} by a factor of {_number(ratio)}" if ratio >= _NEAR else f"less than 1 % {side}"
+        return f"{side} by a factor of {_show_number(ratio)}" if ratio >= _NEAR else f"less than 1 % {side}"
 
-    def numbers(self) -> tuple[str, str]:
+    def in_words(self) -> tuple[str, str]:
         """Guess and truth as text, with more digits where three of them would look alike."""
-        guess, truth = _number(self.guess), _number(self.truth)
+        guess, truth = _show_number(self.guess), _show_number(self.truth)
         alike = guess == truth and self.guess != self.truth
         return (f"{self.guess:.7g}", f"{self.truth:.7g}") if alike else (guess, truth)
 
     def __str__(self):
-        guess, truth = (_with_unit(figure, self.unit) for figure in self.numbers())
+        guess, truth = (with_unit(value, self.unit) for value in self.in_words())
         return f"You bet {guess}; it is {truth}: {self.verdict}."
 
 
@@ -83,19 +81,19 @@ def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
     What is the peak? Your bet: 40 MiB.
     40.0
     """
-    number, before = _finite(default, name), _look(name)
+    number, before = _to_finite(default, name), _look_up(name)
     same = before is not None and before.cell == number
-    now = replace(before, unit=unit) if same else Bet(number, number, unit)
-    _keep(name, now)
+    entry = replace(before, unit=unit) if same else Bet(number, number, unit)
+    _store(name, entry)
     if settings().attended and has_kernel():
-        _ask(name, now, question)
+        _ask(name, entry, question)
     else:
-        print(_line(now, question))
-    return now.guess
+        print(_say_bet(entry, question))
+    return entry.guess
 
 
 def settle(name: str, truth: float) -> None:
-    """Show the bet called `name` beside the truth, and keep both; raises `CourseError` where nothing was bet so.
+    """Show the bet called `name` beside the truth, and keep both; raises `CourseError` if nothing was bet so.
 
     >>> guess = bet("07-example", 40, "MiB")
     Your bet: 40 MiB.
@@ -104,76 +102,26 @@ def settle(name: str, truth: float) -> None:
     """
     from IPython.display import display
 
-    before = _look(name)
+    before = _look_up(name)
     if before is None:
         raise CourseError(f"There is no bet {name!r} yet; first run the cell with bet({name!r}, …).")
-    now = replace(before, truth=_finite(truth, name))
-    _keep(name, now)
+    entry = replace(before, truth=_to_finite(truth, name))
+    _store(name, entry)
     if has_kernel():
-        fold = _FOLD.format(" open" if settings().attended else "", html.escape(str(now)))
-        display({"text/html": fold, "text/plain": str(now)}, raw=True)
+        fold = _FOLD.format(" open" if settings().attended else "", html.escape(str(entry)))
+        display({"text/html": fold, "text/plain": str(entry)}, raw=True)
     else:
-        print(now)
+        print(entry)
 
 
-def picture() -> None:
-    """Show all settled bets of this reader in one figure; where nobody reads along, those that this notebook settled."""
-    from course_utils import viz
-
-    settled = {name: bet for name, bet in every().items() if bet.truth is not None}
-    if settled:
-        viz.show(*figure_of(settled))
-    else:
-        print("No bet is settled yet; run the chapter from its first cell.")
-
-
-def every() -> dict[str, Bet]:
-    """All bets of this reader by name, in the chapters' order; where nobody reads along, those of this process."""
+def load_bets() -> dict[str, Bet]:
+    """All bets of this reader by name, in the chapters' order; unattended, those of this process."""
     stored = BETS.load() if settings().attended else {}
-    by_name = {name: bet for bets in (*stored.values(), BETS.here) for name, bet in bets.items()}
+    by_name = {name: entry for bets in (*stored.values(), BETS.here) for name, entry in bets.items()}
     return {name: by_name[name] for name in sorted(by_name)}
 
 
-def figure_of(settled: dict[str, Bet]) -> tuple:
-    """A row for each bet with its distance from the truth on a logarithmic axis, and what is seen, in words."""
-    from course_utils.viz.parts import subplots
-    from course_utils.viz.style import COLORS, MARKS, SERIES, text_color
-
-    chapters = sorted({name.partition("-")[0] for name in settled})
-    labels = [f"{name}: bet {_with_unit(', is '.join(bet.numbers()), bet.unit)}" for name, bet in settled.items()]
-    figure, axes = subplots(figsize=(7.6, 1.3 + 0.36 * len(settled)), layout="constrained")
-    axes.axvspan(-log10(_FAIR), log10(_FAIR), color=COLORS["grid"], alpha=0.5, linewidth=0)
-    axes.axvline(0, color=COLORS["ink"], linewidth=1)
-    drawn = [log10(_FAIR)]
-    for row, (name, bet) in enumerate(settled.items()):
-        style = chapters.index(name.partition("-")[0]) % len(SERIES)
-        if bet.distance is None:
-            axes.text(
-                0.02, row, bet.verdict, va="center", fontsize=9, color=text_color("not attributed"), parse_math=False
-            )
-            continue
-        place = max(-_EDGE, min(_EDGE, bet.distance))
-        axes.plot([0, place], [row, row], color=COLORS[SERIES[style]])
-        axes.plot(place, row, MARKS[style], color=COLORS[SERIES[style]], markersize=7)
-        drawn.append(abs(place))
-    ticks = (2, 5, 10, 20) if max(drawn) < 1.5 else (10, 1_000, 100_000)
-    ticks = [tick for tick in ticks if log10(tick) <= max(drawn)]
-    axes.set_xticks([*(-log10(tick) for tick in ticks), 0, *map(log10, ticks)])
-    axes.set_xticklabels([*(f"÷ {tick:,}" for tick in ticks), "exact", *(f"× {tick:,}" for tick in ticks)])
-    axes.set_yticks(range(len(settled)), labels, fontsize=9, parse_math=False)
-    axes.set(xlim=(-1.12 * max(drawn), 1.12 * max(drawn)), ylim=(len(settled) - 0.5, -0.5))
-    axes.set_xlabel("your bet, as a multiple of the truth")
-    axes.grid(visible=False, axis="y")
-    fair = sum(bet.fair for bet in settled.values())
-    title = f"{fair} of your {len(settled)} bets came within a factor of {_FAIR} of the truth"
-    if len(settled) == 1:
-        title = f"Your bet was {bet.verdict}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, parse_math=False)
-    description = "; ".join(f"{label}, {bet.verdict}" for label, bet in zip(labels, settled.values(), strict=True))
-    return figure, f"Each bet as a multiple of the truth, on a logarithmic axis: {description}."
-
-
-def _ask(name: str, now: Bet, question: str) -> None:
+def _ask(name: str, entry: Bet, question: str) -> None:
     """The question, a box that holds the bet, and what stands; what is typed is kept at once.
 
     A box of text, since a browser's box of a number drops a comma, and makes 405 of 40,5.
@@ -182,54 +130,60 @@ def _ask(name: str, now: Bet, question: str) -> None:
 
     from course_utils.viz.display import show_controls
 
-    start = f"{now.guess:.4g}" if now.guess == now.cell and now.guess % 1 else f"{now.guess:.15g}"
-    what = f"your bet ({now.unit})" if now.unit else "your bet"
-    box = Text(start, description=what, disabled=now.truth is not None)
-    message = HTML(html.escape(_say_what_counts(name, now)))
+    start = f"{entry.guess:.4g}" if entry.guess == entry.cell and entry.guess % 1 else f"{entry.guess:.15g}"
+    what = f"your bet ({entry.unit})" if entry.unit else "your bet"
+    box = Text(start, description=what, disabled=entry.truth is not None)
+    message = HTML(html.escape(_say_what_counts(name, entry)))
 
     def take(change: dict) -> None:
-        stored = _look(name) or now
+        stored = _look_up(name) or entry
         if stored.truth is not None:
             box.value, message.value = f"{stored.guess:.15g}", html.escape(_say_what_counts(name, stored))
             return
         try:
-            typed = replace(stored, guess=_finite(change["new"].strip().removesuffix(now.unit), name))
+            typed = replace(stored, guess=_to_finite(change["new"].strip().removesuffix(entry.unit), name))
         except CourseError:
             why = f"{change['new']!r} is not a number; write it like 40.5, without commas."
-            message.value = html.escape(f"{why} Until then, {_with_unit(_number(stored.guess), stored.unit)} is used.")
+            message.value = html.escape(f"{why} Until then, {_say_guess(stored)} is used.")
             return
-        _keep(name, typed)
+        _store(name, typed)
         # In all its digits: what was typed into the number that stood there is seen to be another.
-        message.value = html.escape(f"Your bet: {_with_unit(f'{typed.guess:,.15g}', typed.unit)}. {_GO_ON}")
+        message.value = html.escape(f"Your bet: {with_unit(f'{typed.guess:,.15g}', typed.unit)}. {_GO_ON}")
 
     box.observe(take, names="value")
-    show_controls({"question": HTML(html.escape(question)), "box": box, "said": message}, _line(now, question))
+    show_controls({"question": HTML(html.escape(question)), "box": box, "said": message}, _say_bet(entry, question))
     box.continuous_update = True  # a number counts as soon as it is typed, with Enter or without
 
 
-def _say_what_counts(name: str, now: Bet) -> str:
+def _say_what_counts(name: str, entry: Bet) -> str:
     """What stands under the box: which number counts, and how to go on, because Shift+Enter in a box does not."""
-    if now.truth is not None:
-        return f"{now} This bet is final. To bet again, change the number after {name!r} in the cell's code and run it."
-    standing = f"Until you enter a bet, {_with_unit(_number(now.guess), now.unit)} is used."
-    return f"{standing if now.guess == now.cell else _line(now)} {_GO_ON}"
+    if entry.truth is not None:
+        change = f"change the number after {name!r} in the cell's code and run it"
+        return f"{entry} This bet is final. To bet again, {change}."
+    standing = f"Until you enter a bet, {_say_guess(entry)} is used."
+    return f"{standing if entry.guess == entry.cell else _say_bet(entry)} {_GO_ON}"
 
 
-def _line(now: Bet, question: str = "") -> str:
-    return f"{question} Your bet: {_with_unit(_number(now.guess), now.unit)}.".strip()
+def _say_bet(entry: Bet, question: str = "") -> str:
+    return f"{question} Your bet: {_say_guess(entry)}.".strip()
 
 
-def _with_unit(figure: str, unit: str) -> str:
-    return f"{figure} {unit}".strip()
+def _say_guess(entry: Bet) -> str:
+    return with_unit(_show_number(entry.guess), entry.unit)
 
 
-def _number(value: float) -> str:
+def with_unit(value: str, unit: str) -> str:
+    """`'40 MiB'`, or the value alone if it has no unit."""
+    return f"{value} {unit}".strip()
+
+
+def _show_number(value: float) -> str:
     if value == int(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     return three_digits(value) if 1e-4 <= abs(value) < 1e15 else f"{value:.3g}"
 
 
-def _finite(value: object, name: str) -> float:
+def _to_finite(value: object, name: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -239,7 +193,7 @@ def _finite(value: object, name: str) -> float:
     return number
 
 
-def _chapter(name: str) -> str:
+def _chapter_of(name: str) -> str:
     if not (isinstance(name, str) and re.fullmatch(r"\d\d[a-z]?-[\w-]+", name)):
         raise CourseError(
             f"{name!r} is not a valid name for a bet; begin with the chapter's number, such as '07-peak'."
@@ -254,15 +208,15 @@ def has_kernel() -> bool:
     return hasattr(get_ipython(), "kernel")
 
 
-def _look(name: str) -> Bet | None:
-    chapter = _chapter(name)
+def _look_up(name: str) -> Bet | None:
+    chapter = _chapter_of(name)
     return BETS.here.get(name) or ((BETS.get(chapter) or {}).get(name) if settings().attended else None)
 
 
-def _keep(name: str, now: Bet) -> None:
+def _store(name: str, entry: Bet) -> None:
     """Store the bet for this process, and beside what other notebooks have stored."""
-    BETS.here[name] = now
+    BETS.here[name] = entry
     if settings().attended:
-        chapter = _chapter(name)
-        mine = {key: bet for key, bet in BETS.here.items() if key.startswith(f"{chapter}-")}
-        BETS.update(chapter, lambda stored: {**mine, **(stored or {}), name: now})
+        chapter = _chapter_of(name)
+        mine = {key: entry for key, entry in BETS.here.items() if key.startswith(f"{chapter}-")}
+        BETS.update(chapter, lambda stored: {**mine, **(stored or {}), name: entry})

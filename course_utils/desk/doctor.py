@@ -43,7 +43,7 @@ assert optimizer.state[weight]["state1"].dtype == torch.uint8 and bool((weight <
 
 @dataclass(frozen=True)
 class Finding:
-    """What a probe found. `mark`: all is well (`ok`), good to know (`note`), or to be put right by the `remedy` (`fix`)."""
+    """What a probe found. `mark`: all is well (`ok`), good to know (`note`), or the `remedy` mends it (`fix`)."""
 
     mark: Literal["ok", "note", "fix"]
     text: str
@@ -68,8 +68,8 @@ def examine() -> Iterator[Finding]:
 
 
 def essentials(chosen: Settings) -> Iterator[Finding]:
-    """What a measurement depends on, found at once: Python, system, packages, device, scale and memory. Those that are not to
-    be put right name no path.
+    """What a measurement depends on, found at once: Python, system, packages, device, scale and memory. Only findings marked
+    `fix` may contain a path.
     """
     system = f"{platform.system()} {platform.release()} on {platform.machine()}"
     yield Finding("ok", f"Python {platform.python_version()}; {system}")
@@ -134,16 +134,16 @@ def probe_packages() -> Iterator[Finding]:
 
     good, wrong = {}, set()  # a package may be required twice, by the chapters and more strictly by `course lab`
     for needed in map(Requirement, requires("course-utils")):
-        name, version = needed.name, installed_version(needed.name)
+        name, installed = needed.name, installed_version(needed.name)
         chapters = needed.marker is None or needed.marker.evaluate({"extra": "course"})
         if not (chapters or needed.marker.evaluate({"extra": "lab"})) or name in wrong:
             continue
-        if version is not None and needed.specifier.contains(version, prereleases=True):
-            good[name] = f"{name} {version}"
+        if installed is not None and needed.specifier.contains(installed, prereleases=True):
+            good[name] = f"{name} {installed}"
             continue
         wrong.add(name)
         good.pop(name, None)
-        text = f"{name} is not installed." if version is None else f"{name} {version} is too old."
+        text = f"{name} is not installed." if installed is None else f"{name} {installed} is too old."
         install = f"pip install '{name}{needed.specifier}'"
         if chapters:
             yield Finding("fix", text, install)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from course_utils.desk.doctor import has_display
-from course_utils.desk.start import write
+from course_utils.desk.start import write_start_page
 from course_utils.desk.workspace import find_workspace, hand_out
 from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place, replacing, require_writable
@@ -33,7 +33,7 @@ _DEFAULTS = {
 def open_course(named: str | None, folder: Path | None, port: int, browser: bool) -> int:
     """Hand out the learner's copy in `folder` and serve it until interrupted, unless it is open already; the exit code.
 
-    It opens the chapter that is `named`, or else the page that says what is next. Raises `CourseError` where there is none.
+    It opens the chapter that is `named`, or else the page that says what is next. Raises `CourseError` if there is none.
     """
     import_module("jupyterlab")  # where it is missing, that is said before anything is handed out
     place, browser = find_place(), browser and has_display()
@@ -43,7 +43,7 @@ def open_course(named: str | None, folder: Path | None, port: int, browser: bool
     if server is None:
         for line in hand_out(place, workspace):
             print(line, flush=True)
-    page = write(workspace)
+    page = write_start_page(workspace)
     file = workspace / notebook.parent.name / notebook.name if notebook else page
     if not file.is_file():
         raise CourseError(f"{named} is not a chapter in {workspace}; open it with `jupyter lab`.")
@@ -68,7 +68,7 @@ def _find_server(folder: Path) -> dict | None:
 def store_defaults(folder: Path) -> Path:
     """`folder`, with the defaults that JupyterLab reads there: it neither asks about news nor looks for updates.
 
-    Raises `CourseError` where nothing can be written there.
+    Raises `CourseError` if nothing can be written there.
     """
     remedy = "set COURSE_HOME to a folder of your own"
     with require_writable(folder, remedy), replacing(folder / "overrides.json") as draft:

@@ -29,7 +29,7 @@ class Row:
     unit: str = "bytes"
 
     def __post_init__(self):
-        if self.unit not in tuple(UNITS):
+        if self.unit not in tuple(UNITS):  # a list has no hash
             raise ValueError("the unit of a row is unknown")
         kinds = int if self.unit == "bytes" else (int, float)
         figures = self.predicted, self.measured
@@ -46,9 +46,9 @@ class Row:
         """The share of the measurement that was not attributed."""
         return self.not_attributed / self.measured
 
-    def in_words(self, figure: float) -> str:
-        """`figure` in the row's unit, for people: `'502 MiB'`, `'42.0 ms'`."""
-        return UNITS[self.unit](figure)
+    def in_words(self, value: float) -> str:
+        """`value` in the row's unit, for people: `'502 MiB'`, `'42.0 ms'`."""
+        return UNITS[self.unit](value)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ def record(
     `chapter` is the notebook's name, `unit` one of `UNITS`. Raises `CourseError` when a figure is no positive number, and
     for another unit; where the home cannot be written the row is shown, and a line says that it will not be remembered.
     """
-    if unit not in tuple(UNITS):
+    if unit not in tuple(UNITS):  # a list has no hash
         raise CourseError(f"A ledger row cannot be in {unit!r}; give it in {' or in '.join(UNITS)}.")
     if not isinstance(chapter, str) or not re.fullmatch(r"[^/\\]+", chapter):
         raise CourseError(f"{chapter!r} is not a chapter's name; use the notebook's, such as '03_adamw'.")

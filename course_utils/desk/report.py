@@ -1,7 +1,7 @@
 """The learner's own page: bets beside the truth, the ledger, the capstone's choices, and the machine with its versions.
 
-It is one file that loads nothing, opens from disk and prints on A4. It names no person, no host and no folder. Where nobody
-reads along it holds what this process did.
+It is one file that loads nothing, opens from disk and prints on A4. It names no person, no host and no folder. Unattended
+(`COURSE_READER=0`) it holds what this process did.
 """
 
 import html
@@ -12,7 +12,9 @@ from operator import attrgetter
 from pathlib import Path
 
 from course_utils.capstone.kept import load
-from course_utils.desk import bets, doctor
+from course_utils.desk import doctor
+from course_utils.desk.bets import Bet, has_kernel, load_bets
+from course_utils.desk.bets_figure import figure_of
 from course_utils.desk.ledger import Ledger, Row
 from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place, replacing, require_writable
@@ -23,16 +25,16 @@ from course_utils.units import format_counted
 _TALLEST = 22  # bets in a figure, which then fits on a page of A4
 
 
-def write(path: Path | None = None) -> Path:
+def write_report(path: Path | None = None) -> Path:
     """Write the page to `path`, by default `report.html` in the settings' home, say so, and return where it is.
 
-    Raises `CourseError` where nothing can be written there.
+    Raises `CourseError` if nothing can be written there.
     """
     path = Path(path or settings().home / "report.html").absolute()
-    every = bets.every()
-    settled = {name: bet for name, bet in every.items() if bet.truth is not None}
+    entries = load_bets()
+    settled = {name: entry for name, entry in entries.items() if entry.truth is not None}
     rows, choices = (Ledger.load() if settings().attended else Ledger.here()).rows, load()
-    fair = sum(bet.fair for bet in settled.values())
+    fair = sum(entry.fair for entry in settled.values())
     summary = (
         f"{format_counted(len(settled), 'settled bet')}, {fair} within a factor of 2; "
         f"{format_counted(len(rows), 'row')} in the ledger; "
@@ -44,8 +46,8 @@ def write(path: Path | None = None) -> Path:
         title="Predicted, measured, explained",
         summary=summary,
         attended=settings().attended,
-        figures=list(_figures(settled)),
-        open_bets=[name for name in every if name not in settled],
+        figures=list(_draw_pages_of_bets(settled)),
+        open_bets=[name for name in entries if name not in settled],
         chapters=[(run, list(part)) for run, part in groupby(sorted(rows, key=run_of), run_of)],
         missing=_chapters_without_anything(settled, rows),
         choices=choices,
@@ -53,16 +55,16 @@ def write(path: Path | None = None) -> Path:
     )
     with require_writable(path, "name another file with --out"), replacing(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-    _say(path, summary)
+    _announce(path, summary)
     return path
 
 
-def _say(path: Path, summary: str) -> None:
-    """The summary with a link to the page; no path where nobody reads along, so that equal runs say the same."""
+def _announce(path: Path, summary: str) -> None:
+    """The summary with a link to the page; without a path if unattended, so that equal runs say the same."""
     sentence = f"Your report: {summary}"
     if not settings().attended:
         print(f"{sentence} It is in {path.name}.")
-    elif bets.has_kernel():
+    elif has_kernel():
         from IPython.display import display
 
         link = f"<a href='{html.escape(path.as_uri())}'>{html.escape(os.fspath(path))}</a>"
@@ -72,14 +74,14 @@ def _say(path: Path, summary: str) -> None:
         print(f"{sentence}\nOpen {path} in a browser.")
 
 
-def _figures(settled: dict[str, bets.Bet]) -> Iterator[tuple[str, str, str]]:
+def _draw_pages_of_bets(settled: dict[str, Bet]) -> Iterator[tuple[str, str, str]]:
     """The bets in pictures of a page at most, chapters kept together; of each a heading, its address and what is seen."""
     import matplotlib.pyplot as plt
 
     from course_utils.viz.display import svg_address
     from course_utils.viz.style import STYLE
 
-    parts: list[dict[str, bets.Bet]] = []
+    parts: list[dict[str, Bet]] = []
     for _, names in groupby(settled, lambda name: name.partition("-")[0]):
         chapter = {name: settled[name] for name in names}
         if not parts or len(parts[-1]) + len(chapter) > _TALLEST:
@@ -87,16 +89,16 @@ def _figures(settled: dict[str, bets.Bet]) -> Iterator[tuple[str, str, str]]:
         parts[-1] |= chapter
     for part in parts:
         with plt.rc_context(STYLE):
-            figure, alt = bets.figure_of({printable(name): bet for name, bet in part.items()})
+            figure, alt = figure_of({printable(name): entry for name, entry in part.items()})
             first, last = (name.partition("-")[0] for name in (min(part), max(part)))
             yield f"Chapter {first}" if first == last else f"Chapters {first} to {last}", svg_address(figure), alt
 
 
-def _chapters_without_anything(settled: Mapping[str, bets.Bet], rows: tuple[Row, ...]) -> list[str]:
+def _chapters_without_anything(settled: Mapping[str, Bet], rows: tuple[Row, ...]) -> list[str]:
     """Numbers of chapters that gave neither a bet nor a row; none where the chapters are not on this machine."""
     try:
-        every = [path.stem.partition("_")[0] for path in chapters_in(find_place().notebooks)]
+        numbers = [path.stem.partition("_")[0] for path in chapters_in(find_place().notebooks)]
     except CourseError:
         return []
     seen = {name.partition("-")[0] for name in settled} | {row.chapter.partition("_")[0] for row in rows}
-    return [number for number in every if number not in seen]
+    return [number for number in numbers if number not in seen]

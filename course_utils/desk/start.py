@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from course_utils.desk import bets
+from course_utils.desk.bets import Bet, load_bets
 from course_utils.desk.ledger import Ledger
 from course_utils.desk.workspace import HANDED_OUT
 from course_utils.files import chapters_in, free_name, replacing, require_writable
@@ -80,7 +80,7 @@ class Desk:
 
     chapters: dict[str, Notebook]
     exercises: dict[str, Notebook]
-    bets: dict[str, bets.Bet]
+    bets: dict[str, Bet]
     board: Board
     ledger_rows: int
 
@@ -90,7 +90,7 @@ class Desk:
         return cls(
             _notebooks(folder / "notebooks"),
             _notebooks(folder / "exercises"),
-            bets.every(),
+            load_bets(),
             my_progress(),
             len(Ledger.load().rows),
         )
@@ -172,10 +172,10 @@ class Desk:
         yield from [head, "|---|---|" + "---:|" * (len(shown) - 2), *rest]
 
 
-def write(folder: Path) -> Path:
+def write_start_page(folder: Path) -> Path:
     """Write the page into the learner's `folder` and return where it is; an older one that somebody changed stays beside it.
 
-    Raises `CourseError` where nothing can be written there.
+    Raises `CourseError` if nothing can be written there.
     """
     path, handed = folder / NAME, folder / HANDED_OUT / NAME
     text = Desk.of(folder).page()
@@ -191,11 +191,12 @@ def write(folder: Path) -> Path:
 def _notebooks(folder: Path) -> dict[str, Notebook]:
     """The notebooks of the course by number; what a reader renamed or added is none of them."""
     handed = folder.parent / HANDED_OUT / folder.name
-    notebooks = [_read(path, handed / path.name) for path in chapters_in(folder) if (handed / path.name).is_file()]
+    paths = [path for path in chapters_in(folder) if (handed / path.name).is_file()]
+    notebooks = [_read_notebook(path, handed / path.name) for path in paths]
     return {notebook.number: notebook for notebook in notebooks}
 
 
-def _read(path: Path, handed: Path) -> Notebook:
+def _read_notebook(path: Path, handed: Path) -> Notebook:
     """What the page says of the notebook at `path`, which was `handed` out; of one that cannot be read, its name."""
     changed = path.stat().st_mtime if handed.read_bytes() != path.read_bytes() else 0.0
     try:

@@ -20,11 +20,10 @@ NAME, HANDED_OUT = "my-course", ".handed-out"
 SOURCES = (
     "notebooks/*.ipynb",
     "exercises/*.ipynb",
-    # Where their links lead.
+    # The pages that chapters and exercises link to.
     *(f"docs/{name}.md" for name in ("glossary", "accuracy", "authors", "package", "plan", "train", "nodes", "died")),
 )
 
-_OLD = "the old file is saved as "
 _BESIDE = """\
 **New from the course.** You changed or removed the older version of this cell, and your choice stands. This text does not run:
 take over what you like, then delete it.
@@ -43,7 +42,7 @@ def find_workspace(place: Place, folder: Path | None = None) -> Path:
 def hand_out(place: Place, folder: Path) -> Iterator[str]:
     """Bring `folder` to the version of the checkout at `place`, and yield what its owner should know, a line each.
 
-    Raises `CourseError` where it cannot be written, lies on the checkout itself, or a notebook of the checkout is damaged.
+    Raises `CourseError` if it cannot be written, lies on the checkout itself, or a notebook of the checkout is damaged.
     """
     fresh, renewed = not (folder / HANDED_OUT).is_dir(), []
     for source in sorted(path for pattern in SOURCES for path in place.root.glob(pattern)):
@@ -57,7 +56,8 @@ def hand_out(place: Place, folder: Path) -> Iterator[str]:
                 f"{folder / inside} cannot be read or written ({error.strerror}); fix its permissions, or name another "
                 "folder with --folder or COURSE_HOME."
             ) from None
-        renewed += [inside.as_posix()] * changed
+        if changed:
+            renewed.append(inside.as_posix())
         if remark:
             yield f"{inside.as_posix()}: {remark}"
     if fresh:
@@ -73,46 +73,47 @@ def merge(mine: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dic
     follows as text. It takes the place of the one of an earlier merge, unless the learner wrote in that.
     A cell of the learner's own follows the cell that it followed.
     """
-    own, old, coming = ({cell.get("id"): cell for cell in cells} for cells in (mine, base, new))
-    shown = {name: _as_text(cell) for name, cell in coming.items()}
-    changed = [cell for name, cell in old.items() if _text(cell) != _text(coming.get(name))]
+    mine_by_id, base_by_id, new_by_id = ({cell.get("id"): cell for cell in cells} for cells in (mine, base, new))
+    shown = {name: _as_text(cell) for name, cell in new_by_id.items()}
+    changed = [cell for name, cell in base_by_id.items() if _text(cell) != _text(new_by_id.get(name))]
     outdated = {(cell["id"], cell["source"]) for cell in map(_as_text, changed)}
     mine = [cell for cell in mine if (cell.get("id"), "".join(cell["source"])) not in outdated]
-    merged, both = [], 0
-    for name, cell in coming.items():
-        here, before = own.get(name), old.get(name)
-        if _text(here) == _text(before) != _text(cell):  # new, or changed by the course alone
+    merged, conflicts = [], 0
+    for name, cell in new_by_id.items():
+        own, old = mine_by_id.get(name), base_by_id.get(name)
+        if _text(own) == _text(old) != _text(cell):  # new, or changed by the course alone
             merged.append(cell)
             continue
-        merged += [here] if here else []
-        if _text(cell) not in (_text(before), _text(here)):
-            merged += [shown[name]] if shown[name]["id"] not in own else []
-            both += 1
+        merged += [own] if own else []
+        if _text(cell) not in (_text(old), _text(own)):
+            merged += [shown[name]] if shown[name]["id"] not in mine_by_id else []
+            conflicts += 1
     last = -1
     for cell in mine:
         name = cell.get("id")
-        if name in coming and own[name] is cell:
-            versions = cell, coming[name], shown[name]
+        if name in new_by_id and mine_by_id[name] is cell:
+            versions = cell, new_by_id[name], shown[name]
             last = max((i for i, other in enumerate(merged) if other in versions), default=last)
-        elif name is None or name in coming or _text(cell) != _text(old.get(name)):
+        elif name is None or name in new_by_id or _text(cell) != _text(base_by_id.get(name)):
             last += 1
             merged.insert(last, cell)
-            both += name in old and name not in coming
-    return merged, both
+            conflicts += name in base_by_id and name not in new_by_id
+    return merged, conflicts
 
 
 def _renew(path: Path, handed: Path, new: bytes) -> tuple[bool, str]:
     """Merge `new` into the file at `path`, `handed` holding what was handed out; whether it changed, and what to say."""
     mine, base = (file.read_bytes() if file.is_file() else None for file in (path, handed))
-    merged, remark = new, ""
+    merged, remark, is_replaced = new, "", False
     if mine is not None and path.suffix == ".ipynb":
-        merged, remark = _merge_notebooks(mine, base, new)
+        merged, remark, is_replaced = _merge_notebooks(mine, base, new)
     elif mine not in (None, base, new):
-        merged, remark = (mine, "") if base == new else (new, f"you and the course both changed it; {_OLD}")
-    if remark.endswith(_OLD):
+        is_replaced = base != new
+        merged, remark = (new, "you and the course both changed it") if is_replaced else (mine, "")
+    if is_replaced:
         copy = free_name(path)
         _write(copy, mine)
-        remark += f"{copy.name}."
+        remark += f"; the old file is saved as {copy.name}."
     if merged != mine:
         _write(path, merged)
     if new != base:
@@ -120,21 +121,23 @@ def _renew(path: Path, handed: Path, new: bytes) -> tuple[bool, str]:
     return merged != mine, remark
 
 
-def _merge_notebooks(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes, str]:
+def _merge_notebooks(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes, str, bool]:
+    """The merged notebook, what to say of it, and whether it replaces `mine` because that could not be read."""
     try:
         notebook = _parse(mine)
     except ValueError:
-        return new, f"it could not be read, so you have a new one; {_OLD}"
+        return new, "it could not be read, so you have a new one", True
     if base == new:
-        return mine, ""
+        return mine, "", False
     try:
         before = _parse(base or b"")["cells"]
     except ValueError:
         before = []
-    cells, both = merge(notebook["cells"], before, _parse(new)["cells"])
-    count = format_counted(both, "cell")
+    cells, conflicts = merge(notebook["cells"], before, _parse(new)["cells"])
+    count = format_counted(conflicts, "cell")
     remark = f"you and the course both changed {count}: yours stays, and the course's version follows as text."
-    return mine if cells == notebook["cells"] else _dump(notebook | {"cells": cells}), remark * bool(both)
+    merged = mine if cells == notebook["cells"] else _dump(notebook | {"cells": cells})
+    return merged, remark if conflicts else "", False
 
 
 def without_outputs(source: Path) -> bytes:
@@ -154,7 +157,7 @@ def without_outputs(source: Path) -> bytes:
 
 
 def _parse(text: bytes) -> dict:
-    """A notebook; raises `ValueError` where it is none."""
+    """A notebook; raises `ValueError` if it is none."""
     notebook = json.loads(text)
     cells = notebook.get("cells") if isinstance(notebook, dict) and notebook.get("nbformat") == 4 else None
     if not (

@@ -60,7 +60,7 @@ class Board:
     @property
     def next(self) -> str:
         """The question to go on with, or that there is none."""
-        or_seen = " or its solution seen" * any(row.seen for row in self.standings)
+        or_seen = " or its solution seen" if any(row.seen for row in self.standings) else ""
         return self._todo.next if self._todo else f"nothing is left; every question is passed{or_seen}"
 
     @property

@@ -14,7 +14,7 @@ from course_utils.grading.failures import failures_in, newest_failure
 from course_utils.grading.judge import Outcome, Result, judge_answer
 from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.progress import Attempts, amend, recall
-from course_utils.grading.question import SECONDS, Question
+from course_utils.grading.question import CASE_SECONDS, Question
 from course_utils.grading.run import is_untouched, run_cases
 from course_utils.grading.showing import (
     Line,
@@ -49,13 +49,13 @@ class Checker:
     """`check("q1")` checks an answer, `check("q1", hint=1)` shows a hint, `check("q1", solution=True)` our solution beside the
     answer, `check()` the progress.
 
-    `shell` is that of the learner's notebook, whose cells are watched for failures; None where nobody sees one.
+    `shell` is that of the learner's notebook, whose cells are watched for failures; None if nobody sees one.
     """
 
     def __init__(
-        self, name: str, entries: list[dict], shell: "InteractiveShell | None" = None, seconds: float = SECONDS
+        self, set_name: str, entries: list[dict], shell: "InteractiveShell | None" = None, seconds: float = CASE_SECONDS
     ):
-        self.name = name
+        self.set_name = set_name
         self.seconds = seconds
         self.entries = {entry["id"]: entry for entry in entries}
         self._shell = shell
@@ -64,7 +64,7 @@ class Checker:
 
     def __call__(
         self,
-        question: str | None = None,
+        question_id: str | None = None,
         *,
         hint: int | None = None,
         solution: bool | str = False,
@@ -78,21 +78,21 @@ class Checker:
         `points` also `FailedCheckError` in strict mode.
         """
         try:
-            return self._respond(question, hint, solution, points)
+            return self._respond(question_id, hint, solution, points)
         except CourseError as error:
             if settings().strict or points or not self._shell:
                 raise
             return _display(Shown((Line("head", str(error)),)))
 
-    def _respond(self, question: str | None, hint: int | None, solution: bool | str, points: bool) -> float | None:
-        if question is None:
-            return _display(overview(self.name, list(self.entries.values()), recall(self.name)))
-        entry = self._entry(question)
+    def _respond(self, question_id: str | None, hint: int | None, solution: bool | str, points: bool) -> float | None:
+        if question_id is None:
+            return _display(overview(self.set_name, list(self.entries.values()), recall(self.set_name)))
+        entry = self._entry(question_id)
         if hint is not None:
             return _display(self._hint(question_from(entry), hint))
         if solution:
             return _display(self._solution(question_from(entry), entry, solution))
-        result, report = self.check_answer(question)
+        result, report = self.check_answer(question_id)
         _display(report)
         if points:
             return result.points
@@ -100,9 +100,9 @@ class Checker:
             raise FailedCheckError(str(report))
         return None
 
-    def check_answer(self, name: str) -> tuple[Result, Shown]:
+    def check_answer(self, question_id: str) -> tuple[Result, Shown]:
         """The result and what there is to show of it, without showing it; progress is remembered."""
-        entry = self._entry(name)
+        entry = self._entry(question_id)
         question = question_from(entry)
         names, where = self._find_answer(question)
         if where is None:
@@ -113,15 +113,15 @@ class Checker:
             outcomes = run_cases(question, names[question.answer], question.cases(), self.seconds)
         tries, hidden = self._attempts(question).tries + 1, bool(entry["has_hidden"])
         result = judge_answer(question, question.cases(), outcomes, entry, public_only=hidden, tries=tries)
-        attempts = recall(self.name) if result.untouched else self._remember(question, result, where)
-        return result, self._report(question, result, where, attempts)
+        attempts = recall(self.set_name) if result.unanswered else self._remember(question, result, where)
+        return result, self._make_report(question, result, where, attempts)
 
     def __repr__(self):
-        return f"check for {self.name}: {', '.join(self.entries)}"
+        return f"check for {self.set_name}: {', '.join(self.entries)}"
 
     def _find_answer(self, question: Question) -> tuple[Mapping, Definition | None]:
-        """The learner's names, and where the answer is defined among them, or None where it is not."""
-        names, compiler = _notebook()
+        """The learner's names, and where the answer is defined among them, or None if it is not."""
+        names, compiler = _get_namespace()
         if question.answer not in names:
             return names, None
         failed = self._failures(question.answer)
@@ -130,11 +130,11 @@ class Checker:
     def _failures(self, answer: str) -> Mapping[int, str]:
         return failures_in(self._shell).of(answer) if self._shell else {}
 
-    def _say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
+    def say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
         """What is wrong with a newer answer than the one that is defined, or nothing."""
         if where and not where.cell:
             return ""
-        history = history_in(_notebook()[0])
+        history = history_in(_get_namespace()[0])
         newest = newest_failure(self._failures(question.answer), question.id, history, where.cell if where else 0)
         if newest is None:
             return ""
@@ -152,21 +152,21 @@ class Checker:
             attempts = attempts.after(result.passed, result.points)
             return replace(attempts, hint=max(attempts.hint, hint), **place)
 
-        return amend(self.name, question.id, count)
+        return amend(self.set_name, question.id, count)
 
-    def _report(
+    def _make_report(
         self, question: Question, result: Result, where: Definition | None, attempts: Mapping[str, Attempts]
     ) -> Shown:
         of_set = {name: attempts[name] for name in attempts if name in self.entries}
         graded = where.sentence(question.answer, numbered=self._shell is not None) if where else ""
-        older = self._say_newer(question, where, result.untouched)
-        has_solution = bool(solutions_at(self.name))
+        older = self.say_newer(question, where, result.unanswered)
+        has_solution = bool(solutions_at(self.set_name))
         return show_check(result, question, graded, of_set, len(self.entries), older=older, has_solution=has_solution)
 
     def _place(self, where: Definition) -> dict:
         """What was checked, in which notebook, and when: a reader of the file can tell whether it is as new."""
         session = variables("JPY_SESSION_NAME").get("JPY_SESSION_NAME", "")  # its path, in JupyterLab
-        notebook = Path(session) if session.endswith(".ipynb") else Path(exercises_of(self.name)).name
+        notebook = Path(session) if session.endswith(".ipynb") else Path(exercises_of(self.set_name)).name
         return {
             "cell": where.source and digest_of_cell(where.source),
             "notebook": str(Path.cwd() / notebook),
@@ -177,14 +177,14 @@ class Checker:
         if number not in range(1, len(question.hints) + 1):
             raise CourseError(f"There is no hint {number!r}; ask for hint=1, 2 or 3.")
         self._update(question, hint=max(self._attempts(question).hint, number))
-        return show_hint(question, number, bool(solutions_at(self.name)))
+        return show_hint(question, number, bool(solutions_at(self.set_name)))
 
     def _solution(self, question: Question, entry: Mapping, wish: bool | str) -> Shown:
         if wish not in (True, "anyway"):
             raise CourseError(f'There is no solution={wish!r}; ask for solution=True, or for solution="anyway".')
-        path = solutions_at(self.name)
+        path = solutions_at(self.set_name)
         if path is None:
-            return report_no_solution(question, self.name)
+            return report_no_solution(question, self.set_name)
         if not (self._attempts(question).tried or wish == "anyway"):
             return withhold_solution(question)
         ours = solution_in(path, question.id)
@@ -193,15 +193,15 @@ class Checker:
         return show_solution(question, where and where.source or entry["stub"], ours, self._attempts(question).passed)
 
     def _attempts(self, question: Question) -> Attempts:
-        return recall(self.name).get(question.id, Attempts())
+        return recall(self.set_name).get(question.id, Attempts())
 
     def _update(self, question: Question, **changes) -> None:
-        amend(self.name, question.id, lambda attempts: replace(attempts, **changes))
+        amend(self.set_name, question.id, lambda attempts: replace(attempts, **changes))
 
-    def _entry(self, question: str) -> dict:
-        if question not in self.entries:
-            raise CourseError(f"{self.name} has no question {question!r}; it has {', '.join(self.entries)}.")
-        return self.entries[question]
+    def _entry(self, question_id: str) -> dict:
+        if question_id not in self.entries:
+            raise CourseError(f"{self.set_name} has no question {question_id!r}; it has {', '.join(self.entries)}.")
+        return self.entries[question_id]
 
 
 def not_defined(question: Question) -> str:
@@ -209,7 +209,7 @@ def not_defined(question: Question) -> str:
     return f"so your `{question.answer}` is not defined yet: fix that cell"
 
 
-def _notebook() -> tuple[Mapping, object]:
+def _get_namespace() -> tuple[Mapping, object]:
     """The learner's names, and IPython's compiler where there is one."""
     shell = _running_shell()
     if shell is None:

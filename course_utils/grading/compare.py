@@ -17,7 +17,7 @@ STEPS = "steps"
 
 @dataclass(frozen=True)
 class Rule:
-    """Stands in `expected` where no single value is right: `broken(got)` returns a sentence, or None where the rule holds."""
+    """Stands in `expected` where no single value is right: `broken(got)` returns a sentence, or None if the rule holds."""
 
     broken: Callable[[object], str | None]
 
@@ -27,8 +27,8 @@ def at_most(limit: float) -> Rule:
 
     def broken(got: object) -> str | None:
         if type(got) not in (int, float):
-            return f"is {_kind(got)} where a number is expected"
-        return None if got <= limit else f"is {_show(got)} where at most {_limit(limit)} is allowed"
+            return f"is {_name_kind(got)} where a number is expected"
+        return None if got <= limit else f"is {_show(got)} where at most {_show_limit(limit)} is allowed"
 
     return Rule(broken)
 
@@ -37,7 +37,6 @@ def at_most(limit: float) -> Rule:
 class Difference:
     """The first difference. `name` is the value's, `step` counts from 1, `index` is the place in a tensor.
 
-    `distance` is |expected − got| in units of what the tolerance allows there; None where no number was compared.
     `problem` says what is wrong and reads on after the name; `guarded` says it without telling what is right.
     """
 
@@ -46,9 +45,6 @@ class Difference:
     guarded: str
     step: int | None = None
     index: tuple[int, ...] | None = None
-    expected: object = None
-    got: object = None
-    distance: float | None = None
 
     def sentence(self, reveal: bool = True) -> str:
         """One sentence for the learner; `reveal` lets it show the right value."""
@@ -58,7 +54,7 @@ class Difference:
 
 
 def compare(expected: Values, got: Values, tolerance: Tolerance) -> Difference | None:
-    """The first difference in the order of `expected`, or None where there is none.
+    """The first difference in the order of `expected`, or None if there is none.
 
     Both hold plain values only (see `values.plain`); `expected` may hold a `Rule` in place of a value.
     """
@@ -72,25 +68,25 @@ def _compare(expected: object, got: object, tolerance: Tolerance, path: tuple) -
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             why = f"{type(error).__name__}: {error}"
             problem = f"cannot be judged by the rule ({why}); compare its form with the statement"
-        return _differ(path, problem, got=got) if problem else None
+        return _differ(path, problem) if problem else None
     if isinstance(expected, torch.Tensor):
-        return _tensors(expected, got, tolerance, path)
-    if type(expected) is not type(got) and _kind(expected) != _kind(got):
-        return _differ(path, f"is {_kind(got)} where {_kind(expected)} is expected", expected=expected, got=got)
+        return _compare_tensors(expected, got, tolerance, path)
+    if type(expected) is not type(got) and _name_kind(expected) != _name_kind(got):
+        return _differ(path, f"is {_name_kind(got)} where {_name_kind(expected)} is expected")
     if isinstance(expected, dict):
-        return _dicts(expected, got, tolerance, path)
+        return _compare_dicts(expected, got, tolerance, path)
     if isinstance(expected, list):
-        return _lists(expected, got, tolerance, path)
+        return _compare_lists(expected, got, tolerance, path)
     if type(expected) in (int, float):
-        return _numbers(expected, got, tolerance, path)
+        return _compare_numbers(expected, got, tolerance, path)
     if expected != got:
         shown = _show(got)
         problem = f"is {shown} but should be {_show(expected)}"
-        return _differ(path, problem, f"is {shown}, which is not right", expected, got)
+        return _differ(path, problem, f"is {shown}, which is not right")
     return None
 
 
-def _dicts(expected: dict, got: dict, tolerance: Tolerance, path: tuple) -> Difference | None:
+def _compare_dicts(expected: dict, got: dict, tolerance: Tolerance, path: tuple) -> Difference | None:
     for name, value in expected.items():
         if name not in got:
             return _differ((*path, name), f"is missing{_list_extra(expected, got)}")
@@ -98,7 +94,7 @@ def _dicts(expected: dict, got: dict, tolerance: Tolerance, path: tuple) -> Diff
         if difference:
             return difference
     extra = [name for name in got if name not in expected]
-    return _differ((*path, extra[0]), "is there, but was not asked for", got=got[extra[0]]) if extra else None
+    return _differ((*path, extra[0]), "is there, but was not asked for") if extra else None
 
 
 def _list_extra(expected: dict, got: dict) -> str:
@@ -108,7 +104,7 @@ def _list_extra(expected: dict, got: dict) -> str:
     return f"; not asked for: {', '.join(map(_show, names[:_MOST_NAMES]))}{more}" if names else ""
 
 
-def _lists(expected: list, got: list, tolerance: Tolerance, path: tuple) -> Difference | None:
+def _compare_lists(expected: list, got: list, tolerance: Tolerance, path: tuple) -> Difference | None:
     for i, (a, b) in enumerate(zip(expected, got, strict=False)):
         difference = _compare(a, b, tolerance, (*path, i))
         if difference:
@@ -118,14 +114,14 @@ def _lists(expected: list, got: list, tolerance: Tolerance, path: tuple) -> Diff
     return None
 
 
-def _numbers(expected: float, got: float, tolerance: Tolerance, path: tuple) -> Difference | None:
+def _compare_numbers(expected: float, got: float, tolerance: Tolerance, path: tuple) -> Difference | None:
     if got != got and expected == expected:
-        return _differ(path, f"is NaN but should be {_show(expected)}", "is NaN", expected, got, inf)
+        return _differ(path, f"is NaN but should be {_show(expected)}", "is NaN")
     distance = tolerances_apart(expected, got, tolerance)
     if distance <= 1:
         return None
     size = "too small" if got < expected else "too large"
-    return _differ(path, _say(expected, got, distance), f"is {_show(got)}, which is {size}", expected, got, distance)
+    return _differ(path, _say_expected(expected, got, distance), f"is {_show(got)}, which is {size}")
 
 
 def tolerances_apart(expected: float, got: float, tolerance: Tolerance) -> float:
@@ -141,19 +137,21 @@ def tolerances_apart(expected: float, got: float, tolerance: Tolerance) -> float
     return away / allowed if allowed else inf
 
 
-def _tensors(expected: torch.Tensor, got: object, tolerance: Tolerance, path: tuple) -> Difference | None:
+def _compare_tensors(expected: torch.Tensor, got: object, tolerance: Tolerance, path: tuple) -> Difference | None:
     if not isinstance(got, torch.Tensor):
-        return _differ(path, f"is {_kind(got)} where a tensor is expected", got=got)
+        return _differ(path, f"is {_name_kind(got)} where a tensor is expected")
     if got.dtype != expected.dtype:
         return _differ(path, f"has the dtype {got.dtype} where {expected.dtype} is expected")
     if got.device != expected.device:
         return _differ(path, f"is on the device {got.device} where {expected.device} is expected")
     if got.shape != expected.shape:
         return _differ(path, f"has the shape {tuple(got.shape)} where {tuple(expected.shape)} is expected")
-    return _elements(expected.detach(), got.detach(), tolerance, path)
+    return _compare_elements(expected.detach(), got.detach(), tolerance, path)
 
 
-def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, path: tuple) -> Difference | None:
+def _compare_elements(
+    expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, path: tuple
+) -> Difference | None:
     if torch.equal(expected, got):
         return None
     wide = torch.complex128 if expected.is_complex() else torch.float64
@@ -170,32 +168,24 @@ def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, p
     right, wrong = a[index].item(), b[index].item()
     others = f"; {count} of {differs.numel()} elements differ" if differs.numel() > 1 else ""
     if wrong != wrong:
-        return _differ(path, f"is NaN but should be {_show(right)}{others}", "is NaN", right, wrong, inf, index)
+        return _differ(path, f"is NaN but should be {_show(right)}{others}", "is NaN", index)
     distance = abs(right - wrong) if isinstance(right, complex) else tolerances_apart(right, wrong, tolerance)
-    problem, guarded = _say(right, wrong, distance) + others, f"is {_show(wrong)}, which is not right"
-    return _differ(path, problem, guarded, right, wrong, distance, index)
+    problem, guarded = _say_expected(right, wrong, distance) + others, f"is {_show(wrong)}, which is not right"
+    return _differ(path, problem, guarded, index)
 
 
-def _say(right: complex, wrong: complex, distance: float) -> str:
-    far = f", {_factor(distance)} is allowed" if distance < _PLAIN else ""
+def _say_expected(right: complex, wrong: complex, distance: float) -> str:
+    far = f", {_say_how_far(distance)} is allowed" if distance < _PLAIN else ""
     return f"is {_show(wrong)} but should be {_show(right)}{far}"
 
 
-def _factor(number: float) -> str:
+def _say_how_far(number: float) -> str:
     if number < 1.1:
         return "a little further off than"
     return f"{number:,.0f} times as far off as" if number >= 100 else f"{number:.2g} times as far off as"
 
 
-def _differ(
-    path: tuple,
-    problem: str,
-    guarded: str = "",
-    expected: object = None,
-    got: object = None,
-    distance: float | None = None,
-    index: tuple[int, ...] | None = None,
-) -> Difference:
+def _differ(path: tuple, problem: str, guarded: str = "", index: tuple[int, ...] | None = None) -> Difference:
     step, names = None, []
     for before, part in zip((None, *path), path, strict=False):
         if before == STEPS and isinstance(part, int):
@@ -204,11 +194,10 @@ def _differ(
             names[-1:] = [f"{names[-1]}[{part}]" if names else f"[{part}]"]
         else:
             names.append(part[:_LONGEST_NAME])
-    shown = (value if type(value) in (str, bool, int, float) else None for value in (expected, got))
-    return Difference(" · ".join(names) or "the answer", problem, guarded or problem, step, index, *shown, distance)
+    return Difference(" · ".join(names) or "the answer", problem, guarded or problem, step, index)
 
 
-def _kind(value: object) -> str:
+def _name_kind(value: object) -> str:
     """What a value is, in words; whole numbers and floats are one kind, truth values another."""
     if isinstance(value, torch.Tensor):
         return "a tensor"
@@ -216,7 +205,7 @@ def _kind(value: object) -> str:
     return {**names, list: "a list or tuple", dict: "a dict"}.get(type(value), f"of type {type(value).__name__}")
 
 
-def _limit(limit: float) -> str:
+def _show_limit(limit: float) -> str:
     if float(limit).is_integer():
         return _show(int(limit))
     return f"{limit:,.2f}" if limit > 1 else _show(limit)

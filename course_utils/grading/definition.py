@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
+from course_utils.grading.failures import MARK
+
 
 @dataclass(frozen=True)
 class Definition:
@@ -29,7 +31,7 @@ class Definition:
 
 def cell_in_words(source: str) -> str:
     """`'the cell of q1'`, or `'the cell that begins `import torch`'`."""
-    if marked := re.search(r"^\s*# EXERCISE (\w+)\s*$", source, re.MULTILINE):
+    if marked := MARK.search(source):
         return f"the cell of {marked[1]}"
     first = next(iter(source.strip().splitlines()), "").replace("`", "'")
     return f"the cell that begins `{first}`"

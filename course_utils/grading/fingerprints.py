@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from course_utils.grading.values import EXACT_WHOLE, whole
+
 if TYPE_CHECKING:
     from course_utils.grading.judge import Outcome
 
@@ -17,7 +19,6 @@ WEIGHTS = "weights"
 DIGITS = 6
 MOST_NUMBERS = 8
 MOST_ENTRIES = 3
-MOST_WHOLE = 2**53
 _RELATIVE, _ABSOLUTE = 5e-5, 1e-6  # beside the rounding, what two right-minded ways to the same mistake may differ by
 
 
@@ -28,17 +29,17 @@ def fingerprint(values: object) -> object:
     elements; a list of more than 3 containers keeps 3, the first and last among them.
     """
     if isinstance(values, torch.Tensor):
-        return _tensor(values)
+        return _thin_tensor(values)
     if isinstance(values, dict):
-        return {name: _forms(value) if name == WEIGHTS else fingerprint(value) for name, value in values.items()}
+        return {name: _summarize(value) if name == WEIGHTS else fingerprint(value) for name, value in values.items()}
     if isinstance(values, list):
         is_simple = all(type(value) in (bool, int, float, str, type(None)) for value in values)
-        chosen = _spread(len(values), MOST_NUMBERS if is_simple else MOST_ENTRIES)
+        chosen = _spread_indices(len(values), MOST_NUMBERS if is_simple else MOST_ENTRIES)
         return {"length": len(values), "entries": [fingerprint(values[i]) for i in chosen]}
-    return _number(values) if type(values) in (int, float) else values
+    return _round_number(values) if type(values) in (int, float) else values
 
 
-def outcome_print(outcome: "Outcome") -> dict:
+def outcome_fingerprint(outcome: "Outcome") -> dict:
     """The fingerprint of an `Outcome`: how the run ended, and what it gave."""
     ending = outcome.text.partition(":")[0] if outcome.kind == "exception" else ""
     return {
@@ -55,7 +56,7 @@ def diagnose(entry: Mapping, outcomes: Mapping[str, object], failed: Collection[
     `failed` names the cases that failed, where that is known: a mistake that is known to fail on others is not meant. Where
     several match within the rounding, the one with the most prints counts, and of these the nearest.
     """
-    ours = {case: outcome_print(outcome) for case, outcome in outcomes.items()}
+    ours = {case: outcome_fingerprint(outcome) for case, outcome in outcomes.items()}
     matching = []
     for name, mistake in entry.get("mistakes", {}).items():
         prints, fails = mistake["prints"], mistake.get("fails")
@@ -84,15 +85,15 @@ def distance_between(a: object, b: object) -> float:
     return 0.0 if a == b else inf
 
 
-def _tensor(tensor: torch.Tensor) -> dict:
+def _thin_tensor(tensor: torch.Tensor) -> dict:
     flat = tensor.detach().flatten()
     if flat.is_complex():
         flat = torch.view_as_real(flat).flatten()
-    chosen = [_round(flat[i].item()) for i in _spread(len(flat), MOST_NUMBERS)]
+    chosen = [_round_float(flat[i].item()) for i in _spread_indices(len(flat), MOST_NUMBERS)]
     return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "numbers": chosen}
 
 
-def _forms(weights: object) -> str:
+def _summarize(weights: object) -> str:
     """How many tensors there are, of how many elements, and whether all are finite."""
     values = list(weights.values()) if isinstance(weights, dict) else []
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
@@ -100,20 +101,20 @@ def _forms(weights: object) -> str:
     return f"{len(values)} {sum(tensor.numel() for tensor in tensors)} {finite}"
 
 
-def _spread(length: int, most: int) -> list[int]:
+def _spread_indices(length: int, most: int) -> list[int]:
     """Return at most `most` indices below `length`, evenly spread, with the first and the last."""
     if length <= most:
         return list(range(length))
     return [i * (length - 1) // (most - 1) for i in range(most)]
 
 
-def _number(value: float) -> float | str:
+def _round_number(value: float) -> float | str:
     """Whole numbers in full, as far as floats hold them: a count or an account that is off by one is another mistake."""
-    whole = type(value) is int or (type(value) is float and value.is_integer())
-    return int(value) if whole and abs(value) <= MOST_WHOLE else _round(value)
+    number = whole(value)
+    return number if type(number) is int and abs(number) <= EXACT_WHOLE else _round_float(value)
 
 
-def _round(value: float) -> float | str:
+def _round_float(value: float) -> float | str:
     """Six significant digits; what JSON has no number for as a word."""
     if type(value) is bool:
         return value

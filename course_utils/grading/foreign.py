@@ -81,7 +81,7 @@ def forbid(names: Iterable[str]) -> None:
 
 
 def _resolve(name: str) -> object:
-    """What the dotted name stands for; None where that can only be a module that is not loaded yet."""
+    """What the dotted name stands for; None if that can only be a module that is not loaded yet."""
     if name in sys.modules:
         return sys.modules[name]
     parent, _, last = name.rpartition(".")
@@ -125,7 +125,7 @@ def _take_module(name: str, undo: ExitStack) -> None:
             continue
         if isinstance(value, type):
             methods = [function for member in list(vars(value).values()) for function in _functions_in(member)]
-            # Some are its base's.
+            # A class may inherit methods of another module; only its own are emptied.
             own = [function for function in methods if function.__module__ in (name, value.__module__)]
             _empty(own, f"{value.__module__}.{value.__qualname__}", undo)
         else:

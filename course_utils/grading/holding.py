@@ -36,9 +36,9 @@ class Born(TorchDispatchMode):
         self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
     ) -> object:
         result = func(*args, **(kwargs or {}))
-        inputs = {_address(tensor) for tensor in _tensors((args, kwargs or {}))}
+        inputs = {_storage_of(tensor) for tensor in _tensors((args, kwargs or {}))}
         for tensor in _tensors(result):
-            if _address(tensor) not in inputs:
+            if _storage_of(tensor) not in inputs:
                 memory = tensor.untyped_storage()
                 self._made[StorageWeakRef(memory)] = memory.nbytes()
                 self._note_birth(tensor)
@@ -154,8 +154,17 @@ def tensors_held(root: object) -> list[torch.Tensor]:
 def elements_kept(tensors: Iterable[torch.Tensor]) -> int:
     """Elements in the memory behind `tensors`, what is shared counted once; on the device `meta` there is none."""
     real = [tensor for tensor in tensors if not tensor.is_meta]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // t.element_size() for t in real}
-    return sum(storages.values())
+    return sum({address_of(tensor): capacity_of(tensor) for tensor in real}.values())
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Where the memory behind `tensor` begins."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def capacity_of(tensor: torch.Tensor) -> int:
+    """How many elements the memory behind `tensor` has room for."""
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
 def numbers_held(root: object) -> int:
@@ -183,7 +192,7 @@ def _is_outside(value: object) -> bool:
     return True
 
 
-def _address(tensor: torch.Tensor) -> int:
+def _storage_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 

@@ -14,7 +14,7 @@ from course_utils.grading.fingerprints import diagnose
 from course_utils.grading.question import Case, Question, Values
 from course_utils.grading.values import conform
 
-KINDS = {
+ENDINGS = {
     "values": "gave wrong values",
     "untouched": "not written",
     "missing": "no answer found",
@@ -43,7 +43,7 @@ A mistake that is recognized comes with a hint from the first try on, and not be
 class Outcome:
     """What running an answer on one case gave.
 
-    `kind` is one of `KINDS`; only `"values"` has `values`. `text` says what happened, `line` is the learner's own line where
+    `kind` is one of `ENDINGS`; only `"values"` has `values`. `text` says what happened, `line` is the learner's own line where
     an exception passed, `mutated` names the inputs that were changed.
     """
 
@@ -91,7 +91,7 @@ class Result:
         return all(verdict.passed for verdict in self.verdicts)
 
     @property
-    def untouched(self) -> bool:
+    def unanswered(self) -> bool:
         """Whether the answer was never written, or never run."""
         return bool(self.verdicts) and all(verdict.kind in ("untouched", "missing") for verdict in self.verdicts)
 
@@ -157,7 +157,7 @@ def judge_answer(
     """All verdicts together, the diagnosis and a hint.
 
     `cases` and `outcomes` go together; `entry` is the question's part of the released set, whose fingerprints name mistakes
-    on the public cases. `tries` counts the failed checks up to this one; None where no other will follow.
+    on the public cases. `tries` counts the failed checks up to this one; None if no other will follow.
     """
     results = [judge_case(question, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
     verdicts = tuple(result.verdict for result in results)
@@ -166,7 +166,7 @@ def judge_answer(
     recognized = _recognize(question, failed)
     if name and recognized and _loses_elsewhere(question, entry, name, results):
         name = ""
-    sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
+    sentence, hint = _choose_advice(question, name, entry or {}, verdicts, tries)
     reached = points(question, [result.expected for result in results], [verdict.passed for verdict in verdicts])
     sentence = shorten(sentence or recognized, _LONGEST_SENTENCE)
     return Result(question.id, verdicts, reached, question.points, sentence, hint, public_only, name)
@@ -222,7 +222,7 @@ def _loses_elsewhere(question: Question, entry: Mapping, name: str, results: Seq
     return earned == 0 and (points(question, expected, others_mended) > 0 or without_it == 0)
 
 
-def _advice(
+def _choose_advice(
     question: Question, name: str, entry: Mapping, verdicts: Sequence[Verdict], tries: int | None
 ) -> tuple[str, str]:
     """The named mistake's sentence and hint, or the hint that this many tries have earned."""

@@ -89,23 +89,15 @@ def collective(
     from course_utils.grading import ranks
 
     used, replaces = use or (lambda answer, **inputs: answer(**inputs)), fields.get("replaces", ())
-
-    limits = sends or (lambda rank, inputs_by_rank: {})
+    allowed = sends or (lambda rank, inputs_by_rank: {})
 
     def run(answer: Callable, inputs: dict) -> dict:
-        on_ranks = ranks.run_on_ranks(used, answer, inputs, in_place, replaces)
-        return {
-            call: {
-                f"rank {rank}": ranks.drop_unasked(on_ranks[call][f"rank {rank}"], limits(rank, inputs_by_rank))
-                for rank in range(len(inputs_by_rank))
-            }
-            for call, inputs_by_rank in inputs["calls"].items()
-        }
+        return ranks.run_on_ranks(used, answer, inputs["calls"], allowed, in_place, replaces)
 
     def right(rank: int, inputs_by_rank: list[dict]) -> dict:
         result = oracle(rank, copy.deepcopy(inputs_by_rank))
         values = result if type(result) is dict else {"result": result}
-        return {**plain(values), ranks.LEFT: True, **ranks.limits(limits(rank, inputs_by_rank))}
+        return {**plain(values), ranks.LEFT: True, **ranks.rules_for(allowed(rank, inputs_by_rank))}
 
     def expected(inputs: dict) -> dict:
         return {
@@ -139,7 +131,7 @@ def account(
         if type(answer) is not dict and len(names) > 1:
             raise UnfitError(f"`{called}` is not a dict; give one with the keys {', '.join(map(repr, names))}.")
         values = _spell_as_known(answer, names) if type(answer) is dict else {names[0]: answer}
-        return {name: _number(values[name]) for name in [inputs["number"]] if name in values}
+        return {name: _to_number(values[name]) for name in [inputs["number"]] if name in values}
 
     def expected(inputs: dict) -> dict:
         value = numbers[inputs["number"]][0]
@@ -157,8 +149,8 @@ def account(
         labels = {name: name if name.split()[-1] == unit else f"{name} in {unit}" for name, unit in units.items()}
         return [Case(labels[name], {"number": name}) for name in units]
 
-    fixed = {"parts": True, "reveal": False, "recognize": recognize, "tolerance": tolerance}
-    return Question(run=run, expected=expected, public=public, **{**fixed, **fields})
+    defaults = {"parts": True, "reveal": False, "recognize": recognize, "tolerance": tolerance}
+    return Question(run=run, expected=expected, public=public, **{**defaults, **fields})
 
 
 def choice(
@@ -202,8 +194,8 @@ def choice(
     def expected(_: object) -> dict:
         return {"choice": right, "reason": reason}
 
-    fixed = {"reveal": False, "recognize": recognize, "public": lambda _: [Case("choice and reason", {})]}
-    return Question(run=run, expected=expected, **{**fixed, **fields})
+    defaults = {"reveal": False, "recognize": recognize, "public": lambda _: [Case("choice and reason", {})]}
+    return Question(run=run, expected=expected, **{**defaults, **fields})
 
 
 def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collection[str] = (), **fields) -> Question:
@@ -227,7 +219,7 @@ def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collec
         return [Case(name, {"rule": name}) for name in rules]
 
     return Question(
-        run=lambda answer, inputs: {called: _numbers(answer, words)},
+        run=lambda answer, inputs: {called: _to_numbers(answer, words)},
         expected=lambda inputs: {called: Rule(rules[inputs["rule"]])},
         **{"public": public, "parts": True, **fields},
     )
@@ -253,9 +245,9 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
         sentence = "A right answer is refused, and then no wrong one counts: ask only for what must hold."
         return sentence if wronged else None
 
-    fixed = {"public": lambda _: subjects.cases(right, wrong), "parts": True, "share": subjects.share_killed}
+    defaults = {"public": lambda _: subjects.cases(right, wrong), "parts": True, "share": subjects.share_killed}
     return Question(
-        run=run, expected=lambda inputs: right_verdicts[inputs["source"]], recognize=recognize, **{**fixed, **fields}
+        run=run, expected=lambda inputs: right_verdicts[inputs["source"]], recognize=recognize, **{**defaults, **fields}
     )
 
 
@@ -272,7 +264,7 @@ def _replacing(oracle: object, **fields) -> dict:
     return {**fields, "replaces": (*torchs, *fields.get("replaces", ()))}
 
 
-def _number(value: object) -> object:
+def _to_number(value: object) -> object:
     """A tensor or an array of one number counts as that number, and so does a fraction."""
     if type(value) in (Fraction, Decimal):
         return float(value)
@@ -280,17 +272,17 @@ def _number(value: object) -> object:
     return value.item() if single else value
 
 
-def _numbers(value: object, words: Collection[str], depth: int = 0) -> object:
-    """Apply `_number` inside of dicts and lists too, whole numbers as ints; strings spelled as `words` are."""
+def _to_numbers(value: object, words: Collection[str], depth: int = 0) -> object:
+    """Apply `_to_number` inside of dicts and lists too, whole numbers as ints; strings spelled as `words` are."""
     if depth > DEEPEST:
         return value
     if type(value) is dict:
-        return {name: _numbers(item, words, depth + 1) for name, item in _spell_as_known(value, words).items()}
+        return {name: _to_numbers(item, words, depth + 1) for name, item in _spell_as_known(value, words).items()}
     if type(value) in (list, tuple):
-        return [_numbers(item, words, depth + 1) for item in value]
+        return [_to_numbers(item, words, depth + 1) for item in value]
     if type(value) is str:
         return next((word for word in words if fold(word) == fold(value)), value)
-    return whole(_number(value))
+    return whole(_to_number(value))
 
 
 def _spell_as_known(values: dict, names: Collection[str]) -> dict:

@@ -15,7 +15,7 @@ SETS = Path(__file__).parent / "sets"
 def load_set(name: str) -> dict:
     """The released set called `name`, such as `03_adamw`: `{"name": …, "questions": [entry, …]}`.
 
-    Raises `CourseError`, listing the sets, where there is none of that name.
+    Raises `CourseError`, listing the sets, if there is none of that name.
     """
     path = SETS / f"{name}.json"
     if not path.is_file():
@@ -43,7 +43,7 @@ def question_from(entry: dict) -> Question:
 
 
 def run_question(code: str, name: str, hidden: Mapping[str, object] | None = None) -> dict:
-    """The names that a question's cell defines, `question` among them; raises `CourseError` where it defines none.
+    """The names that a question's cell defines, `question` among them; raises `CourseError` if it defines none.
 
     `hidden` are names that the cell uses and does not define.
     """

@@ -35,7 +35,7 @@ class Replayer:
         self.rest = unpack(text)[::-1]
 
     def __call__(self, *_, **__):
-        """Raises `CourseError` where nothing is left."""
+        """Raises `CourseError` if nothing is left."""
         if not self.rest:
             raise CourseError("The set knows what is right on its public cases only; fetch the course again.")
         return self.rest.pop()

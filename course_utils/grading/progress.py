@@ -1,6 +1,6 @@
 """What a learner has reached, kept under the settings' home, outside the repository."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
 from course_utils.store import Section
@@ -42,11 +42,6 @@ class Attempts:
 def recall(name: str) -> dict[str, Attempts]:
     """The records of the set called `name`, by question; what is damaged is put aside, and a line says so."""
     return PROGRESS.get(name) or {}
-
-
-def remember(name: str, records: Mapping[str, Attempts]) -> None:
-    """Keep these records beside those of the set's other questions; where that is impossible a line says so."""
-    PROGRESS.update(name, lambda stored: {**(stored or {}), **records})
 
 
 def amend(name: str, question: str, change: Callable[[Attempts], Attempts]) -> dict[str, Attempts]:

@@ -1,7 +1,7 @@
 """What a question is: how its answer is run, what is expected of it, and which mistakes are known."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from course_utils.errors import CourseError
@@ -10,7 +10,7 @@ Values = dict[str, object]
 """Names to numbers, strings, truth values, None, tensors, and lists and dicts of these: what may cross to the judge."""
 
 PUBLIC_SEED = 0
-SECONDS = 20.0
+CASE_SECONDS = 20.0
 """The time limit of one case, where a question has none of its own."""
 HIGHER_IS_BETTER = ("accuracy",)
 """Figures that are the worse the lower they are; all others are costs."""
@@ -86,7 +86,7 @@ class Question:
     ranks: bool = False  # whether `run` launches some
     # The share of the points, by the expected values of all cases and which of them passed, where cases do not count alike.
     share: Callable[[Sequence[Values], Sequence[bool]], float] | None = None
-    seconds: float | None = None  # the time limit of a case, where `SECONDS` does not do
+    seconds: float | None = None  # the time limit of a case, where `CASE_SECONDS` does not do
     figures: Callable[[Values, Values], dict[str, float]] | None = None  # numbers by name, for a leaderboard
 
     def __post_init__(self):
@@ -103,9 +103,9 @@ class Question:
             return self.public(random.Random(PUBLIC_SEED))
         return self.hidden(random.Random(seed)) if self.hidden else []
 
-    def limit(self, seconds: float = SECONDS) -> float:
+    def limit(self, seconds: float = CASE_SECONDS) -> float:
         """The time limit of a case in seconds, where it is `seconds` by default: its own is scaled alike."""
-        return seconds if self.seconds is None else self.seconds * seconds / SECONDS
+        return seconds if self.seconds is None else self.seconds * seconds / CASE_SECONDS
 
     def knowing(self, cases: Sequence[Case]) -> "Question":
         """The same question for these very cases only, with what is expected worked out once and for all."""
@@ -121,13 +121,3 @@ class Question:
 
 def _refuse(*_):
     raise CourseError("Only the judge knows this.")
-
-
-def by_id(questions: list[Question]) -> Mapping[str, Question]:
-    """Questions by their ids; raises `CourseError` where two have the same."""
-    by_name: dict[str, Question] = {}
-    for question in questions:
-        if question.id in by_name:
-            raise CourseError(f"Two questions are called {question.id}; give each an id of its own.")
-        by_name[question.id] = question
-    return by_name

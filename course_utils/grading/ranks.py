@@ -18,7 +18,7 @@ from course_utils.grading.question import Case
 from course_utils.grading.values import plain, same
 from course_utils.units import format_counted
 
-SECONDS = 15.0
+RANK_SECONDS = 15.0
 """The time limit of the ranks, start included: below that of a case, so that it can be said what they waited for."""
 PATIENCE = 10.0
 """How long the work on a rank may take, which is tiny where nothing else runs."""
@@ -38,16 +38,17 @@ def so_many(count: int) -> str:
 
 
 def run_on_ranks(
-    use: Callable, answer: Callable, inputs: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()
+    use: Callable, answer: Callable, calls: dict, sends: Callable, in_place: tuple[str, ...], replaces: tuple[str, ...]
 ) -> dict:
-    """The values, by call and rank, of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does.
-
-    On the ranks nothing of `replaces` can be used.
+    """The values, by call and rank, of `use(answer, **inputs of the rank)`, with those counts that `sends(rank, inputs of all
+    ranks)` names; raises as `launch` does. On the ranks nothing of `replaces` can be used.
     """
-    calls = inputs["calls"]
     work = (on_rank, use, answer, calls, in_place, replaces)
-    on_ranks = launch(run_with_timeout, world_size(calls), PATIENCE, *work, seconds=SECONDS)
-    return {call: {f"rank {rank}": values[call] for rank, values in enumerate(on_ranks)} for call in calls}
+    by_rank = list(enumerate(launch(run_with_timeout, world_size(calls), PATIENCE, *work, seconds=RANK_SECONDS)))
+    return {
+        call: {f"rank {rank}": _normalize_counts(values[call], sends(rank, of_all)) for rank, values in by_rank}
+        for call, of_all in calls.items()
+    }
 
 
 def world_size(calls: dict[str, list[dict]]) -> int:
@@ -55,23 +56,21 @@ def world_size(calls: dict[str, list[dict]]) -> int:
     return len(next(iter(calls.values())))
 
 
-def on_rank(
-    use: Callable, answer: Callable, calls: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()
-) -> dict:
+def on_rank(use: Callable, answer: Callable, calls: dict, in_place: tuple[str, ...], replaces: tuple[str, ...]) -> dict:
     """What this rank of a running process group gets, by call."""
     forbid(replaces)  # this process was started for it alone
     rank = dist.get_rank()
     return {name: _call(use, answer, by_rank[rank], in_place) for name, by_rank in calls.items()}
 
 
-def limits(exact_or_most: Mapping) -> dict:
+def rules_for(exact_or_most: Mapping) -> dict:
     """A rule for each count that is asked for: a float is the most that is allowed, anything else is compared."""
     return {name: at_most(value) if type(value) is float else value for name, value in exact_or_most.items()}
 
 
-def drop_unasked(values: dict, exact_or_most: Mapping) -> dict:
-    """`values` without the counts that nobody asks for. What keeps within its limit stands as the limit, since how far
-    below it an answer stays is a matter of style, and one mistake in two styles should look the same.
+def _normalize_counts(values: dict, exact_or_most: Mapping) -> dict:
+    """Drop the counts that nobody asks for, and raise those within their limit to it: how far below it an answer stays is a
+    matter of style, and one mistake in two styles should look the same.
     """
     wanted = {name: value for name, value in values.items() if name in exact_or_most or name not in _COUNTED}
     most = {name: limit for name, limit in exact_or_most.items() if type(limit) is float and name in wanted}

@@ -26,7 +26,7 @@ from course_utils.distributed.launch import wait_for_server
 from course_utils.errors import shorten
 from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.judge import ENDLESS, Outcome
-from course_utils.grading.question import SECONDS, UNTOUCHED, Case, Question
+from course_utils.grading.question import CASE_SECONDS, UNTOUCHED, Case, Question
 from course_utils.grading.values import UnansweredError, UnfitError, plain, same
 
 _AGAIN = 1.0  # seconds until an exception that the answer swallowed is raised once more
@@ -49,7 +49,9 @@ class OutOfTime(BaseException):
     """The time is up. Not an `Exception`, so that `except Exception` in an answer lets it pass."""
 
 
-def run_cases(question: Question, answer: object, cases: Sequence[Case], seconds: float = SECONDS) -> list[Outcome]:
+def run_cases(
+    question: Question, answer: object, cases: Sequence[Case], seconds: float = CASE_SECONDS
+) -> list[Outcome]:
     """The outcome of `answer` on each of the cases, where nothing can be used that it replaces; nobody waits for the same endless
     loop a dozen times. A question with a time limit of its own has it, times `seconds` over what is usual."""
     seconds = question.limit(seconds)
@@ -62,7 +64,7 @@ def run_cases(question: Question, answer: object, cases: Sequence[Case], seconds
     return outcomes + outcomes[-1:] * (len(cases) - len(outcomes))
 
 
-def run_case(question: Question, answer: object, case: Case, seconds: float = SECONDS) -> Outcome:
+def run_case(question: Question, answer: object, case: Case, seconds: float = CASE_SECONDS) -> Outcome:
     """The outcome of `answer` on `case`. Random numbers start from the same seed each time and are as before afterwards.
 
     Raises nothing but `KeyboardInterrupt`.

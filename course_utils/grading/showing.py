@@ -80,20 +80,20 @@ def show_check(
     """
     record = records.get(question.id, Attempts())
     lines = [Line("head", f"{question.id} · {question.title}: {_status(result, record, older)}")]
-    lines += [Line("fact", graded)] if graded and not result.untouched else []
+    lines += [Line("fact", graded)] if graded and not result.unanswered else []
     lines += [Line("older", older)] if older else []
     lines += [Line("diagnosis", f"Diagnosis: {result.diagnosis}")] if result.diagnosis else []
-    told_already = older and result.untouched
+    told_already = older and result.unanswered
     advice, verdicts = [], [] if told_already else case_lines(result.verdicts)
     if result.hint:
         advice.append(Line("hint", f"Hint: {result.hint}"))
     elif not result.passed:
         advice.append(Line("fact", f'For a hint: `check("{result.question}", hint=1)`.'))
-    lines += [*verdicts, *advice] if result.untouched else [*advice, *verdicts]
+    lines += [*verdicts, *advice] if result.unanswered else [*advice, *verdicts]
     if question.counted and result.passed:
         names = ", ".join(f"`{name}`" for name in question.counted)
         lines.append(Line("fact", f"Counted while your code runs: {names}."))
-    if has_solution and (result.passed or record.hint == len(question.hints)) and not result.untouched:
+    if has_solution and (result.passed or record.hint == len(question.hints)) and not result.unanswered:
         what = "Compare with our solution" if result.passed else "To see our solution beside yours"
         lines.append(_offer(question, what))
     seen = sum(record.only_seen for record in records.values())
@@ -101,7 +101,7 @@ def show_check(
     stays = "" if result.passed or not record.passed else f" You passed {question.id} before, and that stays."
     done = sum(record.passed for record in records.values())
     lines.append(Line("fact", f"Progress: {done} of {total} questions passed{also}.{stays}"))
-    state = "passed" if result.passed else "open" if result.untouched else "failed"
+    state = "passed" if result.passed else "open" if result.unanswered else "failed"
     return Shown(tuple(lines), state)
 
 
@@ -158,7 +158,7 @@ def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Attemp
     lines = [Line("head", f"{name}: {len(done)} of {len(entries)} questions passed")]
     for entry in entries:
         kind = "passed" if entry["id"] in done else "open"
-        seen = " · solution seen" * records.get(entry["id"], Attempts()).only_seen
+        seen = " · solution seen" if records.get(entry["id"], Attempts()).only_seen else ""
         lines.append(Line(kind, f"{entry['id']} · {entry['title']} · {format_counted(entry['points'], 'point')}{seen}"))
     return Shown(tuple(lines), "passed" if len(done) == len(entries) else "open")
 
@@ -166,7 +166,7 @@ def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Attemp
 def _status(result: Result, record: Attempts, older: str = "") -> str:
     passed, cases = sum(verdict.passed for verdict in result.verdicts), len(result.verdicts)
     worth = format_counted(result.of, "point")
-    if result.untouched:
+    if result.unanswered:
         return "no verdict yet" if older else "nothing to check yet"
     if result.passed and record.only_seen:
         return "right, and counted as seen, because our solution was shown before"

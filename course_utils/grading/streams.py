@@ -12,7 +12,7 @@ from random import Random
 import torch
 
 from course_utils.grading.compare import STEPS
-from course_utils.grading.holding import reachable
+from course_utils.grading.holding import address_of, capacity_of, reachable
 from course_utils.grading.question import Case, Tolerance
 from course_utils.grading.values import same
 
@@ -94,7 +94,7 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
     if "weight_decay" in hyper:  # where nothing is added to a gradient, an answer may take it for a tensor of its own
         undecayed[0]["options"]["weight_decay"] = 0.0
     stay = case("gradients in the memory of those before", undecayed, 5, gradients_stay=True)
-    return [*drawn[:-1], stay, drawn[-1]]
+    return [*drawn[:-1], stay, drawn[-1]]  # drawn last, so that the others are those of the released sets
 
 
 @torch.enable_grad()
@@ -136,15 +136,15 @@ def state_of(optimizer: torch.optim.Optimizer) -> dict:
     of the memory behind them, which a slice keeps whole; and how many elements the optimizer holds besides, in attributes and
     closures, parameters and gradients left out. A single number in a larger memory is as large as that memory.
     """
-    saved = [tensor for tensor in _tensors_in(optimizer.state_dict()) if _room(tensor) > 1]
+    saved = [tensor for tensor in _tensors_in(optimizer.state_dict()) if capacity_of(tensor) > 1]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    in_state = {_memory(t) for t in [*saved, *parameters, *(p.grad for p in parameters if p.grad is not None)]}
-    besides = {_memory(t): t for t in reachable(optimizer) if isinstance(t, torch.Tensor) and _room(t) > 1}
+    in_state = {address_of(t) for t in [*saved, *parameters, *(p.grad for p in parameters if p.grad is not None)]}
+    besides = {address_of(t): t for t in reachable(optimizer) if isinstance(t, torch.Tensor) and capacity_of(t) > 1}
     return {
         "elements": sum(t.numel() for t in saved if t.numel() > 1),
         "dtypes": sorted({str(t.dtype) for t in saved if t.numel() > 1}),
-        MEMORY: sum({_memory(t): t.untyped_storage().nbytes() for t in saved}.values()),
-        "elements held besides": sum(_room(t) for memory, t in besides.items() if memory not in in_state),
+        MEMORY: sum({address_of(t): t.untyped_storage().nbytes() for t in saved}.values()),
+        "elements held besides": sum(capacity_of(t) for memory, t in besides.items() if memory not in in_state),
     }
 
 
@@ -274,15 +274,6 @@ def _go_astray_and_back(optimizer: torch.optim.Optimizer, groups: list[dict]) ->
         for parameter, value in zip(parameters, values, strict=True):
             parameter.copy_(value)
     optimizer.load_state_dict(saved)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _room(tensor: torch.Tensor) -> int:
-    """How many elements the memory behind `tensor` has room for."""
-    return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
 def _tensors_in(value: object) -> Iterator[torch.Tensor]:

@@ -1,6 +1,6 @@
 """Right and wrong answers that a learner's test is put to: each is the source of a cell, run where the test runs.
 
-A case holds one source, and not whether it is right: that stays at the judge's. Comments and docstrings are taken out.
+A case holds one source; only the judge knows whether it is right. Comments and docstrings are taken out.
 """
 
 import ast
@@ -41,7 +41,7 @@ def cases(right: Mapping[str, str], wrong: Mapping[str, str]) -> list[Case]:
 
 
 def verdicts(right: Mapping[str, str], wrong: Mapping[str, str]) -> dict[str, Values]:
-    """What is expected, by source; raises `CourseError` where a source is right and wrong."""
+    """What is expected, by source; raises `CourseError` if a source is right and wrong."""
     accepted = {_strip_comments(source): {VERDICT: ACCEPTED} for source in right.values()}
     refused = {_strip_comments(source): {VERDICT: REFUSED} for source in wrong.values()}
     if accepted.keys() & refused.keys():

@@ -14,7 +14,7 @@ from course_utils.grading.failures import MARK
 from course_utils.grading.judge import Result
 from course_utils.grading.loading import load_set
 from course_utils.grading.progress import recall
-from course_utils.grading.question import SECONDS, Question
+from course_utils.grading.question import CASE_SECONDS, Question
 from course_utils.grading.run import OutOfTime, time_limit
 from course_utils.grading.showing import Shown
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 class FileChecker(Checker):
     """The check of a notebook that ran here; `stopped` maps the questions whose cell stopped to the exception's type."""
 
-    def __init__(self, name: str, entries: list[dict]):
-        super().__init__(name, entries)
+    def __init__(self, set_name: str, entries: list[dict]):
+        super().__init__(set_name, entries)
         self.stopped: dict[str, str] = {}
 
-    def _say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
+    def say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
         stopped = self.stopped.get(question.id)
         is_defined = where is not None and not untouched
         return f"Its cell stopped with {stopped}, {not_defined(question)}." if stopped and not is_defined else ""
 
 
-def check_notebook(path: Path, name: str) -> Iterator[tuple[Result, Shown]]:
-    """Run a learner's own notebook from top to bottom, here and silently; then check each question of the set called `name`.
+def check_notebook(path: Path, set_name: str) -> Iterator[tuple[Result, Shown]]:
+    """Run a learner's own notebook from top to bottom, here and silently; then check each question of the set.
 
     A cell that stops is named on stdout. Raises `CourseError` for an unknown set, for a file that is no notebook, and for one
     that is older than what was checked in it.
     """
     from IPython.utils.capture import capture_output
 
-    checker, sources = FileChecker(name, load_set(name)["questions"]), _read_code(path)
-    if unsaved := _find_unsaved(path, name, sources):
+    checker, sources = FileChecker(set_name, load_set(set_name)["questions"]), _read_code(path)
+    if unsaved := _find_unsaved(path, set_name, sources):
         raise CourseError(
             f"What you checked in the notebook is not in its file yet ({', '.join(unsaved)}): "
             "save the notebook first (Ctrl+S), then type this again."
@@ -53,20 +53,20 @@ def check_notebook(path: Path, name: str) -> Iterator[tuple[Result, Shown]]:
         for source in sources:
             error = None
             try:
-                with capture_output(), time_limit(SECONDS):
+                with capture_output(), time_limit(CASE_SECONDS):
                     done = shell.run_cell(source, store_history=True)
                 error = done.error_before_exec or done.error_in_exec
             except OutOfTime:
-                error = TimeoutError(f"it had not ended after {SECONDS:g} s")
+                error = TimeoutError(f"it had not ended after {CASE_SECONDS:g} s")
             if error:
                 words = cell_in_words(source)
                 checker.stopped |= dict.fromkeys(MARK.findall(source), type(error).__name__)
                 # A syntax error names its file too, which IPython has made up.
                 what = f"{error.msg} (line {error.lineno})" if isinstance(error, SyntaxError) else error
                 print(f"{words[0].upper()}{words[1:]} stopped with {type(error).__name__}: {what}")
-        for question in checker.entries:
+        for question_id in checker.entries:
             with capture_output():
-                result_and_report = checker.check_answer(question)
+                result_and_report = checker.check_answer(question_id)
             yield result_and_report
 
 
@@ -80,7 +80,7 @@ def _read_code(path: Path) -> list[str]:
     return [source for source in sources if not source.lstrip().startswith("check(")]
 
 
-def _find_unsaved(path: Path, name: str, sources: list[str]) -> list[str]:
+def _find_unsaved(path: Path, set_name: str, sources: list[str]) -> list[str]:
     """The questions whose answer was checked in the open notebook after its file was written, which does not hold it."""
     from IPython.core.inputtransformer2 import TransformerManager
 
@@ -88,7 +88,7 @@ def _find_unsaved(path: Path, name: str, sources: list[str]) -> list[str]:
     for source in sources:
         with suppress(SyntaxError):
             held.add(digest_of_cell(TransformerManager().transform_cell(source)))
-    newer = {q: attempts for q, attempts in recall(name).items() if attempts.cell and attempts.time > written}
+    newer = {q: attempts for q, attempts in recall(set_name).items() if attempts.cell and attempts.time > written}
     here = Path(path).resolve()
     return [q for q, last in newer.items() if last.cell not in held and Path(last.notebook).resolve() == here]
 

@@ -12,7 +12,7 @@ from course_utils.errors import CourseError
 DEEPEST = 20
 _EXACT = (bool, int, float, str, type(None))
 _ALLOWED = "numbers, strings, truth values, None, tensors, and lists and dicts of these"
-_EXACT_WHOLE = 2**53
+EXACT_WHOLE = 2**53
 """Up to here every whole number is a float too."""
 
 
@@ -37,7 +37,7 @@ def plain(value: object, where: str = "", depth: int = 0) -> object:
     if type(value) in _EXACT:
         return value
     if type(value) in (torch.Tensor, torch.nn.Parameter):
-        return _tensor(value, where)
+        return _copy_tensor(value, where)
     if type(value) in (list, tuple):
         return [plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
     if type(value) is dict:
@@ -47,7 +47,7 @@ def plain(value: object, where: str = "", depth: int = 0) -> object:
         return {key: plain(item, f"{where}[{key!r}]" if where else key, depth + 1) for key, item in value.items()}
     kind = type(value)
     if kind in (Fraction, Decimal):
-        return _float(value, where)
+        return _to_float(value, where)
     is_scalar = hasattr(kind, "item") and (not hasattr(kind, "__len__") or kind.ndim.__get__(value) == 0)
     if kind.__module__ == "numpy" and is_scalar:
         number = kind.item(value)
@@ -97,11 +97,11 @@ def fold(text: str) -> str:
 
 def whole(value: object) -> object:
     """A float that is a whole number as an int; anything else as it is."""
-    is_whole = type(value) is float and value.is_integer() and abs(value) <= _EXACT_WHOLE
+    is_whole = type(value) is float and value.is_integer() and abs(value) <= EXACT_WHOLE
     return int(value) if is_whole else value
 
 
-def _float(value: Fraction | Decimal, where: str) -> float | int:
+def _to_float(value: Fraction | Decimal, where: str) -> float | int:
     try:
         number = float(value)
     except (OverflowError, ValueError):
@@ -115,7 +115,7 @@ def _name_place(where: str) -> str:
     return f"`{where}`" if where else "The answer"
 
 
-def _tensor(tensor: torch.Tensor, where: str) -> torch.Tensor:
+def _copy_tensor(tensor: torch.Tensor, where: str) -> torch.Tensor:
     name = _name_place(where)
     if tensor.device.type != "cpu":
         raise UnfitError(

@@ -9,7 +9,7 @@ from course_staff.notebooks.setup_cell import setup_source
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-BET = "from course_utils.desk.bets import bet, picture, settle\n\nbet('07-peak', 50, '% of the peak', 'How much is left?')"
+BET = "from course_utils.bets import bet, picture, settle\n\nbet('07-peak', 50, '% of the peak', 'How much is left?')"
 ANSWER = "it is 43.3 % of the peak"
 
 

@@ -5,7 +5,8 @@ import html
 import pytest
 
 from course_utils.desk import bets
-from course_utils.desk.bets import Bet, bet, figure_of, picture, settle
+from course_utils.desk.bets import Bet, bet, settle
+from course_utils.desk.bets_figure import figure_of, picture
 from course_utils.errors import CourseError
 from course_utils.settings import LIVE_OUTPUT, settings
 from course_utils.store import Section
@@ -38,11 +39,9 @@ def alone(monkeypatch):
 
 def box_of(shown, part=1):
     """The number box of the bet that was shown last, or another part of what was shown."""
-    from ipywidgets import Widget
     from ipywidgets.widgets.widget import _instances
 
     panel = [bundle for bundle in shown if WIDGET in bundle][-1][WIDGET]["model_id"]
-    assert isinstance(_instances[panel], Widget)
     return _instances[panel].children[part]
 
 
@@ -94,15 +93,15 @@ def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook,
     assert box.value == "50"
     assert "You bet 50; it is 35: too high by a factor of 1.43. This bet is final." in note_of(notebook)
     assert "change the number after &#x27;07-peak&#x27; in the cell" in note_of(notebook)
-    assert bets.every()["07-peak"] == Bet(50, 50, "", 35)
+    assert bets.load_bets()["07-peak"] == Bet(50, 50, "", 35)
     assert bet("07-peak", 40) == 40
-    assert bets.every()["07-peak"].truth is None
+    assert bets.load_bets()["07-peak"].truth is None
 
 
 def test_a_number_that_was_worked_out_begins_with_four_digits_in_the_box_and_counts_whole(notebook):
     assert bet("00-peak", 14.388824462890625) == 14.388824462890625
     assert box_of(notebook).value == "14.39"
-    assert bets.every()["00-peak"].guess == 14.388824462890625
+    assert bets.load_bets()["00-peak"].guess == 14.388824462890625
 
 
 @pytest.mark.parametrize(
@@ -218,7 +217,7 @@ def test_the_picture_holds_every_chapter_or_where_nobody_reads_this_notebook(mon
     ],
 )
 def test_no_pair_of_numbers_breaks_the_picture(pairs, title):
-    figure, alt = figure_of({f"07-{place}": Bet(*pair[:1], 1, "", pair[1]) for place, pair in enumerate(pairs)})
+    figure, alt = figure_of({f"07-{place}": Bet(guess, 1, "", truth) for place, (guess, truth) in enumerate(pairs)})
     figure.canvas.draw()
     assert figure.get_suptitle() == title
     assert alt.count("07-") == len(pairs)

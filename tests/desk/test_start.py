@@ -35,7 +35,7 @@ def folder(handed_out, tmp_path) -> Path:
 
 
 def written(folder) -> str:
-    return start.write(folder).read_text(encoding="utf-8")
+    return start.write_start_page(folder).read_text(encoding="utf-8")
 
 
 def work_on(path: Path, cells: int, when: float) -> None:
@@ -105,7 +105,7 @@ def test_who_comes_back_reads_where_they_were_and_what_is_next(folder, monkeypat
 
 
 def test_it_is_written_anew_and_a_page_that_somebody_changed_stays_beside_it(folder):
-    start.write(folder)
+    start.write_start_page(folder)
     work_on(folder / "notebooks" / "00_start_here.ipynb", 1, when=2e9)
     assert "(1 of" in written(folder)
     assert [path.name for path in folder.glob("*.md")] == ["start.md"]
@@ -129,7 +129,7 @@ def test_a_damaged_notebook_is_named_and_spoils_nothing(folder):
 def test_where_it_cannot_be_written_a_sentence_says_so(folder):
     (folder / "start.md").mkdir()
     with pytest.raises(CourseError, match="start.md cannot be written"):
-        start.write(folder)
+        start.write_start_page(folder)
 
 
 def test_it_says_when_it_was_written_and_how_a_later_version_comes(folder):

@@ -13,7 +13,7 @@ from course_utils.files import exercises_of
 from course_utils.grading import my_progress
 from course_utils.grading.board import FRESH, Board, Standing
 from course_utils.grading.loading import SETS, load_set
-from course_utils.grading.progress import Attempts, recall, remember
+from course_utils.grading.progress import PROGRESS, Attempts, recall
 
 FIRST = "00_start_here"
 
@@ -39,7 +39,7 @@ def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
 
 
 def test_what_is_passed_is_counted_with_its_points_and_the_set_begun_comes_next():
-    remember("03_adamw", passed("q1", "q2", points=2.0) | {"q3": Attempts(4, False, 0.5)})
+    PROGRESS.put("03_adamw", passed("q1", "q2", points=2.0) | {"q3": Attempts(4, False, 0.5)})
     table = my_progress()
     (adamw,) = [standing for standing in table.standings if standing.name == "03_adamw"]
     assert (adamw.passed, adamw.points) == (2, 4.5)
@@ -52,7 +52,7 @@ def test_what_is_passed_is_counted_with_its_points_and_the_set_begun_comes_next(
 def test_everything_passed_leaves_nothing_to_do():
     for path in SETS.glob("*.json"):
         entries = json.loads(path.read_text("utf-8"))["questions"]
-        remember(path.stem, {entry["id"]: Attempts(0, True, entry["points"]) for entry in entries})
+        PROGRESS.put(path.stem, {entry["id"]: Attempts(0, True, entry["points"]) for entry in entries})
     table = my_progress()
     assert "nothing is left" in table.next
     assert all((standing.share, standing.points) == (1, standing.of) for standing in table.standings)
@@ -60,20 +60,20 @@ def test_everything_passed_leaves_nothing_to_do():
 
 
 def test_a_solution_that_was_seen_is_neither_passed_nor_left():
-    remember(FIRST, passed("q1") | {"q2": Attempts(1, False, 0.0, seen=True)})
+    PROGRESS.put(FIRST, passed("q1") | {"q2": Attempts(1, False, 0.0, seen=True)})
     table = my_progress()
     assert table.next.startswith("q3 · ")
     assert table.head.endswith(" points. Solutions seen instead: 1.")
     assert re.search(rf"{FIRST} .* 1 of  3 questions .*points  1 seen", str(table))
     assert "<td>1 of 3, 1 seen</td>" in table._repr_html_()
-    remember(FIRST, dict.fromkeys(("q1", "q2", "q3"), Attempts(seen=True)))
+    PROGRESS.put(FIRST, dict.fromkeys(("q1", "q2", "q3"), Attempts(seen=True)))
     assert my_progress().head.startswith("0 of ")
     assert my_progress().next.startswith("q1 · ")
     assert exercises_of(FIRST) not in str(my_progress())
 
 
 def test_questions_and_points_that_the_set_no_longer_has_do_not_count():
-    remember(FIRST, passed("q1", "q77", points=1000.0))
+    PROGRESS.put(FIRST, passed("q1", "q77", points=1000.0))
     first = my_progress().standings[0]
     assert (first.passed, first.points) == (1, load_set(FIRST)["questions"][0]["points"])
 
@@ -109,8 +109,8 @@ def test_text_and_html_say_the_same_and_every_bar_is_read_out():
 
 
 def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
-    remember(FIRST, passed("q1", "q2"))
-    remember("03_adamw", passed("q1"))
+    PROGRESS.put(FIRST, passed("q1", "q2"))
+    PROGRESS.put("03_adamw", passed("q1"))
     questions = typed(monkeypatch, "n")
     assert main(["check", "--reset", "00"]) == 1
     assert questions == [f"Reset your progress in {FIRST} (2 of 3 passed)? A copy is saved. [y/N] "]
@@ -127,8 +127,8 @@ def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
 
 
 def test_reset_of_all_without_a_question_and_then_of_nothing(monkeypatch, capsys):
-    remember(FIRST, passed("q1"))
-    remember("03_adamw", {"q1": Attempts(2, False, 0.0)})
+    PROGRESS.put(FIRST, passed("q1"))
+    PROGRESS.put("03_adamw", {"q1": Attempts(2, False, 0.0)})
     monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
     assert main(["check", "--reset", "--yes"]) == 0
     assert my_progress().head.startswith(FRESH)
@@ -139,7 +139,7 @@ def test_reset_of_all_without_a_question_and_then_of_nothing(monkeypatch, capsys
 
 
 def test_where_nobody_can_be_asked_nothing_is_forgotten(monkeypatch, capsys):
-    remember(FIRST, passed("q1"))
+    PROGRESS.put(FIRST, passed("q1"))
     monkeypatch.setattr("builtins.input", lambda _: (_ for _ in ()).throw(EOFError))
     assert main(["check", "--reset"]) == 2
     assert "add --yes" in capsys.readouterr().err

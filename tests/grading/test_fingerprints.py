@@ -5,12 +5,12 @@ import math
 
 import torch
 
-from course_utils.grading.fingerprints import diagnose, fingerprint, outcome_print
+from course_utils.grading.fingerprints import diagnose, fingerprint, outcome_fingerprint
 from course_utils.grading.judge import Outcome
 
 
 def test_how_a_run_ends_is_part_of_a_fingerprint():
-    ending = outcome_print(Outcome("exception", text="KeyError: 'a'", line="line 1"))
+    ending = outcome_fingerprint(Outcome("exception", text="KeyError: 'a'", line="line 1"))
     entry = {"mistakes": {"fails": {"prints": {"c": ending}}}}
     assert diagnose(entry, {"c": Outcome("exception", text="KeyError: 'b'")}) == "fails"
     assert diagnose(entry, {"c": Outcome("exception", text="TypeError: b")}) is None
@@ -32,7 +32,8 @@ def test_a_fingerprint_is_small_plain_and_stable():
 
 def test_whole_numbers_of_a_fingerprint_are_exact():
     """An account that is off by less than the rounding of floats is not the known mistake beside it."""
-    entry = {"mistakes": {"one too few": {"prints": {"c": outcome_print(Outcome("values", {"bytes": 497_759_528}))}}}}
+    prints = {"c": outcome_fingerprint(Outcome("values", {"bytes": 497_759_528}))}
+    entry = {"mistakes": {"one too few": {"prints": prints}}}
     for number in (497_759_528, 497_759_528.0):
         assert diagnose(entry, {"c": Outcome("values", {"bytes": number})}) == "one too few"
     for number in (497_759_824, 497_759_824.0, 497_759_527):

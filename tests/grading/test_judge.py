@@ -1,4 +1,4 @@
-"""What is said of values: the first difference, in which place, by how much; which mistake it is; what it is worth."""
+"""Which mistake an answer made, which hint it has earned, and what it is worth."""
 
 import json
 
@@ -6,14 +6,14 @@ import pytest
 import torch
 from sample_question import HINTS, doubling
 
-from course_utils.grading.fingerprints import diagnose, outcome_print
-from course_utils.grading.judge import KINDS, Outcome, explain, judge_answer, judge_case
+from course_utils.grading.fingerprints import diagnose, outcome_fingerprint
+from course_utils.grading.judge import ENDINGS, Outcome, explain, judge_answer, judge_case
 from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.question import Case
 
 
 def test_every_ending_has_its_own_sentence():
-    kinds = [*KINDS][1:]
+    kinds = [*ENDINGS][1:]
     outcomes = [Outcome(kind, text=f"{kind} it is", line="line 3: y = x") for kind in kinds]
     assert len({explain(doubling(), outcome) for outcome in outcomes}) == len(kinds)
     for kind in kinds:
@@ -29,15 +29,19 @@ def test_changed_inputs_fail_with_right_values():
     assert verdict.sentence == "`double` changed its input `x`: work on a copy, or out of place."
 
 
+def outcome_with(result):
+    return Outcome("values", {"result": result})
+
+
 def outcomes_of(answer, inputs=(1.0, 2.0)):
-    return [of(answer(x)) for x in inputs]
+    return [outcome_with(answer(x)) for x in inputs]
 
 
 def entry_for(question, **mistakes):
     """A set's entry with mistakes given as functions, as `course release` writes it."""
     cases = question.cases()
     prints = {
-        name: {case.name: outcome_print(of(answer(**case.inputs))) for case in cases}
+        name: {case.name: outcome_fingerprint(outcome_with(answer(**case.inputs))) for case in cases}
         for name, answer in mistakes.items()
     }
     made = {name: {"sentence": f"this is {name}", "hint": 1, "prints": expected} for name, expected in prints.items()}
@@ -86,7 +90,7 @@ def test_of_several_mistakes_in_parts_the_one_that_explains_the_most_is_named():
     entry = entry_for(question, both=lambda x: 3 * x, first=lambda x: 3 * x)
     del entry["mistakes"]["first"]["prints"]["x = 2.0"]
     for values, mistake in (((3.0, 6.0), "both"), ((3.0, 4.0), "first"), ((3.0, 77.0), "first"), ((2.0, 6.0), "")):
-        assert judge_answer(question, question.cases(), [*map(of, values)], entry).mistake == mistake
+        assert judge_answer(question, question.cases(), [*map(outcome_with, values)], entry).mistake == mistake
 
 
 def test_hints_are_earned_by_tries():
@@ -135,15 +139,12 @@ def test_values_of_another_form_than_the_authors_are_recognized_as_nothing():
 def test_another_form_of_what_is_right_is_right(expected, got):
     question = doubling(lambda x: expected)
     case = question.cases()[0]
-    assert judge_case(question, case, Outcome("values", {"result": got})).verdict.passed
-    assert judge_answer(question, [case], [Outcome("values", {"result": got})]).passed
+    assert judge_case(question, case, outcome_with(got)).verdict.passed
+    assert judge_answer(question, [case], [outcome_with(got)]).passed
 
 
 def test_a_known_mistake_is_named_in_another_form_too():
-    entry = {"mistakes": {"thrice": {"sentence": "S", "hint": 0, "prints": {"x = 1.0": outcome_print(of(3.0))}}}}
-    result = judge_answer(doubling(inputs=(1.0,)), doubling(inputs=(1.0,)).cases(), [of(torch.tensor(3.0))], entry)
+    question, prints = doubling(inputs=(1.0,)), {"x = 1.0": outcome_fingerprint(outcome_with(3.0))}
+    entry = {"mistakes": {"thrice": {"sentence": "S", "hint": 0, "prints": prints}}}
+    result = judge_answer(question, question.cases(), [outcome_with(torch.tensor(3.0))], entry)
     assert result.mistake == "thrice"
-
-
-def of(result):
-    return Outcome("values", {"result": result})

@@ -221,7 +221,7 @@ def test_a_unit_is_not_said_twice():
 
 def test_an_account_tells_missing_numbers_stubs_and_other_types():
     assert grade_answer(bytes_asked(), {"peak": 2008}).verdicts[0].sentence == "`parameters` is missing."
-    assert grade_answer(bytes_asked(), {"parameters": ..., "peak": ...}).untouched
+    assert grade_answer(bytes_asked(), {"parameters": ..., "peak": ...}).unanswered
     half = grade_answer(bytes_asked(), {"parameters": 1000, "peak": ...})
     assert half.verdicts[1].sentence == "`peak` is still `...`; write your answer in its place."
     verdict = grade_answer(bytes_asked(), 5).verdicts[0]
@@ -232,7 +232,7 @@ def test_an_account_tells_missing_numbers_stubs_and_other_types():
     single = account({"bytes": (8, "bytes")}, **FIELDS)
     assert grade_answer(single, 8).passed
     assert grade_answer(single, {"bytes": 8}).passed
-    assert grade_answer(single, ...).untouched
+    assert grade_answer(single, ...).unanswered
 
 
 def test_a_choice_needs_its_reason():
@@ -257,7 +257,7 @@ def test_a_choice_needs_its_reason():
     assert grade_answer(question, ("c", "2")).diagnosis == (
         "The choice 'c' is not one of 'a', 'b': answer with a pair of these strings."
     )
-    assert grade_answer(question, (..., ...)).untouched
+    assert grade_answer(question, (..., ...)).unanswered
     assert not any("'b'" in verdict.sentence for verdict in grade_answer(question, ("a", "1")).verdicts)
 
 

@@ -18,7 +18,7 @@ from course_utils import optim
 from course_utils.grading import run
 from course_utils.grading.judge import Outcome, explain
 from course_utils.grading.question import UNTOUCHED, Case
-from course_utils.grading.run import SECONDS, is_untouched, run_case
+from course_utils.grading.run import CASE_SECONDS, is_untouched, run_case
 from course_utils.grading.values import UnfitError, plain, same
 
 
@@ -31,7 +31,7 @@ def cell(source: str, name: str = "double"):
     return names[name]
 
 
-def outcome(source: str, seconds: float = SECONDS, **inputs):
+def outcome(source: str, seconds: float = CASE_SECONDS, **inputs):
     return run_case(doubling(), cell(source), Case("c", inputs or {"x": 1.0}), seconds)
 
 

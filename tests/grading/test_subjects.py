@@ -4,7 +4,7 @@ import pytest
 from sample_question import FIELDS
 
 from course_utils.errors import CourseError
-from course_utils.grading.fingerprints import outcome_print
+from course_utils.grading.fingerprints import outcome_fingerprint
 from course_utils.grading.judge import judge_answer
 from course_utils.grading.kinds import kills
 from course_utils.grading.run import run_cases
@@ -51,7 +51,7 @@ def test_who_loses_all_by_a_right_answer_is_not_told_of_a_wrong_one():
     outcomes = run_cases(question, at_two_alone, public, 5.0)
     passes = {case.name for case in public if case.name.endswith(("a square", "two more"))}
     by_case = {case.name: outcome for case, outcome in zip(public, outcomes, strict=True)}
-    prints = {name: outcome_print(by_case[name]) for name in passes}
+    prints = {name: outcome_fingerprint(by_case[name]) for name in passes}
     entry = {"mistakes": {"two": {"sentence": "At 2 alone.", "hint": 0, "prints": prints}}}
 
     def sentence(test):
@@ -80,7 +80,7 @@ def test_who_refuses_every_right_answer_is_not_told_of_what_refuses_one():
         return thorough(double)
 
     outcomes = zip(cases, run_cases(question, multiplies, cases, 5.0), strict=True)
-    prints = {case.name: outcome_print(outcome) for case, outcome in outcomes if case.name.endswith("a sum")}
+    prints = {case.name: outcome_fingerprint(outcome) for case, outcome in outcomes if case.name.endswith("a sum")}
     asks = {"sentence": "Asks for a product.", "hint": 0, "prints": prints}
     entry = {"cases": [case.name for case in cases], "mistakes": {"asks": asks}}
 

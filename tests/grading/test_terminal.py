@@ -10,7 +10,7 @@ from checked_notebook import STUB, run, text_of
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.grading import terminal
-from course_utils.grading.progress import Attempts, recall, remember
+from course_utils.grading.progress import PROGRESS, Attempts, recall
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_the_terminals_last_line_counts_as_its_verdicts_do(notebook, saved, solu
     saved_on = r"as saved on 1970-01-0[12] at .*; unsaved changes are not included\."
     assert re.fullmatch(rf"Checking .*\.ipynb {saved_on}", first)
     assert last == "1 of 1 answers is right."
-    remember("03_test", {"q1": Attempts(1, False, 0.0, seen=True)})
+    PROGRESS.put("03_test", {"q1": Attempts(1, False, 0.0, seen=True)})
     assert main(["check", str(path), "--set", "03_test"]) == 0
     *_, before, _, last = capsys.readouterr().out.splitlines()
     assert before == "Progress: 0 of 1 questions passed, 1 solution seen."

@@ -61,7 +61,7 @@ def lanes():
 
 def _start(lane):
     """In this thread: a sandbox ends with the one that started it."""
-    with lane.question():
+    with lane.open_process():
         pass
 
 

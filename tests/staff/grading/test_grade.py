@@ -312,8 +312,8 @@ def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, ca
     before = (out / "results.csv").read_bytes()
     write_class(tmp_path / "class", {"late": HONEST["right"][0]})
     run_on = []
-    whole = grade.Work.grade
-    monkeypatch.setattr(grade.Work, "grade", lambda work, lane: run_on.append(work.path.stem) or whole(work, lane))
+    read = grade.read_submission
+    monkeypatch.setattr(grade, "read_submission", lambda path, parse: run_on.append(path.stem) or read(path, parse))
     assert run_command(tmp_path, tiny) == 0
     assert run_on == ["late"]
     assert "5 of 6 were graded before" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from own_solutions import PATHS, solutions_of
 from tiny_set import answered
 
 from course_staff.grading.nbgrader import source_files
-from course_staff.grading.release import write
+from course_staff.grading.release import renew
 from course_staff.grading.source import apply_mistake, marker
 from course_staff.notebooks.files import read_notebook
 from course_utils.cli import main
@@ -70,7 +70,7 @@ def graded(tmp_path_factory):
         pytest.skip("nbgrader is not installed: pip install -e '.[nbgrader]'")
     place = tmp_path_factory.mktemp("nbgrader")
     for name in SETS:
-        write(source_files(ROOT / "solutions" / f"{name}.ipynb", place))
+        renew(source_files(ROOT / "solutions" / f"{name}.ipynb", place))
         run_nbgrader("generate_assignment", name, "--create", place=place)
         authored = {exercise.question.id: exercise for exercise in solutions_of(name)}
         hand_in(place, name, "stub", {})

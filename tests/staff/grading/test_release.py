@@ -14,9 +14,9 @@ from tiny_set import best_kind, notebook, write_class
 
 from course_staff.grading import grade
 from course_staff.grading.prepare import prepare
-from course_staff.grading.release import allowed, digest_of, exercise_notebook, facts, find_differing, set_entry, write
+from course_staff.grading.release import allowed, digest_of, exercise_notebook, facts, find_differing, renew, set_entry
 from course_staff.grading.release_cache import ReleaseCache, release_sets
-from course_staff.grading.skeleton import KINDS, empty_notebook, with_question
+from course_staff.grading.skeleton import SKELETONS, empty_notebook, with_question
 from course_staff.grading.source import apply_mistake, load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook, write_notebook
 from course_staff.notebooks.setup_cell import is_setup, setup_source
@@ -48,7 +48,7 @@ QUICK_SETS = pytest.mark.parametrize(
     [pytest.param(path, marks=[pytest.mark.slow] if path.stem in MANY_ANSWERS else [], id=path.stem) for path in PATHS],
 )
 QUICK_KINDS = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "collective" else []) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "collective" else []) for kind in SKELETONS]
 )
 # A line this short says nothing: `return total`, `])`.
 TELLING = 16
@@ -131,7 +131,7 @@ def test_where_only_words_changed_the_numbers_stay_as_they_were_released(tmp_pat
         for source, last, hint, other in (("a", 0.0667474, "old", 1.0), ("b", 0.0667475, "new", 2.0))
     )
     path.write_text(json.dumps(old))
-    assert write({path: json.dumps(new)}) == [path]
+    assert renew({path: json.dumps(new)}) == [path]
     new["questions"][0]["numbers"] = [0.1, 0.0667474]
     assert json.loads(path.read_text()) == new
 
@@ -203,7 +203,7 @@ def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
 def test_a_new_question_can_be_released_as_it_is(kind, tmp_path):
     made, _ = with_question(empty_notebook("99_test", ""), kind)
     write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
-    assert len(write(released(tmp_path / "99_test.ipynb", tmp_path, tmp_path))) == 2
+    assert len(renew(released(tmp_path / "99_test.ipynb", tmp_path, tmp_path))) == 2
 
 
 def test_the_command_releases_new_questions_once_and_keeps_a_copy_of_what_it_replaces(checkout, capsys):
@@ -226,18 +226,18 @@ def test_the_command_releases_new_questions_once_and_keeps_a_copy_of_what_it_rep
 def test_there_is_a_skeleton_of_every_kind_and_of_a_question_of_none():
     functions = inspect.getmembers(kinds, inspect.isfunction)
     functions = [(name, value) for name, value in functions if value.__module__ == kinds.__name__]
-    assert {name for name, _ in functions if not name.startswith("_")} | {"question"} == set(KINDS)
+    assert {name for name, _ in functions if not name.startswith("_")} | {"question"} == set(SKELETONS)
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind != "function" else []) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind != "function" else []) for kind in SKELETONS]
 )
 @pytest.mark.usefixtures("warm")
 def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(kind, tmp_path, monkeypatch):
     made, _ = with_question(empty_notebook("99_test", ""), kind)
     write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
     monkeypatch.setattr(loading, "SETS", tmp_path)
-    write(released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path))
+    renew(released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path))
     (authored,) = load_solutions(tmp_path / "99_test.ipynb")
     question = authored.question
     assert question.mistakes
@@ -269,7 +269,7 @@ def test_a_new_question_goes_to_the_set_that_its_number_stands_for(checkout, cap
 
 def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", "essay"]) == 2
-    assert f"choose one of {', '.join(KINDS)}" in capsys.readouterr().err
+    assert f"choose one of {', '.join(SKELETONS)}" in capsys.readouterr().err
     assert not list((checkout / "solutions").iterdir())
 
 

@@ -8,7 +8,7 @@ import pytest
 from tiny_set import cell, notebook
 
 from course_staff.grading import submission
-from course_staff.grading.submission import answer_to, notes_on_set, parsed
+from course_staff.grading.submission import answer_to, notes_on_set, parse_cell
 
 STUB = "# EXERCISE q1\ndef f(x):\n    raise NotImplementedError('write your answer here')"
 RIGHT = "# EXERCISE q1\ndef f(x):\n    return x"
@@ -17,7 +17,7 @@ ENTRY = {"id": "q1", "stub": STUB, "answer": "f"}
 
 
 def read_submission(path):
-    return submission.read_submission(path, lambda sources: list(map(parsed, sources)))
+    return submission.read_submission(path, lambda sources: list(map(parse_cell, sources)))
 
 
 def read_text(text):

@@ -65,7 +65,7 @@ def best_kind():
 
 def need_sandbox(kind="bwrap"):
     """Skip a test where the machine has nothing as safe as `kind`. With `CI` set it fails: a green run would prove nothing."""
-    if sandbox.KINDS.index(kind) < sandbox.KINDS.index(best_kind()):
+    if sandbox.SANDBOX_KINDS.index(kind) < sandbox.SANDBOX_KINDS.index(best_kind()):
         give_up = pytest.fail if os.environ.get("CI") else pytest.skip
         give_up(f"this needs a sandbox of the kind {kind}, and the best that this machine has is {best_kind()}")
 
