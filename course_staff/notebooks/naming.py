@@ -5,6 +5,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from course_staff.notebooks.files import read_notebook
+from course_utils.files import chapters_in
+
 ROOMS = ("benchmarks", "course_staff", "course_utils", "tests")
 
 VAGUE = frozenset({"found", "said", "known", "asked", "kept", "told", "one", "each", "given"})
@@ -24,12 +27,18 @@ _ADJECTIVES = re.compile(
 
 
 def vague_names(root: Path) -> Iterator[str]:
-    """A sentence for every name in the `ROOMS` below `root` that says too little, with its file and line."""
+    """A sentence for every name that says too little in the `ROOMS` and chapters below `root`: its file, line or cell."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
     for room in ROOMS:
         for path in sorted((root / room).rglob("*.py")):
             place = path.relative_to(root).as_posix()
             for line, remark in remarks_on(path.read_text(encoding="utf-8")):
                 yield f"{place}:{line}: {remark}"
+    for path in chapters_in(root / "notebooks"):
+        for cell in (cell for cell in read_notebook(path).cells if cell.cell_type == "code"):
+            for _, remark in remarks_on(TransformerManager().transform_cell(cell.source)):
+                yield f"{path.name}, cell {cell.get('id')}: {remark}"
 
 
 def remarks_on(source: str) -> list[tuple[int, str]]:

@@ -1,7 +1,9 @@
 """Names that say too little, and names that a rule may not take for such."""
 
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from course_staff.notebooks.files import write_notebook
 from course_staff.notebooks.naming import ROOMS, VAGUE, remarks_on, vague_names
 
 
@@ -66,4 +68,13 @@ def test_a_remark_says_where_the_name_stands(tmp_path):
     path.write_text('"""A file."""\n\nfound = 1\n')
     assert list(vague_names(tmp_path)) == [
         f"{ROOMS[0]}/deeper/a.py:3: 'found' could be anything; name the value by what it is."
+    ]
+
+
+def test_the_code_of_chapters_is_read_around_what_only_ipython_understands(tmp_path):
+    source = "if found:\n    %pip install one\n!echo\nx = (\n    1\n    % 2\n)\nkept = 1"
+    cells = [new_markdown_cell("found = 1"), new_code_cell(source, id="peaks"), new_code_cell("%%bash\neach=1 ls")]
+    write_notebook(new_notebook(cells=cells), tmp_path / "notebooks" / "a.ipynb")
+    assert list(vague_names(tmp_path)) == [
+        "a.ipynb, cell peaks: 'kept' could be anything; name the value by what it is."
     ]
