@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-HELP = "write_report a page with your bets, the ledger, the capstone's choices and this machine"
+HELP = "write a page with your bets, the ledger, the capstone's choices and this machine"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page, and say where it is."""
-    from course_utils.desk.report import write_report
+    from course_utils.desk import report
 
-    write_report(arguments.out)
+    report.write(arguments.out)
     return 0

@@ -25,7 +25,7 @@ from course_utils.units import format_counted
 _TALLEST = 22  # bets in a figure, which then fits on a page of A4
 
 
-def write_report(path: Path | None = None) -> Path:
+def write(path: Path | None = None) -> Path:
     """Write the page to `path`, by default `report.html` in the settings' home, say so, and return where it is.
 
     Raises `CourseError` if nothing can be written there.

@@ -84,10 +84,12 @@ def compose_alt(title: str, subject: str, sentences: Sequence[str] = ()) -> str:
 
 
 def as_sentence(title: str) -> str:
-    """A title as a sentence."""
-    return capitalize(title.replace("\n", ". ")) + "." * (bool(title) and not title.endswith("."))
+    """A title as a sentence, or one for each of its lines."""
+    lines = [capitalize(line) for line in title.splitlines()]
+    return " ".join(line if line.endswith((".", ":")) else f"{line}." for line in lines)
 
 
 def capitalize(text: str) -> str:
-    """The text on one line, with its first letter large and all others as they are."""
-    return text[:1].upper() + text[1:].replace("\n", " ")
+    """The text on one line, its first word with a large letter; a symbol, such as v, stays small."""
+    is_word = text[:2].isalpha() or text.startswith("a ")
+    return (text[:1].upper() + text[1:] if is_word else text).replace("\n", " ")

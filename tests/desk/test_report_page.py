@@ -55,7 +55,7 @@ def do_something(bet=2.0):
 def test_the_page_holds_all_that_was_done_and_says_what_is_not_done(capsys, restart):
     do_something()
     restart()
-    page = page_of(report.write_report())
+    page = page_of(report.write())
     assert "1 settled bet, 1 within a factor of 2; 1 row in the ledger; choices for 1 scenario" in page.text
     assert page.alternatives == [
         "Each bet as a multiple of the truth, on a logarithmic axis: 00-peak: bet 2, is 1 MiB, too high by a factor of 2."
@@ -73,7 +73,7 @@ def test_the_page_holds_all_that_was_done_and_says_what_is_not_done(capsys, rest
 
 
 def test_who_has_done_nothing_reads_which_chapter_fills_each_part():
-    page = page_of(report.write_report())
+    page = page_of(report.write())
     assert page.alternatives == []
     assert "No bet is settled yet. Chapter 00 asks for the first two" in page.text
     assert "The ledger is empty. Chapter 00 writes its first rows" in page.text
@@ -82,7 +82,7 @@ def test_who_has_done_nothing_reads_which_chapter_fills_each_part():
 
 def test_the_page_loads_nothing_and_names_neither_a_folder_nor_the_host():
     do_something()
-    path = report.write_report()
+    path = report.write()
     page, text = page_of(path), path.read_text(encoding="utf-8")
     assert page.addresses, "the picture"
     assert all(address.startswith("data:image/svg+xml;base64,") for address in page.addresses)
@@ -96,7 +96,7 @@ def test_the_page_loads_nothing_and_names_neither_a_folder_nor_the_host():
 
 def test_equal_deeds_give_equal_pages_but_for_the_memory_that_is_free(tmp_path):
     do_something()
-    first, second = (report.write_report(tmp_path / name).read_text(encoding="utf-8") for name in ("a.html", "b.html"))
+    first, second = (report.write(tmp_path / name).read_text(encoding="utf-8") for name in ("a.html", "b.html"))
     free = re.compile(r"<li>.* memory available</li>")
     assert free.search(first)
     assert free.sub("", first) == free.sub("", second)
@@ -107,7 +107,7 @@ def test_whatever_a_learner_typed_stays_text():
     bets.settle("00-peak", 1.0)
     record("03_<b>", HOSTILE, HOSTILE, predicted=1, measured=1)
     keep(Choice("x", {HOSTILE: HOSTILE}, {HOSTILE: 1}, ((HOSTILE, 1, 2, 3, HOSTILE),)))
-    path = report.write_report()
+    path = report.write()
     page = page_of(path)
     assert "script" not in page.tags
     assert "<script" not in path.read_text(encoding="utf-8")
@@ -120,7 +120,7 @@ def test_many_bets_are_cut_into_pictures_of_a_page_between_chapters():
     for chapter in range(13):
         settled = {f"{chapter:02d}-{name}": bets.Bet(1, 1, "", 1) for name in "abcd"}
         Section("bets").put(f"{chapter:02d}", settled)
-    page = page_of(report.write_report())
+    page = page_of(report.write())
     assert re.findall(r"Chapters? \d\d(?: to \d\d)?(?= )", page.text)[:3] == [
         "Chapters 00 to 04",
         "Chapters 05 to 09",
@@ -136,9 +136,9 @@ def test_where_nobody_reads_along_the_page_is_of_this_process(monkeypatch, resta
     restart()
     monkeypatch.setenv("COURSE_READER", "0")
     settings.cache_clear()
-    assert "choices for 0 scenarios" in page_of(report.write_report()).text
+    assert "choices for 0 scenarios" in page_of(report.write()).text
     do_something()
-    path = report.write_report()
+    path = report.write()
     page = page_of(path)
     assert "1 settled bet, 1 within a factor of 2; 1 row in the ledger; choices for 1 scenario" in page.text
     assert "what one run did by itself" in page.text
@@ -152,7 +152,7 @@ def test_a_notebook_shows_a_link(monkeypatch, tmp_path):
     shown = []
     monkeypatch.setattr(report, "has_kernel", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda bundle, **how: shown.append(bundle))
-    path = report.write_report(tmp_path / "a <b> c.html")
+    path = report.write(tmp_path / "a <b> c.html")
     assert path.is_file()
     assert f"<a href='{path.as_uri()}'>" in shown[0]["text/html"]
     assert "a &lt;b&gt; c.html</a>" in shown[0]["text/html"]
@@ -166,4 +166,4 @@ def test_the_command_writes_where_it_is_told_or_says_why_not(tmp_path, capsys):
     assert main(["report", "--out", str(tmp_path / "file" / "mine.html")]) == 2
     assert "name another file with --out" in capsys.readouterr().err
     with pytest.raises(CourseError, match="cannot be written"):
-        report.write_report(tmp_path)
+        report.write(tmp_path)
