@@ -68,7 +68,7 @@ def test_the_curves_mark_the_lowest_point_and_the_root():
     assert worse.startswith(
         "At √(r·n) segments, at most one per block, the peak is within 20% of the lowest that we tried."
     )
-    assert "lowest at 4, √(r·n) = 5" in alt
+    assert "Lowest at 4, √(r·n) = 5" in alt
     assert "√(r·n) = 17 > n" in lesson.segment_curves_figure({"few": (289, {"predicted": line, "measured": line})})[1]
     drawn = figure.axes[0].lines
     assert list(drawn[1].get_xdata()) == [1, 4, 16]

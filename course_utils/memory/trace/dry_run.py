@@ -57,6 +57,7 @@ def dry_run(
     device: str = "cpu",
     *,
     ranks: int = 1,
+    rank: int = 0,
     timeout: float = 600.0,
     prime: Step | None = None,
     watch: Callable[[], AbstractContextManager] = nullcontext,
@@ -66,7 +67,7 @@ def dry_run(
     `build` returns a tuple with the model or models, the optimizers, and what else the step takes; all that it makes is fake.
     With `device="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
     are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
-    `ranks` the step is that of the first, in a process group whose other ranks are pretended. Where a step reads a
+    `ranks` the step is that of one `rank` among them, in a process group whose other ranks are pretended. Where a step reads a
     number that depends on values of floating tensors (`loss.item()`) it gets 1. `prime` creates the optimizer's state in place of
     a first step, and `watch()` is entered around the second. Raises `CourseError`, naming the line, if a step needs more of
     its values than that, never updates, is not done after `timeout` seconds, or if the model was not built inside.
@@ -74,7 +75,7 @@ def dry_run(
     if device not in ("cpu", "cuda"):
         raise CourseError(f"device={device!r} is no device; use 'cpu' or 'cuda'.")
     on_gpu = {"device": GPU, "round_to": 512, "look_inside": False} if device == "cuda" else {}
-    with _pretend_tensors(device, ranks, timeout):
+    with _pretend_tensors(device, ranks, rank, timeout):
         built = build()
         models, optimizers = parts_of(built)
         _check_parts(models, optimizers, on_gpu=device == "cuda" and prime is None)
@@ -123,11 +124,11 @@ def predict_seconds(build: Build, step: Step, machine: Machine, *, device: str =
 
 
 @contextmanager
-def _pretend_tensors(device: str, ranks: int, timeout: float) -> Iterator[None]:
+def _pretend_tensors(device: str, ranks: int, rank: int, timeout: float) -> Iterator[None]:
     """A context in which tensors are fake and on `device`, other ranks are pretended, and PyTorch's refusals are explained."""
     with ExitStack() as entered:
         entered.enter_context(_collect_rarely())
-        entered.enter_context(_pretend_ranks(ranks, device))
+        entered.enter_context(_pretend_ranks(ranks, device, rank))
         entered.enter_context(fake_tensors(timeout))
         entered.enter_context(patch("torch.compile", _refuse_to_compile(torch.compile)))
         if device == "cuda":
@@ -137,8 +138,8 @@ def _pretend_tensors(device: str, ranks: int, timeout: float) -> Iterator[None]:
 
 
 @contextmanager
-def _pretend_ranks(ranks: int, device: str) -> Iterator[None]:
-    """A context in which this process is the first of `ranks`; collectives return at once, with tensors of the right shape.
+def _pretend_ranks(ranks: int, device: str, rank: int) -> Iterator[None]:
+    """A context in which this process is one `rank` of `ranks`; collectives return at once, with tensors of the right shape.
 
     Raises `CourseError` inside a real group.
     """
@@ -150,7 +151,7 @@ def _pretend_ranks(ranks: int, device: str) -> Iterator[None]:
     from torch.distributed.fsdp._fully_shard import _fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     # FSDP2 asks the mesh for a device, which knows no second CPU.
     of_mesh = GPU if device == "cuda" else HOST
     here = patch.object(_fully_shard, "_get_device_from_mesh", lambda mesh: of_mesh)
