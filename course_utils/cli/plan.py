@@ -196,9 +196,8 @@ def _qualify_verdict(reading: "Reading", answer: Answer) -> Answer:
     from course_utils.memory.planning.reading.fields import AT_LEAST
 
     text, values, code = answer
-    first, *others = sorted(
-        reading.unmodeled.values(), reverse=True
-    )  # what makes it unknown before what it takes at least
+    # In this order what makes it unknown comes before what it takes at least.
+    first, *others = sorted(reading.unmodeled.values(), reverse=True)
     headline, _, rest = text.partition("\n")
     lines = [f"{first}. Without that, {headline}", *(f"Not counted either: {reason}." for reason in others), rest]
     if reading.effect != AT_LEAST or not code:

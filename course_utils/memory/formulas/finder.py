@@ -20,9 +20,8 @@ from course_utils.memory.trace.log import Label, Log, block_of
 
 _IN_PRIMES = (23, 32 * 29)
 """Batch and length for reading letters: primes that occur in no other size, and 32, since some kernels round lengths up to it."""
-_SIZES_BEFORE_FORMULAS = (
-    3  # each a dry run or two, where formulas take seven; whoever prints an estimate has them found sooner
-)
+# Each takes a dry run or two, and formulas seven. Whoever prints an estimate has them found sooner.
+_SIZES_BEFORE_FORMULAS = 3
 _POSITIONS = ("max_position_embeddings", "max_target_positions")
 
 

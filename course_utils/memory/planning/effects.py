@@ -25,9 +25,8 @@ class Effect:
     """What a change does to a step."""
 
     change: Change
-    lowers: dict[
-        str, tuple[str, ...]
-    ]  # for each kind of bytes, the phases at whose fullest instant there is less of it
+    # For each kind of bytes, the phases at whose fullest instant there is less of it.
+    lowers: dict[str, tuple[str, ...]]
     at_most: frozenset[str]  # the kinds that are lowered in the phase that has most of them
     seconds: float  # a multiple of those without it
     sent: float  # a multiple of the bytes sent without it

@@ -170,10 +170,8 @@ class Search:
 
     def _guess(self, changes: Sequence[Change]) -> float:
         """How much of the room `changes` should take together."""
-        return (
-            _guess_peak(self.base.kinds_by_phase, [self.trials[change.name].kinds_by_phase for change in changes])
-            / self._room
-        )
+        by_change = [self.trials[change.name].kinds_by_phase for change in changes]
+        return _guess_peak(self.base.kinds_by_phase, by_change) / self._room
 
     def _need(self, changes: Sequence[Change]) -> Need:
         try:

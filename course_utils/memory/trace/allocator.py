@@ -28,9 +28,8 @@ class Account:
     by_phase: dict[str, int]  # at the peak inside each phase, above what was in use when the run began
     witness: str
     operator: str = ""  # at work at the peak, if the witness knows it
-    left: int = (
-        0  # in use at the end, less `at_start`; too much if a thread of gloo's released some, unseen by the profiler
-    )
+    # In use at the end, less `at_start`; too much if a thread of gloo's released some, unseen by the profiler.
+    left: int = 0
 
 
 class CudaAllocator:
