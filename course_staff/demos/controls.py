@@ -37,8 +37,8 @@ def instructions(values: Mapping[str, object]) -> str:
         control = _control(name, display.played)
         labels = {option[1]: option[0] for option in getattr(control, "options", ()) if isinstance(option, tuple)}
         number = f"{value:,g}" if isinstance(value, int | float) else value
-        words = ("off", "on")[value] if isinstance(value, bool) else labels.get(value, number)
-        return f"{getattr(control, 'description', '') or name}: {words}"
+        label = ("off", "on")[value] if isinstance(value, bool) else labels.get(value, number)
+        return f"{getattr(control, 'description', '') or name}: {label}"
 
     return ", ".join(describe(*setting) for setting in values.items())
 
@@ -47,8 +47,8 @@ def _is_on_a_step(control: "Widget") -> bool:
     """Whether a slider can be moved to where it stands; widgets hold back what is past an end, and nothing between steps."""
     if not (getattr(control, "step", None) and hasattr(control, "min")):
         return True
-    place = log(control.value, control.base) if hasattr(control, "base") else control.value
-    steps = (place - control.min) / control.step
+    position = log(control.value, control.base) if hasattr(control, "base") else control.value
+    steps = (position - control.min) / control.step
     return isclose(steps, round(steps), abs_tol=1e-6)
 
 

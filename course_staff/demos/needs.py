@@ -26,33 +26,42 @@ def cells_by_step(demo: Demo) -> Iterator[tuple[Step, list[NotebookNode], Notebo
     names a cell that the chapter has not, or has none to click in.
     """
     code = [cell for cell in read_notebook(demo.notebook).cells if cell.cell_type == "code"]
-    own = {number: f"step-{number}" for number, step in enumerate(demo.steps, start=1) if step.code}
-    code += [new_code_cell(demo.steps[number - 1].code, id=name) for number, name in own.items()]
+    own_names = {number: f"step-{number}" for number, step in enumerate(demo.steps, start=1) if step.code}
+    code += [new_code_cell(demo.steps[number - 1].code, id=name) for number, name in own_names.items()]
     # A cell, then its definitions, each by itself: of all that bind a name, the last one before its use is taken.
     pieces = [piece for cell in code for piece in (cell, *_split_off_definitions(cell))]
-    places = {cell.id: pieces.index(cell) for cell in code}
-    done = set()
+    positions = {cell.id: pieces.index(cell) for cell in code}
+    earlier = set()
     for number, step in enumerate(demo.steps, start=1):
-        where, shown = f"{demo.path.name}, step {number}", step.cell or own.get(number)
-        wanted = [*step.needs, *([shown] if shown else [])]
-        for name in wanted:
-            if name not in places:
-                raise CourseError(f"{where}: {demo.notebook.name} has no code cell {name!r}; name an existing one.")
-        if step.click and not shown:
-            raise CourseError(f"{where} clicks, but names no cell; name the figure's cell.")
-        needed = {*range(is_setup(code[0])), *map(places.get, step.needs)}
-        needed |= find_needs(map(places.get, wanted), [piece.source for piece in pieces])
-        if shown:
-            done.add(places[shown])
-        wholes = [places[piece.id] for piece in pieces]
-        run = [at for at in sorted(needed - done) if wholes[at] == at or wholes[at] not in needed | done]
-        yield step, [pieces[at] for at in run], pieces[places[shown]] if shown else None
-        done |= needed
+        step_name = f"{demo.path.name}, step {number}"
+        shown_name = step.cell or own_names.get(number)
+        names = [*step.needs, *([shown_name] if shown_name else [])]
+        for name in names:
+            if name not in positions:
+                raise CourseError(f"{step_name}: {demo.notebook.name} has no code cell {name!r}; name an existing one.")
+        if step.click and not shown_name:
+            raise CourseError(f"{step_name} clicks, but names no cell; name the figure's cell.")
+        required = {*range(is_setup(code[0])), *map(positions.get, step.needs)}
+        required |= find_needs(map(positions.get, names), [piece.source for piece in pieces])
+        if shown_name:
+            earlier.add(positions[shown_name])
+        unseen = [
+            piece
+            for position, piece in enumerate(pieces)
+            if position in required - earlier
+            # A definition of a cell that runs whole has run with it.
+            and (position == positions[piece.id] or positions[piece.id] not in required | earlier)
+        ]
+        yield step, unseen, pieces[positions[shown_name]] if shown_name else None
+        earlier |= required
 
 
 def _split_off_definitions(cell: NotebookNode) -> list[NotebookNode]:
     """The statements that import or define something which no other statement of the cell binds."""
     statements = [(statement, of_statement(statement)[1]) for statement in statements_of(cell.source)]
     count = Counter(name for _, names in statements for name in names)
-    defining = [made for made, names in statements if isinstance(made, _DEFINING) and max(map(count.get, names)) == 1]
-    return [new_code_cell(ast.unparse(statement), id=cell.id) for statement in defining]
+    return [
+        new_code_cell(ast.unparse(statement), id=cell.id)
+        for statement, names in statements
+        if isinstance(statement, _DEFINING) and max(map(count.get, names)) == 1
+    ]

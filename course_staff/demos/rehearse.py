@@ -35,8 +35,8 @@ def rehearse(paths: list[Path]) -> int:
             set_variable(name, value)
         with TemporaryDirectory() as folder, chdir(folder):
             for number, (step, problems) in enumerate(_play(demo), start=1):
-                where = f"{demo.name}, step {number} of {len(demo.steps)}, {step.title}"
-                print(f"{where}: {' '.join(problems) or 'as expected'}", flush=True)
+                heading = f"{demo.name}, step {number} of {len(demo.steps)}, {step.title}"
+                print(f"{heading}: {' '.join(problems) or 'as expected'}", flush=True)
                 is_wrong |= bool(problems)
     return int(is_wrong)
 
@@ -90,9 +90,9 @@ class _Shell:
             if _normalize(text) not in output:
                 yield f"{text!r} is not in the output."
         described = _normalize(self.pictures[-1][0]) if self.pictures else ""
-        for words in step.picture:
-            if _normalize(words) not in described:
-                yield f"The picture's description lacks {words!r}; it is: {described or 'there is none'}"
+        for phrase in step.picture:
+            if _normalize(phrase) not in described:
+                yield f"The picture's description lacks {phrase!r}; it is: {described or 'there is none'}"
         yield from filter(None, map(self._compute, step.numbers))
 
     def _compute(self, number: Number) -> str | None:
@@ -100,8 +100,8 @@ class _Shell:
             value = eval(number.of, self.shell.user_ns)  # the author's own expression, over the chapter's names
         except Exception as error:
             return f"{number.of} cannot be computed ({type(error).__name__}: {error})."
-        near = value == number.value or (number.within and math.isclose(value, number.value, rel_tol=number.within))
-        return None if near else f"{number.of} is {value}, expected {number.value} within {number.within:.0%}."
+        is_close = value == number.value or (number.within and math.isclose(value, number.value, rel_tol=number.within))
+        return None if is_close else f"{number.of} is {value}, expected {number.value} within {number.within:.0%}."
 
     def _collect(self, outputs: list) -> None:
         for output in outputs:

@@ -79,18 +79,18 @@ def demos_in(notebooks: Path, names: Iterable[str] = ()) -> list[Path]:
 
     `3`, `03` and `03_adamw` are the same one. Raises `CourseError` on a name of none.
     """
-    every = sorted((notebooks / "demos").glob("*.toml"))
-    stems = [path.stem for path in every]
-    chosen = [stem for name in names for stem in require_names(name, stems, "demo")] if names else stems
-    return [every[stems.index(stem)] for stem in chosen]
+    paths = sorted((notebooks / "demos").glob("*.toml"))
+    stems = [path.stem for path in paths]
+    selected = [stem for name in names for stem in require_names(name, stems, "demo")] if names else stems
+    return [paths[stems.index(stem)] for stem in selected]
 
 
 def read_demo(path: Path) -> Demo:
     """The demo at `path`; raises `CourseError`, saying which step, if it is not one."""
     try:
-        written = tomllib.loads(path.read_text(encoding="utf-8"))
-        steps = tuple(_read_step(number, step) for number, step in enumerate(written.pop("steps", ()), start=1))
-        demo = Demo(path, steps=steps, **written)
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        steps = tuple(_read_step(number, step) for number, step in enumerate(fields.pop("steps", ()), start=1))
+        demo = Demo(path, steps=steps, **fields)
         total = sum(step.minutes for step in steps)
         if not steps:
             raise ValueError("it has no steps")
@@ -103,11 +103,11 @@ def read_demo(path: Path) -> Demo:
     return demo
 
 
-def _read_step(number: int, written: dict) -> Step:
+def _read_step(number: int, fields: dict) -> Step:
     try:
-        expected = written.pop("expect", {})
+        expected = fields.pop("expect", {})
         numbers = [Number(value=number.pop("is"), **number) for number in expected.pop("numbers", ())]
-        texts = {name: value.strip() if isinstance(value, str) else value for name, value in written.items()}
+        texts = {name: value.strip() if isinstance(value, str) else value for name, value in fields.items()}
         return Step(**texts, **expected, numbers=numbers)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"step {number}: {error}") from None

@@ -59,12 +59,12 @@ def offer(values: Mapping[str, object]) -> None:
     It stays with that figure: by the time it is pressed, later steps have played theirs.
     """
     figure = dict(display_room.played)
-    begun = {name: control.value for name, control in figure.items()}
+    starting_values = {name: control.value for name, control in figure.items()}
     button = ToggleButton(description=instructions(values))
 
     def move(change: dict) -> None:
         for name, control in figure.items():
-            control.value = begun[name]
+            control.value = starting_values[name]
         if change["new"]:
             press(values, figure)
 
@@ -88,9 +88,9 @@ def enlarge(figure: Figure) -> None:
         height = width / _WIDEST
     figure.set_size_inches(width, height)
     figure.draw_without_rendering()  # the axes choose their ticks
-    least = _LEAST_SIZE * 72 * height / _HEIGHT
+    smallest = _LEAST_SIZE * 72 * height / _HEIGHT
     for text in figure.findobj(Text):
-        text.set_fontsize(max(text.get_fontsize(), least))
+        text.set_fontsize(max(text.get_fontsize(), smallest))
 
 
 def _make_pictures_live(publish: Callable) -> Callable:
@@ -100,15 +100,15 @@ def _make_pictures_live(publish: Callable) -> Callable:
     def publish_live(
         data: dict, metadata: dict | None = None, *, transient: dict | None = None, update: bool = False, **rest
     ) -> None:
-        place = (transient or {}).get("display_id")
-        if place is None:
+        display_id = (transient or {}).get("display_id")
+        if display_id is None:
             publish(data, metadata, transient=transient, update=update, **rest)
         elif "image/png" in data:
             alt = escape(metadata["image/png"]["alt"], quote=True)
-            picture = pictures.get(place) or HTML()
+            picture = pictures.get(display_id) or HTML()
             picture.value = f'<img src="data:image/png;base64,{data["image/png"]}" alt="{alt}">'
-            if place not in pictures:  # as it is, too: until the page has its widgets
-                pictures[place] = picture
+            if display_id not in pictures:  # as it is, too: until the page has its widgets
+                pictures[display_id] = picture
                 publish({**picture._repr_mimebundle_(), **data}, metadata)
 
     return publish_live

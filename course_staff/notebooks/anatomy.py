@@ -75,9 +75,9 @@ def check_format(chapter: Chapter) -> Remarks:
     if None in ids or chapter.notebook["nbformat_minor"] < 5:
         yield 0, "it has cells without an id; save it as notebook format 4.5 or later."
         return
-    for place, cell_id in enumerate(ids):
-        if cell_id in ids[:place]:
-            yield place + 1, f"its id {cell_id!r} is that of cell {ids.index(cell_id) + 1} too; give it one of its own."
+    for index, cell_id in enumerate(ids):
+        if cell_id in ids[:index]:
+            yield index + 1, f"its id {cell_id!r} is that of cell {ids.index(cell_id) + 1} too; give it one of its own."
             return
     try:
         nbformat.validate(chapter.notebook)
@@ -161,17 +161,17 @@ def check_glossary_links(chapter: Chapter) -> Remarks:
     glossary = chapter.path.parents[1] / GLOSSARY
     if glossary.is_file():
         today = with_links(chapter.notebook, chapter.path.stem, read_glossary(glossary))
-        for (number, text), wanted in zip(chapter.prose, today, strict=True):
-            if text != wanted:
+        for (number, text), linked in zip(chapter.prose, today, strict=True):
+            if text != linked:
                 yield number, "the links into the glossary are not today's; run `course stamp`."
 
 
 def check_length_of_prose(chapter: Chapter) -> Remarks:
     """A chapter is read in one sitting."""
     read = [re.sub(r"^### Problems$.*?(?=^### |\Z)", "", text, flags=re.M | re.S) for _, text in chapter.prose]
-    words = sum(markdown.count_words(without_successor(text)) for text in read)
-    if words >= MOST_WORDS:
-        yield 0, f"its prose has {words:,} words; bring it under {MOST_WORDS:,}."
+    total = sum(markdown.count_words(without_successor(text)) for text in read)
+    if total >= MOST_WORDS:
+        yield 0, f"its prose has {total:,} words; bring it under {MOST_WORDS:,}."
 
 
 def check_length_of_code(chapter: Chapter) -> Remarks:

@@ -18,12 +18,12 @@ def statements_of(source: str) -> list[ast.stmt]:
 @lru_cache(maxsize=1024)
 def uses_and_binds(source: str) -> tuple[frozenset[str], frozenset[str]]:
     """The names that a cell uses from elsewhere, and those that it binds; none of both for IPython's own syntax."""
-    used, bound = set(), set()
+    free, bound = set(), set()
     for statement in statements_of(source):
         uses, binds = of_statement(statement)
-        used |= uses - bound
+        free |= uses - bound
         bound |= binds
-    return frozenset(used - set(dir(builtins))), frozenset(bound)
+    return frozenset(free - set(dir(builtins))), frozenset(bound)
 
 
 def of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
@@ -33,8 +33,8 @@ def of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
     if not isinstance(statement, ast.Assign | ast.AnnAssign):
         uses -= binds
     targets = [node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)]
-    changed = {target.id for target in targets if isinstance(target, ast.Name)}
-    return uses | changed, binds
+    augmented = {target.id for target in targets if isinstance(target, ast.Name)}
+    return uses | augmented, binds
 
 
 def of_table(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
@@ -58,12 +58,12 @@ def find_needs(targets: Iterable[int], sources: Sequence[str]) -> set[int]:
 
     Of several that bind a name, the last one before its use is needed.
     """
-    needed, stack = set(), list(targets)
+    positions, stack = set(), list(targets)
     while stack:
         position = stack.pop()
         for name in uses_and_binds(sources[position])[0]:
-            binding = [at for at in range(position) if name in uses_and_binds(sources[at])[1]]
-            if binding and binding[-1] not in needed:
-                needed.add(binding[-1])
+            binding = [earlier for earlier in range(position) if name in uses_and_binds(sources[earlier])[1]]
+            if binding and binding[-1] not in positions:
+                positions.add(binding[-1])
                 stack.append(binding[-1])
-    return needed
+    return positions

@@ -52,10 +52,10 @@ def edit_notebook(path: Path, edit: Callable[["NotebookNode"], None]) -> bool:
     notebook = read_notebook(path)
     before = notebook_text(notebook)
     edit(notebook)
-    changed = notebook_text(notebook) != before
-    if changed:
+    is_changed = notebook_text(notebook) != before
+    if is_changed:
         write_notebook(notebook, path)
-    return changed
+    return is_changed
 
 
 def edit_text(path: Path, edit: Callable[[str], str]) -> bool:

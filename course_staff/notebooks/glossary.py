@@ -38,7 +38,7 @@ class Term:
     name: str
     text: str
     first: str
-    also: tuple[str, ...] = ()
+    synonyms: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -56,8 +56,8 @@ def read_glossary(path: Path) -> list[Term]:
             raise CourseError(f"{path.name}: the entry {head!r} is not written like the others; see the one before it.")
         if match["id"] in [term.id for term in terms]:
             raise CourseError(f"{path.name}: the anchor {match['id']!r} stands twice; give each entry its own.")
-        also = tuple(name.strip() for name in match["also"].split(",")) if match["also"] else ()
-        terms.append(Term(match["id"], match["name"], match["text"], match["first"], also))
+        synonyms = tuple(name.strip() for name in match["also"].split(",")) if match["also"] else ()
+        terms.append(Term(match["id"], match["name"], match["text"], match["first"], synonyms))
     return terms
 
 
@@ -84,8 +84,8 @@ def with_links(notebook: Mapping, stem: str, terms: Sequence[Term]) -> list[str]
     Before the chapter where a term comes first, its word means something else, as a matrix's rank does: there it is not linked.
     Neither is a term whose anchor stands in the metadata's `"course": {"unlinked": ["rank"]}`.
     """
-    others = notebook["metadata"].get("course", {}).get("unlinked", [])
-    usable = [term for term in terms if term.first <= stem.partition("_")[0] and term.id not in others]
+    unlinked = notebook["metadata"].get("course", {}).get("unlinked", [])
+    usable = [term for term in terms if term.first <= stem.partition("_")[0] and term.id not in unlinked]
     texts = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown"]
     return add_links([strip_links(text) for text in texts], usable)
 
@@ -103,8 +103,8 @@ def stamp_links(path: Path, terms: Sequence[Term]) -> bool:
 
 def _spellings(terms: Sequence[Term]) -> tuple[re.Pattern, dict[str, Term]]:
     """What finds any term, the longest first so that a term inside another's name is not taken for it."""
-    by_spelling = {_lower_first(name): term for term in terms for name in (term.name, *term.also)}
-    names = sorted((name for term in terms for name in (term.name, *term.also)), key=len, reverse=True)
+    by_spelling = {_lower_first(name): term for term in terms for name in (term.name, *term.synonyms)}
+    names = sorted((name for term in terms for name in (term.name, *term.synonyms)), key=len, reverse=True)
     either_case = (f"[{name[0].upper()}{name[0].lower()}]{re.escape(name[1:])}" for name in names)
     return re.compile(rf"(?<![\w-])({'|'.join(either_case)})(?:e?s)?(?![\w-])"), by_spelling
 
@@ -116,10 +116,10 @@ def _lower_first(name: str) -> str:
 def _parts(text: str) -> Iterator[tuple[str, bool]]:
     """`text` in pieces, and whether each is prose."""
     end = len(text) - len(sources[0]) if (sources := _SOURCES.search(text)) else len(text)
-    place = 0
+    position = 0
     for aside in _ASIDE.finditer(text, 0, end):
-        yield text[place : aside.start()], True
+        yield text[position : aside.start()], True
         yield aside[0], False
-        place = aside.end()
-    yield text[place:end], True
+        position = aside.end()
+    yield text[position:end], True
     yield text[end:], False

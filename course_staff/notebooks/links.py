@@ -35,8 +35,8 @@ def dead_links(path: Path, text: str, attachments: frozenset[str] = frozenset())
     for target in sorted(targets):
         if not re.match(r"(?:https?|mailto):", target) and not _leads_somewhere(path, target, attachments):
             yield f"the link to {target} leads nowhere; correct or remove it."
-    written = _ADDRESS.findall("\n".join([plain, *targets]))
-    for address in sorted({address.rstrip(".,;:!?") for address in written}):
+    addresses = _ADDRESS.findall("\n".join([plain, *targets]))
+    for address in sorted({address.rstrip(".,;:!?") for address in addresses}):
         if reason := _what_is_wrong(address):
             yield f"the address {address} {reason}."
 
@@ -68,11 +68,11 @@ def _leads_somewhere(path: Path, target: str, attachments: frozenset[str]) -> bo
     if target.startswith("attachment:"):
         return target.removeprefix("attachment:") in attachments
     file, _, anchor = target.partition("#")
-    other = path.parent / unquote(file) if file else path
-    if not other.exists():
+    linked_path = path.parent / unquote(file) if file else path
+    if not linked_path.exists():
         return False
-    if not anchor or other.suffix not in (".ipynb", ".md"):
+    if not anchor or linked_path.suffix not in (".ipynb", ".md"):
         return True
     # In JupyterLab a notebook's headings are named otherwise than those of Markdown on a code host.
-    anchors = markdown.anchors if other.suffix == ".ipynb" else markdown.slugs
-    return any(unquote(anchor) in anchors(text) for _, text in prose(other))
+    anchors = markdown.anchors if linked_path.suffix == ".ipynb" else markdown.slugs
+    return any(unquote(anchor) in anchors(text) for _, text in prose(linked_path))

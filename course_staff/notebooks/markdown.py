@@ -32,7 +32,7 @@ class Picture(NamedTuple):
 def headings(text: str) -> list[Heading]:
     """The headings of `text` in order."""
     pairs = pairwise(_tokens(text))
-    return [Heading(int(opening.tag[1]), words.content) for opening, words in pairs if opening.type == "heading_open"]
+    return [Heading(int(opening.tag[1]), inline.content) for opening, inline in pairs if opening.type == "heading_open"]
 
 
 def links(text: str) -> list[str]:

@@ -68,7 +68,7 @@ def _describes(name: str) -> bool:
     """Whether a function's name is private and begins with a participle, or is nothing but an adjective."""
     if not name.startswith("_") or name.startswith("__"):
         return False
-    first, *more = name.strip("_").split("_")
+    first, *others = name.strip("_").split("_")
     if _IRREGULAR.fullmatch(first) or (first.endswith("ed") and not _VERBS.fullmatch(first)):
         return True
-    return not more and _ADJECTIVES.fullmatch(first) is not None
+    return not others and _ADJECTIVES.fullmatch(first) is not None

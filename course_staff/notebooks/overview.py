@@ -25,45 +25,49 @@ def overview_figure(rows: Sequence[Row], theme: str = "light") -> tuple[Figure, 
 
     Of several quantities of a technique the peak is drawn. `theme` is one of `THEMES`. Raises `CourseError` without rows.
     """
-    chosen = [row for row in _choose_peaks(rows) if row.unit == "bytes"]
-    if not chosen:
+    in_bytes = [row for row in _choose_peaks(rows) if row.unit == "bytes"]
+    if not in_bytes:
         raise CourseError("No ledger has rows in bytes to draw; execute a chapter first.")
-    tall = -(-len(chosen) // 2)
+    tall = -(-len(in_bytes) // 2)
     with plt.rc_context({**style_in(theme), "font.size": _SIZE}):
         width, height = 2 * (_NAMES + _DOTS + _NOTES), _HEAD + _TALL * tall + _FOOT
-        figure, both = subplots(1, 2, sharex=True, figsize=(width, height))
-        for axes, left, part in zip(both, (_NAMES, width / 2 + _NAMES), (chosen[:tall], chosen[tall:]), strict=True):
+        figure, halves = subplots(1, 2, sharex=True, figsize=(width, height))
+        for axes, left, part in zip(
+            halves, (_NAMES, width / 2 + _NAMES), (in_bytes[:tall], in_bytes[tall:]), strict=True
+        ):
             axes.set_position((left / width, _FOOT / height, _DOTS / width, _TALL * tall / height))
             _draw(axes, part, tall, THEMES[theme])
-        _set_limits(both[0], chosen)
+        _set_limits(halves[0], in_bytes)
         _draw_legend(figure, THEMES[theme])
-    return figure, f"Predicted and measured, technique by technique. {'; '.join(map(_describe, chosen))}."
+    return figure, f"Predicted and measured, technique by technique. {'; '.join(map(_describe, in_bytes))}."
 
 
 def _choose_peaks(rows: Sequence[Row]) -> list[Row]:
-    chosen: dict[tuple[str, str], Row] = {}
+    by_technique: dict[tuple[str, str], Row] = {}
     for row in rows:
         key = row.chapter, row.technique
-        if key not in chosen or (row.quantity.startswith("peak") and not chosen[key].quantity.startswith("peak")):
-            chosen[key] = row
-    return list(chosen.values())
+        if key not in by_technique or (
+            row.quantity.startswith("peak") and not by_technique[key].quantity.startswith("peak")
+        ):
+            by_technique[key] = row
+    return list(by_technique.values())
 
 
 def _draw(axes: Axes, rows: Sequence[Row], tall: int, colors: dict[str, str]) -> None:
-    for place, row in enumerate(rows):
-        axes.plot(row.predicted, place, "o", markersize=9, fillstyle="none", markeredgewidth=1.6, color=_RING)
-        axes.plot(row.measured, place, "o", markersize=4, color=colors["dot"])
+    for index, row in enumerate(rows):
+        axes.plot(row.predicted, index, "o", markersize=9, fillstyle="none", markeredgewidth=1.6, color=_RING)
+        axes.plot(row.measured, index, "o", markersize=4, color=colors["dot"])
         note = f"{row.in_words(row.measured)}, {row.error:+.1%}"
         weight = "bold" if abs(row.error) >= _WORTH_A_LOOK else "normal"
-        axes.text(1.04, place, note, transform=axes.get_yaxis_transform(), va="center", fontsize=_SIZE, weight=weight)
+        axes.text(1.04, index, note, transform=axes.get_yaxis_transform(), va="center", fontsize=_SIZE, weight=weight)
     axes.set(yticks=range(len(rows)), yticklabels=[_label(row) for row in rows], ylim=(tall - 0.5, -0.5))
     axes.tick_params(axis="both", labelsize=_SIZE, length=0)
 
 
 def _label(row: Row) -> str:
     short = {"optimizer state": "state", "sent by a rank in a step": "sent", "saved for backward": "saved"}
-    what = "" if row.quantity.startswith("peak") else f" · {short.get(row.quantity, row.quantity)}"
-    return f"{row.chapter.partition('_')[0]}  {row.technique}{what}"
+    quantity = "" if row.quantity.startswith("peak") else f" · {short.get(row.quantity, row.quantity)}"
+    return f"{row.chapter.partition('_')[0]}  {row.technique}{quantity}"
 
 
 def _set_limits(axes: Axes, rows: Sequence[Row]) -> None:
@@ -71,8 +75,8 @@ def _set_limits(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(min(figures) / 1.8, max(figures) * 1.8)
     ticks = {f"{count} {name}": count * size for name, size in BYTE_UNITS for count in (1, 32)}
-    inside = {name: place for name, place in ticks.items() if min(figures) / 1.8 < place < max(figures) * 1.8}
-    axes.set_xticks(list(inside.values()), list(inside))
+    visible_ticks = {name: place for name, place in ticks.items() if min(figures) / 1.8 < place < max(figures) * 1.8}
+    axes.set_xticks(list(visible_ticks.values()), list(visible_ticks))
     axes.xaxis.minorticks_off()
 
 

@@ -20,18 +20,18 @@ class Play(NamedTuple):
     """What `viz.play` was given: the functions that draw the picture and what stands below it, and the controls by argument."""
 
     draw: Callable
-    also: Callable | None
+    draw_below: Callable | None
     controls: dict
 
 
 def play_cells(cells: Sequence[Mapping]) -> list[Mapping]:
     """The code cells of the section Play."""
-    inside, playing = False, []
+    in_play, playing = False, []
     for cell in cells:
         if cell["cell_type"] == "markdown":
             titles = re.findall(r"^## (.+)$", cell["source"], re.MULTILINE)
-            inside = titles[-1] == "Play" if titles else inside
-        elif inside:
+            in_play = titles[-1] == "Play" if titles else in_play
+        elif in_play:
             playing.append(cell)
     return playing
 
@@ -51,13 +51,17 @@ def select_needed(cells: Sequence[Mapping]) -> list[str]:
     playing, sources = play_cells(cells), [setup["source"]]
     pieces = [(cell, node) for cell in code for node in ast.parse(cell["source"]).body]
     statements = [ast.get_source_segment(cell["source"], node) for cell, node in pieces]
-    needed = find_needs([at for at, (cell, _) in enumerate(pieces) if cell in playing], statements)
+    positions = find_needs([position for position, (cell, _) in enumerate(pieces) if cell in playing], statements)
     for cell in code:
-        own = [statements[at] for at, (owner, _) in enumerate(pieces) if owner is cell and at in needed]
+        lines = [
+            statements[position]
+            for position, (owner, _) in enumerate(pieces)
+            if owner is cell and position in positions
+        ]
         if cell in playing:
             sources.append(cell["source"])
-        elif own:
-            sources.append("\n".join(own))
+        elif lines:
+            sources.append("\n".join(lines))
     return sources
 
 
@@ -84,8 +88,8 @@ def _catching() -> Iterator[list[Play]]:
     rooms = [import_module(name) for name in ("course_utils.viz", "course_utils.viz.planner")]
     play, plays = rooms[0].play, []
 
-    def keep(draw: Callable, also: Callable | None = None, /, **controls) -> None:
-        plays.append(Play(draw, also, controls))
+    def keep(draw: Callable, draw_below: Callable | None = None, /, **controls) -> None:
+        plays.append(Play(draw, draw_below, controls))
 
     try:
         for room in rooms:

@@ -18,7 +18,7 @@ _BADGE = re.compile(r" \[!\[Open in Colab\]\([^)]*\)\]\([^)]*\)")
 _CLONE = re.compile(r"^git clone \S+", re.MULTILINE)
 _UNKNOWN = "ADDRESS-OF-THIS-REPOSITORY"
 _CHAPTER = re.compile(r"^(\|[^|]*\| *\[[^\]]*\]\((notebooks/[^)]+\.ipynb)\))", re.MULTILINE)
-_ABOUT = "Description"
+_ALT_KEY = "Description"
 
 
 def with_address(text: str, address: str) -> str:
@@ -27,9 +27,9 @@ def with_address(text: str, address: str) -> str:
     Colab opens notebooks of GitHub alone: beside any other address a badge would lead nowhere.
     """
     plain = _CLONE.sub(lambda _: f"git clone {address or _UNKNOWN}", _BADGE.sub("", text))
-    place = colab_place(address)
+    prefix = colab_place(address)
     picture = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
-    return _CHAPTER.sub(lambda match: f"{match[1]} {picture}({place}{match[2]})", plain) if place else plain
+    return _CHAPTER.sub(lambda match: f"{match[1]} {picture}({prefix}{match[2]})", plain) if prefix else plain
 
 
 def colab_place(address: str) -> str:
@@ -55,7 +55,7 @@ def picture_text(path: Path) -> str:
     if not path.is_file():
         return ""
     with Image.open(path) as picture:
-        return picture.text.get(_ABOUT, "")
+        return picture.text.get(_ALT_KEY, "")
 
 
 def stamp_pictures(root: Path) -> list[Path]:
@@ -64,12 +64,12 @@ def stamp_pictures(root: Path) -> list[Path]:
     from course_staff.notebooks.overview import overview_figure
 
     draw = {"one_step": one_step_figure, "predicted_measured": partial(overview_figure, stored_rows(root))}
-    changed = []
+    redrawn = []
     for name, places in PICTURES.items():
-        for theme, place in places.items():
+        for theme, path in places.items():
             figure, alt = draw[name](theme=theme)
-            if picture_text(root / place) != alt:
-                with replacing(root / place) as draft:
-                    figure.savefig(draft, format="png", dpi=144, metadata={"Software": None, _ABOUT: alt})
-                changed.append(root / place)
-    return changed
+            if picture_text(root / path) != alt:
+                with replacing(root / path) as draft:
+                    figure.savefig(draft, format="png", dpi=144, metadata={"Software": None, _ALT_KEY: alt})
+                redrawn.append(root / path)
+    return redrawn

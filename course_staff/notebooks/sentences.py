@@ -35,13 +35,13 @@ def broken_claims(chapter: Chapter, claims: list[dict]) -> Remarks:
     """Entries that hold no more: a sentence that is gone, evidence in a cell that is not there."""
     prose, ids = " ".join(text for _, text in _sentences(chapter)), {cell["id"] for _, cell in chapter.cells}
     for claim in claims:
-        kind, _, where = claim["evidence"].partition(" ")
+        kind, _, source = claim["evidence"].partition(" ")
         if _strip_marks(claim["says"]) not in prose:
             yield 0, f"{CLAIMS}: {claim['id']} says {claim['says']!r}, which the chapter does not; correct one of them."
-        if kind not in ("cell", "derivation", "source") or not where:
+        if kind not in ("cell", "derivation", "source") or not source:
             yield 0, f"{CLAIMS}: the evidence of {claim['id']} must be 'cell ID', 'derivation ID' or 'source NAME'."
-        elif kind != "source" and where not in ids:
-            yield 0, f"{CLAIMS}: the evidence of {claim['id']} is in a cell {where!r}, which is not there."
+        elif kind != "source" and source not in ids:
+            yield 0, f"{CLAIMS}: the evidence of {claim['id']} is in a cell {source!r}, which is not there."
 
 
 def notes(chapter: Chapter, claims: list[dict]) -> Remarks:
@@ -49,8 +49,8 @@ def notes(chapter: Chapter, claims: list[dict]) -> Remarks:
     claimed = [_strip_marks(claim["says"]) for claim in claims]
     for number, sentence in _sentences(chapter):
         if (match := _CLAIM.search(sentence)) and not any(text in sentence or sentence in text for text in claimed):
-            shown = shorten(sentence, 90, placeholder="…")
-            yield number, f"'{match[0]}' without evidence in {CLAIMS}: {shown}"
+            excerpt = shorten(sentence, 90, placeholder="…")
+            yield number, f"'{match[0]}' without evidence in {CLAIMS}: {excerpt}"
 
 
 def _sentences(chapter: Chapter) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,7 @@ SHOWN_AT_LEAST = 0.9
 
 ROOMS = ("autodiff", "optim", "precision", "techniques", "distributed")
 # Of `distributed`: what starts ranks, waits for them and counts their traffic is no lesson.
-_AROUND = ("launch", "worker", "preload", "torchrun", "traffic", "waiting", "communication")
+_NOT_BY_HAND = ("launch", "worker", "preload", "torchrun", "traffic", "waiting", "communication")
 _SOURCE = re.compile(r"`(?:course_utils\.)(?P<name>[\w.]+)`\n\n```python\n(?P<code>.*)\n```\s*", re.DOTALL)
 
 
@@ -21,21 +21,21 @@ def shown_lines(root: Path) -> dict[str, tuple[int, int]]:
     package = root / "course_utils"
     paths = [path for room in ROOMS for path in sorted((package / room).rglob("*.py")) if _is_by_hand(path)]
     lines = {path.relative_to(package).as_posix(): _lines(path.read_text(encoding="utf-8")) for path in paths}
-    shown = {name: set() for name in lines}
-    for thing, code in _sources(root / "notebooks"):
+    shown_by_file = {name: set() for name in lines}
+    for qualified_name, code in _sources(root / "notebooks"):
         for name in lines:
-            if f"{thing}.".startswith(f"{name.removesuffix('.py').replace('/', '.')}."):
-                shown[name] |= _places(_lines(code), lines[name])
-    return {name: (len(shown[name]), len(lines[name])) for name in lines}
+            if f"{qualified_name}.".startswith(f"{name.removesuffix('.py').replace('/', '.')}."):
+                shown_by_file[name] |= _line_numbers(_lines(code), lines[name])
+    return {name: (len(shown_by_file[name]), len(lines[name])) for name in lines}
 
 
 def share(counts: dict[str, tuple[int, int]]) -> float:
     """The share of all lines that is shown."""
-    return sum(shown for shown, _ in counts.values()) / max(1, sum(total for _, total in counts.values()))
+    return sum(count for count, _ in counts.values()) / max(1, sum(total for _, total in counts.values()))
 
 
 def _is_by_hand(path: Path) -> bool:
-    return path.stem != "__init__" and not (path.parent.name == "distributed" and path.stem in _AROUND)
+    return path.stem != "__init__" and not (path.parent.name == "distributed" and path.stem in _NOT_BY_HAND)
 
 
 def _sources(notebooks: Path) -> Iterator[tuple[str, str]]:
@@ -51,7 +51,7 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _places(part: list[str], whole: list[str]) -> set[int]:
-    """The lines of `whole` at which `part` stands as it is; nowhere when the stored output is older than the file."""
-    starts = (at for at in range(len(whole) - len(part) + 1) if whole[at : at + len(part)] == part)
-    return {at + offset for at in starts for offset in range(len(part))}
+def _line_numbers(part: list[str], lines: list[str]) -> set[int]:
+    """The indices of `lines` at which `part` stands as it is; nowhere when the stored output is older than the file."""
+    starts = (start for start in range(len(lines) - len(part) + 1) if lines[start : start + len(part)] == part)
+    return {start + offset for start in starts for offset in range(len(part))}

@@ -28,8 +28,8 @@ def store_rows(root: Path, notebook: Path) -> None:
     rows = [row for row in Ledger.load().rows if row.chapter == notebook.stem and row.scale == STORED_SCALE]
     others = [row for row in stored_rows(root) if row.chapter != notebook.stem]
     text = shown_text(notebook)
-    every = sorted([*others, *(row for row in rows if shows(text, row))], key=lambda row: row.chapter)
-    rows_as_json = json.dumps([asdict(row) for row in every], indent=1, ensure_ascii=False)
+    rows_to_store = sorted([*others, *(row for row in rows if shows(text, row))], key=lambda row: row.chapter)
+    rows_as_json = json.dumps([asdict(row) for row in rows_to_store], indent=1, ensure_ascii=False)
     with replacing(root / PLACE) as draft:
         draft.write_text(f"{rows_as_json}\n", encoding="utf-8")
 
@@ -42,4 +42,4 @@ def shown_text(notebook: Path) -> str:
 
 def shows(text: str, row: Row) -> bool:
     """Whether a row's names and its measured figure stand in a chapter's outputs."""
-    return all(words in text for words in (row.technique, row.quantity, row.in_words(row.measured)))
+    return all(phrase in text for phrase in (row.technique, row.quantity, row.in_words(row.measured)))

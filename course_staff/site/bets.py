@@ -28,28 +28,28 @@ def cover(soup: "BeautifulSoup") -> None:
     Bets that are asked together share a button. The style sheet hides what is marked where scripts run; without them all is seen.
     """
     under: list[str] = []
-    fresh: list[str] = []
+    new_bets: list[str] = []
     for block in list(_blocks(soup)):
         if "bet-mark" in block.get("class", []):
-            fresh.append(block["data-bet"])
+            new_bets.append(block["data-bet"])
             block.decompose()
             continue
-        if fresh:
-            block.insert_before(_button(soup, fresh, under))
-            under, fresh = [*under, *fresh], []
+        if new_bets:
+            block.insert_before(_button(soup, new_bets, under))
+            under, new_bets = [*under, *new_bets], []
         if under:
             block["data-under"] = " ".join(under)
 
 
 def _bets_in(source: str) -> list[str]:
-    every = (node for statement in statements_of(source) for node in ast.walk(statement))
-    calls = [node for node in every if isinstance(node, ast.Call)]
+    nodes = (node for statement in statements_of(source) for node in ast.walk(statement))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
     return [call.args[0].value for call in calls if ast.unparse(call.func) in ("bet", "bets.bet")]
 
 
-def _blocks(whole: "Tag") -> Iterator["Tag"]:
+def _blocks(element: "Tag") -> Iterator["Tag"]:
     """The blocks of a page in order: sections are opened, all else stays whole."""
-    for child in whole.find_all(True, recursive=False):
+    for child in element.find_all(True, recursive=False):
         if child.name == "section":
             yield from _blocks(child)
         else:

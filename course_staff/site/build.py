@@ -19,7 +19,7 @@ from course_utils.errors import CourseError
 from course_utils.files import Place
 from course_utils.hardware import MACHINES
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 _GUIDES = (
     *("plan", "accuracy", "package", "train", "nodes", "died", "glossary", "commands"),
     *("instructors", "demos", "authors", "trial"),
@@ -31,7 +31,7 @@ _FILES = (
 _ROW = re.compile(
     r"^\| (?P<number>\S+) \| \[(?P<title>[^\]]+)\]\((?P<name>notebooks/[^)]+)\)[^|]*\| (?P<will>[^|]+) \|", re.MULTILINE
 )
-_OURS = ".buildinfo"
+_BUILD_INFO = ".buildinfo"
 """A file that Sphinx writes into whatever it has built."""
 _NAMELESS = '<summary><span class="toctree-toggle"', '<summary aria-label="Pages below it"><span class="toctree-toggle"'
 """What unfolds a part of the contents has no name for a screen reader, and gets one."""
@@ -56,11 +56,11 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
     """
     from sphinx.application import Sphinx
 
-    if output.is_file() or output.is_dir() and any(output.iterdir()) and not (output / _OURS).is_file():
+    if output.is_file() or output.is_dir() and any(output.iterdir()) and not (output / _BUILD_INFO).is_file():
         raise CourseError(f"{output} contains files that are not a site and would be lost; name a new or empty folder.")
     names, warnings = pages_of(place.root), io.StringIO()
     with TemporaryDirectory() as folder:
-        source, built = Path(folder, "source"), Path(folder, "site")
+        source, site = Path(folder, "source"), Path(folder, "site")
         cards = _write_sources(place.root, source, names, repository)
         notebooks = [name for name in names if name.endswith(".ipynb")]
         handed_out = {f"{DOWNLOADS}/{name}": without_outputs(place.root / name) for name in notebooks}
@@ -70,13 +70,13 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
         static = [str(source / "_static")]
         settings = {"html_baseurl": address, "html_static_path": static, "course_cards": cards, "course_links": links}
         doctrees = str(Path(folder, "doctrees"))
-        Sphinx(source, _HERE, built, doctrees, "html", settings, status=None, warning=warnings, parallel=3).build()
+        Sphinx(source, _FOLDER, site, doctrees, "html", settings, status=None, warning=warnings, parallel=3).build()
         for name, content in handed_out.items():
-            write_file(built / name, content)
-        _lighten(built)
+            write_file(site / name, content)
+        _lighten(site)
         if output.exists():
             shutil.rmtree(output)
-        shutil.copytree(built, output)
+        shutil.copytree(site, output)
     return [re.sub(r"\x1b\[[\d;]*m", "", line) for line in warnings.getvalue().splitlines()]
 
 
@@ -91,7 +91,7 @@ def _lighten(site: Path) -> None:
 
 def _write_sources(root: Path, source: Path, names: list[str], repository: str) -> dict[str, tuple[str, str]]:
     """Write all that Sphinx reads into the folder `source`; returns the preview picture and line of each page with its own."""
-    shutil.copytree(_HERE / "static", source / "_static")
+    shutil.copytree(_FOLDER / "static", source / "_static")
     shutil.copytree(FOLDER, source / FIGURES, ignore=shutil.ignore_patterns(PICTURES_FILE))
     stills = {name: load_stills(Path(name).stem) for name in names if name.startswith("notebooks/")}
     pages = Pages(root, source, stills, colab_place(repository))
@@ -113,7 +113,7 @@ def _write_sources(root: Path, source: Path, names: list[str], repository: str) 
 def _render(template: str, **values) -> str:
     from jinja2 import Environment, FileSystemLoader
 
-    templates = Environment(loader=FileSystemLoader(_HERE / "templates"), keep_trailing_newline=True)
+    templates = Environment(loader=FileSystemLoader(_FOLDER / "templates"), keep_trailing_newline=True)
     return templates.get_template(template).render(values)
 
 

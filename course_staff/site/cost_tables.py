@@ -32,22 +32,32 @@ LEVELS = (
     "All weights are trained, with fewer bits or another optimizer.",
     "Only adapters are trained.",
 )
-_AGAIN = {"checkpointing": True}
+_CHECKPOINTING = {"checkpointing": True}
 METHODS = (
     Method("float32", 0, {}),
-    Method("float32, checkpointing", 0, _AGAIN),
+    Method("float32, checkpointing", 0, _CHECKPOINTING),
     Method("autocast", 1, {"precision": "autocast"}),
-    Method("autocast, checkpointing", 1, {"precision": "autocast", **_AGAIN}),
-    Method("autocast, checkpointing, 8-bit AdamW", 1, {"precision": "autocast", **_AGAIN, "optimizer": "adamw8bit"}),
-    Method("autocast, checkpointing, Adafactor", 2, {"precision": "autocast", **_AGAIN, "optimizer": "adafactor"}),
+    Method("autocast, checkpointing", 1, {"precision": "autocast", **_CHECKPOINTING}),
+    Method(
+        "autocast, checkpointing, 8-bit AdamW", 1, {"precision": "autocast", **_CHECKPOINTING, "optimizer": "adamw8bit"}
+    ),
+    Method(
+        "autocast, checkpointing, Adafactor", 2, {"precision": "autocast", **_CHECKPOINTING, "optimizer": "adafactor"}
+    ),
     Method("bfloat16", 2, {"precision": "bf16"}),
-    Method("bfloat16, checkpointing", 2, {"precision": "bf16", **_AGAIN}),
-    Method("bfloat16, checkpointing, 8-bit AdamW", 2, {"precision": "bf16", **_AGAIN, "optimizer": "adamw8bit"}),
-    Method("bfloat16, checkpointing, Adafactor", 2, {"precision": "bf16", **_AGAIN, "optimizer": "adafactor"}),
+    Method("bfloat16, checkpointing", 2, {"precision": "bf16", **_CHECKPOINTING}),
+    Method(
+        "bfloat16, checkpointing, 8-bit AdamW", 2, {"precision": "bf16", **_CHECKPOINTING, "optimizer": "adamw8bit"}
+    ),
+    Method("bfloat16, checkpointing, Adafactor", 2, {"precision": "bf16", **_CHECKPOINTING, "optimizer": "adafactor"}),
     Method("LoRA of rank 16 on bfloat16", 3, {"precision": "bf16", "lora": 16}),
-    Method("LoRA of rank 16 on bfloat16, checkpointing", 3, {"precision": "bf16", **_AGAIN, "lora": 16}),
+    Method("LoRA of rank 16 on bfloat16, checkpointing", 3, {"precision": "bf16", **_CHECKPOINTING, "lora": 16}),
     Method("QLoRA of rank 16", 3, {"precision": "autocast", "lora": 16, "quantized": "nf4"}),
-    Method("QLoRA of rank 16, checkpointing", 3, {"precision": "autocast", **_AGAIN, "lora": 16, "quantized": "nf4"}),
+    Method(
+        "QLoRA of rank 16, checkpointing",
+        3,
+        {"precision": "autocast", **_CHECKPOINTING, "lora": 16, "quantized": "nf4"},
+    ),
 )
 """What disturbs least first."""
 
@@ -86,7 +96,7 @@ def rows_of(model: str, batch: int, sequence: int) -> list[dict]:
 
 def command(model: str, method: Method, batch: int, sequence: int) -> str:
     """The `course plan` of this cell."""
-    words = [f"course plan {model} --memory 24GB --batch {batch} --sequence {sequence}"]
+    parts = [f"course plan {model} --memory 24GB --batch {batch} --sequence {sequence}"]
     for name, value in method.fields.items():
-        words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
-    return " ".join(words)
+        parts.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
+    return " ".join(parts)

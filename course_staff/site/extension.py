@@ -64,7 +64,7 @@ def _finish(app: Sphinx, page: str, template: str, context: dict, doctree: nodes
     first = (text for paragraph in doctree.findall(nodes.paragraph) if len(text := paragraph.astext()) > _SHORTEST)
     description = line or textwrap.shorten(next(first, ""), _LONGEST, placeholder=" …")
     picture = f"_static/{file}"
-    about = {
+    properties = {
         "description": description,
         "og:type": "article",
         "og:title": html.unescape(re.sub(r"<[^>]+>", "", context["title"])),
@@ -75,5 +75,5 @@ def _finish(app: Sphinx, page: str, template: str, context: dict, doctree: nodes
     }
     context["metatags"] += "".join(
         f'<meta {"property" if name.startswith("og:") else "name"}="{name}" content="{html.escape(value)}" />\n'
-        for name, value in about.items()
+        for name, value in properties.items()
     )

@@ -15,7 +15,7 @@ _ANCHORED = re.compile(r'^(#+ )<a id="([\w-]+)"></a>', re.MULTILINE)
 _HREF = re.compile(r"(<a\b[^>]*?) href=\"([^\"]+)\"")
 STATIC = "_static/"
 """The folder of what only the site has."""
-_SAME = {"README.md": "index.md"}
+_PAGES_BY_FILE = {"README.md": "index.md"}
 
 
 def with_named_headings(text: str) -> str:
@@ -43,7 +43,7 @@ class Links:
         file, _, anchor = target.partition("#")
         folder = posixpath.dirname(page)
         name = posixpath.normpath(posixpath.join(folder, unquote(file))) if file else page
-        name = _SAME.get(name) or next((inside for inside in self.pages if inside.startswith(f"{name}/")), name)
+        name = _PAGES_BY_FILE.get(name) or next((index for index in self.pages if index.startswith(f"{name}/")), name)
         if name in self.files or name.startswith(STATIC):
             return posixpath.relpath(name, folder)
         if name not in self.pages:

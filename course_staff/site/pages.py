@@ -37,9 +37,9 @@ class Picture:
 
     def html(self) -> str:
         """An element that a page one folder down can show; a browser loads it when it comes into view."""
-        about = f'alt="{html.escape(self.alt)}" width="{self.width}" height="{self.height}"'
+        attributes = f'alt="{html.escape(self.alt)}" width="{self.width}" height="{self.height}"'
         path = f"../{FIGURES}/{self.file}"
-        image = f'<a class="enlarge" href="{path}"><img class="figure" loading="lazy" src="{path}" {about}></a>'
+        image = f'<a class="enlarge" href="{path}"><img class="figure" loading="lazy" src="{path}" {attributes}></a>'
         return f"<figure>{image}<figcaption>{html.escape(self.label)}</figcaption></figure>" if self.label else image
 
 
@@ -97,8 +97,8 @@ class Pages:
             first, *others = (picture.html() for picture in self.stills[name])
             of_first = [output for output in cell.outputs if "text/markdown" in output.get("data", {})]
             answers = _ANSWERS * ("viz.planner(" in cell.source)
-            shown = _html_output(f'<div class="stills"><p>{_STILLS}{answers}</p>{first}</div>')
-            cell.outputs = [shown, *of_first, _html_output(f'<div class="stills">{"".join(others)}</div>')]
+            first_output = _html_output(f'<div class="stills"><p>{_STILLS}{answers}</p>{first}</div>')
+            cell.outputs = [first_output, *of_first, _html_output(f'<div class="stills">{"".join(others)}</div>')]
         for number, output in enumerate(cell.outputs):
             if "image/png" in output.get("data", {}):
                 file = f"{Path(name).stem}-{cell.id}-{number}.webp"
@@ -108,15 +108,15 @@ class Pages:
         """The same pixels in fewer bytes."""
         from PIL import Image
 
-        about = output.metadata.get("image/png", {})
-        if not about.get("alt"):
+        metadata = output.metadata.get("image/png", {})
+        if not metadata.get("alt"):
             raise CourseError(f"{name} has a picture without a description; show it with viz.show.")
         with Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))) as image:
             smaller = io.BytesIO()
             image.save(smaller, "webp", lossless=True, method=1)
-            height = round(about["width"] * image.height / image.width)
+            height = round(metadata["width"] * image.height / image.width)
         self.write(f"{FIGURES}/{file}", smaller.getvalue())
-        return Picture(file, about["alt"], about["width"], height)
+        return Picture(file, metadata["alt"], metadata["width"], height)
 
 
 def write_file(path: Path, content: bytes) -> None:

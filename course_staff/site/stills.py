@@ -33,10 +33,10 @@ class Setting:
 
 def settings_of(chapter: str) -> list[Setting]:
     """The settings of the chapter called `chapter`, such as `03_adamw`; raises `CourseError` if it has none."""
-    every = tomllib.loads(SETTINGS.read_text(encoding="utf-8"))
-    if chapter not in every:
+    by_chapter = tomllib.loads(SETTINGS.read_text(encoding="utf-8"))
+    if chapter not in by_chapter:
         raise CourseError(f"{SETTINGS.name} has no settings for {chapter}; add three.")
-    return [Setting(**setting) for setting in every[chapter]]
+    return [Setting(**setting) for setting in by_chapter[chapter]]
 
 
 def load_stills(chapter: str, folder: Path = FOLDER) -> list[Picture]:
@@ -58,12 +58,14 @@ def draw(notebook: Path, folder: Path = FOLDER, scale: str = STORED_SCALE) -> li
     """
     make_folder(folder)
     set_variable("COURSE_SCALE", scale)
-    drawn = list(_draw_each(notebook, folder))
-    about = {picture.file: {"alt": picture.alt, "width": picture.width, "height": picture.height} for picture in drawn}
-    stored = read_json(folder / PICTURES_FILE) or {}
-    others = {name: entry for name, entry in stored.items() if not _is_of(notebook.stem, name)}
-    write_json(folder / PICTURES_FILE, dict(sorted({**others, **about}.items())))
-    return drawn
+    pictures = list(_draw_each(notebook, folder))
+    new_entries = {
+        picture.file: {"alt": picture.alt, "width": picture.width, "height": picture.height} for picture in pictures
+    }
+    old_entries = read_json(folder / PICTURES_FILE) or {}
+    others = {name: entry for name, entry in old_entries.items() if not _is_of(notebook.stem, name)}
+    write_json(folder / PICTURES_FILE, dict(sorted({**others, **new_entries}.items())))
+    return pictures
 
 
 def _name(chapter: str, count: int) -> str:
@@ -88,11 +90,16 @@ def _draw_each(notebook: Path, folder: Path) -> Iterator[Picture]:
             except CourseError as error:
                 raise CourseError(f"{SETTINGS.name}, {notebook.stem}, {setting.label!r}: {error}") from None
             bundle, metadata = picture(*play.draw(**values))
-            shown = Image.open(BytesIO(base64.b64decode(bundle["image/png"]))).convert("RGB")
-            about, name = metadata["image/png"], _name(notebook.stem, count)
+            image = Image.open(BytesIO(base64.b64decode(bundle["image/png"]))).convert("RGB")
+            size_and_alt, name = metadata["image/png"], _name(notebook.stem, count)
             with replacing(folder / name) as draft:
-                shown.save(draft, "webp", lossless=True, method=6)
-            yield Picture(name, **about, height=round(about["width"] * shown.height / shown.width), label=setting.label)
+                image.save(draft, "webp", lossless=True, method=6)
+            yield Picture(
+                name,
+                **size_and_alt,
+                height=round(size_and_alt["width"] * image.height / image.width),
+                label=setting.label,
+            )
 
 
 def _values(play: Play, setting: Setting) -> dict:
@@ -100,11 +107,13 @@ def _values(play: Play, setting: Setting) -> dict:
     from course_staff.demos.controls import press
     from course_utils.viz.controls import leaves
 
-    every = [leaf for control in play.controls.values() for leaf in leaves(control) if hasattr(leaf, "value")]
-    before = [leaf.value for leaf in every]
+    leaves_with_values = [
+        leaf for control in play.controls.values() for leaf in leaves(control) if hasattr(leaf, "value")
+    ]
+    before = [leaf.value for leaf in leaves_with_values]
     try:
         press(setting.set, play.controls)
         return {name: control.value for name, control in play.controls.items()}
     finally:
-        for leaf, value in zip(every, before, strict=True):
+        for leaf, value in zip(leaves_with_values, before, strict=True):
             leaf.value = value

@@ -97,8 +97,8 @@ def check(play, values, rendered=False):
     figure, alt = play.draw(**values)
     assert len(alt) > 20, values
     assert "nan" not in alt.replace("nan", "", 2 * ("number" in values)), (values, alt)
-    if play.also:
-        assert bool(play.also(**values).data) != (figure.axes[0].axison is False), (
+    if play.draw_below:
+        assert bool(play.draw_below(**values).data) != (figure.axes[0].axison is False), (
             "a picture that is a sentence stands alone"
         )
     if rendered:
