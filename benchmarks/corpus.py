@@ -111,9 +111,9 @@ def drop_near_duplicates(rows: list[Function]) -> list[Function]:
     distinct = []
     for row in rows:
         tokens = tokens_of(without_class_line(row.text))
-        mine = set(zip(tokens, tokens[1:], tokens[2:], strict=False))
-        if not any(_resembles(mine, other) for _, other in distinct):
-            distinct.append((row, mine))
+        trigrams = set(zip(tokens, tokens[1:], tokens[2:], strict=False))
+        if not any(_resembles(trigrams, other) for _, other in distinct):
+            distinct.append((row, trigrams))
     return [row for row, _ in distinct]
 
 

@@ -58,8 +58,8 @@ def main():
             note(name=name, lr=best, seed=seed, **task.run(low.contender.at(best), seed))
     teacher = lesson.teacher()
     note(name="teacher", seed=lesson.TEACHER_SEED, test=round(lesson.held_out_token_loss(teacher), 4))
-    ways = {f"taught, T = {t:g}": {"taught": lesson.from_teacher(teacher, t)} for t in (1.0, 2.0, 4.0)}
-    for name, options in ({"alone": {}, "alone, twice as long": {"epochs": 2}} | ways).items():
+    taught = {f"taught, T = {t:g}": {"taught": lesson.from_teacher(teacher, t)} for t in (1.0, 2.0, 4.0)}
+    for name, options in ({"alone": {}, "alone, twice as long": {"epochs": 2}} | taught).items():
         for seed in lesson.RACE_SEEDS:
             note(name=name, seed=seed, test=round(lesson.held_out_token_loss(lesson.student(seed, **options)), 4))
     tuned = fine_tune()
@@ -70,7 +70,7 @@ def main():
 
 def fine_tune() -> list[dict]:
     """Rows of the held-out loss of each stored way at three rates and with three seeds, and of what they started from."""
-    scale, runs, begun = settings().scale, [], {}
+    scale, runs, pretrained = settings().scale, [], {}
     recipe = memory.Recipe(batch=16, sequence=scale.sequence, device=settings().device.type)
     narrow = replace(scale, width=scale.width // 2)
 
@@ -79,13 +79,13 @@ def fine_tune() -> list[dict]:
         print(json.dumps(row), flush=True)
 
     for seed in TUNING_SEEDS:
-        begun[seed], begun[seed, "half"] = lesson.pretrain(scale, seed), lesson.pretrain(narrow, seed)
-        note(name="start", lr=None, seed=seed, test=round(lesson.held_out(begun[seed], scale), 4))
-    recipes = {name: recipe for name, (_, recipe) in lesson.ways(begun[TUNING_SEEDS[0]], recipe, scale).items()}
+        pretrained[seed], pretrained[seed, "half"] = lesson.pretrain(scale, seed), lesson.pretrain(narrow, seed)
+        note(name="start", lr=None, seed=seed, test=round(lesson.held_out(pretrained[seed], scale), 4))
+    recipes = {name: recipe for name, (_, recipe) in lesson.ways(pretrained[TUNING_SEEDS[0]], recipe, scale).items()}
     for name in TUNED:
         for lr in TUNING.get(name, ADAMWS):
             for seed in TUNING_SEEDS:
-                model = begun[(seed, "half") if name == "half the width" else seed]
+                model = pretrained[(seed, "half") if name == "half the width" else seed]
                 ended = lesson.fine_tune(model, recipes.get(name, recipe), scale, lr, seed)
                 note(name=name, lr=lr, seed=seed, test=round(lesson.held_out(ended, scale), 4))
     return runs

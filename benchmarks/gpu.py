@@ -24,7 +24,7 @@ from course_utils.memory import Recipe, Workload, dry_run, predict_seconds
 from course_utils.units import MiB, format_bytes, format_seconds
 
 _LONG = Recipe("adamw-fused", "bf16", 1, 8192, checkpointing=True, keeps_outputs=False)
-_USUAL = Recipe("adamw-foreach", "autocast", 8, 768)
+_AUTOCAST = Recipe("adamw-foreach", "autocast", 8, 768)
 _GPT2 = models.configuration("gpt2-medium")
 _DISTILBERT = models.configuration("distilbert-base-cased", labels=2)
 _WORST, _PROCESSES = 15, 4
@@ -32,11 +32,11 @@ LARGE = [
     Case("Qwen2.5-0.5B", "qwen2.5-0.5b", _LONG),
     Case("Qwen2.5-0.5B", "qwen2.5-0.5b", replace(_LONG, chunked_loss=1024)),
     Case("Qwen2.5-0.5B", "qwen2.5-0.5b", Recipe("adamw-foreach", "bf16", 4, 2048)),
-    Case("GPT-2 medium", _GPT2, _USUAL),
-    Case("GPT-2 medium", _GPT2, replace(_USUAL, checkpointing=True)),
-    Case("GPT-2 medium", _GPT2, replace(_USUAL, precision="fp32")),
-    Case("GPT-2 medium", _GPT2, replace(_USUAL, precision="bf16", optimizer="adamw8bit")),
-    Case("DistilBERT-base", _DISTILBERT, replace(_USUAL, batch=64, sequence=256)),
+    Case("GPT-2 medium", _GPT2, _AUTOCAST),
+    Case("GPT-2 medium", _GPT2, replace(_AUTOCAST, checkpointing=True)),
+    Case("GPT-2 medium", _GPT2, replace(_AUTOCAST, precision="fp32")),
+    Case("GPT-2 medium", _GPT2, replace(_AUTOCAST, precision="bf16", optimizer="adamw8bit")),
+    Case("DistilBERT-base", _DISTILBERT, replace(_AUTOCAST, batch=64, sequence=256)),
 ]
 GRIDS = {"Large": LARGE, "First": FIRST, "Second": SECOND, "Third": THIRD}
 
@@ -90,10 +90,10 @@ def measured_peak(workload: Workload) -> int:
     workspace()
     before = torch.cuda.memory_allocated()
     with torch.device("cuda"):
-        built = workload.build()
-        workload.step(*built)
+        parts = workload.build()
+        workload.step(*parts)
         torch.cuda.reset_peak_memory_stats()
-        workload.step(*built)
+        workload.step(*parts)
     return torch.cuda.max_memory_allocated() - before
 
 
@@ -101,13 +101,13 @@ def measured_seconds(workload: Workload, steps: int = 5) -> float:
     """Median over `steps` steps, after two that warm up."""
     seconds = []
     with torch.device("cuda"):
-        built = workload.build()
+        parts = workload.build()
         for _ in range(steps + 2):
             torch.cuda.synchronize()
-            begun = time.perf_counter()
-            workload.step(*built)
+            start = time.perf_counter()
+            workload.step(*parts)
             torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[2:])
 
 
@@ -120,9 +120,9 @@ def bytes_tables(rows: Sequence[Row]) -> str:
         if errors:
             summary.append(f"| {grid} grid | {len(errors)} | {statistics.median(errors):.2%} | {max(errors):.2%} |")
     ordered = sorted(answered, key=lambda row: (row.grid != "Large", -abs(row.error)))
-    shown = ordered[: sum(row.grid == "Large" for row in ordered) + _WORST]
+    listed = ordered[: sum(row.grid == "Large" for row in ordered) + _WORST]
     lines = ["| grid | configuration | allocator | dry run |", "|---|---|---:|---:|"]
-    lines += [f"| {row.grid} | {row.name} | {row.allocator / MiB:,.1f} MiB | {row.error:+.2%} |" for row in shown]
+    lines += [f"| {row.grid} | {row.name} | {row.allocator / MiB:,.1f} MiB | {row.error:+.2%} |" for row in listed]
     refused = [f"- {row.name}: {row.refusal}" for row in rows if row.refusal]
     return "\n\n".join(["\n".join(summary), "\n".join(lines), *refused])
 
@@ -153,13 +153,13 @@ def main():
         parser.error("--write replaces the tables of all cases; leave --only out")
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no GPU here")
-    chosen = [
+    numbers = [
         (grid, number)
         for grid, some in GRIDS.items()
         for number, case in enumerate(some)
         if arguments.only in case.name
     ]
-    large, small = ([pair for pair in chosen if (pair[0] == "Large") is wanted] for wanted in (True, False))
+    large, small = ([pair for pair in numbers if (pair[0] == "Large") is is_large] for is_large in (True, False))
     parts = [f"{torch.cuda.get_device_name()}, torch {torch.__version__}; cuBLAS keeps {format_bytes(workspace())}."]
     parts.append(seconds_table([LARGE[number] for _, number in large]))
     rows = [run(grid, number) for grid, number in large]  # one at a time, for want of memory

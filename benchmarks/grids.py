@@ -24,14 +24,14 @@ class Case:
     @property
     def name(self) -> str:
         """The model and whatever of the recipe is not as usual."""
-        usual = Recipe()
+        defaults = Recipe()
         sizes = f"B{self.recipe.batch}" + ("" if isinstance(self.config, ConvNetConfig) else f"S{self.recipe.sequence}")
-        changed = (
+        differences = (
             value if isinstance(value, str) else field if value is True else f"{field}={value}"
             for field, value in vars(self.recipe).items()
-            if field not in ("batch", "sequence") and value != getattr(usual, field)
+            if field not in ("batch", "sequence") and value != getattr(defaults, field)
         )
-        return " ".join([self.model, sizes, *changed])
+        return " ".join([self.model, sizes, *differences])
 
 
 def _distilbert(width: int, layers: int, heads: int, vocabulary: int, labels: int | None = 10, **changes):
@@ -79,8 +79,8 @@ def _first() -> list[Case]:
         for size, (config, recipe) in zip("SML", rows, strict=True)
     ]
     for case in [case for case in cases if case.model.endswith(" M")]:
-        every = _OF_ALL if isinstance(case.config, ConvNetConfig) else _OF_ALL + _OF_TRANSFORMERS
-        cases += [replace(case, recipe=replace(case.recipe, **changes)) for changes in every]
+        changes_of_recipe = _OF_ALL if isinstance(case.config, ConvNetConfig) else _OF_ALL + _OF_TRANSFORMERS
+        cases += [replace(case, recipe=replace(case.recipe, **changes)) for changes in changes_of_recipe]
     return cases
 
 

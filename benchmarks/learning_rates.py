@@ -27,7 +27,7 @@ GRIDS = {
 ADAMS = (3e-4, 1e-3, 2e-3, 3e-3, 1e-2)
 
 
-def settled() -> dict[tuple[str, str], Contender]:
+def contenders_by_schedule() -> dict[tuple[str, str], Contender]:
     """The contenders by name and schedule: all with the cosine, Adam and AdamW with a constant rate, too."""
     cosine = {(name, "cosine"): contender for name, contender in contenders().items()}
     return cosine | {(name, "constant"): replace(cosine[name, "cosine"], cosine=False) for name in ("Adam", "AdamW")}
@@ -67,12 +67,12 @@ def main():
     parser.add_argument("--save", action="store_true", help="store the runs for the chapter")
     save, task, runs = parser.parse_args().save, Task(), []
 
-    def note(name: str, schedule: str, lr: float, seed: int, contender: Contender, **more: float) -> None:
-        row = {"name": name, "schedule": schedule, "lr": lr} | more | {"seed": seed}
+    def note(name: str, schedule: str, lr: float, seed: int, contender: Contender, **extra: float) -> None:
+        row = {"name": name, "schedule": schedule, "lr": lr} | extra | {"seed": seed}
         runs.append(row | task.run(contender.at(lr), seed))
         print(json.dumps(runs[-1]), flush=True)
 
-    for (name, schedule), contender in settled().items():
+    for (name, schedule), contender in contenders_by_schedule().items():
         for seed in SWEEP_SEEDS:
             for lr in GRIDS.get(name, ADAMS):
                 note(name, schedule, lr, seed, contender)

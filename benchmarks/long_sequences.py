@@ -28,16 +28,16 @@ GPU, HALF = torch.device("cuda"), torch.bfloat16
 
 def loss() -> str:
     """Peak and seconds of a loss over 8,192 tokens and Qwen2.5-0.5B's vocabulary."""
-    n, h, words, rows = 8192, 896, 151_936, []
-    ways = {
+    n, h, vocabulary, rows = 8192, 896, 151_936, []
+    methods = {
         "plain": lambda x, w, labels: F.cross_entropy((x @ w.T).float(), labels),
-        "tiles": lambda *a: techniques.LossByTiles.apply(*a, 1024, words // 16),
+        "tiles": lambda *a: techniques.LossByTiles.apply(*a, 1024, vocabulary // 16),
         "gradients in forward": lambda *a: techniques.LossWithGradients.apply(*a, 1024),
     }
     for dtype in (torch.float32, HALF):
-        inputs = lesson.head(n, h, words, GPU, dtype)
-        costs = {name: lesson.cost(way, *inputs) for name, way in ways.items()}
-        compiled = torch.compile(ways["plain"])
+        inputs = lesson.head(n, h, vocabulary, GPU, dtype)
+        costs = {name: lesson.cost(method, *inputs) for name, method in methods.items()}
+        compiled = torch.compile(methods["plain"])
         costs["plain, compiled"] = lesson.cost(compiled, *inputs)
         rows += [[str(dtype).removeprefix("torch."), name, *_peak_and_seconds(cost)] for name, cost in costs.items()]
     return _table(["dtype", "way", "peak", "forward and backward"], rows)
@@ -45,14 +45,14 @@ def loss() -> str:
 
 def lengths() -> str:
     """Attention over one text in 16 bits: 16 heads of 64, causal."""
-    ways = {"whole matrix": attention.attention, "tiles": attention.TiledAttention.apply, "SDPA": _sdpa}
+    methods = {"whole matrix": attention.attention, "tiles": attention.TiledAttention.apply, "SDPA": _sdpa}
     rows = []
     for length in (1024, 4096, 16384):
         heads = lesson.qkv(length, GPU, heads=16, width=64, dtype=HALF)
-        for name, way in ways.items():
+        for name, method in methods.items():
             if name == "tiles" and length > 4096:
                 continue  # a kernel launched for each of 32,896 tiles, several times
-            cost = lesson.cost(way, *heads, True)
+            cost = lesson.cost(method, *heads, True)
             rows.append([f"{length:,}", name, format_bytes(cost.saved), *_peak_and_seconds(cost)])
     return _table(["tokens", "way", "saved besides Q, K, V", "peak", "forward and backward"], rows)
 
@@ -63,22 +63,22 @@ def documents() -> str:
     tokenizer = data.tokenizer_for(data.load_functions(), SCALES["laptop"].vocabulary)
     sizes = [len(ids) for ids in tokenizer(texts[:2000], max_length=512, truncation=True)["input_ids"]]
     for room in (2048, 8192):
-        taken = [size for size, total in zip(sizes, accumulate(sizes), strict=True) if total <= room]
-        owner = lesson.owners(taken, room).to(GPU)
+        lengths = [size for size, total in zip(sizes, accumulate(sizes), strict=True) if total <= room]
+        owner = lesson.owners(lengths, room).to(GPU)
         heads = lesson.qkv(room, GPU, heads=16, width=64, dtype=HALF)
         blocks = create_block_mask(_same_document(owner), None, None, room, room, "cuda")
-        place = torch.arange(room, device=GPU)
-        mask = (owner[:, None] == owner) & (place[:, None] >= place)
-        ways = {
+        position = torch.arange(room, device=GPU)
+        mask = (owner[:, None] == owner) & (position[:, None] >= position)
+        methods = {
             "SDPA, one text": lambda *a: _sdpa(*a, True),
             "SDPA, dense mask": partial(F.scaled_dot_product_attention, attn_mask=mask),
             "FlexAttention": partial(torch.compile(flex_attention, dynamic=False), block_mask=blocks),
         }
-        squares = (partial(_mean_square, ways[name]) for name in ("FlexAttention", "SDPA, dense mask"))
-        apart = lesson.largest_error(*squares, *heads)
-        for name, way in ways.items():
-            rows.append([f"{room:,}", len(taken), name, *_peak_and_seconds(lesson.cost(way, *heads, times=5))])
-        rows[-1][2] += f" (gradients {apart:.0e} apart)"
+        squares = (partial(_mean_square, methods[name]) for name in ("FlexAttention", "SDPA, dense mask"))
+        largest_error = lesson.largest_error(*squares, *heads)
+        for name, method in methods.items():
+            rows.append([f"{room:,}", len(lengths), name, *_peak_and_seconds(lesson.cost(method, *heads, times=5))])
+        rows[-1][2] += f" (gradients {largest_error:.0e} apart)"
     return _table(["tokens", "documents", "way", "peak", "forward and backward"], rows)
 
 
@@ -92,12 +92,12 @@ def packed() -> str:
     rows = techniques.first_fit(sizes, room)
     packed = techniques.pack([torch.tensor(ids) for ids in texts], rows, room)
     padded = [lesson.pad(texts[first : first + 128], 128, GPU) for first in range(0, len(texts), 128)]
-    ways = {
+    batches = {
         "padded": padded,
         "packed": [{k: t[first : first + 16].to(GPU) for k, t in packed.items()} for first in range(0, len(rows), 16)],
     }
-    seconds = lesson.epoch_seconds(model, ways)
-    positions = {name: sum(batch["input_ids"].numel() for batch in some) for name, some in ways.items()}
+    seconds = lesson.epoch_seconds(model, batches)
+    positions = {name: sum(batch["input_ids"].numel() for batch in some) for name, some in batches.items()}
     return _table(
         ["way", "positions", "of them real", "real tokens a second"],
         [
@@ -110,9 +110,9 @@ def packed() -> str:
 def host() -> str:
     """Four blocks of GPT-2 in 16 bits on one text of 4,096 tokens: activations kept, made again, or moved to the host."""
     machine, rows = hardware.calibrate(exchange=False), []
-    ways = {"kept": (_plainly, nullcontext), "made again": (_again, nullcontext)}
-    ways["moved"] = _plainly, save_on_cpu
-    ways["moved, pinned"] = _plainly, partial(save_on_cpu, pin_memory=True)
+    methods = {"kept": (_run, nullcontext), "made again": (_run_checkpointed, nullcontext)}
+    methods["moved"] = _run, save_on_cpu
+    methods["moved, pinned"] = _run, partial(save_on_cpu, pin_memory=True)
     for width in (768, 2048, 8192):
         changes = {"n_embd": width, "n_layer": 4, "n_head": width // 64, "n_positions": 4096, "vocab_size": 1000}
         changes |= {"n_inner": 4 * width, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -120,11 +120,13 @@ def host() -> str:
             blocks = models.from_configuration(models.configuration("gpt2", **changes)).transformer.h.to(HALF)
             states = torch.randn(1, 4096, width, dtype=HALF, requires_grad=True)
         costs = {}
-        for name, (run, around) in ways.items():
-            costs[name] = lesson.cost(partial(_within, around, run, blocks), states, parameters=[*blocks.parameters()])
+        for name, (run, context) in methods.items():
+            costs[name] = lesson.cost(
+                partial(_run_blocks, context, run, blocks), states, parameters=[*blocks.parameters()]
+            )
         per_number = costs["kept"].saved / 4 / states.numel()
-        moving, again = lesson.host_or_again(width, 4096, machine, per_number)
-        seconds = {"made again": again, "moved, pinned": moving}
+        moving, recomputing = lesson.host_or_again(width, 4096, machine, per_number)
+        seconds = {"made again": recomputing, "moved, pinned": moving}
         for name, cost in costs.items():
             beyond = cost.seconds - costs["kept"].seconds
             promised = format_seconds(seconds[name] * 4 * 4096) if name in seconds else ""
@@ -173,25 +175,25 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
 
 
-def _mean_square(way: Callable, *heads: Tensor) -> Tensor:
-    return way(*heads).float().square().mean()
+def _mean_square(method: Callable, *heads: Tensor) -> Tensor:
+    return method(*heads).float().square().mean()
 
 
 def _same_document(owner: Tensor) -> Callable:
     return lambda b, h, i, j: (owner[i] == owner[j]) & (i >= j)
 
 
-def _plainly(block: nn.Module, states: Tensor) -> Tensor:
+def _run(block: nn.Module, states: Tensor) -> Tensor:
     out = block(states)
     return out[0] if isinstance(out, tuple) else out
 
 
-def _again(block: nn.Module, states: Tensor) -> Tensor:
-    return checkpoint(_plainly, block, states, use_reentrant=False)
+def _run_checkpointed(block: nn.Module, states: Tensor) -> Tensor:
+    return checkpoint(_run, block, states, use_reentrant=False)
 
 
-def _within(around: Callable, run: Callable, blocks: nn.ModuleList, states: Tensor) -> Tensor:
-    with around():
+def _run_blocks(context: Callable, run: Callable, blocks: nn.ModuleList, states: Tensor) -> Tensor:
+    with context():
         for block in blocks:
             states = run(block, states)
         return states.float()

@@ -27,16 +27,16 @@ from course_utils.memory.trace.log import Log
 from course_utils.units import MiB
 
 GRIDS = {"First": FIRST, "Second": SECOND, "Third": THIRD}
-WAYS = {"measure": "measure", "meter": "Meter", "dry_run": "dry_run", "estimate": "estimate"}
+METHODS = {"measure": "measure", "meter": "Meter", "dry_run": "dry_run", "estimate": "estimate"}
 OPAQUE, SCRATCH = "bitsandbytes' update", "oneDNN's scratch space"
 _STEP = "the second step"
 
 
 @dataclass(frozen=True)
 class Row:
-    """Bytes at the peak of one case: the allocator's, and what each way says; `refusals` where one refuses.
+    """Bytes at the peak of one case: the allocator's, and what each method says; `refusals` where one refuses.
 
-    `group` is the table it belongs to, `how` the estimate is known, `operator` was at work at the peak.
+    `group` is the table it belongs to, `source` says how the estimate is known, `operator` was at work at the peak.
     """
 
     group: str
@@ -44,29 +44,29 @@ class Row:
     name: str
     allocator: int
     peaks: dict[str, int]
-    how: str
+    source: str
     operator: str
     refusals: dict[str, str] = field(default_factory=dict)
 
-    def error(self, way: str) -> float:
-        """Share of the allocator's bytes by which a way is off; negative where it says too little."""
-        return self.peaks[way] / self.allocator - 1
+    def error(self, method: str) -> float:
+        """Share of the allocator's bytes by which a method is off; negative where it says too little."""
+        return self.peaks[method] / self.allocator - 1
 
     @property
     def worst(self) -> float:
-        """The largest error of all ways that answer."""
-        return max(abs(self.error(way)) for way in self.peaks)
+        """The largest error of all methods that answer."""
+        return max(abs(self.error(method)) for method in self.peaks)
 
 
 def run(grid: str, case: Case) -> Row:
     """Measure and predict one case."""
     workload, refusals = Workload(case.config, case.recipe, case.batch), {}
 
-    def attempt(way: str, ask: Callable):
+    def attempt(method: str, ask: Callable):
         try:
             return ask()
         except CourseError as refusal:
-            refusals[way] = str(refusal)
+            refusals[method] = str(refusal)
             return None
 
     torch.manual_seed(0)
@@ -76,10 +76,10 @@ def run(grid: str, case: Case) -> Row:
     dry = attempt("dry_run", lambda: dry_run(workload.build, workload.step))
     formulas = attempt("estimate", lambda: from_other_sizes(case))
     peaks = {"measure": measured.peak, "meter": measured.usage.peak}
-    peaks |= {way: answer.peak for way, answer in {"dry_run": dry, "estimate": formulas}.items() if answer}
+    peaks |= {name: answer.peak for name, answer in {"dry_run": dry, "estimate": formulas}.items() if answer}
     group = OPAQUE if case.recipe.optimizer == "adamw8bit" else SCRATCH if dry and hides(dry) else f"{grid} grid"
-    how = known_from(formulas) if formulas else ""
-    return Row(group, grid, case.name, truth, peaks, how, measured.operator, refusals)
+    source = known_from(formulas) if formulas else ""
+    return Row(group, grid, case.name, truth, peaks, source, measured.operator, refusals)
 
 
 def hides(usage) -> bool:
@@ -94,10 +94,10 @@ def peak_of_events(workload: Workload) -> int:
     profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     with quiet():
         profiler.start()
-    built = workload.build()
-    workload.step(*built)
+    parts = workload.build()
+    workload.step(*parts)
     with record_function(_STEP):
-        workload.step(*built)
+        workload.step(*parts)
     with quiet():
         profiler.stop()
     events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
@@ -130,9 +130,9 @@ def known_from(answer: Estimate) -> str:
 def tables(rows: list[Row]) -> str:
     """Markdown: a summary, then the rows of each group, worst first, and what was refused."""
     parts = [_summary(rows)]
-    for title, chosen in _groups(rows).items():
-        parts.append(f"### {title}\n\n" + _table(sorted(chosen, key=lambda row: -row.worst)))
-    refused = [f"- {row.name}: {way} says: {sentence}" for row in rows for way, sentence in row.refusals.items()]
+    for title, group in _groups(rows).items():
+        parts.append(f"### {title}\n\n" + _table(sorted(group, key=lambda row: -row.worst)))
+    refused = [f"- {row.name}: {method} says: {sentence}" for row in rows for method, sentence in row.refusals.items()]
     return "\n\n".join([*parts, "### Refusals\n\n" + ("\n".join(refused) or "None.")])
 
 
@@ -140,15 +140,15 @@ def _groups(rows: Iterable[Row]) -> dict[str, list[Row]]:
     groups = {name: [] for name in (*(f"{grid} grid" for grid in GRIDS), OPAQUE, SCRATCH)}
     for row in rows:
         groups[row.group].append(row)
-    return {name: chosen for name, chosen in groups.items() if chosen}
+    return {name: group for name, group in groups.items() if group}
 
 
 def _summary(rows: list[Row]) -> str:
-    ways = " | ".join(f"{way}: median, largest" for way in WAYS.values())
-    lines = [f"| | rows | {ways} |", "|---" * (2 + len(WAYS)) + "|"]
-    for title, chosen in _groups(rows).items():
-        cells = [_spread([abs(row.error(way)) for row in chosen if way in row.peaks]) for way in WAYS]
-        lines.append(f"| {title} | {len(chosen)} | {' | '.join(cells)} |")
+    methods = " | ".join(f"{method}: median, largest" for method in METHODS.values())
+    lines = [f"| | rows | {methods} |", "|---" * (2 + len(METHODS)) + "|"]
+    for title, group in _groups(rows).items():
+        cells = [_spread([abs(row.error(method)) for row in group if method in row.peaks]) for method in METHODS]
+        lines.append(f"| {title} | {len(group)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -157,14 +157,14 @@ def _spread(errors: list[float]) -> str:
 
 
 def _table(rows: list[Row]) -> str:
-    head = " | ".join(WAYS.values())
+    head = " | ".join(METHODS.values())
     lines = [
         f"| configuration | allocator, MiB | {head} | its source | at the peak |",
         "|---|" + "---:|" * 5 + "---|---|",
     ]
     for row in rows:
-        errors = " | ".join(f"{row.error(way):+.2%}" if way in row.peaks else "refused" for way in WAYS)
-        lines.append(f"| {row.name} | {row.allocator / MiB:,.1f} | {errors} | {row.how} | {row.operator} |")
+        errors = " | ".join(f"{row.error(method):+.2%}" if method in row.peaks else "refused" for method in METHODS)
+        lines.append(f"| {row.name} | {row.allocator / MiB:,.1f} | {errors} | {row.source} | {row.operator} |")
     return "\n".join(lines)
 
 
@@ -178,12 +178,12 @@ def main():
     if arguments.write and arguments.only:
         parser.error("--write replaces the tables of all cases; leave --only out")
     rows = _read_rows(arguments.keep)
-    done = {(row.grid, row.name) for row in rows}
+    finished = {(row.grid, row.name) for row in rows}
     for grid, cases in GRIDS.items():
         for case in cases:
-            if (grid, case.name) not in done and arguments.only in case.name:
+            if (grid, case.name) not in finished and arguments.only in case.name:
                 rows.append(run(grid, case))
-                print(f"{rows[-1].worst:.2%} {case.name}: {rows[-1].how}", file=sys.stderr, flush=True)
+                print(f"{rows[-1].worst:.2%} {case.name}: {rows[-1].source}", file=sys.stderr, flush=True)
                 if arguments.keep:
                     arguments.keep.write_text(json.dumps([asdict(row) for row in rows]), encoding="utf-8")
     print(tables(rows))

@@ -43,7 +43,7 @@ def cases() -> dict[str, tuple[Workload, int]]:
     }
 
 
-def watched(workload: Workload, steps: int) -> dict[str, Callable[[], object]]:
+def instruments_of(workload: Workload, steps: int) -> dict[str, Callable[[], object]]:
     """So many steps under each instrument, all on the same model."""
     model, optimizer, batches = workload.build()
     workload.step(model, optimizer, batches)  # the optimizer's state is created
@@ -66,8 +66,8 @@ def watched(workload: Workload, steps: int) -> dict[str, Callable[[], object]]:
     def tracked():
         return [tracked_peak(workload, model, optimizer, batches) for _ in range(steps)][-1]
 
-    ways = {"bare": bare, "Meter": metered, "a mode that does nothing": dispatched}
-    return {**ways, "MemTracker": tracked, "bare again": bare}
+    instruments = {"bare": bare, "Meter": metered, "a mode that does nothing": dispatched}
+    return {**instruments, "MemTracker": tracked, "bare again": bare}
 
 
 def tracked_peak(workload: Workload, model, optimizer, batches) -> int:
@@ -87,9 +87,9 @@ def dry(instrument: str) -> None:
         peak = dry_run(workload.build, workload.step).peak
     else:
         with fake_tensors():
-            built = workload.build()
-            workload.step(*built)
-            peak = tracked_peak(workload, *built)
+            parts = workload.build()
+            workload.step(*parts)
+            peak = tracked_peak(workload, *parts)
     seconds, rise = time.perf_counter() - start, _highest_so_far() - before
     print(f"{instrument:12s} {format_seconds(seconds):>10s}   {format_bytes(rise):>10s}   {format_bytes(peak)}")
 
@@ -114,9 +114,12 @@ def main():
 
 def _compare_all(rounds: int) -> None:
     for name, (workload, steps) in cases().items():
-        ways = watched(workload, steps)
-        print(f"\n{name}; peak: meter {ways['Meter']():,} bytes, MemTracker {ways['MemTracker']():,} bytes", flush=True)
-        report(compare(ways, rounds), unit=steps)
+        instruments = instruments_of(workload, steps)
+        print(
+            f"\n{name}; peak: meter {instruments['Meter']():,} bytes, MemTracker {instruments['MemTracker']():,} bytes",
+            flush=True,
+        )
+        report(compare(instruments, rounds), unit=steps)
     print("\nLlama 7B, bf16, AdamW, two steps dry: time, rise of process memory, peak", flush=True)
     for instrument in ("Meter", "MemTracker"):  # each in a process of its own, so that neither finds the other's memory
         subprocess.run([sys.executable, "-m", "benchmarks.meter", "--dry", instrument], check=True, timeout=600)

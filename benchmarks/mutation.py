@@ -62,20 +62,22 @@ def mutants(source: str) -> Iterator[tuple[str, str]]:
     tree = ast.parse(source)
     seen = {ast.unparse(tree)}
     for position, node in enumerate(ast.walk(tree)):
-        for what, change in _changes(node, tree):
+        for description, change in _changes(node, tree):
             mutant = copy.deepcopy(tree)
             target = next(other for i, other in enumerate(ast.walk(mutant)) if i == position)
             change(target)
             text = ast.unparse(ast.fix_missing_locations(mutant))
             if text not in seen:
                 seen.add(text)
-                yield what or _describe(source, text), text
+                yield description or _describe(source, text), text
 
 
 def explained(name: str) -> dict[str, set[str]]:
     """The mutants of which `EXPLAINED` says why they survive, by question of that set."""
     groups = json.loads(EXPLAINED.read_text("utf-8")).get(name, {})
-    return {question: {what for group in reasons.values() for what in group} for question, reasons in groups.items()}
+    return {
+        question: {mutant for group in reasons.values() for mutant in group} for question, reasons in groups.items()
+    }
 
 
 def survivors(authored: Authored) -> tuple[int, list[str]]:
@@ -84,8 +86,10 @@ def survivors(authored: Authored) -> tuple[int, list[str]]:
         return 0, []
     cases = authored.question.cases() + [case for seed in SEEDS for case in authored.question.cases(seed)]
     expected = [authored.question.expected(case.inputs) for case in cases]
-    every = list(mutants(authored.solution))
-    return len(every), [what for what, source in every if _survives(authored, source, cases, expected)]
+    changed = list(mutants(authored.solution))
+    return len(changed), [
+        description for description, source in changed if _survives(authored, source, cases, expected)
+    ]
 
 
 def main() -> None:
@@ -96,16 +100,20 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    made = left = 0
+    total = left = 0
     accepted = explained(arguments.set)
     for authored in load_solutions(ROOT / "solutions" / f"{arguments.set}.ipynb"):
         if not arguments.questions or authored.question.id in arguments.questions:
             count, alive = survivors(authored)
-            made, left = made + count, left + len(alive)
+            total, left = total + count, left + len(alive)
             print(f"{authored.question.id}: {count} mutants, {len(alive)} survive", flush=True)
-            for what in alive:
-                print(f"    {what}" if what in accepted.get(authored.question.id, ()) else f"  ! {what}")
-    print(f"{made} mutants, {left} survive")
+            for description in alive:
+                print(
+                    f"    {description}"
+                    if description in accepted.get(authored.question.id, ())
+                    else f"  ! {description}"
+                )
+    print(f"{total} mutants, {left} survive")
 
 
 def _survives(authored: Authored, source: str, cases, expected) -> bool:

@@ -1,6 +1,6 @@
 """Step time and state bytes of each optimizer by hand beside the libraries', on the 104 tensors of DistilBERT-base.
 
-Every group is timed in one run, its ways in turn; the first of a group is what the others are divided by.
+Every group is timed in one run, its variants in turn; the first of a group is what the others are divided by.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,11 +12,11 @@ from course_utils import memory, models, optim
 from course_utils.settings import settings
 from course_utils.units import MiB
 
-Way = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+Contender = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
-def groups() -> dict[str, dict[str, Way]]:
-    """Name to the ways of making the same step: torch's plain loop or the library first, then by hand."""
+def groups() -> dict[str, dict[str, Contender]]:
+    """Name to what makes the same step: torch's plain loop or the library first, then by hand."""
     import bitsandbytes as bnb
     import transformers
 
@@ -38,7 +38,7 @@ def groups() -> dict[str, dict[str, Way]]:
     }
 
 
-def torch_and_ours(theirs: type, ours: type, **options) -> dict[str, Way]:
+def torch_and_ours(theirs: type, ours: type, **options) -> dict[str, Contender]:
     """torch's with `foreach` off and on, and ours."""
     return {
         "torch, foreach=False": lambda p: theirs(p, **options, foreach=False),
@@ -47,15 +47,15 @@ def torch_and_ours(theirs: type, ours: type, **options) -> dict[str, Way]:
     }
 
 
-def rows(ways: dict[str, Way], rounds: int) -> Iterator[str]:
-    """A table row for each way: median time, ratio to the first way round by round, bytes of state and their ratio."""
-    optimizers = {name: make(_parameters()) for name, make in ways.items()}
+def rows(contenders: dict[str, Contender], rounds: int) -> Iterator[str]:
+    """A table row for each optimizer: median time, ratio to the first one round by round, bytes of state and their ratio."""
+    optimizers = {name: make(_parameters()) for name, make in contenders.items()}
     seconds = compare({name: _stepper(optimizer) for name, optimizer in optimizers.items()}, rounds)
     sizes = {name: memory.optimizer_state_size(optimizer).bytes for name, optimizer in optimizers.items()}
     first = next(iter(sizes.values()))
     for name, (median, ratio) in summarize(seconds).items():
-        beside = f"{sizes[name] / first:.4f}" if first else "–"
-        yield f"| {name} | {median} | {ratio} | {sizes[name] / MiB:.2f} | {beside} |"
+        relative = f"{sizes[name] / first:.4f}" if first else "–"
+        yield f"| {name} | {median} | {ratio} | {sizes[name] / MiB:.2f} | {relative} |"
 
 
 def _parameters() -> list[torch.nn.Parameter]:

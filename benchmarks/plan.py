@@ -65,9 +65,11 @@ OTHERS = {
 def cost(command: list[str], folder: str) -> tuple[float, float, int]:
     """Processor seconds, MiB at the peak, and the exit code of a process of its own."""
     threads = {"OMP_NUM_THREADS": "1", "COURSE_HOME": f"{folder}/home", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, cwd=folder, env=os.environ | threads, capture_output=True, timeout=1800, check=False)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime, used.ru_maxrss / 2**10, done.returncode
+    process = subprocess.run(
+        command, cwd=folder, env=os.environ | threads, capture_output=True, timeout=1800, check=False
+    )
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**10, process.returncode
 
 
 def main() -> None:
@@ -79,8 +81,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, text in FILES.items():
             (Path(folder) / name).write_text(text, encoding="utf-8")
-        for question, words in QUESTIONS.items():
-            commands = {"course plan": [sys.executable, "-m", "course_utils.cli", "plan", *words.split()]}
+        for question, argv in QUESTIONS.items():
+            commands = {"course plan": [sys.executable, "-m", "course_utils.cli", "plan", *argv.split()]}
             if peers:
                 others = OTHERS.get(question, {}).items()
                 commands |= {other: [str(peers.resolve() / "bin" / other), *flags.split()] for other, flags in others}

@@ -41,7 +41,7 @@ class Row:
 
     name: str
     published: float
-    what: object
+    model: object
     recipe: Recipe
     source: str
     counted: str = "allocated"
@@ -92,8 +92,15 @@ _TORCHAO = (
 _STREAMS = "fragments that several streams leave; torchtitan has a Llama of its own"
 ROWS = (
     *(
-        Row(f"Llama-2-7B bf16, {name}", peak, "llama-2-7b", replace(_TUNED, optimizer=made), TORCHAO, unknown=_LENGTHS)
-        for name, peak, made in _TORCHAO
+        Row(
+            f"Llama-2-7B bf16, {name}",
+            peak,
+            "llama-2-7b",
+            replace(_TUNED, optimizer=optimizer),
+            TORCHAO,
+            unknown=_LENGTHS,
+        )
+        for name, peak, optimizer in _TORCHAO
     ),
     Row(
         "Llama-2-7B bf16, paged AdamW in backward",
@@ -229,7 +236,7 @@ TWELVE = slice(6, 18)
 @cache
 def logs() -> tuple[Log, ...]:
     """The predicted step of each row."""
-    return tuple(try_recipe(source_of(row.what), row.recipe, traffic=False).log for row in ROWS)
+    return tuple(try_recipe(source_of(row.model), row.recipe, traffic=False).log for row in ROWS)
 
 
 def predicted(row: Row, log: Log) -> float:
@@ -239,14 +246,14 @@ def predicted(row: Row, log: Log) -> float:
 
 def in_range(row: Row, log: Log) -> bool:
     """Whether the figure is between the least and the most that `course plan` says; no row counts a context."""
-    least, most = (size - context for size, context in zip(needs(log, "cuda"), CONTEXT, strict=True))
-    return least <= row.published * GiB <= most
+    low, high = (size - context for size, context in zip(needs(log, "cuda"), CONTEXT, strict=True))
+    return low <= row.published * GiB <= high
 
 
 def width(log: Log) -> float:
     """The quotient of the most and the least."""
-    least, most = needs(log, "cuda")
-    return most / least
+    low, high = needs(log, "cuda")
+    return high / low
 
 
 def table() -> str:

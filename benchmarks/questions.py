@@ -19,11 +19,11 @@ def questions() -> list[re.Match]:
 
 def answer(command: str) -> str:
     """Its output, worked out anew."""
-    words = [sys.executable, "-m", "course_utils.cli", "plan", "--again", *shlex.split(command)[2:]]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
-    if not done.stdout:
-        raise SystemExit(f"{command}: {done.stderr}")
-    return "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
+    argv = [sys.executable, "-m", "course_utils.cli", "plan", "--again", *shlex.split(command)[2:]]
+    process = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
+    if not process.stdout:
+        raise SystemExit(f"{command}: {process.stderr}")
+    return "\n".join(line.rstrip() for line in process.stdout.splitlines()) + "\n"
 
 
 def main():

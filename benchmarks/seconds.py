@@ -57,16 +57,16 @@ class Row:
 def measured_seconds(case: Case) -> float:
     """Median over three steps, fewer where they are slow, after two that warm up (the first creates the optimizer's state)."""
     workload = Workload(case.config, case.recipe)
-    built = workload.build()
-    seconds = [_seconds(workload, built) for _ in range(2)]
+    parts = workload.build()
+    seconds = [_seconds(workload, parts) for _ in range(2)]
     while len(seconds) < _STEPS + 2 and (len(seconds) < 3 or sum(seconds[2:]) < _ENOUGH):
-        seconds.append(_seconds(workload, built))
+        seconds.append(_seconds(workload, parts))
     return statistics.median(seconds[2:])
 
 
-def _seconds(workload: Workload, built: tuple) -> float:
+def _seconds(workload: Workload, parts: tuple) -> float:
     start = time.perf_counter()
-    workload.step(*built)
+    workload.step(*parts)
     return time.perf_counter() - start
 
 

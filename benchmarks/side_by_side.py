@@ -1,4 +1,4 @@
-"""Time several ways of doing one thing in turn, so that a machine whose speed drifts is fair to all of them."""
+"""Time several variants of one thing in turn, so that a machine whose speed drifts is fair to all of them."""
 
 import argparse
 import statistics
@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterable, Mapping
 from course_utils.units import format_seconds
 
 
-def compare(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way in each round; in a round every way runs once, and every other round in the opposite order."""
-    seconds = {name: [] for name in ways}
+def compare(variants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each variant in each round; in a round every variant runs once, and every other round in the opposite order."""
+    seconds = {name: [] for name in variants}
     for round_ in range(rounds + 1):
-        order = list(ways) if round_ % 2 else list(ways)[::-1]
+        order = list(variants) if round_ % 2 else list(variants)[::-1]
         for name in order:
             start = time.perf_counter()
-            ways[name]()
+            variants[name]()
             if round_:  # the first round warms up
                 seconds[name].append(time.perf_counter() - start)
     return seconds
 
 
 def summarize(seconds: Mapping[str, list[float]], unit: int = 1, digits: int = 2) -> dict[str, tuple[str, str]]:
-    """The median of each way, divided by `unit`, and its ratio to the first way, round by round: median (min to max)."""
+    """The median of each variant, divided by `unit`, and its ratio to the first, round by round: median (min to max)."""
     reference, summaries = next(iter(seconds.values())), {}
     for name, times in seconds.items():
         ratios = [t / r for t, r in zip(times, reference, strict=True)]
@@ -32,7 +32,7 @@ def summarize(seconds: Mapping[str, list[float]], unit: int = 1, digits: int = 2
 
 
 def report(seconds: Mapping[str, list[float]], unit: int = 1) -> None:
-    """Print what `summarize` says, a line for each way."""
+    """Print what `summarize` says, a line for each variant."""
     width = max(map(len, seconds))
     print(f"{'':{width}s}   median       ratio to the first: median (min to max)")
     for name, (median, ratio) in summarize(seconds, unit, digits=3).items():
@@ -42,12 +42,12 @@ def report(seconds: Mapping[str, list[float]], unit: int = 1) -> None:
 def print_tables(
     purpose: str, groups: Mapping[str, Mapping], head: str, rows: Callable[[Mapping, int], Iterable[str]]
 ) -> None:
-    """Run a benchmark's command: print a Markdown table for each group that was asked for, `rows(ways, rounds)` below `head`."""
+    """Run a benchmark's command: print a Markdown table for each group that was asked for, `rows(variants, rounds)` below `head`."""
     parser = argparse.ArgumentParser(description=purpose)
     parser.add_argument("groups", nargs="*", help="which groups; by default all")
     parser.add_argument("--rounds", type=int, default=10)
     arguments = parser.parse_args()
-    for name, ways in groups.items():
+    for name, variants in groups.items():
         if not arguments.groups or name in arguments.groups:
             print(f"\n**{name}**\n\n{head}\n{'|---' * head.count(' |')}|")
-            print("\n".join(rows(ways, arguments.rounds)), flush=True)
+            print("\n".join(rows(variants, arguments.rounds)), flush=True)

@@ -1,6 +1,6 @@
 """Time and peak of a step of a small DistilBERT with each technique of a single device, alone and combined.
 
-Every group is timed in one run, its ways in turn; the first of a group is what the others are divided by. All ways train the
+Every group is timed in one run, its variants in turn; the first of a group is what the others are divided by. All variants train the
 same model on the same batch, which is large enough for activations to count. The peak is the allocator's, and beside it stands
 what `memory.estimate` says of it.
 """
@@ -27,8 +27,8 @@ SIZES = {"dim": 256, "hidden_dim": 1024, "n_layers": 4, "n_heads": 8, "vocab_siz
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to make the same step: `k` micro-batches of an update, how blocks are checkpointed, and whether under autocast."""
+class Variant:
+    """A variant of the same step: `k` micro-batches of an update, how blocks are checkpointed, and whether under autocast."""
 
     k: int = 1
     checkpoint: Callable | None = None
@@ -38,7 +38,7 @@ class Way:
 
     @property
     def recipe(self) -> memory.Recipe:
-        """This way for `memory.estimate`."""
+        """This variant for `memory.estimate`."""
         return memory.Recipe(
             precision="autocast" if self.autocast else "fp32",
             batch=self.batch // self.k,
@@ -63,42 +63,42 @@ class Way:
             torch.cuda.synchronize()
 
 
-def groups() -> dict[str, dict[str, Way]]:
+def groups() -> dict[str, dict[str, Variant]]:
     """Groups by name: torch's way of checkpointing before the same by hand, and every combination of the three techniques."""
     by_hooks = {"checkpoint": checkpoint_by_hooks}
     return {
         "Checkpointing every block, re-entrant": {
-            "torch": Way(checkpoint=partial(torch_checkpoint, use_reentrant=True)),
-            "by hand": Way(checkpoint=checkpoint),
+            "torch": Variant(checkpoint=partial(torch_checkpoint, use_reentrant=True)),
+            "by hand": Variant(checkpoint=checkpoint),
         },
         "Checkpointing every block, by saved-tensor hooks": {
-            "torch": Way(checkpoint=partial(torch_checkpoint, use_reentrant=False)),
-            "by hand": Way(checkpoint=checkpoint_by_hooks),
+            "torch": Variant(checkpoint=partial(torch_checkpoint, use_reentrant=False)),
+            "by hand": Variant(checkpoint=checkpoint_by_hooks),
         },
         "Alone and combined": {
-            "none": Way(),
-            "accumulation": Way(K),
-            "checkpointing": Way(**by_hooks),
-            "autocast": Way(autocast=True),
-            "accumulation, checkpointing": Way(K, **by_hooks),
-            "accumulation, autocast": Way(K, autocast=True),
-            "checkpointing, autocast": Way(**by_hooks, autocast=True),
-            "all three": Way(K, **by_hooks, autocast=True),
+            "none": Variant(),
+            "accumulation": Variant(K),
+            "checkpointing": Variant(**by_hooks),
+            "autocast": Variant(autocast=True),
+            "accumulation, checkpointing": Variant(K, **by_hooks),
+            "accumulation, autocast": Variant(K, autocast=True),
+            "checkpointing, autocast": Variant(**by_hooks, autocast=True),
+            "all three": Variant(K, **by_hooks, autocast=True),
         },
     }
 
 
-def rows(ways: Mapping[str, Way], rounds: int) -> Iterator[str]:
-    """A table row for each way: median time, ratio to the first way round by round, peak, predicted peak and its error."""
+def rows(variants: Mapping[str, Variant], rounds: int) -> Iterator[str]:
+    """A table row for each variant: median time, ratio to the first one round by round, peak, predicted peak and its error."""
     model = (
         models.from_configuration(models.configuration("distilbert", labels=10, **SIZES)).to(settings().device).train()
     )
-    optimizer = factory_of(Way().recipe.optimizer)(model.parameters())
-    batch = {name: value.to(settings().device) for name, value in random_batch(model, Way().recipe).items()}
-    steps = {name: partial(way.step, model, optimizer, batch) for name, way in ways.items()}
+    optimizer = factory_of(Variant().recipe.optimizer)(model.parameters())
+    batch = {name: value.to(settings().device) for name, value in random_batch(model, Variant().recipe).items()}
+    steps = {name: partial(variant.step, model, optimizer, batch) for name, variant in variants.items()}
     peaks = {name: memory.measure((model, optimizer), step, timed=0).peak for name, step in steps.items()}
     for name, (median, ratio) in summarize(compare(steps, rounds)).items():
-        predicted = memory.estimate(model.config, ways[name].recipe).peak
+        predicted = memory.estimate(model.config, variants[name].recipe).peak
         sizes = f"{peaks[name] / MiB:.1f} | {predicted / MiB:.1f} | {predicted / peaks[name] - 1:+.2%}"
         yield f"| {name} | {median} | {ratio} | {sizes} |"
 

@@ -59,16 +59,16 @@ class Bare:
 
     def __init__(self, job: Job, source, examples):
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        self.model = plain = source.make()
+        self.model = model = source.make()
         if job.strategy == "ddp":
-            self.model = DistributedDataParallel(plain)
+            self.model = DistributedDataParallel(model)
         else:
-            for unit in [*units_of(plain), plain]:
+            for unit in [*units_of(model), model]:
                 fully_shard(unit)
-        self.optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, foreach=False)
-        order, own = Order(len(examples), job.batch, 0), job.batch // ranks
-        rows = [order[step][rank * own : (rank + 1) * own] for step in range(200)]
-        self.batches = [[examples[step[i : i + 4]] for i in range(0, own, 4)] for step in rows]
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+        order, per_rank = Order(len(examples), job.batch, 0), job.batch // ranks
+        rows = [order[step][rank * per_rank : (rank + 1) * per_rank] for step in range(200)]
+        self.batches = [[examples[step[i : i + 4]] for i in range(0, per_rank, 4)] for step in rows]
         self.ddp = job.strategy == "ddp"
 
     def update(self, number: int) -> None:

@@ -12,14 +12,14 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="beginnings of claims' names; by default all")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parsed = parser.parse_args()
-    failed = 0
+    failures = 0
     for name, holds in load().items():
         if name.startswith(tuple(parsed.names) or ""):
             against = [seed for seed in parsed.seeds if not holds(seed)]
-            failed += bool(against)
+            failures += bool(against)
             outcome = f"fails with {', '.join(map(str, against))}" if against else "holds"
             print(f"{name:30} {outcome} ({len(parsed.seeds) - len(against)} of {len(parsed.seeds)} seeds)", flush=True)
-    return 1 if failed else 0
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def the_first_updates_are_not_the_whole_fault(seed):
     """Corrected in the first 20 updates alone, three runs end above both cures in the mean."""
 
     def mean_loss(factor):
-        return sum(_final_loss(factor, seed + more) for more in (0, 10, 20)) / 3
+        return sum(_final_loss(factor, seed + offset) for offset in (0, 10, 20)) / 3
 
     cured = max(mean_loss(_missing), mean_loss(lambda update: 0.5))
     return cured < mean_loss(lambda update: _missing(update) if update < 20 else 1.0)

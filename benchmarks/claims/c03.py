@@ -40,13 +40,22 @@ def _texts(split: str, count: int):
 
 
 def _train(
-    kind, seed: int, epochs: int, weight_decay: float, lr: float, factor=lambda update: 1.0, dtype=torch.float32, **more
+    kind,
+    seed: int,
+    epochs: int,
+    weight_decay: float,
+    lr: float,
+    factor=lambda update: 1.0,
+    dtype=torch.float32,
+    **options,
 ):
     texts, labels = _texts("train", 320)
     model = models.build("distilbert", labels=labels, scale=SCALE, seed=seed).to(dtype)
-    optimizer = kind(optim.decay_groups(model, weight_decay), lr=lr, eps=more.pop("eps", 1e-8))
+    optimizer = kind(optim.decay_groups(model, weight_decay), lr=lr, eps=options.pop("eps", 1e-8))
     schedule, order = LambdaLR(optimizer, factor), data.batches(texts, 16, seed=seed)
-    return training.train(model, optimizer, order, epochs=epochs, schedule=schedule, seed=seed, progress=False, **more)
+    return training.train(
+        model, optimizer, order, epochs=epochs, schedule=schedule, seed=seed, progress=False, **options
+    )
 
 
 @claim("03-buys")
@@ -54,8 +63,8 @@ def decay_lowers_the_late_loss(seed):
     """The seed decides weights, order and dropout. Single evaluations jump, so the means of the last four count."""
     look = data.batches(_texts("validation", 200)[0], 100)
     runs = {decay: _train(optim.AdamW, seed, 8, decay, 1e-3, evaluate_on=look) for decay in (0, 10)}
-    late = {decay: run.evaluation_frame()["loss"][-4:].mean() for decay, run in runs.items()}
-    return late[10] < late[0]
+    final_loss = {decay: run.evaluation_frame()["loss"][-4:].mean() for decay, run in runs.items()}
+    return final_loss[10] < final_loss[0]
 
 
 @claim("03-undo")
@@ -66,6 +75,6 @@ def the_inverse_of_the_curve_undoes_the_damage(seed):
     undone = _train(
         Uncorrected, factor=lambda update: (1 - 0.999 ** (update + 1)) ** 0.5 / (1 - 0.9 ** (update + 1)), **run
     )
-    apart = max(abs(b / a - 1) for a, b in zip(right.losses, undone.losses, strict=True))
+    largest_error = max(abs(b / a - 1) for a, b in zip(right.losses, undone.losses, strict=True))
     ends = [sum(run.losses[-5:]) / 5 for run in (right, wrong, undone)]
-    return apart < 1e-4 and ends[1] > 1.8 and max(ends[0], ends[2]) < ends[1] - 0.3
+    return largest_error < 1e-4 and ends[1] > 1.8 and max(ends[0], ends[2]) < ends[1] - 0.3

@@ -28,12 +28,12 @@ def the_mean_over_texts_is_lower_and_held_out_tokens_are_predicted_alike(seed):
         train_on_texts(models.build("llama", scale=SCALE, seed=seed), *texts, held_out, by_text)
         for by_text in (False, True)
     ]
-    lower = (
+    is_lower = (
         all(run["by text"][-1] < run["by token"][-1] for run in runs)
         and runs[1]["reported"][-1] < runs[0]["reported"][-1]
     )
-    same = all(run["training, by text"][-1] < run["training, by token"][-1] for run in runs)
-    return same and lower and abs(runs[0]["by token"][-1] - runs[1]["by token"][-1]) < 0.1
+    is_lower_in_training = all(run["training, by text"][-1] < run["training, by token"][-1] for run in runs)
+    return is_lower_in_training and is_lower and abs(runs[0]["by token"][-1] - runs[1]["by token"][-1]) < 0.1
 
 
 @claim("06-clip")
@@ -58,10 +58,10 @@ def noise_falls_as_one_over_k_and_grows_with_training(seed):
     rows, labels = _load_rows()
     model = models.build("distilbert", labels=labels, seed=seed, scale=SCALE, **NO_DROPOUT)
     shuffled = data.batches(rows.select(range(256)), 4, seed=seed)
-    fresh = _measure_noise(model, shuffled)
+    before = _measure_noise(model, shuffled)
     others = data.batches(rows.select(range(256, 896)), 32, seed=seed)
     training.train(model, optim.AdamW(model.parameters(), lr=1e-3), others, progress=False)
-    return 0.3 < fresh[1] / fresh[0] < 0.75 and _measure_noise(model, shuffled)[0] > fresh[0]
+    return 0.3 < before[1] / before[0] < 0.75 and _measure_noise(model, shuffled)[0] > before[0]
 
 
 KINDS = torch.optim.SGD, torch.optim.AdamW

@@ -46,8 +46,8 @@ def _train(seed: int):
 def _underflow_of(model, seed: int) -> list[float]:
     """The shares that vanish of the gradients of outputs, and of those of parameters."""
     batch = _batch(seed)
-    both = lesson.gradients_of(model, lambda: model(**batch).loss)
-    return [lesson.underflow_in(gradients, FP16).vanished for gradients in both]
+    by_element = lesson.gradients_of(model, lambda: model(**batch).loss)
+    return [lesson.underflow_in(gradients, FP16).vanished for gradients in by_element]
 
 
 def _last_third(history) -> float:
@@ -78,7 +78,7 @@ def rounding_to_nearest_falls_behind_and_each_cure_brings_it_back(seed):
         draws = {"seed": seed} if kind is precision.StochasticRounding else {}
         optimizer = kind(model.parameters(), partial(optim.AdamW, lr=3e-5), **draws)
         loss[name] = _last_third(training.train(model, optimizer, _short_batches(seed), seed=seed, progress=False))
-    behind = {name: late - loss["float32"] for name, late in loss.items()}
+    behind = {name: final_loss - loss["float32"] for name, final_loss in loss.items()}
     nearest = behind.pop("RoundToNearest")
     return nearest > 0.01 and all(abs(gap) < nearest / 3 for gap in behind.values())
 
@@ -115,12 +115,14 @@ def blocks_help_in_four_bits_and_one_scale_in_eight_has_more_precision_in_e4m3(s
     next(m for n, m in model.named_modules() if n.endswith("ffn.lin1")).register_forward_hook(keep)
     model(**_batch(seed)).loss.backward()
     e4m3, e5m2, e2m1 = (FORMATS[name] for name in ("fp8 e4m3", "fp8 e5m2", "fp4 e2m1"))
-    whole, blocks = fp8.fake_quantize, fp8.fake_quantize_blocks
-    eight, four = partial(whole, fmt=e4m3), partial(whole, fmt=e2m1)
-    mx, nv = partial(blocks, fmt=e4m3, size=32), partial(blocks, fmt=e2m1, size=16, steps=e4m3)
-    held = []
+    by_tensor, by_block = fp8.fake_quantize, fp8.fake_quantize_blocks
+    eight, four = partial(by_tensor, fmt=e4m3), partial(by_tensor, fmt=e2m1)
+    mx, nv = partial(by_block, fmt=e4m3, size=32), partial(by_block, fmt=e2m1, size=16, steps=e4m3)
+    outcomes = []
     for a, b in ((matrices["x"], matrices["w"]), (matrices["g"].T, matrices["x"])):
-        error = {way: lesson.relative_error(fp8.matmul(a, b, way), a @ b) for way in (eight, four, mx, nv)}
-        hybrid = lesson.relative_error(fp8.matmul(a, b, partial(whole, fmt=e5m2), eight), a @ b)
-        held += [error[nv] < 0.85 * error[four], abs(error[mx] / error[eight] - 1) < 0.15, error[eight] < hybrid]
-    return all(held)
+        error = {
+            quantize: lesson.relative_error(fp8.matmul(a, b, quantize), a @ b) for quantize in (eight, four, mx, nv)
+        }
+        hybrid = lesson.relative_error(fp8.matmul(a, b, partial(by_tensor, fmt=e5m2), eight), a @ b)
+        outcomes += [error[nv] < 0.85 * error[four], abs(error[mx] / error[eight] - 1) < 0.15, error[eight] < hybrid]
+    return all(outcomes)
