@@ -86,9 +86,9 @@ def survivors(authored: Authored) -> tuple[int, list[str]]:
         return 0, []
     cases = authored.question.cases() + [case for seed in SEEDS for case in authored.question.cases(seed)]
     expected = [authored.question.expected(case.inputs) for case in cases]
-    changed = list(mutants(authored.solution))
-    return len(changed), [
-        description for description, source in changed if _survives(authored, source, cases, expected)
+    all_mutants = list(mutants(authored.solution))
+    return len(all_mutants), [
+        description for description, source in all_mutants if _survives(authored, source, cases, expected)
     ]
 
 

@@ -42,7 +42,7 @@ def report(seconds: Mapping[str, list[float]], unit: int = 1) -> None:
 def print_tables(
     purpose: str, groups: Mapping[str, Mapping], head: str, rows: Callable[[Mapping, int], Iterable[str]]
 ) -> None:
-    """Run a benchmark's command: print a Markdown table for each group that was asked for, `rows(variants, rounds)` below `head`."""
+    """Run a benchmark's command: print `rows(variants, rounds)` below `head`, a Markdown table for each group asked for."""
     parser = argparse.ArgumentParser(description=purpose)
     parser.add_argument("groups", nargs="*", help="which groups; by default all")
     parser.add_argument("--rounds", type=int, default=10)

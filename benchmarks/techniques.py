@@ -1,8 +1,8 @@
 """Time and peak of a step of a small DistilBERT with each technique of a single device, alone and combined.
 
-Every group is timed in one run, its variants in turn; the first of a group is what the others are divided by. All variants train the
-same model on the same batch, which is large enough for activations to count. The peak is the allocator's, and beside it stands
-what `memory.estimate` says of it.
+Every group is timed in one run, its variants in turn; the first of a group is what the others are divided by. All variants
+train the same model on the same batch, which is large enough for activations to count. The peak is the allocator's, and beside
+it stands what `memory.estimate` says of it.
 """
 
 from collections.abc import Callable, Iterator, Mapping

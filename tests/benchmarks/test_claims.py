@@ -13,9 +13,9 @@ BY_CHAPTER = json.loads((ROOT / CLAIMS).read_text(encoding="utf-8"))
 
 
 def test_a_claim_is_run_exactly_where_chance_plays_a_part():
-    every = [claim for claims in BY_CHAPTER.values() for claim in claims]
-    assert len({claim["id"] for claim in every}) == len(every)
-    assert {claim["id"] for claim in every if claim.get("seeds")} == set(load())
+    all_claims = [claim for claims in BY_CHAPTER.values() for claim in claims]
+    assert len({claim["id"] for claim in all_claims}) == len(all_claims)
+    assert {claim["id"] for claim in all_claims if claim.get("seeds")} == set(load())
 
 
 @pytest.mark.slow

@@ -26,8 +26,8 @@ def test_mutants_are_valid_and_all_different():
 
 
 def test_operators_constants_comparisons_order_and_lines_are_changed():
-    what = [description for description, _ in mutants(ANSWER)]
-    for wanted in (
+    descriptions = [description for description, _ in mutants(ANSWER)]
+    for expected in (
         "if x is None: → if x is not None:",
         "z = 2 * x → z = 2 / x",
         "z = 2 * x → z = 3 * x",
@@ -36,7 +36,7 @@ def test_operators_constants_comparisons_order_and_lines_are_changed():
         "line 5: z = 2 * x ⇄ return z - y",
         "line 5: without z = 2 * x",
     ):
-        assert wanted in what, what
+        assert expected in descriptions, descriptions
 
 
 def test_the_docstring_is_left_alone():

@@ -26,9 +26,11 @@ def test_the_twelve_that_were_chosen_without_looking_are_near(errors):
 def test_the_range_that_half_of_the_rows_gave_holds_nine_of_ten_of_the_others():
     """Rows with even numbers gave the range."""
     others = list(zip(ROWS, logs(), strict=True))[1::2]
-    held = [in_range(row, log) for row, log in others]
-    assert len(held) >= 20
-    assert sum(held) / len(held) >= 0.9, [row.name for (row, _), held in zip(others, held, strict=True) if not held]
+    holds = [in_range(row, log) for row, log in others]
+    assert len(holds) >= 20
+    assert sum(holds) / len(holds) >= 0.9, [
+        row.name for (row, _), holds in zip(others, holds, strict=True) if not holds
+    ]
 
 
 def test_the_range_is_no_wider_than_the_allocators_own_replay_makes_it():

@@ -25,9 +25,9 @@ def main(path: Path) -> None:
         return save(figure, *arguments, **options)
 
     def describe(figure, alt, picture=display.picture):
-        shown = picture(figure, alt)
+        bundle = picture(figure, alt)
         points[alt] = min(last[0], points.get(alt, last[0]))
-        return shown
+        return bundle
 
     Figure.savefig, display.picture = note, describe
     demo, shell = read_demo(path), InteractiveShell.instance()

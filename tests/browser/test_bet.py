@@ -114,7 +114,7 @@ def test_nothing_below_the_bet_gives_it_away_and_what_is_typed_counts(page, chec
     page.keyboard.press("Control+s")
     page.wait_for_timeout(1_000)
     save_picture(page, "settled")
-    stored = kept_in(checkout.parent / "home", "bets", "07")["07-peak"]
-    assert (stored["guess"], stored["truth"]) == (70, 43.3)
+    bet = kept_in(checkout.parent / "home", "bets", "07")["07-peak"]
+    assert (bet["guess"], bet["truth"]) == (70, 43.3)
     assert (checkout / "notebooks" / "00_start_here.ipynb").read_bytes() == before, "only the copy is written to"
     assert ANSWER in (checkout.parent / "home" / "my-course" / "notebooks" / "00_start_here.ipynb").read_text()

@@ -7,7 +7,7 @@ import pytest
 from nbformat import write
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from real import LAB, copy_course, save_picture, served
-from test_lab import at, await_all_cells, choose_theme
+from test_lab import url_of, await_all_cells, choose_theme
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -20,7 +20,9 @@ def draw(side="left"):
     axes.set_title(side)
     return figure, f"An empty plot, {side} & <right>."
 viz.show(*draw())"""
-OWN = "figure, _ = draw()\nfigure.savefig('own.png')\nfrom IPython.display import Image\nImage('own.png', width=300)"
+READERS_PICTURE = (
+    "figure, _ = draw()\nfigure.savefig('own.png')\nfrom IPython.display import Image\nImage('own.png', width=300)"
+)
 PLAY = """from pathlib import Path
 from time import sleep
 from ipywidgets import Checkbox, ToggleButtons
@@ -41,7 +43,7 @@ def folder(tmp_path_factory):
 def opened(browser, folder):
     """The page with the notebook, every cell run, in JupyterLab as it takes cells out of the page that are out of sight."""
     copy_course(folder, "notebooks", "exercises", "course_utils")
-    cells = [new_code_cell(BEGIN), new_code_cell(FIGURE), new_code_cell(OWN)]
+    cells = [new_code_cell(BEGIN), new_code_cell(FIGURE), new_code_cell(READERS_PICTURE)]
     cells += [new_code_cell("viz.source(optim.AdamW)")]
     cells += [new_markdown_cell("\n\n".join(["One line of many."] * 12)) for _ in range(12)] + [new_code_cell(PLAY)]
     notebook = folder / "notebooks" / "99_dark.ipynb"
@@ -49,8 +51,8 @@ def opened(browser, folder):
     command = ("-m", "course_utils.cli", "lab", "--port", "0", str(notebook))
     with served(*command, address=LAB, home=folder.parent, cwd=folder, COURSE_SCALE="smoke") as address:
         setting = json.dumps({"raw": json.dumps({"windowingMode": "full"})}).encode()
-        where = at(address, "/lab/api/settings/@jupyterlab/notebook-extension:tracker")
-        urlopen(Request(where, setting, method="PUT"), timeout=20)
+        url = url_of(address, "/lab/api/settings/@jupyterlab/notebook-extension:tracker")
+        urlopen(Request(url, setting, method="PUT"), timeout=20)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(address)
         page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
@@ -81,9 +83,9 @@ def test_figures_of_the_course_follow_the_theme_and_a_readers_own_picture_stays(
     assert filters(opened)[:2] == [["An empty plot, left & <right>.", "none"], ["", "none"]]
     choose_theme(opened, "Dark")
     save_picture(opened, "dark-top")
-    (text, drawn), own = filters(opened)[:2]
-    assert (text, own) == ("An empty plot, left & <right>.", ["", "none"])
-    assert "invert" in drawn
+    (text, filter_of_figure), of_reader = filters(opened)[:2]
+    assert (text, of_reader) == ("An empty plot, left & <right>.", ["", "none"])
+    assert "invert" in filter_of_figure
 
 
 def test_they_do_so_when_the_first_cell_is_out_of_the_page_and_when_a_control_was_moved(opened):

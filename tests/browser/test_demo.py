@@ -79,7 +79,7 @@ def test_a_demo_is_paged_through_and_its_figure_moves(address, open_page):
         expect(page.locator(".step:visible h2")).to_have_text(step.title)
         possible = {"show": step.covered, "explain": step.then, "code": step.cell, "controls": step.click}
         assert {name: page.locator(f"#{name}").is_visible() for name in possible} == {
-            name: bool(there) for name, there in possible.items()
+            name: bool(is_there) for name, is_there in possible.items()
         }
         if step.covered:
             uncover(page)
@@ -97,8 +97,8 @@ def test_a_demo_is_paged_through_and_its_figure_moves(address, open_page):
     page.get_by_role("button", name="Next").click()
     for cell in ("65,783,042", "263,132,168"):
         expect(page.locator(".step:visible td", has_text=cell).first).to_be_visible()
-    own = (address, "data:", "blob:", address.replace("http", "ws"))
-    assert [url for url in requests if not url.startswith(own)] == []
+    own_urls = (address, "data:", "blob:", address.replace("http", "ws"))
+    assert [url for url in requests if not url.startswith(own_urls)] == []
 
 
 def uncover(page):
@@ -113,8 +113,8 @@ def move_by_keyboard(page):
     """Unfold the controls and move the first slider; the picture follows, and the page stays."""
     from playwright.sync_api import expect
 
-    here = page.locator(".step:visible")
-    picture, slider = here.locator(".shown img:visible").first, here.get_by_role("slider").first
+    visible_step = page.locator(".step:visible")
+    picture, slider = visible_step.locator(".shown img:visible").first, visible_step.get_by_role("slider").first
     assert not slider.is_visible()
     page.keyboard.press("f")
     before = picture.get_attribute("src")
@@ -122,7 +122,7 @@ def move_by_keyboard(page):
     expect(picture).not_to_have_attribute("src", before, timeout=30_000)
     assert picture.get_attribute("alt")
     slider.press("ArrowLeft")  # the keys are the slider's while it is held
-    assert here.is_visible()
+    assert visible_step.is_visible()
     slider.blur()
     page.get_by_role("button", name="controls").click()
     assert not slider.is_visible()
@@ -154,33 +154,33 @@ def test_the_keys_are_the_pages_whatever_the_mouse_has_touched(home, open_page):
     steps = [number for number, step in enumerate(read_demo(DEMOS[TOUCHED]).steps, start=1) if step.click]
     with _demo(TOUCHED, home) as address:
         page = open_page(address)
-        where, here = page.locator("#where"), page.locator(".step:visible")
+        position, visible_step = page.locator("#where"), page.locator(".step:visible")
         for _ in range(steps[0] - 1):
             page.keyboard.press("PageDown")
         page.keyboard.press("f")
-        slider, readout = here.get_by_role("slider").first, here.locator(".widget-readout").first
+        slider, readout = visible_step.get_by_role("slider").first, visible_step.locator(".widget-readout").first
         _drag(page, slider)
         dragged = readout.inner_text()
-        _assert_the_page_takes_its_keys(page, here)
+        _assert_the_page_takes_its_keys(page, visible_step)
         page.keyboard.press("PageUp")
-        expect(where).to_contain_text(f"Step {steps[0] - 1} of")
+        expect(position).to_contain_text(f"Step {steps[0] - 1} of")
         page.keyboard.press("PageDown")
-        expect(where).to_contain_text(f"Step {steps[0]} of")
+        expect(position).to_contain_text(f"Step {steps[0]} of")
         assert readout.inner_text() == dragged
         slider.focus()
         page.keyboard.press("ArrowLeft")
         expect(readout).not_to_have_text(dragged)
-        expect(where).to_contain_text(f"Step {steps[0]} of")
-        here.get_by_role("checkbox").click()
-        _assert_the_page_takes_its_keys(page, here)
+        expect(position).to_contain_text(f"Step {steps[0]} of")
+        visible_step.get_by_role("checkbox").click()
+        _assert_the_page_takes_its_keys(page, visible_step)
         for leave in ("Enter", "Escape"):
             readout.click()
             page.keyboard.press("e")
-            assert not here.locator(".answer").is_visible(), "a letter that is typed in a field turned the page"
+            assert not visible_step.locator(".answer").is_visible(), "a letter that is typed in a field turned the page"
             page.keyboard.press("Backspace")
             page.keyboard.press(leave)
             expect(readout).not_to_be_focused()
-            _assert_the_page_takes_its_keys(page, here)
+            _assert_the_page_takes_its_keys(page, visible_step)
 
 
 def _drag(page, slider):
@@ -191,11 +191,11 @@ def _drag(page, slider):
     page.mouse.up()
 
 
-def _assert_the_page_takes_its_keys(page, here):
+def _assert_the_page_takes_its_keys(page, visible_step):
     for key, selector in {"e": ".answer", "c": ".source"}.items():
         for is_open in (True, False):
             page.keyboard.press(key)
-            assert here.locator(selector).is_visible() == is_open, (key, is_open)
+            assert visible_step.locator(selector).is_visible() == is_open, (key, is_open)
 
 
 def test_two_windows_stay_in_step_and_either_drives(address, open_page):
@@ -214,8 +214,8 @@ def test_two_windows_stay_in_step_and_either_drives(address, open_page):
         following = demo.steps[number].title if number < len(demo.steps) else "the last step"
         expect(presenter.locator(".next")).to_contain_text(following)
         assert presenter.locator(".notes").all_inner_texts() == ([step.notes] if step.notes else [])
-        for words in [*step.notes.splitlines(), *step.text, *step.picture]:
-            assert words in presenter.locator("main").inner_text()
+        for phrase in [*step.notes.splitlines(), *step.text, *step.picture]:
+            assert phrase in presenter.locator("main").inner_text()
         assert step.notes == "" or step.notes not in the_class.locator("body").inner_text()
         for name, selector in SEEN.items():
             button = presenter.locator(f"#{name}")
@@ -294,45 +294,45 @@ def letters_of(demo, home):
     return points
 
 
-def assert_the_question_is_large(page, where):
+def assert_the_question_is_large(page, name):
     """From the last row it is read while everybody bets, and nothing else is there to be read."""
     for size in ROOMS:
         page.set_viewport_size({"width": size[0], "height": size[1]})
         page.wait_for_timeout(150)
-        save_picture(page, f"room-{where}-{size[1]}covered")
+        save_picture(page, f"room-{name}-{size[1]}covered")
         letters = page.locator(".step:visible .say p").last.evaluate("p => parseFloat(getComputedStyle(p).fontSize)")
-        assert letters >= 28 * size[1] / 720, f"{where} at {size}: words of {letters} pixels"
-        assert _cut_off(page) <= 1, where
+        assert letters >= 28 * size[1] / 720, f"{name} at {size}: words of {letters} pixels"
+        assert _cut_off(page) <= 1, name
 
 
-def assert_code_leaves_all_in_place(page, where):
+def assert_code_leaves_all_in_place(page, name):
     """Unfolded, it lies over the step within the window, as high as its lines or as all there is, and only it is scrolled."""
     places = "() => [...document.querySelectorAll('.step:not([hidden]) :is(.words, .output)')].map("
     places += "(each) => JSON.stringify(each.getBoundingClientRect()))"
     before = page.evaluate(places)
     page.keyboard.press("c")
     page.wait_for_timeout(150)
-    save_picture(page, f"room-{where}")
+    save_picture(page, f"room-{name}")
     code, main = page.locator(".step:visible .source"), page.locator("main").bounding_box()
     box = code.bounding_box()
-    assert page.evaluate(places) == before, where
-    assert _cut_off(page) <= 1, where
-    assert box["height"] <= code.locator("pre").bounding_box()["height"] + 20, f"{where}: it covers more than it needs"
+    assert page.evaluate(places) == before, name
+    assert _cut_off(page) <= 1, name
+    assert box["height"] <= code.locator("pre").bounding_box()["height"] + 20, f"{name}: it covers more than it needs"
     if code.locator("pre").inner_text().strip().count("\n") < 10:
-        assert code.evaluate("code => code.scrollHeight - code.clientHeight") <= 1, f"{where}: a short code is scrolled"
-    assert main["y"] <= box["y"], where
-    assert box["y"] + box["height"] <= main["y"] + main["height"] + 1, where
-    assert code.evaluate("code => code.scrollWidth - code.clientWidth") <= 0, where
+        assert code.evaluate("code => code.scrollHeight - code.clientHeight") <= 1, f"{name}: a short code is scrolled"
+    assert main["y"] <= box["y"], name
+    assert box["y"] + box["height"] <= main["y"] + main["height"] + 1, name
+    assert code.evaluate("code => code.scrollWidth - code.clientWidth") <= 0, name
     page.keyboard.press("c")
 
 
-def assert_readable(page, points, where, size, share):
+def assert_readable(page, points, name, size, share):
     page.wait_for_timeout(150)
-    save_picture(page, f"room-{where}")
-    assert _cut_off(page) <= 1, f"{where}: {_cut_off(page)} pixels are cut off"
+    save_picture(page, f"room-{name}")
+    assert _cut_off(page) <= 1, f"{name}: {_cut_off(page)} pixels are cut off"
     cut = "all => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"
     assert page.locator(".step:visible .controls .widget-label:visible").evaluate_all(cut) == [], (
-        f"{where}: a label is cut"
+        f"{name}: a label is cut"
     )
     pictures = page.locator(".step:visible .shown img:visible").all()
     covered = 0.0
@@ -342,8 +342,8 @@ def assert_readable(page, points, where, size, share):
         scale = min(box["width"] / wide, box["height"] / high)
         covered += scale * wide * scale * high / (size[0] * size[1])
         smallest = points[_beginning(alt)] / 72 * dots * scale
-        assert smallest >= 14 or size == SMALLER, f"{where}: letters of {smallest:.1f} pixels"
-    assert not pictures or covered >= share or size == SMALLER, f"{where}: {covered:.0%} of the screen"
+        assert smallest >= 14 or size == SMALLER, f"{name}: letters of {smallest:.1f} pixels"
+    assert not pictures or covered >= share or size == SMALLER, f"{name}: {covered:.0%} of the screen"
 
 
 def _beginning(alt):
@@ -364,8 +364,8 @@ def press_the_button(driver, the_class, step):
     picture = the_class.locator(".step:visible .shown .widget-html img").first
     before, described = picture.get_attribute("src"), picture.get_attribute("alt")
     driver.locator("#move").click()
-    for words in step.picture:
-        expect(picture).to_have_attribute("alt", re.compile(re.escape(words)), timeout=30_000)
+    for phrase in step.picture:
+        expect(picture).to_have_attribute("alt", re.compile(re.escape(phrase)), timeout=30_000)
     expect(picture).not_to_have_attribute("src", before, timeout=30_000)
     assert picture.get_attribute("alt") != described
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 from real import LAB, ROOT, copy_course, kept_in, save_picture, served
-from test_lab import at, choose_theme
+from test_lab import url_of, choose_theme
 
 from course_utils.files import exercises_of
 from course_utils.settings import environment_for_child
@@ -33,9 +33,11 @@ def checkout(tmp_path_factory):
     for name in (f"notebooks/{SET}.ipynb", EXERCISE, f"solutions/{SET}.ipynb"):
         (folder / "course" / name).parent.mkdir()
         shutil.copy(ROOT / name, folder / "course" / name)
-    own = folder / "lab" / "user-settings" / "@jupyterlab" / "docmanager-extension" / "plugin.jupyterlab-settings"
-    own.parent.mkdir(parents=True)
-    own.write_text('{"autosave": false}', encoding="utf-8")
+    settings_file = (
+        folder / "lab" / "user-settings" / "@jupyterlab" / "docmanager-extension" / "plugin.jupyterlab-settings"
+    )
+    settings_file.parent.mkdir(parents=True)
+    settings_file.write_text('{"autosave": false}', encoding="utf-8")
     return folder / "course"
 
 
@@ -45,7 +47,7 @@ def page(browser, checkout):
     command = ("-m", "course_utils.cli", "lab", "--port", "0")
     with served(*command, address=LAB, home=checkout.parent, cwd=checkout, COURSE_STRICT="0") as address:
         page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        page.goto(at(address, f"/lab/tree/{EXERCISE}"))
+        page.goto(url_of(address, f"/lab/tree/{EXERCISE}"))
         page.get_by_text("Python 3 (ipykernel) | Idle").last.wait_for(timeout=60_000)
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
@@ -70,15 +72,15 @@ def test_a_wrong_answer_is_diagnosed_and_what_is_not_saved_is_not_judged(page, c
     expect_said(page, "q1", "Diagnosis: The biases are left out everywhere", RED)
     answer(page, "q1", RIGHT)
     expect_said(page, "q1", "passed, 3 points", GREEN)
-    done = course_check()
-    assert done.returncode == 2
-    assert re.fullmatch(r"Checking \w+\.ipynb as saved on .*; .*\n\n", done.stdout)
-    assert "save the notebook first (Ctrl+S), then type this again." in done.stderr
+    process = course_check()
+    assert process.returncode == 2
+    assert re.fullmatch(r"Checking \w+\.ipynb as saved on .*; .*\n\n", process.stdout)
+    assert "save the notebook first (Ctrl+S), then type this again." in process.stderr
     save(page)
-    done = course_check()
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "q1 · P, G and O by pencil: passed, 3 points" in done.stdout
-    assert "1 of 3 answers is right." in done.stdout
+    process = course_check()
+    assert (process.returncode, process.stderr) == (1, "")
+    assert "q1 · P, G and O by pencil: passed, 3 points" in process.stdout
+    assert "1 of 3 answers is right." in process.stdout
     assert records(checkout)["q1"]["passed"]
 
 
@@ -90,7 +92,7 @@ def test_after_a_syntax_error_the_verdict_is_on_the_older_answer_and_says_so(pag
     expect_said(page, "q1", "so this is a verdict on the one from In [", GREEN)
     save_picture(page, "exercise")
     answer(page, "q1", RIGHT)
-    expect(shown(page, "q1")).not_to_contain_text("Not your newest answer", timeout=60_000)
+    expect(result_of(page, "q1")).not_to_contain_text("Not your newest answer", timeout=60_000)
 
 
 def test_our_solution_is_unlocked_by_a_try_and_stands_beside_the_answer(page, checkout):
@@ -101,14 +103,14 @@ def test_our_solution_is_unlocked_by_a_try_and_stands_beside_the_answer(page, ch
     expect_said(page, "q2", "not right yet", RED)
     ask(page, "q2")
     expect_said(page, "q2", "your answer and our solution", GRAY)
-    lines = shown(page, "q2").locator("div").all_inner_texts()
+    lines = result_of(page, "q2").locator("div").all_inner_texts()
     assert "−     return list(by_instant)[-1], 0  # the last one" in lines
     assert "  def fullest(by_instant):" in lines
     assert [line for line in lines if line.startswith("+ ")]
     assert records(checkout)["q2"]["seen"]
     for theme in ("Light", "Dark"):
         choose_theme(page, theme)
-        shown(page, "q2").scroll_into_view_if_needed()
+        result_of(page, "q2").scroll_into_view_if_needed()
         save_picture(page, f"solution-{theme}")
     choose_theme(page, "Light")
 
@@ -138,9 +140,9 @@ def answer(page, question, source):
     page.keyboard.press("Shift+Enter")
 
 
-def ask(page, question, how=", solution=True"):
+def ask(page, question, options=", solution=True"):
     """Run the check in other words."""
-    write(page, f'check("{question}"', f'check("{question}"{how})')
+    write(page, f'check("{question}"', f'check("{question}"{options})')
     page.keyboard.press("Shift+Enter")
 
 
@@ -150,7 +152,7 @@ def write(page, found_by, source):
     page.keyboard.insert_text(source)
 
 
-def shown(page, question):
+def result_of(page, question):
     """What the check of this question shows: HTML came through, whole and unchanged."""
     check = page.locator(".jp-CodeCell", has=page.locator(".cm-content", has_text=f'check("{question}"'))
     return check.locator(".jp-RenderedHTML > div")
@@ -158,6 +160,6 @@ def shown(page, question):
 
 def expect_said(page, question, text, color):
     """What the check shows holds `text` and has an edge of this color."""
-    expect(shown(page, question)).to_contain_text(text, timeout=60_000)
+    expect(result_of(page, question)).to_contain_text(text, timeout=60_000)
     red, green, blue = bytes.fromhex(color[1:])
-    expect(shown(page, question)).to_have_css("border-left-color", f"rgb({red}, {green}, {blue})")
+    expect(result_of(page, question)).to_have_css("border-left-color", f"rgb({red}, {green}, {blue})")

@@ -37,14 +37,14 @@ def checkout(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab") / "course"
     copy_course(folder, "notebooks", "course_utils")
     for chapter in CHAPTERS:
-        shorten(folder / "notebooks" / f"{chapter}.ipynb", whole=chapter.startswith(RUN_WHOLE))
+        shorten(folder / "notebooks" / f"{chapter}.ipynb", is_run_whole=chapter.startswith(RUN_WHOLE))
     return folder
 
 
-def shorten(path, whole):
+def shorten(path, is_run_whole):
     """Without outputs, and unless it is to be run whole, with the set-up cell, the figure's cells and what these use."""
     notebook = nbformat.read(path, 4)
-    if not whole:
+    if not is_run_whole:
         sources = select_needed(notebook.cells)
         notebook.cells = [nbformat.v4.new_code_cell(source) for source in sources]
     for cell in code_cells(notebook):
@@ -53,7 +53,7 @@ def shorten(path, whole):
 
 
 @pytest.fixture(scope="module")
-def mine(checkout):
+def own_copy(checkout):
     """The reader's own folder, which `course lab` makes and opens."""
     return checkout.parent / "home" / "my-course"
 
@@ -73,21 +73,21 @@ def page(browser, address):
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     yield page
     page.close()
-    for kernel in json.load(urlopen(at(address, "/api/kernels"), timeout=20)):
-        urlopen(Request(at(address, f"/api/kernels/{kernel['id']}"), method="DELETE"), timeout=20)
+    for kernel in json.load(urlopen(url_of(address, "/api/kernels"), timeout=20)):
+        urlopen(Request(url_of(address, f"/api/kernels/{kernel['id']}"), method="DELETE"), timeout=20)
 
 
-def at(address, path):
+def url_of(address, path):
     """The server's address of `path`, with the token."""
     parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc}{path}?{parts.query}"
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_every_control_moves_the_figure_to_play_with(address, page, mine, chapter):
+def test_every_control_moves_the_figure_to_play_with(address, page, own_copy, chapter):
     """Chapter 00 is run whole. By the keyboard alone; then the pictures are kept, to be looked at."""
     number = chapter.split("_")[0]
-    open_and_run(address, page, mine / "notebooks" / f"{chapter}.ipynb")
+    open_and_run(address, page, own_copy / "notebooks" / f"{chapter}.ipynb")
     cell = page.locator(".jp-CodeCell", has_text=re.compile(r"viz\.(play|planner)\(")).last
     assert "Run this notebook to move" not in cell.text_content(), "that is for where widgets do not run"
     try:
@@ -101,7 +101,7 @@ def test_every_control_moves_the_figure_to_play_with(address, page, mine, chapte
 
 def open_and_run(address, page, notebook):
     """Every cell, in a workspace of its own, so that no other notebook is open."""
-    page.goto(at(address, f"/lab/workspaces/{notebook.stem}/tree/{notebook.parent.name}/{notebook.name}"))
+    page.goto(url_of(address, f"/lab/workspaces/{notebook.stem}/tree/{notebook.parent.name}/{notebook.name}"))
     page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
     page.keyboard.press("Control+b")  # the list of files takes a third of a narrow page
     page.get_by_role("menuitem", name="Run", exact=True).click()
@@ -171,10 +171,10 @@ def tab_through(page, cell):
     stops.first.focus()
     seen = []
     for _ in range(3 * stops.count()):
-        here = stops.evaluate_all("stops => stops.indexOf(document.activeElement)")
-        if here >= 0:
-            seen.append(here)
-        if here == stops.count() - 1:
+        index = stops.evaluate_all("stops => stops.indexOf(document.activeElement)")
+        if index >= 0:
+            seen.append(index)
+        if index == stops.count() - 1:
             break
         page.keyboard.press("Tab")
     assert seen == sorted(seen)
@@ -211,8 +211,8 @@ def keys_for(stop, number, control):
     return ["Space"]
 
 
-def code_cells(stored):
-    return [cell for cell in stored.cells if cell.cell_type == "code" and cell.source.strip()]
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
 
 
 def await_all_cells(page, notebook):

@@ -131,11 +131,11 @@ def test_the_search_finds_a_word_of_a_chapter(opened):
     assert any(address.startswith("notebooks/04_adafactor.html") for address in addresses)
 
 
-@pytest.mark.parametrize("way", ["pointer", "keyboard"])
-def test_a_term_shows_what_it_means(way, opened):
+@pytest.mark.parametrize("device", ["pointer", "keyboard"])
+def test_a_term_shows_what_it_means(device, opened):
     page = opened(CHAPTER)
     term = page.locator("a[data-term]").first
-    term.hover() if way == "pointer" else term.focus()
+    term.hover() if device == "pointer" else term.focus()
     card = page.locator("#term-card")
     assert card.is_visible()
     assert card.inner_text() == term.get_attribute("data-term") == term.get_attribute("aria-description")
@@ -163,9 +163,9 @@ def test_the_page_of_a_model_shows_what_fits_on_the_chosen_card_and_its_command(
     assert 0 < len(possible) < len(METHODS)
     assert page.locator("tr[data-most]:visible th").all_inner_texts() == possible
     page.locator("tr[data-most]:visible button").last.click()
-    shown = page.locator("pre.command:visible").inner_text()
+    visible_command = page.locator("pre.command:visible").inner_text()
     method = next(method for method in METHODS if method.name == possible[-1])
-    assert shown == command("llama-3.1-8b", method, 4, 512, '"RTX 4090"')
+    assert visible_command == command("llama-3.1-8b", method, 4, 512, '"RTX 4090"')
     page.reload()
     assert page.locator("select[name=card]").input_value() == "RTX 4090", "the address holds the question"
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from real import LAB, copy_course, save_picture, served
-from test_lab import at
+from test_lab import url_of
 
 from course_utils.settings import environment_for_child
 
@@ -58,17 +58,17 @@ def test_its_links_open_the_chapter_its_exercises_and_the_glossary_beside_it(pag
             if len(tabs(page)) > len(before):
                 break
             page.wait_for_timeout(100)
-        now = tabs(page)
+        new_tabs = tabs(page)
         for tab in before:
-            now.remove(tab)
-        assert opened in now[0]
+            new_tabs.remove(tab)
+        assert opened in new_tabs[0]
 
 
 def test_a_term_of_a_chapter_leads_to_its_entry(address, page):
     """The glossary opens to be read, at the term."""
     from playwright.sync_api import expect
 
-    page.goto(at(address, "/lab/workspaces/term/tree/notebooks/00_start_here.ipynb"))
+    page.goto(url_of(address, "/lab/workspaces/term/tree/notebooks/00_start_here.ipynb"))
     # A kernel that still starts outlives Ctrl-C.
     page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
     link = page.locator('.jp-MarkdownOutput a[href*="glossary.md"]', has_text="gradients").first
@@ -83,23 +83,23 @@ def test_a_term_of_a_chapter_leads_to_its_entry(address, page):
 
 def test_who_types_it_again_is_told_where_it_is_open_and_nothing_is_merged(address, folder, page):
     """A later version of the course lies there, and the open windows may hold what is not saved. The page is renewed."""
-    mine = folder.parent / "home" / "my-course"
-    handed = sorted((mine / "notebooks").glob("*.ipynb"))
-    (mine / "start.md").write_bytes((mine / "start.md").read_bytes().replace(b"Updated 20", b"Updated 19"))
-    shutil.copy(mine / "start.md", mine / ".handed-out")
+    own_copy = folder.parent / "home" / "my-course"
+    handed = sorted((own_copy / "notebooks").glob("*.ipynb"))
+    (own_copy / "start.md").write_bytes((own_copy / "start.md").read_bytes().replace(b"Updated 20", b"Updated 19"))
+    shutil.copy(own_copy / "start.md", own_copy / ".handed-out")
     before = [path.read_bytes() for path in handed]
     newer = folder / "notebooks" / handed[0].name
     newer.write_text(newer.read_text().replace("Predict the cost", "Cost beforehand"))
     environment = environment_for_child(JUPYTER_CONFIG_DIR=str(folder.parent), COURSE_HOME=str(folder.parent / "home"))
     command = [sys.executable, "-m", "course_utils.cli", "lab", "--no-browser"]
-    for named, path in ((), "start.md"), (("01",), "notebooks/01_autodiff.ipynb"):
-        done = subprocess.run(
-            [*command, *named], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    for arguments, path in ((), "start.md"), (("01",), "notebooks/01_autodiff.ipynb"):
+        process = subprocess.run(
+            [*command, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
         )
-        assert done.returncode == 0, done.stderr
-        assert f"Your course is already open: {address.replace('start.md', path)}\n" in done.stdout
-        assert "choose File → Shut Down" in done.stdout
-    assert "Updated 20" in (mine / "start.md").read_text(encoding="utf-8")
+        assert process.returncode == 0, process.stderr
+        assert f"Your course is already open: {address.replace('start.md', path)}\n" in process.stdout
+        assert "choose File → Shut Down" in process.stdout
+    assert "Updated 20" in (own_copy / "start.md").read_text(encoding="utf-8")
     page.locator(".lm-TabBar-tabLabel", has_text="start.md").click()
     page.get_by_role("menuitem", name="File", exact=True).click()
     page.locator(".lm-Menu-itemLabel", has_text="Reload Markdown File from Disk").click()

@@ -61,7 +61,7 @@ picture = ["a bar of 7"]
 def write(tmp_path):
     """Write a demo beside a small chapter, with replacements in its text, and return where it lies."""
 
-    def written(*changes, text=DEMO, name="00_small"):
+    def write_demo(*changes, text=DEMO, name="00_small"):
         notebooks = tmp_path / "notebooks"
         (notebooks / "demos").mkdir(parents=True, exist_ok=True)
         cells = [new_code_cell(source, id=cell) for cell, source in CELLS.items()]
@@ -73,7 +73,7 @@ def write(tmp_path):
         path.write_text(text, encoding="utf-8")
         return path
 
-    return written
+    return write_demo
 
 
 def test_every_chapter_has_a_demo():
@@ -94,8 +94,8 @@ def test_a_demo_fits_its_chapter_and_a_lecture(path):
 def rehearse(folder, *names):
     """What `course demo --check` answers in `folder`: its exit code, and its lines."""
     command = [sys.executable, "-P", "-m", "course_utils.cli", "demo", *names, "--check"]
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, timeout=590, check=False)
-    return done.returncode, done.stdout.splitlines()
+    process = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, timeout=590, check=False)
+    return process.returncode, process.stdout.splitlines()
 
 
 @pytest.mark.slow
@@ -218,8 +218,8 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_file_that_is_no_demo_is_refused_in_a_sentence(name, write):
-    changes, words = WRONG[name]
-    with pytest.raises(CourseError, match=words.replace("(", r"\(")) as error:
+    changes, sentence = WRONG[name]
+    with pytest.raises(CourseError, match=sentence.replace("(", r"\(")) as error:
         read_demo(write(*changes))
     assert str(error.value).startswith("00_small.toml")
 
@@ -233,14 +233,14 @@ UNFIT = {
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_a_demo_that_does_not_fit_is_found_by_lint(name, write, monkeypatch, capsys):
-    changes, words = UNFIT[name]
+    changes, sentence = UNFIT[name]
     path = write(*changes)
-    with pytest.raises(CourseError, match=words):
+    with pytest.raises(CourseError, match=sentence):
         list(cells_by_step(read_demo(path)))
     (path.parents[2] / "course_utils").mkdir()
     monkeypatch.chdir(path.parents[2])
     assert main(["lint"]) == 1
-    assert words in capsys.readouterr().out
+    assert sentence in capsys.readouterr().out
 
 
 def test_a_step_gets_the_cells_that_bind_what_it_uses_once_and_in_order(write):
@@ -262,9 +262,9 @@ def test_of_a_cell_that_is_needed_for_its_definitions_nothing_else_is_run(write)
         path.parent.parent / "00_small.ipynb",
     )
     demo = read_demo(path)
-    first, then = (unseen for _, unseen, _ in cells_by_step(demo))
+    first, second = (unseen for _, unseen, _ in cells_by_step(demo))
     assert [cell.source for cell in first] == ["import math", "def half(x):\n    return math.floor(x / 2)"]
-    assert [cell.source for cell in then] == [cells["train"]]
+    assert [cell.source for cell in second] == [cells["train"]]
 
 
 def test_the_presentation_holds_each_step_s_cells(write):
@@ -285,11 +285,11 @@ def test_a_chapter_may_call_its_own_things_as_it_likes(write, monkeypatch):
 
 
 def test_a_button_brings_a_figure_to_what_its_step_wants_whatever_was_moved_and_back(monkeypatch):
-    shown, controls = [], {"height": IntSlider(2, 0, 9), "width": IntSlider(3, 0, 9)}
-    monkeypatch.setattr(stage, "display", shown.append)
+    displayed, controls = [], {"height": IntSlider(2, 0, 9), "width": IntSlider(3, 0, 9)}
+    monkeypatch.setattr(stage, "display", displayed.append)
     monkeypatch.setattr(viz.display, "played", controls)
     stage.offer({"height": 7})
-    (button,) = shown
+    (button,) = displayed
 
     def press():
         button.value = not button.value

@@ -117,13 +117,13 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_one_broken_rule_is_reported_and_nothing_else(name, chapter, save):
-    change, cell, words = CHANGES[name]
+    change, cell, sentence = CHANGES[name]
     change(chapter)
     path = save(nbformat.v4.new_notebook())
     path.write_text(json.dumps(chapter), encoding="utf-8")
     violations = violations_in(path)
     assert [violation.cell for violation in violations] == [cell], violations
-    assert words in violations[0].remark
+    assert sentence in violations[0].remark
     assert str(violations[0]).startswith("07_topic.ipynb")
     assert violations[0].remark.endswith(".")
 

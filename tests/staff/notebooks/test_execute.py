@@ -68,11 +68,11 @@ ENDINGS = {
     "ending", ["dead", *(pytest.param(ending, marks=pytest.mark.slow) for ending in ("well", "too late with a child"))]
 )
 def test_the_cell_is_named_and_nothing_of_its_kernel_is_left_however_it_ends(ending, tmp_path, capfd):
-    source, timeout, words = ENDINGS[ending]
+    source, timeout, sentence = ENDINGS[ending]
     path = write(tmp_path, source)
     before, family, opened = set(psutil.pids()), set(psutil.Process().children(recursive=True)), []
     for _ in range(2):
-        with pytest.raises(CourseError, match=words) if words else nullcontext():
+        with pytest.raises(CourseError, match=sentence) if sentence else nullcontext():
             execute_chapter(path, timeout=timeout)
         assert set(psutil.Process().children(recursive=True)) <= family
         opened.append(left_open())
@@ -130,11 +130,11 @@ def test_a_python_that_starts_no_kernel_is_named(python, tmp_path):
         "except Exception as error: print(type(error).__name__, error)"
     )
     command = [sys.executable, "-c", program, python, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
-    (line,) = done.stdout.splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
+    (line,) = process.stdout.splitlines()
     assert line.startswith("CourseError 01_a.ipynb: no kernel could be started (")
     assert line.endswith("); run `course doctor`.")
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_where_nothing_can_be_written_no_chapter_is_run(tmp_path):
@@ -159,15 +159,15 @@ def test_two_runs_are_stored_as_the_same_bytes(tmp_path):
         write_notebook(clean(execute_chapter(path), path.name, "laptop"), path)
         texts.append(path.read_text(encoding="utf-8"))
     assert texts[0] == texts[1]
-    stored = read_notebook(path)
-    assert [[output.output_type for output in cell.outputs] for cell in stored.cells[1:]] == [
+    notebook = read_notebook(path)
+    assert [[output.output_type for output in cell.outputs] for cell in notebook.cells[1:]] == [
         [],
         [],
         ["stream"],
         ["execute_result"],
     ]
-    assert [cell.execution_count for cell in stored.cells[1:]] == [1, 2, 3, 4]
-    assert stored.metadata == {
+    assert [cell.execution_count for cell in notebook.cells[1:]] == [1, 2, 3, 4]
+    assert notebook.metadata == {
         "course": {"scale": "laptop"},
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -199,9 +199,9 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_of_outputs_only_results_are_stored(name):
-    outputs, stored = OUTPUTS[name]
+    outputs, expected = OUTPUTS[name]
     (cell,) = clean(notebook_showing(copy.deepcopy(outputs)), "a", "laptop").cells
-    assert (cell.outputs, cell.metadata) == (stored, {})
+    assert (cell.outputs, cell.metadata) == (expected, {})
 
 
 def test_what_the_notebook_says_of_itself_stays():
@@ -236,6 +236,9 @@ def test_progress_is_stored_only_as_a_beginner_sees_it():
 
 def test_a_file_that_is_no_notebook_is_named(tmp_path):
     (tmp_path / "x.ipynb").write_text("{}")
-    for path, words in ((tmp_path / "x.ipynb", "is not a notebook"), (tmp_path / "y.ipynb", "There is no notebook at")):
-        with pytest.raises(CourseError, match=words):
+    for path, sentence in (
+        (tmp_path / "x.ipynb", "is not a notebook"),
+        (tmp_path / "y.ipynb", "There is no notebook at"),
+    ):
+        with pytest.raises(CourseError, match=sentence):
             read_notebook(path)

@@ -42,7 +42,7 @@ def run_cell(tmp_path, source, *flags, python=sys.executable, timeout=100, folde
     cell = tmp_path / "cell.py"
     cell.write_text(source, encoding="utf-8")
     runner = RUNNER.format(cell=str(cell), root=str(ROOT))
-    done = subprocess.run(
+    process = subprocess.run(
         [python, "-c", runner, *flags],
         capture_output=True,
         text=True,
@@ -52,7 +52,7 @@ def run_cell(tmp_path, source, *flags, python=sys.executable, timeout=100, folde
         # "false" it is: build with what is installed
         env=environment_for_child(PIP_NO_BUILD_ISOLATION="false", **environment),
     )
-    return done.stdout + done.stderr
+    return process.stdout + process.stderr
 
 
 def test_without_package_and_network_one_sentence_says_so(tmp_path):
@@ -84,9 +84,9 @@ def test_without_an_address_the_cell_installs_the_wheel_that_lies_beside_the_not
     (clone / "complete").touch()
     ours = metadata.distribution("course-utils").read_text("direct_url.json")
     make = ["make", "-s", "wheel", f"VENV={sys.executable}", "STAMP=complete"]
-    done = subprocess.run(make, cwd=clone, capture_output=True, text=True, timeout=200)
+    process = subprocess.run(make, cwd=clone, capture_output=True, text=True, timeout=200)
     assert metadata.distribution("course-utils").read_text("direct_url.json") == ours, "nothing was installed here"
-    wheel = clone / done.stdout.splitlines()[-1]
+    wheel = clone / process.stdout.splitlines()[-1]
     shutil.copy(wheel, folder)
     python = _empty_python(tmp_path)
     _share_packages(python)
@@ -148,8 +148,8 @@ def _colab(tmp_path):
     python = _empty_python(tmp_path)
     purelib = _share_packages(python, "numpy*", "torch", "torch-*")
     command = [python, "-m", "pip", "install", "-q", "--no-deps", "--only-binary", ":all:", f"numpy=={OTHER_NUMPY}"]
-    if (done := subprocess.run(command, capture_output=True, text=True, timeout=200)).returncode:
-        pytest.skip(f"numpy {OTHER_NUMPY} cannot be had: {done.stderr.strip().splitlines()[-1]}")
+    if (process := subprocess.run(command, capture_output=True, text=True, timeout=200)).returncode:
+        pytest.skip(f"numpy {OTHER_NUMPY} cannot be had: {process.stderr.strip().splitlines()[-1]}")
     _say_another_torch(Path(sysconfig.get_path("purelib")), purelib)
     (purelib / "google" / "colab").mkdir(parents=True)
     (purelib / "google" / "colab" / "__init__.py").touch()
@@ -193,8 +193,8 @@ def _share_packages(python, *without):
     purelib = subprocess.check_output([python, "-c", program], text=True, timeout=60)
     shared = Path(sysconfig.get_path("purelib"))
     target = Path(purelib.strip())
-    for own in target.glob("setuptools*"):
-        shutil.rmtree(own)
+    for folder in target.glob("setuptools*"):
+        shutil.rmtree(folder)
     for entry in shared.iterdir():
         left_out = any(fnmatch(entry.name, pattern) for pattern in ("__editable__*", "course_utils*", "pip*", *without))
         if not left_out and not (target / entry.name).exists():

@@ -20,8 +20,8 @@ def checkout(tmp_path):
         path.write_text(FILE)
     (tmp_path / "notebooks").mkdir()
 
-    def counts(*shown: tuple[str, str]) -> dict:
-        texts = [f"`course_utils.{name}`\n\n```python\n{code}\n```" for name, code in shown]
+    def counts(*listings: tuple[str, str]) -> dict:
+        texts = [f"`course_utils.{name}`\n\n```python\n{code}\n```" for name, code in listings]
         outputs = [new_output("display_data", {"text/markdown": text}) for text in texts]
         chapter = new_notebook(cells=[new_code_cell("viz.source(f)", outputs=outputs)])
         nbformat.write(chapter, tmp_path / "notebooks" / "01_a.ipynb")
@@ -31,7 +31,7 @@ def checkout(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shown", "lines"),
+    ("listings", "lines"),
     [
         ([], 0),
         ([("optim.first.f", F)], 2),
@@ -43,7 +43,7 @@ def checkout(tmp_path):
     ],
     ids=["nothing", "a function", "a method", "each once", "the whole file", "another file", "what it was before"],
 )
-def test_a_line_counts_where_a_stored_output_shows_it_as_it_is(shown, lines, checkout):
-    counts = checkout(*shown)
+def test_a_line_counts_where_a_stored_output_shows_it_as_it_is(listings, lines, checkout):
+    counts = checkout(*listings)
     assert counts == {"optim/first.py": (lines, 7), "distributed/ring.py": (0, 7)}
     assert share(counts) == lines / 14

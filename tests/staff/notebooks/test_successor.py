@@ -12,11 +12,11 @@ from course_staff.notebooks.successor import stamp_successor, with_successor
 @pytest.fixture
 def chapters(tmp_path):
     """Three; the last Markdown of each is followed by code."""
-    named = {"05_a": "# Eight: bits of it", "05b_b": "# Choosing", "06_c_d": "no title"}
-    for name, title in named.items():
+    titles = {"05_a": "# Eight: bits of it", "05b_b": "# Choosing", "06_c_d": "no title"}
+    for name, title in titles.items():
         cells = [new_markdown_cell(title), new_markdown_cell("- a source"), new_code_cell("x = 1")]
         nbformat.write(new_notebook(cells=cells), tmp_path / f"{name}.ipynb")
-    return [tmp_path / f"{name}.ipynb" for name in named]
+    return [tmp_path / f"{name}.ipynb" for name in titles]
 
 
 def end_of(path):

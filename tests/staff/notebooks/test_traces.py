@@ -49,21 +49,21 @@ def test_other_text_is_left_alone(text, monkeypatch):
     assert machine_trace(text) is None
 
 
-@pytest.mark.parametrize("own", ["checkout", "prefix", "home", "temporary"])
+@pytest.mark.parametrize("kind", ["checkout", "prefix", "home", "temporary"])
 @pytest.mark.parametrize("folder", ["/elsewhere/ada", r"Q:\\data\\ada+1"])
-def test_this_machines_own_folders_are_found_wherever_they_lie(own, folder, monkeypatch):
+def test_this_machines_own_folders_are_found_wherever_they_lie(kind, folder, monkeypatch):
     """With slashes of either kind, doubled as in a repr or not; names that only begin like them are left alone."""
     path = PureWindowsPath(folder) if folder.startswith("Q") else PurePosixPath(folder)
     assert machine_trace(f"saved in {path}/x") is None
-    if own == "checkout":
+    if kind == "checkout":
         monkeypatch.setattr(traces, "__file__", str(path / "course_utils" / "chapters" / "traces.py"))
         monkeypatch.setattr(traces, "Path", type(path))
         monkeypatch.setattr(type(path), "home", lambda: path.parent / "other", raising=False)
-    if own == "prefix":
+    if kind == "prefix":
         monkeypatch.setattr(sys, "prefix", str(path))
-    if own == "home":
+    if kind == "home":
         monkeypatch.setattr(Path, "home", lambda: path)
-    if own == "temporary":
+    if kind == "temporary":
         monkeypatch.setattr(tempfile, "gettempdir", lambda: str(path))
     for text in (f"saved in {path}/x", f"{str(path)!r}", f"at {path.as_posix()}."):
         assert machine_trace(text), text

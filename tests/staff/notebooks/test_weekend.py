@@ -28,6 +28,6 @@ def test_its_lines_are_those_of_the_files_and_a_file_that_grew_is_counted_anew(t
     before = (tmp_path / PAGE).read_text()
     assert stamp_lines(tmp_path)
     after = (tmp_path / PAGE).read_text()
-    changed = [new for old, new in zip(before.splitlines(), after.splitlines(), strict=True) if old != new]
-    assert len(changed) == 2  # its row, and the sum
-    assert changed[1].endswith(f"| {int(lines) + 1} |")
+    new_lines = [new for old, new in zip(before.splitlines(), after.splitlines(), strict=True) if old != new]
+    assert len(new_lines) == 2  # its row, and the sum
+    assert new_lines[1].endswith(f"| {int(lines) + 1} |")

@@ -16,7 +16,7 @@ from course_utils.memory.step.model import source_of
 QUESTIONS = 200
 
 
-def drawn(count: int) -> list[tuple]:
+def draw_questions(count: int) -> list[tuple]:
     random = Random(count)
     questions = []
     for _ in range(count):
@@ -31,7 +31,7 @@ def check(model, method, batch, sequence) -> None:
     assert need_of(model, method, batch, sequence) == needs(log, "cuda"), (model, method.name, batch, sequence)
 
 
-@pytest.mark.parametrize("question", drawn(2), ids=str)
+@pytest.mark.parametrize("question", draw_questions(2), ids=str)
 def test_a_cell_holds_what_the_planner_says(question):
     check(*question)
 
@@ -39,7 +39,9 @@ def test_a_cell_holds_what_the_planner_says(question):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_two_hundred_cells_hold_what_the_planner_says():
-    for question in dict.fromkeys((model, METHODS.index(method), b, s) for model, method, b, s in drawn(QUESTIONS)):
+    for question in dict.fromkeys(
+        (model, METHODS.index(method), b, s) for model, method, b, s in draw_questions(QUESTIONS)
+    ):
         model, place, batch, sequence = question
         check(model, METHODS[place], batch, sequence)
 
@@ -65,8 +67,8 @@ def test_a_row_names_the_cards_of_least_memory_and_what_they_lack():
         fitting = [card for card in MACHINES.values() if Need(row["least"], row["most"]).verdict(card.memory) == FITS]
         assert (row["fits"] == "none") == (not fitting)
         for card in fitting:
-            shown = card.name in row["fits"].partition(" and ")[0].replace(" (no bfloat16)", "").split(", ")
-            assert shown == (card.memory == fitting[0].memory)
+            is_named = card.name in row["fits"].partition(" and ")[0].replace(" (no bfloat16)", "").split(", ")
+            assert is_named == (card.memory == fitting[0].memory)
     lacking = [row["fits"] for row in rows_of("llama-3.2-1b", 1, 2048) if "T4" in row["fits"]]
     assert lacking
     assert all("T4 (no bfloat16)" in fits for fits in lacking)

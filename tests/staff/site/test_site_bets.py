@@ -34,7 +34,7 @@ def test_every_cell_after_a_bet_is_covered_by_it_and_none_before(path):
     before = marks(cells)
     blocks = "".join(f"{before.get(place, '')}<p>{place}</p>" for place in range(len(cells)))
     soup = covered(blocks)
-    unsettled, settled = (
+    bets, settlements = (
         {
             name: place
             for place, cell in enumerate(cells)
@@ -42,12 +42,12 @@ def test_every_cell_after_a_bet_is_covered_by_it_and_none_before(path):
         }
         for word in ("bet", "settle")
     )
-    assert unsettled.keys() == settled.keys()
-    assert len(unsettled) >= 2
-    for name, place in unsettled.items():
+    assert bets.keys() == settlements.keys()
+    assert len(bets) >= 2
+    for name, place in bets.items():
         blocks = soup.find_all("p", attrs={"data-under": True})
         under = [int(block.string) for block in blocks if name in block["data-under"].split()]
-        assert settled[name] in under
+        assert settlements[name] in under
         assert under == list(range(place + 1, len(cells)))
 
 

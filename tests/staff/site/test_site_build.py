@@ -22,14 +22,14 @@ CHAPTERS = [name for name in pages_of(ROOT) if name.startswith("notebooks/")]
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> tuple[Path, list[str]]:
+def site_and_warnings(tmp_path_factory) -> tuple[Path, list[str]]:
     site = tmp_path_factory.mktemp("site")
     return site, build(Place(ROOT), site)
 
 
 @pytest.fixture(scope="module")
-def site(built) -> Path:
-    return built[0]
+def site(site_and_warnings) -> Path:
+    return site_and_warnings[0]
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,8 @@ def pages(site) -> dict:
     return {page.path.relative_to(site).as_posix(): page for page in pages_in(site)}
 
 
-def test_it_is_built_without_a_warning(built):
-    assert built[1] == []
+def test_it_is_built_without_a_warning(site_and_warnings):
+    assert site_and_warnings[1] == []
 
 
 def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(tmp_path):
@@ -67,8 +67,8 @@ def test_every_link_leads_to_a_file_and_every_anchor_to_a_place_in_it(pages, sit
         for link in page.links():
             if link.path is None or link.target in ("#", "#top"):
                 continue
-            there = link.path.is_file() and (not link.anchor or link.anchor in ids.get(link.path, {link.anchor}))
-            dead += [] if there else [f"{page.path.relative_to(site)}: {link.target}"]
+            exists = link.path.is_file() and (not link.anchor or link.anchor in ids.get(link.path, {link.anchor}))
+            dead += [] if exists else [f"{page.path.relative_to(site)}: {link.target}"]
     assert dead == []
 
 
@@ -88,20 +88,20 @@ def test_it_asks_nobody_else_for_anything(pages, site):
 
 def test_links_that_lead_nowhere_on_it_are_known(site):
     """Only files that nobody reads on a site: what is a page, or is handed out, stays a link."""
-    lost = []
+    dead = []
     for page in pages_in(site):
-        lost += [
+        dead += [
             anchor.get_text()
             for anchor in page.soup.select("article a:not([href])")
             if not (anchor.get("id") or anchor.get("name"))
         ]
-    assert lost == []
+    assert dead == []
 
 
 def test_a_page_has_at_most_one_mebibyte_of_its_own(pages):
     for name, page in pages.items():
-        own = {asset.path for asset in page.assets() if "figures" in asset.target}
-        assert sum(path.stat().st_size for path in {page.path, *own}) <= MIB, name
+        figures = {asset.path for asset in page.assets() if "figures" in asset.target}
+        assert sum(path.stat().st_size for path in {page.path, *figures}) <= MIB, name
 
 
 def test_what_all_pages_share_is_at_most_two_and_a_half(pages):
@@ -140,9 +140,9 @@ def without_space(text: str) -> str:
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_formula_is_set_without_a_script(name, pages):
     text = re.sub(r"```.*?```|`[^`]*`", "", "\n".join(text for _, text in prose(ROOT / name)), flags=re.DOTALL)
-    written = re.findall(r"\$\$.+?\$\$|\$[^$\n]+\$", text, flags=re.DOTALL)
+    formulas = re.findall(r"\$\$.+?\$\$|\$[^$\n]+\$", text, flags=re.DOTALL)
     page = pages[name.replace(".ipynb", ".html")].soup
-    assert len(page.select("math")) == len(written)
+    assert len(page.select("math")) == len(formulas)
     assert "$" not in "".join(formula.get_text() for formula in page.select("math"))
 
 
@@ -166,8 +166,10 @@ def test_every_page_says_what_it_is_to_those_who_show_a_link_to_it(pages):
     for name, page in pages.items():
         if name in ("search.html", "genindex.html"):
             continue
-        about = {tag.get("property") or tag.get("name"): tag["content"] for tag in page.soup.select("meta[content]")}
-        assert len(about["og:title"]) > 3, name
-        assert len(about["description"]) > 40, name
-        picture = (page.path.parent / about["og:image"]).resolve()
+        properties = {
+            tag.get("property") or tag.get("name"): tag["content"] for tag in page.soup.select("meta[content]")
+        }
+        assert len(properties["og:title"]) > 3, name
+        assert len(properties["description"]) > 40, name
+        picture = (page.path.parent / properties["og:image"]).resolve()
         assert picture.read_bytes()[:4] == b"\x89PNG", name

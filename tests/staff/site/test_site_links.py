@@ -61,8 +61,8 @@ def test_a_heading_has_its_anchor_in_sphinxs_way():
 
 def test_html_keeps_all_but_the_addresses_and_no_link_leads_to_nothing(links):
     text = '<a class="x" href="guide.md">a</a> <a href="../Makefile">b</a> <pre>handlers[name](argument)</pre>'
-    shown = '<a class="x" href="guide.html">a</a> <a>b</a> <pre>handlers[name](argument)</pre>'
-    assert links.in_html(text, "docs/other.md") == shown
+    expected = '<a class="x" href="guide.html">a</a> <a>b</a> <pre>handlers[name](argument)</pre>'
+    assert links.in_html(text, "docs/other.md") == expected
 
 
 def test_with_a_repository_its_other_files_are_one_link_away(links):

@@ -30,9 +30,9 @@ def png() -> bytes:
     return buffer.getvalue()
 
 
-def shown(png: bytes, alt: str):
-    about = {"image/png": {"alt": alt, "width": 400}}
-    return v4.new_output("display_data", {"image/png": b64encode(png).decode(), "text/plain": alt}, metadata=about)
+def picture_output(png: bytes, alt: str):
+    metadata = {"image/png": {"alt": alt, "width": 400}}
+    return v4.new_output("display_data", {"image/png": b64encode(png).decode(), "text/plain": alt}, metadata=metadata)
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def write(tmp_path, png):
         cells = [
             v4.new_markdown_cell(TITLE),
             v4.new_code_cell("begin()", metadata={"tags": ["setup"]}),
-            v4.new_code_cell("figure", id="figure", outputs=[shown(png, 'a "line"')]),
-            v4.new_code_cell("viz.play(draw)", id="play", outputs=[shown(png, "the start")]),
+            v4.new_code_cell("figure", id="figure", outputs=[picture_output(png, 'a "line"')]),
+            v4.new_code_cell("viz.play(draw)", id="play", outputs=[picture_output(png, "the start")]),
             v4.new_code_cell(
                 "link", outputs=[v4.new_output("display_data", {"text/html": '<a href="../docs/plan.md">x</a>'})]
             ),

@@ -65,9 +65,9 @@ def test_a_chapter_is_drawn_into_files_that_are_found_again_and_other_settings_a
     pictures = draw(LOCAL_SGD, tmp_path, "smoke")
     assert [still.label for still in pictures] == ["H is 10", "H is 1", "H is 10 again"]
     assert [still.file for still in pictures] == ["09-1.webp", "09-2.webp", "09-3.webp"]
-    start, other, again = (tmp_path / still.file for still in pictures)
+    start, other, like_the_start = (tmp_path / still.file for still in pictures)
     assert differ(start, other)
-    assert not differ(start, again)
+    assert not differ(start, like_the_start)
     assert "H = 10," in pictures[0].alt
     assert "H = 1," in pictures[1].alt
     for still in pictures:
@@ -86,9 +86,9 @@ def test_a_chapter_is_drawn_into_files_that_are_found_again_and_other_settings_a
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
 def test_the_still_of_the_start_says_what_the_stored_picture_says(chapter):
     start = load_stills(chapter.stem)[0]
-    *_, (_, about) = stored_pictures(chapter)
-    assert without_times(start.alt) == without_times(about["alt"])
-    assert start.width == pytest.approx(about["width"], abs=2)
+    *_, (_, metadata) = stored_pictures(chapter)
+    assert without_times(start.alt) == without_times(metadata["alt"])
+    assert start.width == pytest.approx(metadata["width"], abs=2)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_the_first_still_is_the_stored_picture_and_labels_say_what_the_others_sh
     first, *others = [tmp_path / still.file for still in pictures]
     assert all(differ(first, other) for other in others)
     assert differ(*others)
-    *_, (bundle, about) = stored_pictures(chapter)
-    stored = load_stills(chapter.stem)
-    assert [without_times(still.alt) for still in pictures] == [without_times(still.alt) for still in stored]
-    assert pictures[0].width == pytest.approx(about["width"], abs=2)
+    *_, (bundle, metadata) = stored_pictures(chapter)
+    stored_stills = load_stills(chapter.stem)
+    assert [without_times(still.alt) for still in pictures] == [without_times(still.alt) for still in stored_stills]
+    assert pictures[0].width == pytest.approx(metadata["width"], abs=2)
     assert Image.open(first).height == pytest.approx(Image.open(BytesIO(bundle)).height, abs=4)
     seen = ""  # what an earlier picture showed may be compared with
     for still in pictures:
