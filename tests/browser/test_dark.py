@@ -7,7 +7,7 @@ import pytest
 from nbformat import write
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from real import LAB, copy_course, save_picture, served
-from test_lab import url_of, await_all_cells, choose_theme
+from test_lab import await_all_cells, choose_theme, url_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 from real import LAB, ROOT, copy_course, kept_in, save_picture, served
-from test_lab import url_of, choose_theme
+from test_lab import choose_theme, url_of
 
 from course_utils.files import exercises_of
 from course_utils.settings import environment_for_child
