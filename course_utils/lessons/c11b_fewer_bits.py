@@ -346,14 +346,12 @@ def hidden_shapes(model: nn.Module) -> list[tuple[int, ...]]:
 
 
 def _low_state(optimizer_cls: type, lr: float, **options) -> LowState:
-    rank = {"rank": options["rank"]} if "rank" in options else {}
-
     def make(model: nn.Module, lr: float) -> torch.optim.Optimizer:
         hidden, others = optim.hidden_matrices(model)
         return _beside_adamw(optimizer_cls(hidden, lr=lr, weight_decay=0.0, **options), others)
 
     return LowState(
-        Contender(make, lr), lambda shapes: sum(optimizer_cls.state_bytes(shape, **rank) for shape in shapes)
+        Contender(make, lr), lambda shapes: sum(optimizer_cls.state_bytes(shape, **options) for shape in shapes)
     )
 
 

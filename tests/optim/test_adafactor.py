@@ -139,7 +139,7 @@ def test_state_bytes_are_what_the_state_occupies(shape, dtype, beta1):
     p.grad = torch.ones_like(p)
     optimizer.step()
     state_bytes = sum(value.nbytes for value in optimizer.state[p].values())
-    assert state_bytes == HFAdafactor.state_bytes(shape, p.itemsize, beta1)
+    assert state_bytes == HFAdafactor.state_bytes(shape, p.itemsize, beta1=beta1)
     if beta1 is None:
         library = torch.optim.Adafactor([p])
         library.step()
