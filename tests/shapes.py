@@ -7,18 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_ON_RANKS = [
-    "ddp",
-    "fsdp",
-    "local_sgd",
-    "pipeline",
-    "pipeline_schedules",
-    "qsgd",
-    "ring",
-    "ring_attention",
-    "sharded_optimizer",
-    "tensor_parallel",
-]
+_ON_RANKS = ["ddp", "fsdp", "local_sgd", "pipeline", "pipeline_schedules", "qsgd", "ring", "ring_attention"]
+_ON_RANKS += ["sharded_optimizer", "tensor_parallel"]
 BY_HAND = ["optim", "precision", "techniques", *(f"distributed.{name}" for name in _ON_RANKS)]
 assert all(find_spec(f"course_utils.{name}") for name in BY_HAND)
 _CHECKER = """

@@ -21,9 +21,9 @@ def test_a_wrong_shape_fails_and_right_ones_pass(tmp_path):
         "except TypeError as error: print(type(error).__name__, 'keys d_v' in str(error))\n"
         "sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', 'tests/precision/test_fp8.py']))"
     )
-    done = run_checked(tmp_path, "-c", program, seconds=120)
-    assert done.stdout.startswith("torch.Size([2, 5, 8])\nTypeCheckError True\n"), done.stdout + done.stderr
-    assert done.returncode == 0, done.stdout
+    result = run_checked(tmp_path, "-c", program, seconds=120)
+    assert result.stdout.startswith("torch.Size([2, 5, 8])\nTypeCheckError True\n"), result.stdout + result.stderr
+    assert result.returncode == 0, result.stdout
 
 
 @pytest.mark.slow
@@ -32,5 +32,5 @@ def test_a_wrong_shape_fails_and_right_ones_pass(tmp_path):
 def test_all_tests_of_code_by_hand_pass_under_its_shapes(room, tmp_path):
     options = ["-q", "-p", "no:cacheprovider", "-m", "not slow and not browser"]
     options += [f"--deselect=tests/{test}" for test in NOT_UNDER_A_CHECKER]
-    done = run_checked(tmp_path, "-m", "pytest", *options, f"tests/{room}", seconds=1100)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    result = run_checked(tmp_path, "-m", "pytest", *options, f"tests/{room}", seconds=1100)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-1000:]

@@ -112,14 +112,14 @@ def _watch(reader: Connection, answer: Path) -> None:
 
 def _place_of(frame: FrameType) -> str:
     """The line of the learner's own that is being run, and the public function that it calls there."""
-    inside = ""
+    callee = ""
     for caller, line in traceback.walk_stack(frame):
         code = caller.f_code
         if _is_own(code.co_filename):
-            return f"{inside}at line {line} of {code.co_filename}"
+            return f"{callee}at line {line} of {code.co_filename}"
         if not code.co_name.startswith(("_", "<", "wrapper")):
-            inside = f"in {code.co_name} "
-    return f"{inside}outside the work"
+            callee = f"in {code.co_name} "
+    return f"{callee}outside the work"
 
 
 def _is_own(file: str) -> bool:
@@ -128,11 +128,11 @@ def _is_own(file: str) -> bool:
 
 def _describe_error(error: BaseException) -> dict:
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [place for place in frames if _is_own(place[0])]
+    own_places = [place for place in frames if _is_own(place[0])]
     return {
         "kind": type(error).__name__,
         "text": _shorten(error),
-        "place": own[-1] if own else None,
+        "place": own_places[-1] if own_places else None,
         "trace": "".join(traceback.format_exception(error)),
         "time": time.time(),
     }
@@ -141,10 +141,10 @@ def _describe_error(error: BaseException) -> dict:
 def _shorten(error: BaseException) -> str:
     """The error as one line of at most `_MAX_MESSAGE` characters."""
     try:
-        words = " ".join(str(error).split())
+        text = " ".join(str(error).split())
     except Exception:  # an exception of the learner's own
         return "an error that cannot say what it is"
-    return words if len(words) <= _MAX_MESSAGE else f"{words[:_MAX_MESSAGE]} …"
+    return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} …"
 
 
 def _write(path: Path, value: object) -> None:
@@ -152,6 +152,6 @@ def _write(path: Path, value: object) -> None:
         draft.write_bytes(cloudpickle.dumps(value))
 
 
-def _path_of(folder: Path, what: str, rank: int) -> Path:
+def _path_of(folder: Path, kind: str, rank: int) -> Path:
     """The file of a rank's "result", "failure" or "whereabouts"."""
-    return folder / f"{what}-{rank}"
+    return folder / f"{kind}-{rank}"

@@ -85,7 +85,7 @@ class Format:
         return self.spacings(torch.tensor(value, dtype=torch.float64)).item()
 
     def spacings(self, values: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-        """`spacing` of each element, float64."""
+        """`spacing` for each element."""
         exponents = torch.frexp(values.double().abs().clamp(min=self.smallest_normal))[1] - 1
         return torch.ldexp(torch.ones_like(values, dtype=torch.float64), exponents - self.mantissa_bits)
 

@@ -17,12 +17,12 @@ def watch_finite(model: nn.Module) -> Iterator[list[str]]:
     """
     sentences: list[str] = []
 
-    def look(what: str, tensor: torch.Tensor) -> None:
+    def look(label: str, tensor: torch.Tensor) -> None:
         broken = ~tensor.isfinite()
         if broken.any():
             index = tuple(broken.nonzero()[0].tolist())
             share = broken.float().mean().item()
-            sentences.append(f"{what} holds {tensor[index].item()} at {index} ({share:.1%} of it is not finite)")
+            sentences.append(f"{label} holds {tensor[index].item()} at {index} ({share:.1%} of it is not finite)")
 
     def look_at_output(name: str, output: object) -> None:
         for tensor in tree_leaves(output):

@@ -23,7 +23,8 @@ class Checkpoint(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        ctx.function, ctx.state = function, ForwardState(inputs[0].device)
+        ctx.function = function
+        ctx.state = ForwardState(inputs[0].device)
         ctx.save_for_backward(*inputs)
         return function(*inputs)
 
@@ -96,7 +97,8 @@ class ForwardState:
     """The random state and autocast of this moment, so that the second run computes what the first one did."""
 
     def __init__(self, device: torch.device):
-        self.kind, self.gpus = device.type, [device] if device.type != "cpu" else []
+        self.kind = device.type
+        self.gpus = [device] if device.type != "cpu" else []
         self.on_device = torch.get_device_module(device)
         self.random = torch.get_rng_state(), [self.on_device.get_rng_state(gpu) for gpu in self.gpus]
         self.autocast = torch.autocast(

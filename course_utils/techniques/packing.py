@@ -52,5 +52,5 @@ def lay_out(
 
 def may_see(owner: Int[Tensor, "rows room"]) -> Bool[Tensor, "rows 1 room room"]:
     """The mask of the keys that each query may see: those of its document, up to its own place."""
-    same = owner[:, :, None] == owner[:, None, :]
-    return same.tril()[:, None]
+    same_document = owner[:, :, None] == owner[:, None, :]
+    return same_document.tril()[:, None]

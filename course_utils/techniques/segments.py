@@ -43,7 +43,8 @@ def checkpoint_blocks(
     The first block of a segment does the work of all, and the others hand on what they get. `using(function, hidden)` is the
     checkpoint. `blocks` are called one after the other, each with the result of the last.
     """
-    undo, blocks = ExitStack(), list(blocks or blocks_of(model))
+    undo = ExitStack()
+    blocks = list(blocks or blocks_of(model))
     for run in segment_ranges(len(blocks), segments or len(blocks)):
         first, *others = [blocks[index] for index in run]
         first.forward = partial(run_checkpointed, using, [blocks[index].forward for index in run])

@@ -12,14 +12,12 @@ def parameters_of(groups):
 def run_beside(ours, theirs, generator, *, steps, reload_at, decades):
     """Give both optimizers the same gradients, and let ours go on from its saved state after step `reload_at`; returns ours.
 
-    Gradients are as many `decades` above and below 1; about one in five is missing, and some are zero.
+    Gradients are as many `decades` above and below 1; about one in five is missing, some are zero, the others in places.
     """
     for step in range(steps):
-        for mine, other in zip(parameters_of(ours.param_groups), parameters_of(theirs.param_groups), strict=True):
-            scale = 10.0 ** torch.randint(-decades, decades + 1, (), generator=generator)
-            kind = torch.rand((), generator=generator)
-            gradient = torch.randn(mine.shape, generator=generator, dtype=torch.float64) * scale * (kind < 0.9)
-            mine.grad, other.grad = (None, None) if kind < 0.2 else (gradient, gradient.clone())
+        for p, q in zip(parameters_of(ours.param_groups), parameters_of(theirs.param_groups), strict=True):
+            p.grad = draw_gradient(p.shape, decades, generator)
+            q.grad = None if p.grad is None else p.grad.clone()
         before = [None if p.grad is None else p.grad.clone() for p in parameters_of(ours.param_groups)]
         ours.step()
         theirs.step()
@@ -30,6 +28,14 @@ def run_beside(ours, theirs, generator, *, steps, reload_at, decades):
         for p, gradient in zip(parameters_of(ours.param_groups), before, strict=True):
             assert (p.grad is None) if gradient is None else torch.equal(p.grad, gradient)
     return ours
+
+
+def draw_gradient(shape, decades, generator):
+    scale = 10.0 ** torch.randint(-decades, decades + 1, (), generator=generator)
+    kind = torch.rand((), generator=generator)
+    gradient = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+    is_zero = (torch.rand(shape, generator=generator) < 0.1) | (kind > 0.9)
+    return None if kind < 0.2 else gradient.masked_fill(is_zero, 0.0)
 
 
 def state_bytes_of(make_optimizer, parameter):
