@@ -10,13 +10,13 @@ _LOOKED_AT = 5  # figures of a test, some of which draw hundreds
 
 
 @pytest.fixture(autouse=True)
-def _close_figures():
+def close_figures():
     yield
     plt.close("all")
 
 
 @pytest.fixture(autouse=True)
-def _letters_are_readable(monkeypatch):
+def letters_are_readable(monkeypatch):
     """Every figure that a test lets the course draw has letters of 4.5 to 1 against what is behind them (WCAG 2.2, 1.4.3)."""
     figures = []
 

@@ -53,17 +53,17 @@ class DDP(nn.Module):
         bucket.missing -= 1
         self._send()
 
-    def _send(self, all_of_them: bool = False) -> None:
-        """Send full buckets, in the order of the list: all ranks must call the same all-reduces in the same order."""
+    def _send(self, also_incomplete: bool = False) -> None:
+        """Send complete buckets, in the order of the list: all ranks must call the same all-reduces in the same order."""
         for bucket in self.buckets:
             if bucket.work is None:
-                if bucket.missing and not all_of_them:
+                if bucket.missing and not also_incomplete:
                     return
                 bucket.begin_average()
 
     def _finish(self) -> None:
         """At the end of backward: send what is left, and wait for all."""
-        self._send(all_of_them=True)
+        self._send(also_incomplete=True)
         for bucket in self.buckets:
             bucket.end_average()
         self.backward_has_begun = False

@@ -49,11 +49,12 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: FunctionCtx, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        rank, ranks, places = dist.get_rank(), dist.get_world_size(), ctx.places
+        rank, ranks = dist.get_rank(), dist.get_world_size()
         dot = (widen(grad_out) * widen(out)).sum(-1, keepdim=True)
         grad_q, grad_k, grad_v = (torch.zeros_like(widen(tensor)) for tensor in (q, k, v))
         for step in range(ranks):
-            p = (scores_of(q, k, places[rank], places[(rank - step) % ranks], ctx.is_causal) - lse).exp()
+            key_places = ctx.places[(rank - step) % ranks]
+            p = (scores_of(q, k, ctx.places[rank], key_places, ctx.is_causal) - lse).exp()
             grad_scores = p * (widen(grad_out) @ widen(v).mT - dot) / sqrt(q.shape[-1])
             grad_q += grad_scores @ widen(k)
             grad_k += grad_scores.mT @ widen(q)

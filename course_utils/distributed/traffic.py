@@ -178,13 +178,15 @@ def _count_all_to_all(tensor: int, coming: int, leaving: int) -> Callable:
 
 def _count_broadcast(args: tuple, ranks: int) -> Counts:
     """Handed on from rank to rank: all but the root receive it, all but the one before the root send it."""
-    size, root, rank = _count_bytes(args[0]), args[2], dist.get_rank()
+    size = _count_bytes(args[0])
+    root, rank = args[2], dist.get_rank()
     return size * ((rank + 1) % ranks != root), size * (rank != root), int((rank + 1) % ranks != root)
 
 
 def _count_reduce(args: tuple, ranks: int) -> Counts:
     """Handed on around to the root: all but the root send it, all but the one behind the root receive it."""
-    size, root, rank = _count_bytes(args[0]), args[3], dist.get_rank()
+    size = _count_bytes(args[0])
+    root, rank = args[3], dist.get_rank()
     return size * (rank != root), size * ((rank - 1) % ranks != root), int(rank != root)
 
 

@@ -28,8 +28,8 @@ LOOPBACK = {"GLOO_SOCKET_IFNAME": _LOOPBACKS[sys.platform]} if sys.platform in _
 _JOB, _MEETING = "job", "meeting"
 _MAX_MESSAGE = 1000
 _LIBRARY_FOLDERS = tuple(
-    str(Path(place).resolve())
-    for place in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parents[1])
+    str(Path(folder).resolve())
+    for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parents[1])
 )
 
 
@@ -85,19 +85,19 @@ def _run_in_group(work: Callable, arguments: tuple, folder: Path, rank: int, wor
     return result
 
 
-def _meet(place: Path, rank: int, limit: timedelta) -> dist.Store:
+def _meet(path: Path, rank: int, limit: timedelta) -> dist.Store:
     """The store where the ranks meet, at a port that the system gives the first rank, which writes it to a file.
 
     A free port found beforehand may be taken a moment later; torch's own file store needs locks, which a sandbox may not have.
     """
     if not rank:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=limit, wait_for_workers=False)
-        with replacing(place) as draft:
+        with replacing(path) as draft:
             draft.write_text(str(store.port), encoding="utf-8")
         return store
-    while not place.exists():
+    while not path.exists():
         time.sleep(0.01)
-    return dist.TCPStore("127.0.0.1", int(place.read_text("utf-8")), is_master=False, timeout=limit)
+    return dist.TCPStore("127.0.0.1", int(path.read_text("utf-8")), is_master=False, timeout=limit)
 
 
 def _watch(reader: Connection, answer: Path) -> None:

@@ -92,7 +92,7 @@ class Adam8bit(AdamW):
         for number, parameter in enumerate(p for group in self.param_groups for p in group["params"]):
             saved = dict(state_dict["state"].get(number, {}))
             for name, value in saved.items():
-                saved[name] = value.to(parameter.device, copy=True) if isinstance(value, torch.Tensor) else value
+                saved[name] = value.to(parameter.device, copy=True) if isinstance(value, Tensor) else value
             shared = {f"qmap{average}": codebook for average, codebook in self.codebooks(parameter.device).items()}
             saved.update({name: codebook for name, codebook in shared.items() if name in saved})
             self.state[parameter] = saved

@@ -85,7 +85,8 @@ class LossScaler:
         new_scale = torch.tensor(self.get_scale() * factor, dtype=torch.float32)
         if new_scale.isfinite():
             self._scale = new_scale
-        self._overflowed, self._stepped = {}, set()
+        self._overflowed.clear()
+        self._stepped.clear()
 
     def state_dict(self) -> dict:
         """The state for a checkpoint, with the names of PyTorch's scaler, and the number of skipped updates."""

@@ -67,7 +67,7 @@ class RoundToNearest(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         for number, theta in enumerate(self._copies):
             for name, value in state_dict["state"].get(number, {}).items():
-                if isinstance(value, torch.Tensor):
+                if isinstance(value, Tensor):
                     self.state[theta][name] = value.to(self.state[theta][name].device, copy=True)
 
 

@@ -24,7 +24,8 @@ class SavedOnDisk(saved_tensors_hooks):
         super().__init__(self.write, self.read)
         resident = [] if model is None else [*model.parameters(), *model.buffers()]
         self.resident = {StorageWeakRef(tensor.untyped_storage()) for tensor in resident}
-        self.smallest, self.folder = smallest, Path(folder or settings().home)
+        self.smallest = smallest
+        self.folder = Path(folder or settings().home)
 
     def __enter__(self):
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 import torch
-from beside import parameters_of, run_beside, state_bytes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optimizer_runs import parameters_of, run_beside, state_bytes_of
 from transformers.optimization import Adafactor as TransformersAdafactor
 
 from course_utils.memory.trace.allocator import allocator_of

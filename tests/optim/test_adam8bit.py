@@ -6,10 +6,9 @@ import itertools
 import bitsandbytes
 import pytest
 import torch
-from beside import parameters_of, run_beside, state_bytes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scratch import scratch_of
+from optimizer_runs import parameters_of, run_beside, scratch_of, state_bytes_of
 
 from course_utils import memory
 from course_utils.optim import Adam8bit, AdamW8bit

@@ -4,10 +4,9 @@ import copy
 
 import pytest
 import torch
-from beside import parameters_of, run_beside
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scratch import scratch_of
+from optimizer_runs import parameters_of, run_beside, scratch_of
 
 from course_utils import optim
 from course_utils.optim import SGD, Adafactor, AdaGrad, Adam, AdamW, Momentum, Nesterov, RMSProp

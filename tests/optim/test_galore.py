@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from beside import state_bytes_of
+from optimizer_runs import state_bytes_of
 
 from course_utils.optim import APOLLO, AdamW, GaLore
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from beside import state_bytes_of
 from hypothesis import given
 from hypothesis import strategies as st
+from optimizer_runs import state_bytes_of
 
 from course_utils.optim import AdamW
 from course_utils.optim.low_bit import AdamW4bit, AdamW16bit, pack_nibbles, round_to_bf16, unpack_nibbles

@@ -1,8 +1,10 @@
-"""An optimizer by hand beside a library's: the same gradients to both, and a reload on the way."""
+"""An optimizer by hand beside a library's, with the same gradients and a reload on the way; its bytes of state and of scratch."""
 
 import copy
 
 import torch
+
+from course_utils import memory
 
 
 def parameters_of(groups):
@@ -44,3 +46,15 @@ def state_bytes_of(make_optimizer, parameter):
     optimizer.step()
     state = optimizer.state[parameter].items()
     return sum(value.nbytes for name, value in state if isinstance(value, torch.Tensor) and "qmap" not in name)
+
+
+def scratch_of(optimizer: torch.optim.Optimizer, model: torch.nn.Linear) -> int:
+    """Bytes that an update of `model` takes beyond what stays, in a step that is not the first, by the allocator."""
+
+    def step():
+        model.weight.grad = torch.ones_like(model.weight)
+        with memory.phase("update"):
+            optimizer.step()
+
+    measured = memory.measure((model, optimizer), step, timed=0)
+    return measured.by_phase["update"] - measured.resident
