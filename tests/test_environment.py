@@ -21,8 +21,8 @@ def pythons() -> list[str]:
     """One interpreter of each version that is here and runs: on the path, or beside this one as version managers lay them."""
     neighbors = sorted(map(str, Path(sys.base_prefix).parent.glob("*/bin/python3.*")))
     candidates = {end: [f"python{end}", *(path for path in neighbors if path.endswith(end))] for end in VERSIONS}
-    able = [[path for path in paths if runs(path, version)] for version, paths in candidates.items()]
-    return [running[0] for running in able if running]
+    working = [[path for path in paths if runs(path, version)] for version, paths in candidates.items()]
+    return [paths_of_version[0] for paths_of_version in working if paths_of_version]
 
 
 def runs(python: str, version: str) -> bool:
@@ -53,12 +53,8 @@ def constrained() -> dict[str, str]:
 
 def test_every_file_of_the_packages_is_packed():
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]
-    packed = {
-        path
-        for name, globs in patterns.items()
-        for glob in globs
-        for path in (ROOT / name.replace(".", "/")).glob(glob)
-    }
+    globs = [(ROOT / name.replace(".", "/"), glob) for name, globs in patterns.items() for glob in globs]
+    packed = {path for folder, glob in globs for path in folder.glob(glob)}
     command = ["git", "ls-files", "course_utils", "course_staff"]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
     files = [ROOT / line for line in listing.splitlines() if not line.endswith(".py")]
@@ -116,11 +112,8 @@ EXTRAS = {"course_utils": (), "course_utils/desk": ("lab",), "course_staff": ("l
 EXTRAS |= {"benchmarks": ("dev",), "course_staff/site": ("lab", "site"), "course_utils/lessons": ("distributed",)}
 EXTRAS |= {"course_utils/script": ("distributed",), "tests/script": ("lab", "dev", "distributed")}
 BESIDE_IT = {"torchao", "trl"}  # compared with, or asked, where they are installed; needed nowhere
-SOURCES = [
-    path
-    for folder in ("benchmarks", "course_utils", "course_staff", "tests")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-]
+FOLDERS = ("benchmarks", "course_utils", "course_staff", "tests")
+SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def test_whatever_is_imported_is_declared():

@@ -133,17 +133,8 @@ def test_only_settings_reads_the_environment():
 
 
 # Ways to reach a module or a name that reading the source could not follow.
-WAYS_AROUND = {
-    "import_module",
-    "__import__",
-    "getattr",
-    "globals",
-    "vars",
-    "eval",
-    "exec",
-    "__subclasses__",
-    "__dict__",
-}
+WAYS_AROUND = {"import_module", "__import__", "getattr", "globals", "vars", "eval", "exec"}
+WAYS_AROUND |= {"__subclasses__", "__dict__"}
 
 
 def dotted(node: ast.AST, aliases: dict[str, str]) -> str:

@@ -52,11 +52,10 @@ class Collective:
     @property
     def formula(self) -> str:
         """The two formulas, to be read beside `bytes` and `rounds`."""
-        often = f"{self.times.symbol} × " if self.times.symbol else ""
+        repeats = f"{self.times.symbol} × " if self.times.symbol else ""
         steps = "2(N − 1)" if _TIMES_AROUND[self.kind] == 2 else "(N − 1)"
-        return (
-            f"{often}{steps} / N × {self.payload_of} bytes in {often}{steps}{' × b' if self.buckets > 1 else ''} rounds"
-        )
+        buckets = " × b" if self.buckets > 1 else ""
+        return f"{repeats}{steps} / N × {self.payload_of} bytes in {repeats}{steps}{buckets} rounds"
 
     @property
     def _steps(self) -> Fraction:

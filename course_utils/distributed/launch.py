@@ -101,16 +101,16 @@ def fork_server() -> None:
         return
     from multiprocessing import connection, forkserver, resource_tracker
 
-    ours = forkserver._forkserver
+    server = forkserver._forkserver
     resource_tracker.ensure_running()
-    ours._forkserver_address = connection.arbitrary_address("AF_UNIX")
-    alive, ours._forkserver_alive_fd = os.pipe()
+    server._forkserver_address = connection.arbitrary_address("AF_UNIX")
+    alive, server._forkserver_alive_fd = os.pipe()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(ours._forkserver_address)
+        listener.bind(server._forkserver_address)
         listener.listen()
-        ours._forkserver_pid = os.fork()
-        if not ours._forkserver_pid:
-            os.close(ours._forkserver_alive_fd)
+        server._forkserver_pid = os.fork()
+        if not server._forkserver_pid:
+            os.close(server._forkserver_alive_fd)
             try:
                 forkserver.main(listener.detach(), alive, ["course_utils.distributed.preload"])
             finally:

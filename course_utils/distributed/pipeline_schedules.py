@@ -42,10 +42,10 @@ def zero_bubble(stages: int, micro_batches: int) -> list[list[Action]]:
     """
     orders = []
     for stage, order in enumerate(one_f_one_b(stages, micro_batches)):
-        cut = []
+        split_order = []
         for kind, i in order:
-            cut += [(kind, i), ("W", i - stage)] if kind == "B" and i >= stage else [(kind, i)]
-        orders.append(cut + [("W", i) for i in range(max(0, micro_batches - stage), micro_batches)])
+            split_order += [(kind, i), ("W", i - stage)] if kind == "B" and i >= stage else [(kind, i)]
+        orders.append(split_order + [("W", i) for i in range(max(0, micro_batches - stage), micro_batches)])
     return orders
 
 
@@ -81,12 +81,12 @@ class Schedule:
         free = [0] * stages
         left = dict(enumerate(map(list, self.orders)))
         while left:
-            able = [stage for stage in left if needs(stage, left[stage][0], stages) <= self.spans.keys()]
-            if not able:
+            ready = [stage for stage in left if needs(stage, left[stage][0], stages) <= self.spans.keys()]
+            if not ready:
                 raise CourseError(
                     f"This schedule never ends: {', '.join(map(self._wait, left, left.values()))}; change an order."
                 )
-            for stage in able:
+            for stage in ready:
                 action = left[stage].pop(0)
                 arrivals = [self.spans[need][1] + wire * (need[0] != stage) for need in needs(stage, action, stages)]
                 begin = max([free[stage], *arrivals])

@@ -23,9 +23,8 @@ def sign_of_life(ranks: int) -> Iterator[None]:
     try:
         yield
     finally:
-        line.update(
-            _make_output(f"{count}, {format_seconds(time.monotonic() - start)}"), metadata=LIVE_OUTPUT, raw=True
-        )
+        output = _make_output(f"{count}, {format_seconds(time.monotonic() - start)}")
+        line.update(output, metadata=LIVE_OUTPUT, raw=True)
 
 
 def _in_notebook() -> bool:

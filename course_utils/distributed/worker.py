@@ -49,9 +49,8 @@ def main(job: Path, rank: int, world_size: int, reader: Connection) -> None:
     try:
         work, arguments, seconds, threads = pickle.loads(job.read_bytes())
         torch.set_num_threads(max(1, threads // world_size))
-        _write(
-            _path_of(job.parent, "result", rank), _run_in_group(work, arguments, job.parent, rank, world_size, seconds)
-        )
+        result = _run_in_group(work, arguments, job.parent, rank, world_size, seconds)
+        _write(_path_of(job.parent, "result", rank), result)
     except BaseException as error:  # SystemExit too: the others must hear of it
         _write(_path_of(job.parent, "failure", rank), _describe_error(error))
         os._exit(1)
@@ -100,12 +99,12 @@ def _meet(path: Path, rank: int, limit: timedelta) -> dist.Store:
     return dist.TCPStore("127.0.0.1", int(path.read_text("utf-8")), is_master=False, timeout=limit)
 
 
-def _watch(reader: Connection, answer: Path) -> None:
+def _watch(reader: Connection, path: Path) -> None:
     """Say where this rank is, if asked; end when the process ends that started it, however that came."""
     parent = parent_process().sentinel
     if parent not in wait([parent, reader]):
         with suppress(OSError):  # the folder goes with the process that asked
-            _write(answer, _place_of(sys._current_frames()[threading.main_thread().ident]))
+            _write(path, _place_of(sys._current_frames()[threading.main_thread().ident]))
         wait([parent])
     os._exit(1)
 

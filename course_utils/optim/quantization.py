@@ -51,9 +51,9 @@ def midpoints(codebook: Float[Tensor, " entries"], dtype: torch.dtype = torch.fl
 
     (Rounded down, because no x of this dtype lies between the true midpoint and the rounded one.)
     """
-    true = (codebook[1:].double() + codebook[:-1].double()) / 2
-    rounded = true.to(dtype)
-    return torch.where(rounded.double() > true, rounded.nextafter(rounded.new_tensor(-inf)), rounded)
+    exact = (codebook[1:].double() + codebook[:-1].double()) / 2
+    rounded = exact.to(dtype)
+    return torch.where(rounded.double() > exact, rounded.nextafter(rounded.new_tensor(-inf)), rounded)
 
 
 def nearest(values: Float[Tensor, "*shape"], codebook: Float[Tensor, " entries"]) -> UInt8[Tensor, "*shape"]:

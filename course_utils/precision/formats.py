@@ -104,8 +104,8 @@ class Format:
 
     def _overflow(self, rounded: Tensor) -> Tensor:
         """What is larger than the largest number becomes infinite, or NaN where there is no infinity, or the largest."""
-        beyond = inf if self.infinities else nan if self.nan else self.largest
-        return torch.where(rounded.abs() > self.largest, beyond * rounded.sign(), rounded)
+        overflow_value = inf if self.infinities else nan if self.nan else self.largest
+        return torch.where(rounded.abs() > self.largest, overflow_value * rounded.sign(), rounded)
 
 
 FORMATS = {

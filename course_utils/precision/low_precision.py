@@ -24,9 +24,8 @@ class RoundToNearest(torch.optim.Optimizer):
     def __init__(self, params: Iterable, make_optimizer: Callable[[list[dict]], torch.optim.Optimizer]):
         super().__init__(params, {})
         self._copies = {p: torch.empty(0, device=p.device) for group in self.param_groups for p in group["params"]}
-        self.inner = make_optimizer(
-            [{**g, "params": [self._copies[p] for p in g["params"]]} for g in self.param_groups]
-        )
+        groups = [{**group, "params": [self._copies[p] for p in group["params"]]} for group in self.param_groups]
+        self.inner = make_optimizer(groups)
         for group, inner_group in zip(self.param_groups, self.inner.param_groups, strict=True):
             group.update({name: value for name, value in inner_group.items() if name != "params"})
 
@@ -43,9 +42,8 @@ class RoundToNearest(torch.optim.Optimizer):
         """Update every parameter that has a gradient; returns the closure's loss, or None without one."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group, inner_group in zip(self.param_groups, self.inner.param_groups, strict=True):
-            inner_group.update(
-                {name: value for name, value in group.items() if name != "params"}
-            )  # a schedule's changes
+            # A schedule may have changed them.
+            inner_group.update({name: value for name, value in group.items() if name != "params"})
             for theta in group["params"]:
                 if theta.grad is not None:
                     self._step_alone(theta, self._copies[theta])

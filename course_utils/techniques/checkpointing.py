@@ -101,9 +101,8 @@ class ForwardState:
         self.gpus = [device] if device.type != "cpu" else []
         self.on_device = torch.get_device_module(device)
         self.random = torch.get_rng_state(), [self.on_device.get_rng_state(gpu) for gpu in self.gpus]
-        self.autocast = torch.autocast(
-            self.kind, torch.get_autocast_dtype(self.kind), torch.is_autocast_enabled(self.kind)
-        )
+        dtype = torch.get_autocast_dtype(self.kind)
+        self.autocast = torch.autocast(self.kind, dtype, torch.is_autocast_enabled(self.kind))
 
     @contextmanager
     def restored(self) -> Iterator[None]:

@@ -83,7 +83,7 @@ class LossWithGradients(torch.autograd.Function):
         at_label, level = 1 - epsilon, epsilon / len(w)
         loss = widen(x.new_zeros(()))
         grad_x, grad_w = torch.empty_like(x), torch.zeros_like(widen(w))
-        valid = (labels != IGNORED).sum()
+        count = (labels != IGNORED).sum()
         for rows in pieces(len(x), tokens):
             log_p = widen(x[rows] @ w.T).log_softmax(-1)
             labeled, column = labels_in(labels[rows], slice(0, len(w)))
@@ -91,12 +91,12 @@ class LossWithGradients(torch.autograd.Function):
             grad_logits = log_p.exp_().sub_(level)  # in the same memory
             grad_logits[labeled, column] -= at_label
             grad_logits[labels[rows] == IGNORED] = 0
-            grad_logits /= valid
+            grad_logits /= count
             grad_x[rows] = (grad_logits @ widen(w)).to(x.dtype)
             torch.addmm(grad_w, grad_logits.T, widen(x[rows]), out=grad_w)
             del log_p, grad_logits  # before the next piece's logits are there
         ctx.save_for_backward(grad_x, grad_w.to(w.dtype))
-        return (loss / valid).to(x.dtype)
+        return (loss / count).to(x.dtype)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:

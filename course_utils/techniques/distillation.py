@@ -33,5 +33,5 @@ def distillation_loss(
     weight: float = 0.5,
 ) -> Float[Tensor, ""]:
     """`weight` of the soft loss, and the rest of the cross-entropy with the labels."""
-    hard = F.cross_entropy(student.flatten(0, -2), labels.flatten())
-    return weight * soft_loss(student, teacher, labels, temperature) + (1 - weight) * hard
+    hard_loss = F.cross_entropy(student.flatten(0, -2), labels.flatten())
+    return weight * soft_loss(student, teacher, labels, temperature) + (1 - weight) * hard_loss

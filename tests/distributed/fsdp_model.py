@@ -59,7 +59,8 @@ def count_sent():
     results, rank = {}, dist.get_rank()
     for method in ("ddp", "zero1", "zero2", "zero3"):
         plain = model_of("gpt2")
-        model, optimizer = plain, None
+        model = plain
+        optimizer = None
         if method == "ddp":
             model = DDP(plain)
         elif method == "zero1":

@@ -89,7 +89,8 @@ def train(method, ring, length, p, g, k, no_sync, interval, updates):
 )
 def test_bytes_and_rounds_are_those_of_a_ring_that_passes_messages(method, ranks, length, p, g, k, no_sync, interval):
     local = method == "local-sgd"
-    ring, interval = Ring(ranks), interval if local else 1
+    ring = Ring(ranks)
+    interval = interval if local else 1
     train(method, ring, length, p, g, k, no_sync, interval, updates=2 * interval)
     traffic = communication(
         method,

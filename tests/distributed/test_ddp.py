@@ -74,21 +74,22 @@ def gradients(wrap):
         model.module.first.bias.register_hook(lambda _: early.append(len(traffic.entries)))
         with model.no_sync():
             model(data(dist.get_rank(), 0)).square().mean().backward()
-        quiet, single = len(traffic.entries), model.module.last.bias.grad.clone()
+        quiet = len(traffic.entries)
+        single = model.module.last.bias.grad.clone()
         model.zero_grad()
         model(data(dist.get_rank(), 0)).square().mean().backward()
     return own_net.last.bias.grad, single, model.module.last.bias.grad, quiet, early[-1], traffic.sent
 
 
 def test_gradients_differ_before_synchronization_and_are_their_mean_after():
-    (first_own, single, mean, quiet, early, _), (other_own, other_single, other_mean, *_) = launch(
-        gradients, 2, small_buckets
-    )
-    assert torch.equal(first_own, single)
+    first, second = launch(gradients, 2, small_buckets)
+    own, single, mean, quiet, early, _ = first
+    other_own, other_single, other_mean, *_ = second
+    assert torch.equal(own, single)
     assert torch.equal(other_own, other_single)
-    assert not torch.equal(first_own, other_own)
+    assert not torch.equal(own, other_own)
     assert torch.equal(mean, other_mean)
-    assert torch.equal(mean, (first_own + other_own) / 2)
+    assert torch.equal(mean, (own + other_own) / 2)
     assert quiet == 0
     assert early > 0, "communication begins while backward goes on"
 

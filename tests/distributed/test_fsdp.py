@@ -35,11 +35,11 @@ def parts(net):
     return [net.first, net.middle]
 
 
-def train(model, shares, optimizer=None, steps=range(STEPS), state=lambda model: model.state_dict()):
+def train(model, shares, state=lambda model: model.state_dict()):
     """The states after every step."""
-    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     states = []
-    for step in steps:
+    for step in range(STEPS):
         for share in shares:
             (model(data(share, step)).square().mean() / len(shares)).backward()
         optimizer.step()

@@ -194,23 +194,23 @@ def test_ranks_end_with_the_process_that_asked_for_them(tmp_path, send, sent):
     asking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         wait_for(lambda: len(pids(tmp_path)) == 2)
-        everything = psutil.Process(asking.pid).children(recursive=True)
+        processes = psutil.Process(asking.pid).children(recursive=True)
         getattr(os, send)(asking.pid, sent)
         errors = asking.communicate(timeout=30)[1]
     finally:
         asking.kill()
         asking.wait()
     assert sent != signal.SIGINT or "KeyboardInterrupt" in errors.splitlines()[-1]
-    assert set(pids(tmp_path)) <= {process.pid for process in everything}
-    wait_for(lambda: not any(process.is_running() for process in everything))
+    assert set(pids(tmp_path)) <= {process.pid for process in processes}
+    wait_for(lambda: not any(process.is_running() for process in processes))
 
 
 def pids(folder: Path) -> list[int]:
     return [int(text) for path in folder.iterdir() if (text := path.read_text())]
 
 
-def wait_for(condition, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + 30.0
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -170,8 +170,8 @@ def test_a_rank_sends_an_hth_of_what_data_parallelism_sends():
 
 
 def test_averaged_state_is_sent_too():
-    thin = launch(partial(run, momentum, sync_every=3), 2)[0][2]
-    assert launch(partial(run, momentum, sync_every=3, state="average"), 2)[0][2] == 2 * thin
+    sent = launch(partial(run, momentum, sync_every=3), 2)[0][2]
+    assert launch(partial(run, momentum, sync_every=3, state="average"), 2)[0][2] == 2 * sent
 
 
 def post_local():

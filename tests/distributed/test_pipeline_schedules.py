@@ -65,11 +65,8 @@ def orders_of_torch(micro_batches):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     stage = PipelineStage(nn.Linear(2, 2), rank, ranks, torch.device("cpu"))
     options = {"n_microbatches": micro_batches, "loss_fn": nn.functional.mse_loss}
-    plans = (
-        ScheduleGPipe(stage, **options),
-        Schedule1F1B(stage, **options),
-        ScheduleInterleavedZeroBubble([stage], **options),
-    )
+    plans = [kind(stage, **options) for kind in (ScheduleGPipe, Schedule1F1B)]
+    plans.append(ScheduleInterleavedZeroBubble([stage], **options))
     orders = [[str(action).removeprefix(str(rank)) for action in plan.pipeline_order[rank] if action] for plan in plans]
     return [[action for action in order if "REDUCE" not in action] for order in orders]
 

@@ -78,11 +78,13 @@ def losses(cases):
     x, truth = torch.randn(64, 20, generator=draw), torch.randn(20, 1, generator=draw)
     # A few columns are much larger, so that to the nearest of −1, 0 and 1 all others are rounded away.
     x[:, 0] *= 10
-    y, share = x @ truth, slice(dist.get_rank(), None, dist.get_world_size())
+    y = x @ truth
+    share = slice(dist.get_rank(), None, dist.get_world_size())
     results = {}
     for name, options in cases.items():
         theta = nn.Parameter(torch.zeros(20, 1))
-        averaging, optimizer = QSGD([theta], **options), torch.optim.SGD([theta], lr=0.004)
+        averaging = QSGD([theta], **options)
+        optimizer = torch.optim.SGD([theta], lr=0.004)
         for _ in range(600):
             (x[share] @ theta - y[share]).square().mean().backward()
             averaging.average()

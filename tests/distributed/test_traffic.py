@@ -26,10 +26,10 @@ def test_the_interface_sends_what_is_counted():
     by_hand, by_step = map(json.loads, result.stdout.splitlines()[-2:])
     assert by_hand["sent"] == pytest.approx(by_hand["counted"], rel=0.02)
     by_gloo = {name: by_step.pop(name) for name in ("ZeRO-1", "FSDP")}
-    for name, (through, counted) in by_step.items():
-        assert through == pytest.approx(counted, rel=0.02), name
+    for name, (sent, counted) in by_step.items():
+        assert sent == pytest.approx(counted, rel=0.02), name
     # Gloo's reduce scatters the sum around the ring and gathers it at its owner, half as much again with two ranks; the
     # broadcast is the other half of a step. It makes an all-reduce of every reduce-scatter, one of FSDP's three passes.
     for name, factor in (("ZeRO-1", 5 / 4), ("FSDP", 4 / 3)):
-        through, counted = by_gloo[name]
-        assert through == pytest.approx(factor * counted, rel=0.02), name
+        sent, counted = by_gloo[name]
+        assert sent == pytest.approx(factor * counted, rel=0.02), name

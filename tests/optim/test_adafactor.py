@@ -105,26 +105,25 @@ def test_many_steps_equal_transformers(specs, seed, reload_at):
     assert_same_parameters(ours, theirs)
 
 
-def random_gradients(shape, steps, dtype=torch.float64, size=1.0):
-    return size * torch.randn(steps, *shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
+def random_gradients(shape, steps):
+    return torch.randn(steps, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
 def after(optimizer, start, gradients):
     """The parameter after one step per gradient."""
     p = start.clone().requires_grad_()
-    stepping = optimizer([p])
+    stepper = optimizer([p])
     for gradient in gradients:
         p.grad = gradient.clone()
-        stepping.step()
+        stepper.step()
     return p.detach()
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (5, 6), (2, 3, 4)])
 def test_by_default_each_constructor_is_its_oracle(shape):
     start, gradients = random_gradients(shape, 1)[0], random_gradients(shape, 12)
-    torch.testing.assert_close(
-        after(Adafactor, start, gradients), after(torch.optim.Adafactor, start, gradients), **EXACT
-    )
+    ours = after(Adafactor, start, gradients)
+    torch.testing.assert_close(ours, after(torch.optim.Adafactor, start, gradients), **EXACT)
     ours = after(HFAdafactor, start, gradients)
     torch.testing.assert_close(ours, after(TransformersAdafactor, start, gradients), **EXACT)
     as_trainer = {"lr": 1e-3, "scale_parameter": False, "relative_step": False}

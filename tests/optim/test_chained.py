@@ -27,9 +27,11 @@ def make_chained(ps):
     return ChainedOptimizer(Adam(ps[:1], lr=0.1), AdamW(ps[1:], lr=0.2, weight_decay=0.5))
 
 
-def test_chained_they_do_what_each_does_alone_under_a_schedule_and_over_a_reload():
+def test_chained_they_step_as_each_does_alone():
+    """Under a schedule, and over a reload."""
     ours, first, second = parameters(), parameters(), parameters()
-    chained, separate = make_chained(ours), [Adam(first[:1], lr=0.1), AdamW(second[1:], lr=0.2, weight_decay=0.5)]
+    chained = make_chained(ours)
+    separate = [Adam(first[:1], lr=0.1), AdamW(second[1:], lr=0.2, weight_decay=0.5)]
     schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for optimizer in (chained, *separate)]
     for step in range(4):
         give_gradients(ours, first, second, seed=step)
@@ -39,9 +41,9 @@ def test_chained_they_do_what_each_does_alone_under_a_schedule_and_over_a_reload
         assert torch.equal(ours[1], second[1])
     assert [state["step"].item() for state in chained.state.values()] == [4, 4]
     assert memory.optimizer_state_size(chained).elements == 2 * 13
-    saved, copies = copy.deepcopy(chained.state_dict()), [p.detach().clone().requires_grad_() for p in ours]
+    copies = [p.detach().clone().requires_grad_() for p in ours]
     reloaded = make_chained(copies)
-    reloaded.load_state_dict(saved)
+    reloaded.load_state_dict(copy.deepcopy(chained.state_dict()))
     give_gradients(ours, copies, seed=9)
     chained.step()
     reloaded.step()

@@ -27,10 +27,10 @@ def by_brute_force(values, codes):
     return (values.double().reshape(-1, 1) - codes.double()).abs().argmin(1).reshape(values.shape)
 
 
-def hard_values(codes, seed=0, count=20_000):
+def hard_values(codes):
     """Values over nine decades, and both neighbors of every midpoint and entry."""
-    generator = torch.Generator().manual_seed(seed)
-    spread = torch.randn(count, generator=generator) * 10 ** (-9 * torch.rand(count, generator=generator))
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.randn(20_000, generator=generator) * 10 ** (-9 * torch.rand(20_000, generator=generator))
     edges = torch.cat([quantization.midpoints(codes), codes])
     neighbors = [edges.nextafter(torch.tensor(end)) for end in (-9.0, 9.0)]
     return torch.cat([spread, edges, *neighbors, torch.tensor([0.0, -0.0, 1e-45, -1e-45])]).clamp(codes[0], 1)

@@ -117,7 +117,8 @@ class Operators(TorchDispatchMode):
 def test_as_many_modules_and_operators_run_again_as_with_torchs(ours):
     inner = Checkpointed(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(0.3), nn.Linear(WIDTH, WIDTH)))
     outer = Checkpointed(nn.Sequential(inner, nn.GELU(), nn.Linear(WIDTH, WIDTH)))
-    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), outer).double(), torch.randn(4, WIDTH, dtype=torch.float64)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), outer).double()
+    x = torch.randn(4, WIDTH, dtype=torch.float64)
     modules = Counter()
     for name, module in model.named_modules():
         module.register_forward_pre_hook(lambda *_, name=name: modules.update([name]))

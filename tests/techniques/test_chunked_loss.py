@@ -23,10 +23,8 @@ def example(tokens, classes, width=12, dtype=torch.float64, ignored=0.3):
 
 
 def losses(x, w, labels, tokens, classes, smoothing):
-    return (
-        LossByTiles.apply(x, w, labels, tokens, classes, smoothing),
-        LossWithGradients.apply(x, w, labels, tokens, smoothing),
-    )
+    by_tiles = LossByTiles.apply(x, w, labels, tokens, classes, smoothing)
+    return by_tiles, LossWithGradients.apply(x, w, labels, tokens, smoothing)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=str)
@@ -62,9 +60,9 @@ def test_sums_over_pieces_are_kept_in_32_bits():
         assert (estimated - gradient).norm() < 0.01 * gradient.norm()
 
 
-def peak_beyond_weights(loss_of, tokens, classes, width=8):
+def peak_beyond_weights(loss_of, tokens, classes):
     """Bytes at the fullest instant of forward and backward, less the weight, the hidden states and their gradients."""
-    x, w, labels = example(tokens, classes, width, torch.float32)
+    x, w, labels = example(tokens, classes, width=8, dtype=torch.float32)
 
     def step(factors, labels):
         factors.zero_grad()

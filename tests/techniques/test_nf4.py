@@ -63,8 +63,10 @@ def test_a_layer_gives_the_librarys_results_and_gradients():
 def test_an_adapter_around_it_learns_and_nothing_else_does():
     torch.manual_seed(7)
     layer = LoRA(LinearNF4(nn.Linear(128, 64)), 4, 8.0)
-    x, y, before = torch.randn(32, 128), torch.randn(32, 64), layer.linear.weight.codes.clone()
-    optimizer, losses = torch.optim.AdamW([p for p in layer.parameters() if p.requires_grad], lr=0.01), []
+    x, y = torch.randn(32, 128), torch.randn(32, 64)
+    before = layer.linear.weight.codes.clone()
+    optimizer = torch.optim.AdamW([p for p in layer.parameters() if p.requires_grad], lr=0.01)
+    losses = []
     for _ in range(30):
         losses.append(nn.functional.mse_loss(layer(x), y))
         losses[-1].backward()

@@ -46,8 +46,6 @@ def test_every_document_has_a_place_and_no_row_is_too_full(lengths):
     assert sorted(sum(rows, [])) == list(range(len(lengths)))
     row_lengths = [sum(lengths[number] for number in row) for row in rows]
     assert max(row_lengths) <= 10
-    assert all(
-        row_lengths[earlier] + min(lengths[n] for n in row) > 10
-        for later, row in enumerate(rows)
-        for earlier in range(later)
-    )
+    for index, row in enumerate(rows):
+        shortest = min(lengths[number] for number in row)
+        assert all(length + shortest > 10 for length in row_lengths[:index])
