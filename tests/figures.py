@@ -6,7 +6,8 @@ from colors import faint_texts
 
 from course_utils.viz import parts
 
-_LOOKED_AT = 5  # figures of a test, some of which draw hundreds
+# Figures of a test, some of which draw hundreds.
+_LOOKED_AT = 5
 
 
 @pytest.fixture(autouse=True)

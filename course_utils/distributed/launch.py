@@ -36,8 +36,10 @@ METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 """How `multiprocessing` starts ranks."""
 # Modules that cost a rank seconds each.
 _SLOW_IMPORTS = ("course_utils.models", "course_utils.training", "course_utils.script", "transformers.models.")
-_BROKEN_OFF = "Connection closed by peer"  # gloo's words
-_GRACE_SECONDS = 0.5  # the time in which ranks may report what they saw, or where they are
+# Gloo's words.
+_BROKEN_OFF = "Connection closed by peer"
+# The time in which ranks may report what they saw, or where they are.
+_GRACE_SECONDS = 0.5
 
 _LIKELY_CAUSES = {
     "SIGKILL": ", as the system does where memory runs out",

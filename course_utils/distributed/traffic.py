@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _uncounted: list[None] = []
 Counts = tuple[int, int, int]
 """Bytes out, bytes in, and messages."""
+Counter = Callable[[tuple, int], Counts]
+"""What counts an operator, from its arguments and the number of ranks."""
 
 
 class UnknownCollectiveError(CourseError):
@@ -138,7 +140,7 @@ def _count_bytes(tree: object) -> int:
     return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
-def _count_piece(position: int) -> Callable:
+def _count_piece(position: int) -> Counter:
     """N − 1 pieces, out and in; the argument at `position` is one of them."""
 
     def count(args: tuple, ranks: int) -> Counts:
@@ -148,7 +150,7 @@ def _count_piece(position: int) -> Callable:
     return count
 
 
-def _count_whole(passes: int) -> Callable:
+def _count_whole(passes: int) -> Counter:
     """`passes` times N − 1 of the N pieces of the first argument, out and in."""
 
     def count(args: tuple, ranks: int) -> Counts:
@@ -158,7 +160,7 @@ def _count_whole(passes: int) -> Callable:
     return count
 
 
-def _count_all_to_all(tensor: int, coming: int, leaving: int) -> Callable:
+def _count_all_to_all(tensor: int, coming: int, leaving: int) -> Counter:
     """From each rank to each other, directly, the rows that are for it; the parameters are indices of the operator's arguments.
 
     The arguments at `coming` and `leaving` say how many rows of the one at `tensor` these are, by rank; where they are empty

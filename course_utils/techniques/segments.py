@@ -35,7 +35,7 @@ def blocks_of(model: nn.Module) -> nn.ModuleList:
 def checkpoint_blocks(
     model: nn.Module,
     segments: int | None = None,
-    using: Callable = checkpoint_by_hooks,
+    using: Callable[..., Tensor] = checkpoint_by_hooks,
     blocks: Iterable[nn.Module] | None = None,
 ) -> ExitStack:
     """Checkpoint the blocks of `model` in `segments`, by default each block alone; undone at the end of a `with`.
@@ -59,7 +59,9 @@ def checkpoint_blocks(
     return undo
 
 
-def run_checkpointed(using: Callable, forwards: list[Callable], hidden: Tensor, *args, **kwargs) -> Tensor:
+def run_checkpointed(
+    using: Callable[..., Tensor], forwards: list[Callable[..., Tensor]], hidden: Tensor, *args, **kwargs
+) -> Tensor:
     """Run all `forwards` one after the other behind one checkpoint; `args` and `kwargs`, such as a mask, go to each."""
 
     def segment(hidden: Tensor) -> Tensor:
