@@ -3,10 +3,11 @@
 import pytest
 from shapes import run_checked
 
-# A checked call holds its arguments until it ends; the first of these sees that their memory is free before. And it goes through
-# a function of the checker's; the second asks in which function a rank hangs.
+# A checked call holds its arguments until it ends; the first two of these see that their memory is free before. And it goes
+# through a function of the checker's; the last asks in which function a rank hangs.
 NOT_UNDER_A_CHECKER = [
     "optim/test_adam8bit.py::test_an_update_needs_little_scratch_space_however_large_the_tensor",
+    "optim/test_family.py::test_temporary_bytes_of_fewer_bits_and_directions_are_what_the_allocator_sees",
     "distributed/test_launch_faults.py::test_ranks_that_hang_are_told_with_the_line_of_each",
 ]
 
