@@ -83,13 +83,13 @@ def gradients(wrap):
 
 def test_gradients_differ_before_synchronization_and_are_their_mean_after():
     first, second = launch(gradients, 2, small_buckets)
-    own, single, mean, quiet, early, _ = first
+    first_own, single, mean, quiet, early, _ = first
     other_own, other_single, other_mean, *_ = second
-    assert torch.equal(own, single)
+    assert torch.equal(first_own, single)
     assert torch.equal(other_own, other_single)
-    assert not torch.equal(own, other_own)
+    assert not torch.equal(first_own, other_own)
     assert torch.equal(mean, other_mean)
-    assert torch.equal(mean, (own + other_own) / 2)
+    assert torch.equal(mean, (first_own + other_own) / 2)
     assert quiet == 0
     assert early > 0, "communication begins while backward goes on"
 
