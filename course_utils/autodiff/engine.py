@@ -56,7 +56,8 @@ class Context:
     def __init__(self, function: "type[Function]", inputs: tuple):
         self.function, self.inputs = function, inputs
         self.needs_input_grad = tuple(isinstance(x, Variable) and x.requires_grad for x in inputs)
-        self.saved: list[tuple] | None = []  # of value, whose it is, its version, and what the version was
+        # (value, its name, its version, the version when it was saved)
+        self.saved: list[tuple] | None = []
 
     @property
     def parents(self) -> list[Variable]:

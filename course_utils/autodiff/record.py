@@ -11,7 +11,7 @@ from course_utils.autodiff.engine import Variable, backward_order
 def saved(output: Variable, exclude: Sequence[Variable] = ()) -> list[dict]:
     """All arrays that the functions behind `output` have saved, in the order of the forward pass.
 
-    Memory that stands in the list before is not counted, nor is that of the variables in `exclude`, such as parameters.
+    Memory that an earlier entry has is not counted again, nor is that of the variables in `exclude`, such as parameters.
     """
     seen = {id(owner(variable.value)) for variable in exclude}
     entries = []

@@ -94,10 +94,10 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
 
 
 def fork_server() -> None:
-    """Fork now what ranks will be forked from: it need not import again what this process has, which has never computed.
+    """Fork the server of ranks from this process, which has never computed, so that what is imported need not be imported again.
 
-    Without it the first launch starts a server that imports for itself. Nothing happens where that is another method's, or where
-    Python (3.14 on) asks a server for a key.
+    Without it the first launch starts a server that imports for itself. Nothing happens where ranks are started by another
+    method, nor from Python 3.14 on, where a server has a key.
     """
     if METHOD != "forkserver" or sys.version_info >= (3, 14):
         return
@@ -131,7 +131,7 @@ def wait_for_server() -> None:
 
 
 def start(work: Callable, *arguments) -> BaseProcess:
-    """A process of its own that runs `work(*arguments)`, begun as ranks are; its caller watches it and ends it."""
+    """A new process that runs `work(*arguments)`, started as ranks are; the caller must watch it and end it."""
     context = multiprocessing.get_context(METHOD)
     if METHOD == "forkserver":
         context.set_forkserver_preload(_list_preloads())

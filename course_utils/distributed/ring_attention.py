@@ -96,6 +96,6 @@ def stretches(length: int, ranks: int) -> list[Int[Tensor, " _"]]:
 
 
 def two_ends(length: int, ranks: int) -> list[Int[Tensor, " _"]]:
-    """A stretch from the beginning and one from the end for each rank: a causal mask then leaves all of them as much."""
+    """A stretch from the beginning and one from the end for each rank: under a causal mask all then have as much to do."""
     parts = torch.arange(length).chunk(2 * ranks)
     return [torch.cat([parts[rank], parts[2 * ranks - 1 - rank]]) for rank in range(ranks)]

@@ -110,7 +110,7 @@ def _watch(reader: Connection, path: Path) -> None:
 
 
 def _place_of(frame: FrameType) -> str:
-    """The line of the learner's own that is being run, and the public function that it calls there."""
+    """The line of the learner's code that is running, and the public function that it calls there."""
     callee = ""
     for caller, line in traceback.walk_stack(frame):
         code = caller.f_code
