@@ -6,28 +6,29 @@ from colors import faint_texts
 
 from course_utils.viz import parts
 
-_LOOKED_AT = 5  # figures of a test, some of which draw hundreds
+# Figures of a test, some of which draw hundreds.
+_LOOKED_AT = 5
 
 
 @pytest.fixture(autouse=True)
-def _close_figures():
+def close_figures():
     yield
     plt.close("all")
 
 
 @pytest.fixture(autouse=True)
-def _letters_are_readable(monkeypatch):
+def letters_are_readable(monkeypatch):
     """Every figure that a test lets the course draw has letters of 4.5 to 1 against what is behind them (WCAG 2.2, 1.4.3)."""
-    drawn = []
+    figures = []
 
     class Kept(parts.Figure):
         def __init__(self, *arguments, **shape):
             super().__init__(*arguments, **shape)
-            drawn.append(self)
+            figures.append(self)
 
     monkeypatch.setattr(parts, "Figure", Kept)
     yield
-    faint = [(text, round(ratio, 2)) for figure in drawn[:_LOOKED_AT] for text, ratio in faint_texts(figure)]
+    faint = [(text, round(ratio, 2)) for figure in figures[:_LOOKED_AT] for text, ratio in faint_texts(figure)]
     assert not faint, faint
 
 

@@ -7,18 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_ON_RANKS = [
-    "ddp",
-    "fsdp",
-    "local_sgd",
-    "pipeline",
-    "pipeline_schedules",
-    "qsgd",
-    "ring",
-    "ring_attention",
-    "sharded_optimizer",
-    "tensor_parallel",
-]
+_ON_RANKS = ["ddp", "fsdp", "local_sgd", "pipeline", "pipeline_schedules", "qsgd", "ring", "ring_attention"]
+_ON_RANKS += ["sharded_optimizer", "tensor_parallel"]
 BY_HAND = ["optim", "precision", "techniques", *(f"distributed.{name}" for name in _ON_RANKS)]
 assert all(find_spec(f"course_utils.{name}") for name in BY_HAND)
 _CHECKER = """
@@ -37,12 +27,6 @@ def run_checked(folder: Path, *arguments: str, seconds: float) -> subprocess.Com
     """Python with these arguments; in it, and in each that it starts, such as a rank, calls of code by hand are checked."""
     (folder / "checker.py").write_text(_CHECKER, encoding="utf-8")
     (folder / "sitecustomize.py").write_text(_AT_START, encoding="utf-8")  # Python imports it when it starts
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    command = [sys.executable, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=seconds)

@@ -37,11 +37,8 @@ class Page:
     def assets(self) -> list[Link]:
         """Scripts, styles and pictures, which a browser fetches by itself; those that carry their bytes are left out."""
         addresses = [tag["src"] for tag in self.soup.select("script[src], img[src], iframe[src], source[src]")]
-        addresses += [
-            link["href"]
-            for link in self.soup.select("link[href]")
-            if {"stylesheet", "icon", "preload"} & {*link["rel"]}
-        ]
+        kinds = {"stylesheet", "icon", "preload"}
+        addresses += [link["href"] for link in self.soup.select("link[href]") if kinds & {*link["rel"]}]
         return [self._link(address) for address in addresses if not address.startswith("data:")]
 
     def ids(self) -> set[str]:

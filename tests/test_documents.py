@@ -43,12 +43,8 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 def command_lines(text: str) -> list[str]:
     """Every `course …`, `make …` and `python -m …` in code, comments and prompts removed."""
-    fenced = [
-        line
-        for language, code in _FENCE.findall(text)
-        if language in ("", "sh", "console")
-        for line in code.splitlines()
-    ]
+    codes = [code for language, code in _FENCE.findall(text) if language in ("", "sh", "console")]
+    fenced = [line for code in codes for line in code.splitlines()]
     inline = re.findall(r"`([^`\n]+)`", _FENCE.sub("", text))
     lines = (line.partition("  #")[0].removeprefix("$ ").strip() for line in fenced + inline)
     bare = (line.removeprefix(".venv/bin/") for line in lines)
@@ -57,24 +53,24 @@ def command_lines(text: str) -> list[str]:
 
 def fault_of(line: str) -> str:
     """Why the command line cannot be run, or nothing."""
-    program, *words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line)]
+    program, *arguments = [PLACEHOLDERS.get(word, word) for word in shlex.split(line)]
     if program == "make":
-        target, *rest = words
+        target, *rest = arguments
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         odd = [word for word in rest if not re.match(r"(ARGS|PYTHON)=", word)]
         return "" if target in targets and not odd else f"make has no {target} {odd}"
     if program == "python":
-        return "" if find_spec(words[1]) else f"there is no module {words[1]}"
-    if len(words) == 1:  # named, and not typed as it stands
-        return "" if words[0] in (*cli.COMMANDS, *cli.STAFF, "-h") else f"course has no {words[0]}"
-    return _refusal_of(words)
+        return "" if find_spec(arguments[1]) else f"there is no module {arguments[1]}"
+    if len(arguments) == 1:  # named, and not typed as it stands
+        return "" if arguments[0] in (*cli.COMMANDS, *cli.STAFF, "-h") else f"course has no {arguments[0]}"
+    return _refusal_of(arguments)
 
 
-def _refusal_of(words: list[str]) -> str:
+def _refusal_of(argv: list[str]) -> str:
     errors = io.StringIO()
     try:
         with redirect_stderr(errors), redirect_stdout(errors):
-            cli.make_parser().parse_args(words)
+            cli.make_parser().parse_args(argv)
     except SystemExit as end:
         return errors.getvalue() if end.code else ""
     return ""
@@ -91,14 +87,14 @@ def test_a_command_that_does_not_exist_is_found():
     assert [bool(fault_of(line)) for line in command_lines(text)] == [True, True, True, True, False]
 
 
-def test_codespell_finds_british_words_and_ours_in_documents_and_notebooks_and_none_in_a_picture(tmp_path):
+def test_codespell_finds_british_words_and_ours_but_none_in_a_picture(tmp_path):
     (tmp_path / "a.md").write_text("The colour of `teh` line.")
     picture = new_output("display_data", {"image/png": "teh+" * 30})
     cells = [new_markdown_cell("A rank, whereby it is known."), new_code_cell("1", outputs=[picture])]
     write(new_notebook(cells=cells), tmp_path / "b.ipynb")
     command = [sys.executable, "-m", "codespell_lib", tmp_path]  # in this folder it reads our pyproject.toml
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    names = sorted(line.partition(" ==> ")[0].rpartition(" ")[2] for line in done.stdout.splitlines())
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    names = sorted(line.partition(" ==> ")[0].rpartition(" ")[2] for line in result.stdout.splitlines())
     assert names == ["colour", "teh", "whereby"]
 
 
@@ -110,8 +106,8 @@ def test_the_readmes_plan_is_what_is_printed():
     command, verdict = block.splitlines()
     printed = answer(command.removeprefix("$ "))
     assert printed.splitlines()[0] == verdict
-    named = re.search(r"gradient checkpointing with QLoRA is one: ([\d.]+ GiB)", README)[1]
-    assert re.search(rf" {re.escape(named)} +-[\d.]+ GiB +trl +gradient checkpointing \+ QLoRA of rank 16\n", printed)
+    peak = re.search(r"gradient checkpointing with QLoRA is one: ([\d.]+ GiB)", README)[1]
+    assert re.search(rf" {re.escape(peak)} +-[\d.]+ GiB +trl +gradient checkpointing \+ QLoRA of rank 16\n", printed)
 
 
 @pytest.mark.slow
@@ -127,11 +123,8 @@ def test_the_python_of_the_packages_page_runs():
 
 
 def test_the_loop_of_ones_own_trains_as_an_update_after_backward_does():
-    (code,) = [
-        code
-        for _, code in _FENCE.findall((ROOT / "docs" / "plan.md").read_text(encoding="utf-8"))
-        if "register_post_accumulate_grad_hook" in code
-    ]
+    codes = [code for _, code in _FENCE.findall((ROOT / "docs" / "plan.md").read_text(encoding="utf-8"))]
+    (code,) = (code for code in codes if "register_post_accumulate_grad_hook" in code)
     ids = torch.arange(32).reshape(2, 16)
     batches = [{"input_ids": ids + step, "labels": ids + step} for step in range(3)]
     ours, plain = (models.build("llama", scale=SCALES["smoke"]) for _ in range(2))
@@ -142,9 +135,9 @@ def test_the_loop_of_ones_own_trains_as_an_update_after_backward_does():
         plain(**batch).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
-        assert mine.grad is None
-        assert torch.equal(mine, theirs)
+    for parameter, expected in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert parameter.grad is None
+        assert torch.equal(parameter, expected)
 
 
 def said_by(code, names: dict) -> str:
@@ -179,21 +172,21 @@ def test_the_picture_of_a_step_shows_what_a_step_takes_today():
     assert step.guess < 0.5 * sum(step.measured.values())
     alt = re.search(r'docs/one_step\.png".*alt="([^"]+)"', README)[1]
     assert re.findall(r"\d+ MiB", alt) == [format_bytes(step.guess), format_bytes(sum(step.measured.values()))]
-    says_what_it_shows("one_step", one_step_figure()[1])
+    assert_picture_text("one_step", one_step_figure()[1])
 
 
-def says_what_it_shows(name: str, words: str):
+def assert_picture_text(name: str, text: str):
     for place in readme.PICTURES[name].values():
-        assert readme.picture_text(ROOT / place) == words, "run `course stamp`"
+        assert readme.picture_text(ROOT / place) == text, "run `course stamp`"
 
 
 def test_the_picture_of_the_notebooks_draws_each_technique_once_and_nothing_overlaps():
     rows = stored_rows(ROOT)
     figure, alt = overview_figure(rows)
-    says_what_it_shows("predicted_measured", alt)
+    assert_picture_text("predicted_measured", alt)
     techniques = {(row.chapter, row.technique) for row in rows if row.unit == "bytes"}
-    drawn = [line for axes in figure.axes for line in axes.lines]
-    assert len(drawn) == 2 * len(techniques)
+    lines = [line for axes in figure.axes for line in axes.lines]
+    assert len(lines) == 2 * len(techniques)
     assert alt.count("predicted ") == len(techniques)
     figure.draw_without_rendering()
     notes = [text.get_window_extent() for axes in figure.axes for text in axes.texts]
@@ -210,11 +203,10 @@ def test_without_rows_there_is_no_picture():
 
 @pytest.mark.parametrize("path", chapters_in(ROOT / "notebooks"), ids=lambda path: path.stem)
 def test_the_stored_rows_are_what_the_chapter_shows(path):
-    rows, text = [row for row in stored_rows(ROOT) if row.chapter == path.stem], shown_text(path)
+    rows = [row for row in stored_rows(ROOT) if row.chapter == path.stem]
     assert rows, "a row is stored that an output shows: make `ledger.record(...)` a cell's last expression"
-    assert [row for row in rows if not shows(text, row)] == [], (
-        f"run `course run {path.stem} --save`, then `course stamp`"
-    )
+    text = shown_text(path)
+    assert all(shows(text, row) for row in rows), f"run `course run {path.stem} --save`, then `course stamp`"
 
 
 def test_a_run_stores_what_its_chapter_shows_and_leaves_the_others(tmp_path, monkeypatch):
@@ -239,9 +231,9 @@ def test_a_picture_is_drawn_anew_only_where_the_rows_are_others(tmp_path, monkey
     monkeypatch.setattr(one_step, "take_one_step", lambda: step)
     (tmp_path / "docs").mkdir()
     shutil.copy(ROOT / "docs" / "ledger.json", tmp_path / "docs")
-    changed = readme.stamp_pictures(tmp_path)
-    every = [place for places in readme.PICTURES.values() for place in places.values()]
-    assert [path.relative_to(tmp_path).as_posix() for path in changed] == every
+    stamped = readme.stamp_pictures(tmp_path)
+    pictures = [place for places in readme.PICTURES.values() for place in places.values()]
+    assert [path.relative_to(tmp_path).as_posix() for path in stamped] == pictures
     assert readme.stamp_pictures(tmp_path) == []
 
 

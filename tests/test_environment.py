@@ -19,20 +19,20 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
 def pythons() -> list[str]:
     """One interpreter of each version that is here and runs: on the path, or beside this one as version managers lay them."""
-    beside = sorted(map(str, Path(sys.base_prefix).parent.glob("*/bin/python3.*")))
-    named = {end: [f"python{end}", *(path for path in beside if path.endswith(end))] for end in VERSIONS}
-    able = [[path for path in paths if runs(path, version)] for version, paths in named.items()]
-    return [running[0] for running in able if running]
+    neighbors = sorted(map(str, Path(sys.base_prefix).parent.glob("*/bin/python3.*")))
+    candidates = {end: [f"python{end}", *(path for path in neighbors if path.endswith(end))] for end in VERSIONS}
+    working = [[path for path in paths if runs(path, version)] for version, paths in candidates.items()]
+    return [paths_of_version[0] for paths_of_version in working if paths_of_version]
 
 
 def runs(python: str, version: str) -> bool:
     """Whether `python` starts and is of that version; the names that version managers put on the path may lead nowhere."""
     program = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
-        done = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     except OSError:
         return False
-    return done.stdout.strip() == version
+    return result.stdout.strip() == version
 
 
 @cache
@@ -53,21 +53,11 @@ def constrained() -> dict[str, str]:
 
 def test_every_file_of_the_packages_is_packed():
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]
-    packed = {
-        path
-        for name, globs in patterns.items()
-        for glob in globs
-        for path in (ROOT / name.replace(".", "/")).glob(glob)
-    }
-    listed = subprocess.run(
-        ["git", "ls-files", "course_utils", "course_staff"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    files = [ROOT / line for line in listed.stdout.splitlines() if not line.endswith(".py")]
+    globs = [(ROOT / name.replace(".", "/"), glob) for name, globs in patterns.items() for glob in globs]
+    packed = {path for folder, glob in globs for path in folder.glob(glob)}
+    command = ["git", "ls-files", "course_utils", "course_staff"]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    files = [ROOT / line for line in listing.splitlines() if not line.endswith(".py")]
     assert len(files) > 20
     assert [path for path in files if path not in packed] == []
 
@@ -82,8 +72,8 @@ def test_conda_installs_what_pyproject_requires():
 
 
 def test_every_requirement_is_pinned_at_a_version_it_allows():
-    for wanted in map(Requirement, required()):
-        assert wanted.specifier.contains(constrained()[canonicalize_name(wanted.name)]), wanted
+    for requirement in map(Requirement, required()):
+        assert requirement.specifier.contains(constrained()[canonicalize_name(requirement.name)]), requirement
 
 
 installed = cache(packages_distributions)
@@ -119,43 +109,25 @@ def declared(*extras: str) -> set[str]:
 
 # Only what executes and checks notebooks may need more than a reader's kernel has.
 EXTRAS = {"course_utils": (), "course_utils/desk": ("lab",), "course_staff": ("lab",), "tests": ("lab", "dev", "site")}
-EXTRAS |= {
-    "benchmarks": ("dev",),
-    "course_staff/site": ("lab", "site"),
-    "course_utils/lessons": ("distributed",),
-    "course_utils/script": ("distributed",),
-}
-EXTRAS |= {"tests/script": ("lab", "dev", "distributed")}
+EXTRAS |= {"benchmarks": ("dev",), "course_staff/site": ("lab", "site"), "course_utils/lessons": ("distributed",)}
+EXTRAS |= {"course_utils/script": ("distributed",), "tests/script": ("lab", "dev", "distributed")}
 BESIDE_IT = {"torchao", "trl"}  # compared with, or asked, where they are installed; needed nowhere
-SOURCES = [
-    path
-    for folder in ("benchmarks", "course_utils", "course_staff", "tests")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-]
+FOLDERS = ("benchmarks", "course_utils", "course_staff", "tests")
+SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def test_whatever_is_imported_is_declared():
     for path in SOURCES:
         folders = [folder.relative_to(ROOT).as_posix() for folder in path.parents if folder.is_relative_to(ROOT)]
-        allowed = declared(*next(EXTRAS[folder] for folder in folders if folder in EXTRAS))
-        assert [name for name in third_party_imports(path) if not distributions(name) & (allowed | BESIDE_IT)] == [], (
-            path
-        )
+        allowed = BESIDE_IT | declared(*next(EXTRAS[folder] for folder in folders if folder in EXTRAS))
+        undeclared = [name for name in third_party_imports(path) if not distributions(name) & allowed]
+        assert undeclared == [], path
 
 
 def test_what_opens_a_chapter_needs_no_extra():
     """A hosted notebook service has its own server and tools, so the set-up cell installs none."""
-    for name in (
-        "chapters",
-        "bets",
-        "files",
-        "store",
-        "desk/__init__",
-        "desk/opening",
-        "desk/bets",
-        "desk/bets_figure",
-        "desk/ledger",
-    ):
+    in_desk = ("__init__", "opening", "bets", "bets_figure", "ledger")
+    for name in ("chapters", "bets", "files", "store", *(f"desk/{name}" for name in in_desk)):
         modules = third_party_imports(ROOT / "course_utils" / f"{name}.py")
         assert all(distributions(module) & declared() for module in modules)
 
@@ -172,8 +144,8 @@ def test_pins_are_exact_sorted_once_and_of_no_one_platform():
 def test_the_commands_answer_under_every_python_found(python):
     """No library of ours is needed to say what the commands are, so any Python can be asked."""
     program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from course_utils.cli import main; main()"
-    done = subprocess.run([python, "-I", "-c", program, ROOT, "-h"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "doctor" in done.stdout
+    result = subprocess.run([python, "-I", "-c", program, ROOT, "-h"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert "doctor" in result.stdout
     packages = (ROOT / "course_utils", ROOT / "course_staff")
     subprocess.run([python, "-m", "compileall", "-q", "-f", *packages], check=True, timeout=120)

@@ -73,10 +73,10 @@ def room_at(parts: tuple[str, ...]) -> str:
 
 def imported_rooms(path: Path, package: str = "course_utils") -> set[str]:
     """Rooms that a module imports, whether at its top or inside a function; type-checking imports included."""
-    rooms, own = set(), {"import_when_used"}  # of the package itself
+    rooms, helpers = set(), {"import_when_used"}  # of the package itself
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == package:
-            rooms |= {alias.name for alias in node.names} - own
+            rooms |= {alias.name for alias in node.names} - helpers
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
             rooms.add(room_at(tuple(node.module.split(".")[1:])))
         elif isinstance(node, ast.Import):
@@ -101,9 +101,9 @@ def test_the_map_lists_every_room_and_a_room_imports_only_those_above_it_on_the_
 
 @pytest.mark.parametrize("package", [PACKAGE, STAFF], ids=lambda package: package.name)
 def test_the_files_that_the_map_names_are_there(package):
-    named = [(rooms, file) for rooms, files in map_of(package.name) for file in files]
-    assert named
-    for rooms, file in named:
+    files_by_rooms = [(rooms, file) for rooms, files in map_of(package.name) for file in files]
+    assert files_by_rooms
+    for rooms, file in files_by_rooms:
         assert any((package / room / file).is_file() or f"{room}.py" == file for room in rooms), file
 
 
@@ -121,8 +121,8 @@ def test_shapes_stand_only_where_torch_is_needed_anyway():
         "import sys; from course_utils import autodiff, chapters, desk, errors, files, grading, memory, models, units; "
     )
     program += "print({'torch', 'jaxtyping'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "set()\n"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout == "set()\n"
 
 
 def test_only_settings_reads_the_environment():
@@ -133,17 +133,8 @@ def test_only_settings_reads_the_environment():
 
 
 # Ways to reach a module or a name that reading the source could not follow.
-WAYS_AROUND = {
-    "import_module",
-    "__import__",
-    "getattr",
-    "globals",
-    "vars",
-    "eval",
-    "exec",
-    "__subclasses__",
-    "__dict__",
-}
+WAYS_AROUND = {"import_module", "__import__", "getattr", "globals", "vars", "eval", "exec"}
+WAYS_AROUND |= {"__subclasses__", "__dict__"}
 
 
 def dotted(node: ast.AST, aliases: dict[str, str]) -> str:
@@ -176,11 +167,8 @@ def oracle_uses(source: str, oracles: dict[str, set[str]]) -> list[str]:
     inner = {id(node.value) for node in attributes}
     chains = [dotted(node, imported) for node in attributes if id(node) not in inner]
     plain = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {node.attr for node in attributes}
-    uses = [
-        name
-        for name in plain
-        if name in WAYS_AROUND or name.startswith(("_fused_", "_single_tensor_", "_multi_tensor_"))
-    ]
+    kernels = ("_fused_", "_single_tensor_", "_multi_tensor_")
+    uses = [name for name in plain if name in WAYS_AROUND or name.startswith(kernels)]
     uses += [name for name in chains if name.startswith("sys.modules")]
     for name in [*imported.values(), *chains]:
         for oracle, allowed in oracles.items():
@@ -212,11 +200,11 @@ def names_of_others(tree: ast.AST) -> set[str]:
             case ast.Attribute(value=owner, attr=name) if getattr(owner, "id", None) != "self":
                 names.add(name)
             case ast.Call(
-                func=ast.Attribute(attr="setattr" | "setitem" | "delattr" | "delitem" | "object"), args=words
+                func=ast.Attribute(attr="setattr" | "setitem" | "delattr" | "delitem" | "object"), args=arguments
             ):
-                names |= {word.value for word in words if isinstance(word, ast.Constant)}
-            case ast.Call(func=ast.Name(id="getattr" | "patch"), args=words):
-                names |= {word.value for word in words if isinstance(word, ast.Constant)}
+                names |= {argument.value for argument in arguments if isinstance(argument, ast.Constant)}
+            case ast.Call(func=ast.Name(id="getattr" | "patch"), args=arguments):
+                names |= {argument.value for argument in arguments if isinstance(argument, ast.Constant)}
     return {str(name).rpartition(".")[2] for name in names}
 
 
@@ -228,8 +216,8 @@ def test_no_test_knows_a_private_name_of_the_course():
     assert {"_find_kind", "_segments", "_GRAIN"} <= private
     private -= {"_apply", "_repr_html_"}  # torch's and IPython's, too
     tests = {path: ast.parse(path.read_text("utf-8")) for path in Path(__file__).parent.rglob("*.py")}
-    used = {path.name: sorted(private & names_of_others(tree)) for path, tree in tests.items()}
-    assert {file: taken for file, taken in used.items() if taken} == {}
+    private_by_file = {path.name: sorted(private & names_of_others(tree)) for path, tree in tests.items()}
+    assert {file: names_found for file, names_found in private_by_file.items() if names_found} == {}
 
 
 def mirrored(path: Path) -> list[str]:
@@ -239,12 +227,12 @@ def mirrored(path: Path) -> list[str]:
     root = roots.get(tuple(rooms[:1]), PACKAGE)
     rooms = rooms if root is PACKAGE else rooms[1:]
     folder = root.joinpath(*rooms)
-    there = folder.rglob("*") if rooms else folder.glob("*")
-    names = [path.stem for path in there if path.suffix == ".py" or path.is_dir()]
+    paths = folder.rglob("*") if rooms else folder.glob("*")
+    names = [path.stem for path in paths if path.suffix == ".py" or path.is_dir()]
     return [f"test_{prefix}{stem}" for stem in names for prefix in ("", *(f"{room}_" for room in rooms[-1:]))]
 
 
-def test_a_file_of_tests_is_called_after_the_file_that_it_tests_or_says_what_else_it_is_of():
+def test_a_file_of_tests_is_called_after_what_it_tests_or_says_what_it_is_of():
     """What comes after the name says of which part or under which aspect."""
     tests = Path(__file__).parent
     for path in tests.rglob("test_*.py"):

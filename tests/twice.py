@@ -22,17 +22,17 @@ def run_twice(path: Path, elsewhere: Path) -> None:
     elsewhere.mkdir()
     twice = read_notebook(path)
     first = twice.cells
-    twice.cells = first + again(first)
+    twice.cells = first + copies_of(first)
     write_notebook(twice, elsewhere / path.name)
-    done = execute_chapter(elsewhere / path.name, scale="smoke").cells
-    halves = zip(done[: len(first)], done[len(first) :], strict=True)
-    differing = [before.id for before, after in halves if is_exact(before) and shown(before) != shown(after)]
+    cells = execute_chapter(elsewhere / path.name, scale="smoke").cells
+    halves = zip(cells[: len(first)], cells[len(first) :], strict=True)
+    differing = [before.id for before, after in halves if is_exact(before) and contents(before) != contents(after)]
     assert differing == [], f"these cells put out something else the second time: {differing}"
     left = {entry.name for entry in elsewhere.iterdir()} - {path.name}
     assert left == set(), f"the notebook left {left} beside itself"
 
 
-def again(cells: list) -> list:
+def copies_of(cells: list) -> list:
     """The cells once more, under other ids."""
     copies = deepcopy(cells)
     for cell in copies:
@@ -44,7 +44,7 @@ def is_exact(cell) -> bool:
     return "nbval-check-output" in cell.metadata.get("tags", [])
 
 
-def shown(cell) -> list:
+def contents(cell) -> list:
     """What a cell put out, without its count; a stream is one text however many pieces it came in."""
     streams = {}
     for output in cell.outputs:

@@ -17,11 +17,11 @@ def sums_in_16_bits_are_the_cause(seed):
     x, w = (torch.randn_like(tensor).requires_grad_() for tensor in (x, w))
     (exact,) = torch.autograd.grad(F.cross_entropy(x.float() @ w.float().T, labels), w)
 
-    def error(pieces, wide):
-        with patch.object(chunked_loss, "wide", wide):
+    def error(pieces, widen):
+        with patch.object(chunked_loss, "widen", widen):
             (gradient,) = torch.autograd.grad(LossWithGradients.apply(x, w, labels, 1024 // pieces), w)
         return ((gradient.float() - exact.float()).norm() / exact.float().norm()).item()
 
     narrow = [error(pieces, lambda tensor: tensor) for pieces in (2, 32, 512)]
-    broad = [error(pieces, chunked_loss.wide) for pieces in (2, 32, 512)]
+    broad = [error(pieces, chunked_loss.widen) for pieces in (2, 32, 512)]
     return narrow == sorted(narrow) and narrow[-1] > 3 * broad[-1] and max(broad) < 1.1 * min(broad)

@@ -86,6 +86,8 @@ class Power(Function):
 Variable.__array_ufunc__ = None
 Variable.__add__ = Variable.__radd__ = lambda a, b: Add.apply(a, b)
 Variable.__mul__ = Variable.__rmul__ = lambda a, b: Multiply.apply(a, b)
-Variable.__sub__, Variable.__rsub__ = lambda a, b: Subtract.apply(a, b), lambda b, a: Subtract.apply(a, b)
-Variable.__truediv__, Variable.__rtruediv__ = lambda a, b: Divide.apply(a, b), lambda b, a: Divide.apply(a, b)
+Variable.__sub__ = lambda a, b: Subtract.apply(a, b)
+Variable.__rsub__ = lambda b, a: Subtract.apply(a, b)
+Variable.__truediv__ = lambda a, b: Divide.apply(a, b)
+Variable.__rtruediv__ = lambda b, a: Divide.apply(a, b)
 Variable.__pow__ = lambda a, n: Power.apply(a, n)

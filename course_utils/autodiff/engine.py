@@ -23,18 +23,19 @@ class Variable:
 
         With `retain_graph` it stays, and the variables in between get their `grad` too. `gradient` is that of `self`.
         """
-        arrived = {self: np.ones_like(self.value) if gradient is None else np.asarray(gradient, self.value.dtype)}
+        gradients = {self: np.ones_like(self.value) if gradient is None else np.asarray(gradient, self.value.dtype)}
         for variable in backward_order(self):
-            if variable not in arrived:
+            if variable not in gradients:
                 continue
-            gradient, ctx = arrived.pop(variable), variable.grad_fn
+            gradient = gradients.pop(variable)
+            ctx = variable.grad_fn
             if ctx is None:
                 variable.grad = np.array(gradient if variable.grad is None else variable.grad + gradient)
                 continue
             for x, share in zip(ctx.inputs, ctx.function.backward(ctx, gradient), strict=True):
                 if isinstance(x, Variable) and x.requires_grad:
                     share = sum_to_shape(share, x.value.shape)
-                    arrived[x] = arrived[x] + share if x in arrived else share
+                    gradients[x] = gradients[x] + share if x in gradients else share
             if retain_graph:
                 variable.grad = gradient
             else:
@@ -55,7 +56,8 @@ class Context:
     def __init__(self, function: "type[Function]", inputs: tuple):
         self.function, self.inputs = function, inputs
         self.needs_input_grad = tuple(isinstance(x, Variable) and x.requires_grad for x in inputs)
-        self.saved: list[tuple] | None = []  # of value, whose it is, its version, and what the version was
+        # (value, its name, its version, the version when it was saved)
+        self.saved: list[tuple] | None = []
 
     @property
     def parents(self) -> list[Variable]:
@@ -105,7 +107,8 @@ class Function:
 
 def backward_order(output: Variable) -> list[Variable]:
     """Every variable that `output` was computed from, itself first, each after all that use it."""
-    finished, seen, stack = [], set(), [(output, False)]
+    finished, seen = [], set()
+    stack = [(output, False)]
     while stack:  # no recursion: a graph may be deeper than Python's stack
         variable, inputs_done = stack.pop()
         if inputs_done:
@@ -120,5 +123,5 @@ def backward_order(output: Variable) -> list[Variable]:
 def sum_to_shape(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The gradient of an array that was broadcast: each copy of a number counts."""
     gradient = np.sum(gradient, axis=tuple(range(np.ndim(gradient) - len(shape))))
-    repeated = tuple(axis for axis, size in enumerate(shape) if size == 1 and gradient.shape[axis] != 1)
-    return gradient.sum(axis=repeated, keepdims=True) if repeated else gradient
+    repeated_axes = tuple(axis for axis, size in enumerate(shape) if size == 1 and gradient.shape[axis] != 1)
+    return gradient.sum(axis=repeated_axes, keepdims=True) if repeated_axes else gradient

@@ -11,7 +11,7 @@ from course_utils.autodiff.engine import Variable, backward_order
 def saved(output: Variable, exclude: Sequence[Variable] = ()) -> list[dict]:
     """All arrays that the functions behind `output` have saved, in the order of the forward pass.
 
-    Memory that stands in the list before is not counted, nor is that of the variables in `exclude`, such as parameters.
+    Memory that an earlier entry has is not counted again, nor is that of the variables in `exclude`, such as parameters.
     """
     seen = {id(owner(variable.value)) for variable in exclude}
     entries = []
@@ -19,10 +19,9 @@ def saved(output: Variable, exclude: Sequence[Variable] = ()) -> list[dict]:
         ctx = variable.grad_fn
         for array, name, *_ in (ctx and ctx.saved) or ():
             if isinstance(array, np.ndarray):
-                counted, size = id(owner(array)) not in seen, {"shape": array.shape, "dtype": str(array.dtype)}
+                entry = {"function": ctx.function.symbol, "what": name, "shape": array.shape, "dtype": str(array.dtype)}
+                entries.append({**entry, "bytes": array.nbytes, "counted": id(owner(array)) not in seen})
                 seen.add(id(owner(array)))
-                what = {"function": ctx.function.symbol, "what": name, **size}
-                entries.append({**what, "bytes": array.nbytes, "counted": counted})
     return entries
 
 
@@ -43,14 +42,14 @@ def numerical_gradients(function: Callable[..., Variable], *values: ArrayLike, s
     arrays = [np.array(value, dtype=np.float64) for value in values]
     gradients = [np.zeros_like(array) for array in arrays]
 
-    def moved(array: np.ndarray, place: tuple[int, ...], distance: float) -> float:
-        before = array[place]
-        array[place] = before + distance
+    def shifted_value(array: np.ndarray, index: tuple[int, ...], distance: float) -> float:
+        before = array[index]
+        array[index] = before + distance
         result = function(*(Variable(array.copy()) for array in arrays)).value
-        array[place] = before
+        array[index] = before
         return float(result)
 
     for array, gradient in zip(arrays, gradients, strict=True):
-        for place in np.ndindex(array.shape):
-            gradient[place] = (moved(array, place, step) - moved(array, place, -step)) / (2 * step)
+        for index in np.ndindex(array.shape):
+            gradient[index] = (shifted_value(array, index, step) - shifted_value(array, index, -step)) / (2 * step)
     return gradients

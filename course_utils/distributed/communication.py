@@ -52,9 +52,10 @@ class Collective:
     @property
     def formula(self) -> str:
         """The two formulas, to be read beside `bytes` and `rounds`."""
-        often = f"{self.times.symbol} × " if self.times.symbol else ""
-        around = "2(N − 1)" if _TIMES_AROUND[self.kind] == 2 else "(N − 1)"
-        return f"{often}{around} / N × {self.payload_of} bytes in {often}{around}{' × b' if self.buckets > 1 else ''} rounds"
+        repeats = f"{self.times.symbol} × " if self.times.symbol else ""
+        steps = "2(N − 1)" if _TIMES_AROUND[self.kind] == 2 else "(N − 1)"
+        buckets = " × b" if self.buckets > 1 else ""
+        return f"{repeats}{steps} / N × {self.payload_of} bytes in {repeats}{steps}{buckets} rounds"
 
     @property
     def _steps(self) -> Fraction:
@@ -141,8 +142,8 @@ def communication(
         "gradients": (f"{gradient_bytes}P", parameters * gradient_bytes),
         "parameters": (f"{parameter_bytes}P", parameters * parameter_bytes),
     }
-    sent = _collectives(method, Fraction(accumulation), no_sync, Fraction(every))
-    return Communication(tuple(Collective(kind, *payloads[what], ranks, times, buckets) for kind, what, times in sent))
+    terms = _collectives(method, Fraction(accumulation), no_sync, Fraction(every))
+    return Communication(tuple(Collective(kind, *payloads[name], ranks, times, buckets) for kind, name, times in terms))
 
 
 def zero_bytes_per_rank(

@@ -20,12 +20,14 @@ class DDP(nn.Module):
 
     def __init__(self, module: nn.Module, bucket_bytes: int = 25 * 2**20):
         super().__init__()
-        self.module, self.synchronizes, self.backward_has_begun = module, True, False
+        self.module = module
+        self.synchronizes = True
+        self.backward_has_begun = False
         for tensor in (*module.parameters(), *module.buffers()):
             dist.broadcast(tensor.detach(), 0)
-        trained = [p for p in module.parameters() if p.requires_grad]
+        trainable = [p for p in module.parameters() if p.requires_grad]
         # Backward reaches the last layers first.
-        self.buckets = [Bucket(parameters) for parameters in in_buckets(reversed(trained), bucket_bytes)]
+        self.buckets = [Bucket(parameters) for parameters in split_into_buckets(reversed(trainable), bucket_bytes)]
         for bucket in self.buckets:
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(partial(self._gradient_is_ready, bucket))
@@ -51,17 +53,17 @@ class DDP(nn.Module):
         bucket.missing -= 1
         self._send()
 
-    def _send(self, all_of_them: bool = False) -> None:
-        """Send full buckets, in the order of the list: all ranks must call the same all-reduces in the same order."""
+    def _send(self, also_incomplete: bool = False) -> None:
+        """Send complete buckets, in the order of the list: all ranks must call the same all-reduces in the same order."""
         for bucket in self.buckets:
             if bucket.work is None:
-                if bucket.missing and not all_of_them:
+                if bucket.missing and not also_incomplete:
                     return
                 bucket.begin_average()
 
     def _finish(self) -> None:
         """At the end of backward: send what is left, and wait for all."""
-        self._send(all_of_them=True)
+        self._send(also_incomplete=True)
         for bucket in self.buckets:
             bucket.end_average()
         self.backward_has_begun = False
@@ -71,7 +73,9 @@ class Bucket:
     """Parameters whose gradients travel in one all-reduce. `missing` gradients are not there yet."""
 
     def __init__(self, parameters: list[nn.Parameter]):
-        self.parameters, self.missing, self.work = parameters, len(parameters), None
+        self.parameters = parameters
+        self.missing = len(parameters)
+        self.work = None
 
     def begin_average(self) -> None:
         """Copy the gradients end to end and begin to sum them over the ranks."""
@@ -88,16 +92,18 @@ class Bucket:
         means = self.flat.split([parameter.numel() for parameter in self.parameters])
         for parameter, mean in zip(self.parameters, means, strict=True):
             parameter.grad.copy_(mean.view_as(parameter))
-        self.missing, self.flat, self.work = len(self.parameters), None, None
+        self.missing = len(self.parameters)
+        self.flat = self.work = None
 
 
-def in_buckets(tensors: Iterable[torch.Tensor], bucket_bytes: int) -> list[list[torch.Tensor]]:
+def split_into_buckets(tensors: Iterable[torch.Tensor], bucket_bytes: int) -> list[list[torch.Tensor]]:
     """The tensors in their order, in lists that are closed once they hold `bucket_bytes`."""
-    buckets, filled = [], bucket_bytes
+    buckets = []
+    size = bucket_bytes
     for tensor in tensors:
-        if filled >= bucket_bytes:
+        if size >= bucket_bytes:
             buckets.append([])
-            filled = 0
+            size = 0
         buckets[-1].append(tensor)
-        filled += tensor.nbytes
+        size += tensor.nbytes
     return buckets

@@ -25,17 +25,18 @@ class FlatParameter:
     """
 
     def __init__(self, root: nn.Module, names: dict[nn.Parameter, list[str]], compute_dtype: torch.dtype | None):
-        self.names, self.ranks = list(names.values()), dist.get_world_size()
+        self.names = list(names.values())
+        self.ranks = dist.get_world_size()
         self.shapes = [parameter.shape for parameter in names]
         row = self.flatten([parameter.detach() for parameter in names])
         dist.broadcast(row, 0)
         self.shard = nn.Parameter(row.chunk(self.ranks)[dist.get_rank()].clone())
         self.full_param = torch.empty_like(row, dtype=compute_dtype)
-        self.places = []  # (number of the parameter, module that has it, as what): a tied parameter has several
+        self.uses = []  # (number of the parameter, module that has it, attribute): a tied parameter has several
         for number, tied in enumerate(self.names):
             for path, _, attribute in (name.rpartition(".") for name in tied):
                 root.get_submodule(path)._parameters.pop(attribute, None)  # so that a tensor can take its place
-                self.places.append((number, root.get_submodule(path), attribute))
+                self.uses.append((number, root.get_submodule(path), attribute))
         self.reshard()
 
     def flatten(self, tensors: Sequence[Tensor]) -> Float[Tensor, " row"]:
@@ -62,7 +63,7 @@ class FlatParameter:
     def use(self) -> None:
         """Let the modules compute with `full_param`, in such a way that gradients come back to `shard`."""
         tensors = Unshard.apply(self.shard, self)
-        for number, module, attribute in self.places:
+        for number, module, attribute in self.uses:
             setattr(module, attribute, tensors[number])
 
 
@@ -104,14 +105,16 @@ class FSDP(nn.Module):
     ):
         super().__init__()
         self.module, self.compute_dtype, self.reshard_after_forward = module, compute_dtype, reshard_after_forward
-        self.state_names, self.units, names = list(module.state_dict()), [], {}
+        self.state_names = list(module.state_dict())
+        self.units: list[FlatParameter] = []
         for buffer in module.buffers():
             dist.broadcast(buffer, 0)
+        names: dict[nn.Parameter, list[str]] = {}
         for name, parameter in module.named_parameters(remove_duplicate=False):
             names.setdefault(parameter, []).append(name)
         for part in (*units, module):
-            if own := {parameter: names.pop(parameter) for parameter in part.parameters() if parameter in names}:
-                unit = FlatParameter(module, own, compute_dtype)
+            if unit_names := {p: names.pop(p) for p in part.parameters() if p in names}:
+                unit = FlatParameter(module, unit_names, compute_dtype)
                 self.units.append(unit)
                 part.register_forward_pre_hook(partial(self._before_forward, unit), with_kwargs=True, prepend=True)
                 part.register_forward_hook(partial(self._after_forward, unit))
@@ -125,14 +128,14 @@ class FSDP(nn.Module):
             unit.reshard()  # what an earlier forward pass left may be older than the last update
         unit.unshard()
         unit.use()
-        return tree_map_only(torch.Tensor, self._cast, (args, kwargs))
+        return tree_map_only(Tensor, self._cast, (args, kwargs))
 
     def _cast(self, value: Tensor) -> Tensor:
         return value.to(self.compute_dtype) if self.compute_dtype and value.is_floating_point() else value
 
     def _after_forward(self, unit: FlatParameter, module: nn.Module, args: tuple, output: object) -> None:
         for tensor in tree_leaves(output):
-            if torch.is_tensor(tensor) and tensor.requires_grad:
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
                 tensor.register_hook(lambda gradient: unit.unshard())  # backward comes to this unit
         if not in_backward() and (self.reshard_after_forward or not torch.is_grad_enabled()):
             unit.reshard()

@@ -30,12 +30,16 @@ from course_utils.distributed import worker
 from course_utils.distributed.waiting import sign_of_life
 from course_utils.errors import CourseError
 
-SECONDS = 120.0  # the time that ranks may take by default
-METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # by which `multiprocessing` starts ranks
+SECONDS = 120.0
+"""The time that ranks may take by default."""
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+"""How `multiprocessing` starts ranks."""
 # Modules that cost a rank seconds each.
 _SLOW_IMPORTS = ("course_utils.models", "course_utils.training", "course_utils.script", "transformers.models.")
-_BROKEN_OFF = "Connection closed by peer"  # gloo's words
-_GRACE_SECONDS = 0.5  # the time in which ranks may report what they saw, or where they are
+# Gloo's words.
+_BROKEN_OFF = "Connection closed by peer"
+# The time in which ranks may report what they saw, or where they are.
+_GRACE_SECONDS = 0.5
 
 _LIKELY_CAUSES = {
     "SIGKILL": ", as the system does where memory runs out",
@@ -52,13 +56,13 @@ class RankError(CourseError):
     """
 
     def __init__(self, rank: int, world_size: int, report: dict):
-        self.rank, self.kind, self.text = rank, report["kind"], report["text"]
-        self.place, self.trace = report["place"], report["trace"]
+        self.rank = rank
+        self.kind, self.text, self.place, self.trace = (report[name] for name in ("kind", "text", "place", "trace"))
         text = self.text.rstrip(".")
-        what = f"stopped with {self.kind}: {text}" if self.kind else text
-        where = f", at line {self.place[1]} of {self.place[0]}" if self.place else ""
-        ended = "; the other ranks were ended" if world_size > 1 else ""
-        super().__init__(f"Rank {rank} of {world_size} {what}{where}{ended}.")
+        failure = f"stopped with {self.kind}: {text}" if self.kind else text
+        place = f", at line {self.place[1]} of {self.place[0]}" if self.place else ""
+        other_ranks = "; the other ranks were ended" if world_size > 1 else ""
+        super().__init__(f"Rank {rank} of {world_size} {failure}{place}{other_ranks}.")
 
 
 def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS) -> list:
@@ -90,25 +94,25 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
 
 
 def fork_server() -> None:
-    """Fork now what ranks will be forked from: it need not import again what this process has, which has never computed.
+    """Fork the server of ranks from this process, which has never computed, so that what is imported need not be imported again.
 
-    Without it the first launch starts a server that imports for itself. Nothing happens where that is another method's, or where
-    Python (3.14 on) asks a server for a key.
+    Without it the first launch starts a server that imports for itself. Nothing happens where ranks are started by another
+    method, nor from Python 3.14 on, where a server has a key.
     """
     if METHOD != "forkserver" or sys.version_info >= (3, 14):
         return
     from multiprocessing import connection, forkserver, resource_tracker
 
-    ours = forkserver._forkserver
+    server = forkserver._forkserver
     resource_tracker.ensure_running()
-    ours._forkserver_address = connection.arbitrary_address("AF_UNIX")
-    alive, ours._forkserver_alive_fd = os.pipe()
+    server._forkserver_address = connection.arbitrary_address("AF_UNIX")
+    alive, server._forkserver_alive_fd = os.pipe()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(ours._forkserver_address)
+        listener.bind(server._forkserver_address)
         listener.listen()
-        ours._forkserver_pid = os.fork()
-        if not ours._forkserver_pid:
-            os.close(ours._forkserver_alive_fd)
+        server._forkserver_pid = os.fork()
+        if not server._forkserver_pid:
+            os.close(server._forkserver_alive_fd)
             try:
                 forkserver.main(listener.detach(), alive, ["course_utils.distributed.preload"])
             finally:
@@ -127,7 +131,7 @@ def wait_for_server() -> None:
 
 
 def start(work: Callable, *arguments) -> BaseProcess:
-    """A process of its own that runs `work(*arguments)`, begun as ranks are; its caller watches it and ends it."""
+    """A new process that runs `work(*arguments)`, started as ranks are; the caller must watch it and end it."""
     context = multiprocessing.get_context(METHOD)
     if METHOD == "forkserver":
         context.set_forkserver_preload(_list_preloads())
@@ -167,7 +171,8 @@ def _list_preloads() -> list[str]:
 
 def _await(ranks: Sequence[BaseProcess], folder: Path, seconds: float, writer: Connection) -> None:
     """Return when every rank has ended well; raises as `launch` does."""
-    deadline, running = time.monotonic() + seconds, list(ranks)
+    deadline = time.monotonic() + seconds
+    running = list(ranks)
     while running:
         ended = wait([rank.sentinel for rank in running], max(0.0, deadline - time.monotonic()))
         if not ended:
@@ -187,7 +192,8 @@ def _await(ranks: Sequence[BaseProcess], folder: Path, seconds: float, writer: C
 
 def _ask_whereabouts(ranks: Sequence[BaseProcess], folder: Path) -> str:
     """Where each rank says that it is; one that holds on to the interpreter, or is stopped, says nothing."""
-    deadline, places = time.monotonic() + _GRACE_SECONDS, {}
+    deadline = time.monotonic() + _GRACE_SECONDS
+    places = {}
     while len(places) < len(ranks) and time.monotonic() < deadline:
         for number, rank in enumerate(ranks):
             with suppress(OSError):
@@ -202,10 +208,10 @@ def _explain_failure(ranks: Sequence[BaseProcess], running: list[BaseProcess], f
     wait([rank.sentinel for rank in running], _GRACE_SECONDS)
     reports = [_read_report(rank, folder, number) for number, rank in enumerate(ranks) if rank.exitcode]
     number, report = min(reports, key=lambda numbered: numbered[1]["time"])
-    done = [str(other) for other, rank in enumerate(ranks) if rank.exitcode == 0]
-    if "gloo" in report["text"] and done:
+    ended = [str(other) for other, rank in enumerate(ranks) if rank.exitcode == 0]
+    if "gloo" in report["text"] and ended:
         report["text"] = (
-            f"it still waited in a collective when another rank had ended (rank {' and '.join(done)}), which called fewer of "
+            f"it still waited in a collective when another rank had ended (rank {' and '.join(ended)}), which called fewer of "
             "them or brought fewer elements"
         )
     elif _BROKEN_OFF in report["text"]:
@@ -225,8 +231,8 @@ def _describe_death(code: int) -> str:
         return "ended before its work began (exit code 1)"
     if code >= 0:
         return f"died without a word (exit code {code})"
-    named = {member.value: member.name for member in signal.Signals}  # real-time signals have no names
-    name = named.get(-code, f"signal {-code}")
+    names = {member.value: member.name for member in signal.Signals}  # real-time signals have no names
+    name = names.get(-code, f"signal {-code}")
     return f"was killed by {name}{_LIKELY_CAUSES.get(name, '')}"
 
 

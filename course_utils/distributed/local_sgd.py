@@ -12,7 +12,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from course_utils.distributed.ddp import in_buckets
+from course_utils.distributed.ddp import split_into_buckets
 from course_utils.distributed.traffic import uncounted
 
 
@@ -55,8 +55,10 @@ class LocalSGD:
         extra_tensors: Iterable[Tensor] = (),
         outer_optimizer: OuterNesterov | None = None,
     ):
-        self.optimizer, self.sync_every, self.steps = optimizer, sync_every, 0
-        self.state, self.extra_tensors, self.outer_optimizer = state, list(extra_tensors), outer_optimizer
+        self.optimizer, self.outer_optimizer = optimizer, outer_optimizer
+        self.sync_every, self.state = sync_every, state
+        self.steps = 0
+        self.extra_tensors = list(extra_tensors)
         self.parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         for tensor in (*self.parameters, *self.extra_tensors):
             dist.broadcast(tensor.detach(), 0)
@@ -95,7 +97,7 @@ class LocalSGD:
 @torch.no_grad()
 def average_over_ranks(tensors: Sequence[Tensor]) -> None:
     """Replace the tensors by their means over all ranks. A rank sends 2(N − 1)/N of their bytes."""
-    for bucket in in_buckets(tensors, 25 * 2**20):
+    for bucket in split_into_buckets(tensors, 25 * 2**20):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
@@ -106,8 +108,8 @@ def average_over_ranks(tensors: Sequence[Tensor]) -> None:
 @torch.no_grad()
 def drift(parameters: Iterable[Tensor]) -> float:
     """The distance of this rank from the mean of all ranks, ‖θ − mean θ‖. What it sends is not counted."""
-    own = torch.cat([p.reshape(-1) for p in parameters])
-    mean = own.clone()
+    flat = torch.cat([p.reshape(-1) for p in parameters])
+    mean = flat.clone()
     with uncounted():
         average_over_ranks([mean])
-    return float((own - mean).norm())
+    return float((flat - mean).norm())

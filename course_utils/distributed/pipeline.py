@@ -18,7 +18,8 @@ class Pipeline:
         self, stage: nn.Module, boundary: Sequence[int], dtype: torch.dtype, loss_of: Callable[[Tensor, Tensor], Tensor]
     ):
         self.stage, self.boundary, self.dtype, self.loss_of = stage, boundary, dtype, loss_of
-        self.rank, self.last = dist.get_rank(), dist.get_world_size() - 1
+        self.rank = dist.get_rank()
+        self.last = dist.get_world_size() - 1
 
     def run(
         self, order: Sequence[tuple[str, int]], inputs: Sequence[Tensor], targets: Sequence[Tensor]
@@ -28,31 +29,31 @@ class Pipeline:
         All ranks take the backward passes in one order. The first rank reads `inputs`, the last one `targets`. Returns the losses
         there, in the order of their forward passes, elsewhere nothing.
         """
-        held, losses, back = {}, [], None
+        in_flight, losses = {}, []
+        sent_gradient = None
         for kind, i in order:
             if kind == "F":
                 x = inputs[i] if self.rank == 0 else self.receive(i, self.rank - 1).requires_grad_()
-                y, there = self.stage(x), None
-                if self.rank < self.last:
-                    there = self.send(y.detach(), i, self.rank + 1)
-                else:
+                y = self.stage(x)
+                sent_output = self.send(y.detach(), i, self.rank + 1) if self.rank < self.last else None
+                if self.rank == self.last:
                     y = self.loss_of(y, targets[i]) / len(targets)
                     losses.append(y.detach() * len(targets))
-                held[i] = x, y, there
+                in_flight[i] = x, y, sent_output
             else:
-                x, y, there = held.pop(i)
+                x, y, sent_output = in_flight.pop(i)
                 y.backward(self.receive(i, self.rank + 1) if self.rank < self.last else None)
-                arrived(there)  # its gradient has come back, so this costs nothing
-                arrived(back)  # no more than one gradient is on its way
-                back = self.send(x.grad, i, self.rank - 1) if self.rank > 0 else None
-        arrived(back)
+                wait_for(sent_output)  # its gradient has come back, so this costs nothing
+                wait_for(sent_gradient)  # no more than one gradient is on its way
+                sent_gradient = self.send(x.grad, i, self.rank - 1) if self.rank > 0 else None
+        wait_for(sent_gradient)
         return losses
 
     def receive(self, i: int, rank: int) -> Tensor:
         """The tensor that `rank` sends for micro-batch i."""
-        came = torch.empty(self.boundary, dtype=self.dtype)
-        dist.recv(came, rank, tag=i)
-        return came
+        tensor = torch.empty(self.boundary, dtype=self.dtype)
+        dist.recv(tensor, rank, tag=i)
+        return tensor
 
     def send(self, tensor: Tensor, i: int, rank: int) -> tuple[dist.Work, Tensor]:
         """Begin to send, and go on; the tensor must be kept until it has arrived."""
@@ -60,7 +61,8 @@ class Pipeline:
         return dist.isend(tensor, rank, tag=i), tensor
 
 
-def arrived(message: tuple[dist.Work, Tensor] | None) -> None:
-    """Wait until the message has arrived."""
+def wait_for(message: tuple[dist.Work, Tensor] | None) -> None:
+    """Wait until a message has arrived, if there is one."""
     if message is not None:
-        message[0].wait()
+        work, _ = message
+        work.wait()

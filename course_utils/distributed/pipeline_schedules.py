@@ -12,8 +12,10 @@ from itertools import accumulate, product
 from course_utils.errors import CourseError
 
 Action = tuple[str, int]
-WHOLE, CUT_IN_TWO = {"F": 1, "B": 2}, {"F": 1, "B": 1, "W": 1}
+WHOLE_BACKWARD = {"F": 1, "B": 2}
 """Slots that an action takes: a backward pass has two products of matrices for each one of a forward pass."""
+SPLIT_BACKWARD = {"F": 1, "B": 1, "W": 1}
+"""The same where the backward pass is cut in two."""
 
 
 def gpipe(stages: int, micro_batches: int) -> list[list[Action]]:
@@ -40,10 +42,10 @@ def zero_bubble(stages: int, micro_batches: int) -> list[list[Action]]:
     """
     orders = []
     for stage, order in enumerate(one_f_one_b(stages, micro_batches)):
-        cut = []
+        split_order = []
         for kind, i in order:
-            cut += [(kind, i), ("W", i - stage)] if kind == "B" and i >= stage else [(kind, i)]
-        orders.append(cut + [("W", i) for i in range(max(0, micro_batches - stage), micro_batches)])
+            split_order += [(kind, i), ("W", i - stage)] if kind == "B" and i >= stage else [(kind, i)]
+        orders.append(split_order + [("W", i) for i in range(max(0, micro_batches - stage), micro_batches)])
     return orders
 
 
@@ -61,8 +63,8 @@ class Schedule:
     """The orders of all stages, and the slots in which each action begins and ends, as soon as what it needs is done.
 
     `spans` has (begin, end) for each (stage, kind, micro-batch), `end` is the end of the last. `cost` has the slots of each
-    kind, by default `WHOLE` or `CUT_IN_TWO`; a message to another stage takes `wire` of them. Raises `CourseError` where an order
-    leaves something out or repeats it, and where all stages wait for each other.
+    kind, by default `WHOLE_BACKWARD` or `SPLIT_BACKWARD`; a message to another stage takes `wire` of them. Raises
+    `CourseError` where an order leaves something out or repeats it, and where all stages wait for each other.
     """
 
     def __init__(self, orders: Sequence[Sequence[Action]], cost: Mapping[str, int] | None = None, wire: int = 0):
@@ -71,21 +73,23 @@ class Schedule:
                 "This schedule has no micro-batch; give each stage an order such as [('F', 0), ('B', 0)]."
             )
         self.orders = [list(order) for order in orders]
-        self.cost = cost or (CUT_IN_TWO if any(kind == "W" for kind, _ in self.orders[0]) else WHOLE)
+        self.cost = cost or (SPLIT_BACKWARD if any(kind == "W" for kind, _ in self.orders[0]) else WHOLE_BACKWARD)
         for stage, order in enumerate(self.orders):
             refuse_incomplete(stage, order, self.orders[0])
         stages = len(self.orders)
-        self.spans, free, left = {}, [0] * stages, dict(enumerate(map(list, self.orders)))
+        self.spans: dict[tuple[int, str, int], tuple[int, int]] = {}
+        free = [0] * stages
+        left = dict(enumerate(map(list, self.orders)))
         while left:
-            able = [stage for stage in left if needs(stage, left[stage][0], stages) <= self.spans.keys()]
-            if not able:
+            ready = [stage for stage in left if needs(stage, left[stage][0], stages) <= self.spans.keys()]
+            if not ready:
                 raise CourseError(
                     f"This schedule never ends: {', '.join(map(self._wait, left, left.values()))}; change an order."
                 )
-            for stage in able:
+            for stage in ready:
                 action = left[stage].pop(0)
-                came = [self.spans[need][1] + wire * (need[0] != stage) for need in needs(stage, action, stages)]
-                begin = max([free[stage], *came])
+                arrivals = [self.spans[need][1] + wire * (need[0] != stage) for need in needs(stage, action, stages)]
+                begin = max([free[stage], *arrivals])
                 self.spans[stage, *action] = begin, begin + self.cost[action[0]]
                 free[stage] = begin + self.cost[action[0]]
             left = {stage: order for stage, order in left.items() if order}
@@ -109,9 +113,9 @@ class Schedule:
 
 def refuse_incomplete(stage: int, order: Sequence[Action], first: Sequence[Action]) -> None:
     """Raises `CourseError` unless `order` has each action once, of the kinds and micro-batches of the `first` stage's order."""
-    wanted = set(product({"F", "B", *(kind for kind, _ in first)}, range(1 + max(i for _, i in first))))
-    for kind, i in sorted(wanted | set(order)):
+    expected = set(product({"F", "B", *(kind for kind, _ in first)}, range(1 + max(i for _, i in first))))
+    for kind, i in sorted(expected | set(order)):
         times = order.count((kind, i))
-        if times != 1 or (kind, i) not in wanted:
-            what = "once" if (kind, i) in wanted else "never, as stage 0"
-            raise CourseError(f"Stage {stage} has {kind}{i} {times} times in its order; it should have it {what}.")
+        if times != 1 or (kind, i) not in expected:
+            right = "once" if (kind, i) in expected else "never, as stage 0"
+            raise CourseError(f"Stage {stage} has {kind}{i} {times} times in its order; it should have it {right}.")

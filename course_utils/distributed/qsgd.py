@@ -11,7 +11,8 @@ import torch.distributed as dist
 from jaxtyping import Float, Float32, Int8, Shaped
 from torch import Tensor
 
-BLOCK = 2048  # elements that share one scale
+BLOCK = 2048
+"""Elements that share one scale."""
 
 
 def to_levels(
@@ -56,8 +57,10 @@ class QSGD:
         error_feedback: bool = False,
         seed: int = 0,
     ):
-        self.parameters, self.levels, self.stochastic = list(parameters), levels, stochastic
-        self.sizes, device = [p.numel() for p in self.parameters], self.parameters[0].device
+        self.parameters = list(parameters)
+        self.levels, self.stochastic = levels, stochastic
+        self.sizes = [p.numel() for p in self.parameters]
+        device = self.parameters[0].device
         self.error = torch.zeros(sum(self.sizes), device=device) if error_feedback else None
         # Each rank draws its own numbers; with the same on all ranks, rounding errors would not average out.
         self.generator = torch.Generator(device).manual_seed(seed + dist.get_rank())
@@ -67,14 +70,14 @@ class QSGD:
     @torch.no_grad()
     def average(self) -> None:
         """Send this rank's codes, receive those of all, and put the mean into every `.grad`."""
-        wanted = torch.cat([p.grad.reshape(-1).float() for p in self.parameters])
+        gradient = torch.cat([p.grad.reshape(-1).float() for p in self.parameters])
         if self.error is not None:
-            wanted += self.error
-        codes, scales = to_levels(wanted, self.levels, self.stochastic, self.generator)
+            gradient += self.error
+        codes, scales = to_levels(gradient, self.levels, self.stochastic, self.generator)
         if self.error is not None:
-            self.error = wanted - from_levels(codes, scales, wanted, self.levels)
+            self.error = gradient - from_levels(codes, scales, gradient, self.levels)
         received = zip(gather_from_all(codes), gather_from_all(scales), strict=True)
-        mean = sum(from_levels(*message, wanted, self.levels) for message in received) / dist.get_world_size()
+        mean = sum(from_levels(*message, gradient, self.levels) for message in received) / dist.get_world_size()
         for parameter, piece in zip(self.parameters, mean.split(self.sizes), strict=True):
             parameter.grad.copy_(piece.view_as(parameter))
 

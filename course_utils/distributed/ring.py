@@ -40,8 +40,8 @@ def _sum_around(pieces: tuple[Tensor, ...]) -> None:
     """Each piece goes around once and every rank adds its own part: the sum of piece r ends at rank r."""
     ranks, rank = len(pieces), dist.get_rank()
     for step in range(1, ranks):
-        own = pieces[(rank - step - 1) % ranks]
-        own += exchange(pieces[(rank - step) % ranks], torch.empty_like(own))
+        own_part = pieces[(rank - step - 1) % ranks]
+        own_part += exchange(pieces[(rank - step) % ranks], torch.empty_like(own_part))
 
 
 def _copy_around(pieces: tuple[Tensor, ...]) -> None:

@@ -13,11 +13,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from course_utils.techniques.attention import wide
+from course_utils.techniques.attention import widen
 
 
 class RingAttention(torch.autograd.Function):
-    """`apply(q, k, v, places, is_causal)` on every rank, with its own parts: the part of the output for its own queries."""
+    """`apply(q, k, v, places, is_causal)` on every rank, with its own parts: the part of the output for its own queries.
+
+    `lse` and `dot` are those of `TiledAttention`.
+    """
 
     @staticmethod
     def forward(
@@ -29,12 +32,14 @@ class RingAttention(torch.autograd.Function):
         is_causal: bool = False,
     ) -> Float[Tensor, "... queries d_v"]:
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        out, lse, keys, values = 0.0, wide(q.new_full((*q.shape[:-1], 1), -inf)), k, v
+        out = 0.0
+        lse = widen(q.new_full((*q.shape[:-1], 1), -inf))
+        keys, values = k, v
         for step in range(ranks):
             scores = scores_of(q, keys, places[rank], places[(rank - step) % ranks], is_causal)
-            whole = torch.logaddexp(lse, scores.logsumexp(-1, keepdim=True))
-            out = out * (lse - whole).exp() + (scores - whole).exp() @ wide(values)
-            lse = whole
+            new_lse = torch.logaddexp(lse, scores.logsumexp(-1, keepdim=True))
+            out = out * (lse - new_lse).exp() + (scores - new_lse).exp() @ widen(values)
+            lse = new_lse
             if step < ranks - 1:
                 keys, values = pass_on(keys, values)
         ctx.save_for_backward(q, k, v, out.to(q.dtype), lse)
@@ -44,15 +49,16 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: FunctionCtx, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        rank, ranks, places = dist.get_rank(), dist.get_world_size(), ctx.places
-        dot = (wide(grad_out) * wide(out)).sum(-1, keepdim=True)
-        grad_q, grad_k, grad_v = (torch.zeros_like(wide(tensor)) for tensor in (q, k, v))
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        dot = (widen(grad_out) * widen(out)).sum(-1, keepdim=True)
+        grad_q, grad_k, grad_v = (torch.zeros_like(widen(tensor)) for tensor in (q, k, v))
         for step in range(ranks):
-            p = (scores_of(q, k, places[rank], places[(rank - step) % ranks], ctx.is_causal) - lse).exp()
-            grad_scores = p * (wide(grad_out) @ wide(v).mT - dot) / sqrt(q.shape[-1])
-            grad_q += grad_scores @ wide(k)
-            grad_k += grad_scores.mT @ wide(q)
-            grad_v += p.mT @ wide(grad_out)
+            key_places = ctx.places[(rank - step) % ranks]
+            p = (scores_of(q, k, ctx.places[rank], key_places, ctx.is_causal) - lse).exp()
+            grad_scores = p * (widen(grad_out) @ widen(v).mT - dot) / sqrt(q.shape[-1])
+            grad_q += grad_scores @ widen(k)
+            grad_k += grad_scores.mT @ widen(q)
+            grad_v += p.mT @ widen(grad_out)
             if step < ranks - 1:
                 k, v = pass_on(k, v)
             grad_k, grad_v = pass_on(grad_k, grad_v)  # they go around with their part, and once more to come home
@@ -64,12 +70,12 @@ def pass_on(*tensors: Tensor) -> list[Tensor]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if ranks == 1:
         return list(tensors)
-    come = [torch.empty_like(tensor) for tensor in tensors]
+    received = [torch.empty_like(tensor) for tensor in tensors]
     messages = [dist.P2POp(dist.isend, tensor.contiguous(), (rank + 1) % ranks) for tensor in tensors]
-    messages += [dist.P2POp(dist.irecv, tensor, (rank - 1) % ranks) for tensor in come]
+    messages += [dist.P2POp(dist.irecv, tensor, (rank - 1) % ranks) for tensor in received]
     for work in dist.batch_isend_irecv(messages):
         work.wait()
-    return come
+    return received
 
 
 def scores_of(
@@ -80,7 +86,7 @@ def scores_of(
     is_causal: bool,
 ) -> Float[Tensor, "... queries keys"]:
     """qkᵀ/√d; causal, a query sees the keys at its place and before, by their places in the whole sequence."""
-    scores = wide(q) @ wide(k).mT / sqrt(q.shape[-1])
+    scores = widen(q) @ widen(k).mT / sqrt(q.shape[-1])
     return scores.masked_fill(keys > queries[:, None], -inf) if is_causal else scores
 
 
@@ -90,6 +96,6 @@ def stretches(length: int, ranks: int) -> list[Int[Tensor, " _"]]:
 
 
 def two_ends(length: int, ranks: int) -> list[Int[Tensor, " _"]]:
-    """A stretch from the beginning and one from the end for each rank: a causal mask then leaves all of them as much."""
+    """A stretch from the beginning and one from the end for each rank: under a causal mask all then have as much to do."""
     parts = torch.arange(length).chunk(2 * ranks)
     return [torch.cat([parts[rank], parts[2 * ranks - 1 - rank]]) for rank in range(ranks)]

@@ -18,14 +18,15 @@ class ShardedOptimizer:
         params = list(params)
         groups = params if isinstance(params[0], dict) else [{"params": params}]
         groups = [{**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups]
-        self.owner, load = {}, [0] * dist.get_world_size()
+        self.owner = {}
+        load = [0] * dist.get_world_size()
         # The largest first, each to the rank that has least: all ranks come to the same shares.
         for parameter in sorted((p for group in groups for p in group["params"]), key=torch.numel, reverse=True):
             self.owner[parameter] = load.index(min(load))
             load[self.owner[parameter]] += parameter.numel()
             dist.broadcast(parameter.detach(), 0)
-        own = [{**group, "params": [p for p in group["params"] if self.is_own(p)]} for group in groups]
-        self.optimizer = optimizer_cls(own, **options)
+        own_groups = [{**group, "params": [p for p in group["params"] if self.is_own(p)]} for group in groups]
+        self.optimizer = optimizer_cls(own_groups, **options)
 
     def is_own(self, parameter: torch.Tensor) -> bool:
         """Whether this rank updates the parameter."""

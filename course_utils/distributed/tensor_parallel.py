@@ -25,7 +25,7 @@ class CopyToAll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return summed(grad, ctx.group), None
+        return sum_over_ranks(grad, ctx.group), None
 
 
 class SumOfAll(torch.autograd.Function):
@@ -35,14 +35,14 @@ class SumOfAll(torch.autograd.Function):
     def forward(
         ctx: FunctionCtx, part: Float[Tensor, "*shape"], group: dist.ProcessGroup | None
     ) -> Float[Tensor, "*shape"]:
-        return summed(part, group)
+        return sum_over_ranks(part, group)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         return grad, None
 
 
-def summed(tensor: Float[Tensor, "*shape"], group: dist.ProcessGroup | None) -> Float[Tensor, "*shape"]:
+def sum_over_ranks(tensor: Float[Tensor, "*shape"], group: dist.ProcessGroup | None) -> Float[Tensor, "*shape"]:
     """The sum over the ranks of `group`, in new memory."""
     total = tensor.contiguous().clone()
     dist.all_reduce(total, group=group)
@@ -54,12 +54,14 @@ class RowLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, group: dist.ProcessGroup | None = None):
         super().__init__()
-        self.weight, self.bias, self.group = part_of(linear.weight, 1, group), linear.bias, group
+        self.weight = part_of(linear.weight, 1, group)
+        self.bias = linear.bias
+        self.group = group
 
     def forward(self, x: Float[Tensor, "*tokens part"]) -> Float[Tensor, "*tokens outputs"]:
         """The whole output: x has a part of the inputs."""
-        whole = SumOfAll.apply(x @ self.weight.T, self.group)
-        return whole if self.bias is None else whole + self.bias
+        output = SumOfAll.apply(x @ self.weight.T, self.group)
+        return output if self.bias is None else output + self.bias
 
 
 class Split(nn.Module):
@@ -83,11 +85,10 @@ class Split(nn.Module):
             setattr(module, name, RowLinear(module.get_submodule(name), group))
 
     def forward(self, hidden_states: Tensor, *args, **kwargs) -> object:
-        """The module's own output."""
         return self.module(CopyToAll.apply(hidden_states, self.group), *args, **kwargs)
 
 
-def part_of(whole: Tensor, dim: int, group: dist.ProcessGroup | None) -> nn.Parameter:
+def part_of(parameter: Tensor, dim: int, group: dist.ProcessGroup | None) -> nn.Parameter:
     """This rank's N-th of a parameter, cut along `dim`, whose size N divides, in memory of its own."""
-    part = whole.detach().chunk(dist.get_world_size(group), dim)[dist.get_rank(group)].clone()
-    return nn.Parameter(part, whole.requires_grad)
+    part = parameter.detach().chunk(dist.get_world_size(group), dim)[dist.get_rank(group)].clone()
+    return nn.Parameter(part, parameter.requires_grad)

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _uncounted: list[None] = []
-Counts = tuple[int, int, int]  # bytes out, bytes in, and messages
+Counts = tuple[int, int, int]
+"""Bytes out, bytes in, and messages."""
+Counter = Callable[[tuple, int], Counts]
+"""What counts an operator, from its arguments and the number of ranks."""
 
 
 class UnknownCollectiveError(CourseError):
@@ -37,7 +40,7 @@ class UnknownCollectiveError(CourseError):
 class Transfer:
     """One collective, or one message, as this rank saw it.
 
-    `sent` and `received` are bytes without headers, in `messages` sends. `started` is in seconds since counting began.
+    `sent` and `received` are bytes without headers, in `messages` sends. `start` is in seconds since counting began.
     A message has the rank that it is sent `to`.
     """
 
@@ -45,7 +48,7 @@ class Transfer:
     sent: int
     received: int
     messages: int
-    started: float
+    start: float
     to: int | None = None
 
 
@@ -137,67 +140,68 @@ def _count_bytes(tree: object) -> int:
     return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
-def _count_all_reduce(args: tuple, ranks: int) -> Counts:
-    """2 (N − 1) pieces of an N-th each, out and in."""
-    moved = 2 * (ranks - 1) * _count_bytes(args[0]) // ranks
-    return moved, moved, 2 * (ranks - 1)
-
-
-def _count_piece(position: int) -> Callable:
+def _count_piece(position: int) -> Counter:
     """N − 1 pieces, out and in; the argument at `position` is one of them."""
 
     def count(args: tuple, ranks: int) -> Counts:
-        moved = (ranks - 1) * _count_bytes(args[position])
-        return moved, moved, ranks - 1
+        size = (ranks - 1) * _count_bytes(args[position])
+        return size, size, ranks - 1
 
     return count
 
 
-def _count_whole(args: tuple, ranks: int) -> Counts:
-    """N − 1 of the N pieces of the first argument, out and in."""
-    moved = (ranks - 1) * _count_bytes(args[0]) // ranks
-    return moved, moved, ranks - 1
+def _count_whole(passes: int) -> Counter:
+    """`passes` times N − 1 of the N pieces of the first argument, out and in."""
+
+    def count(args: tuple, ranks: int) -> Counts:
+        size = passes * (ranks - 1) * _count_bytes(args[0]) // ranks
+        return size, size, passes * (ranks - 1)
+
+    return count
 
 
-def _count_all_to_all(tensor: int, coming: int, leaving: int) -> Callable:
-    """From each rank to each other, directly, the rows that are for it; the parameters are places among the operator's arguments.
+def _count_all_to_all(tensor: int, coming: int, leaving: int) -> Counter:
+    """From each rank to each other, directly, the rows that are for it; the parameters are indices of the operator's arguments.
 
     The arguments at `coming` and `leaving` say how many rows of the one at `tensor` these are, by rank; where they are empty
     all ranks get as many.
     """
 
     def count(args: tuple, ranks: int) -> Counts:
-        rows, rank = args[tensor], _group_of(args).rank()
-        row = rows.element_size() * prod(rows.shape[1:])
-        out, into = (list(args[place]) or [len(rows) // ranks] * ranks for place in (leaving, coming))
-        messages = sum(size > 0 for size in out) - (out[rank] > 0)
-        return row * (sum(out) - out[rank]), row * (sum(into) - into[rank]), messages
+        rows = args[tensor]
+        rank = _group_of(args).rank()
+        row_bytes = rows.element_size() * prod(rows.shape[1:])
+        sent, received = (list(args[index]) or [len(rows) // ranks] * ranks for index in (leaving, coming))
+        messages = sum(count > 0 for count in sent) - (sent[rank] > 0)
+        return row_bytes * (sum(sent) - sent[rank]), row_bytes * (sum(received) - received[rank]), messages
 
     return count
 
 
 def _count_broadcast(args: tuple, ranks: int) -> Counts:
     """Handed on from rank to rank: all but the root receive it, all but the one before the root send it."""
-    size, root, rank = _count_bytes(args[0]), args[2], dist.get_rank()
+    size = _count_bytes(args[0])
+    root, rank = args[2], dist.get_rank()
     return size * ((rank + 1) % ranks != root), size * (rank != root), int((rank + 1) % ranks != root)
 
 
 def _count_reduce(args: tuple, ranks: int) -> Counts:
     """Handed on around to the root: all but the root send it, all but the one behind the root receive it."""
-    size, root, rank = _count_bytes(args[0]), args[3], dist.get_rank()
+    size = _count_bytes(args[0])
+    root, rank = args[3], dist.get_rank()
     return size * (rank != root), size * ((rank - 1) % ranks != root), int(rank != root)
 
 
 _SILENT = {"barrier", "monitored_barrier", "wait_tensor", "wrap_tensor_autograd"}
 _COUNTERS = {
-    "allreduce": ("all-reduce", _count_all_reduce),
-    "all_reduce": ("all-reduce", _count_all_reduce),
+    "allreduce": ("all-reduce", _count_whole(passes=2)),
+    "all_reduce": ("all-reduce", _count_whole(passes=2)),
     "allgather": ("all-gather", _count_piece(1)),
     "allgather_base": ("all-gather", _count_piece(1)),
     "all_gather_into_tensor": ("all-gather", _count_piece(0)),
     "reduce_scatter": ("reduce-scatter", _count_piece(0)),
     "reduce_scatter_base": ("reduce-scatter", _count_piece(0)),
-    "reduce_scatter_tensor": ("reduce-scatter", _count_whole),
+    "reduce_scatter_tensor": ("reduce-scatter", _count_whole(passes=1)),
     "alltoall_base": ("all-to-all", _count_all_to_all(tensor=1, coming=3, leaving=4)),
     "all_to_all_single": ("all-to-all", _count_all_to_all(tensor=0, coming=1, leaving=2)),
     "broadcast": ("broadcast", _count_broadcast),

@@ -17,12 +17,14 @@ def sign_of_life(ranks: int) -> Iterator[None]:
         return
     from IPython.display import display
 
-    who, begun = format_counted(ranks, "rank"), time.monotonic()
-    place = display(_make_output(f"{who} at work …"), metadata=LIVE_OUTPUT, raw=True, display_id=True)
+    count = format_counted(ranks, "rank")
+    start = time.monotonic()
+    line = display(_make_output(f"{count} at work …"), metadata=LIVE_OUTPUT, raw=True, display_id=True)
     try:
         yield
     finally:
-        place.update(_make_output(f"{who}, {format_seconds(time.monotonic() - begun)}"), metadata=LIVE_OUTPUT, raw=True)
+        output = _make_output(f"{count}, {format_seconds(time.monotonic() - start)}")
+        line.update(output, metadata=LIVE_OUTPUT, raw=True)
 
 
 def _in_notebook() -> bool:

@@ -28,8 +28,8 @@ LOOPBACK = {"GLOO_SOCKET_IFNAME": _LOOPBACKS[sys.platform]} if sys.platform in _
 _JOB, _MEETING = "job", "meeting"
 _MAX_MESSAGE = 1000
 _LIBRARY_FOLDERS = tuple(
-    str(Path(place).resolve())
-    for place in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parents[1])
+    str(Path(folder).resolve())
+    for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parents[1])
 )
 
 
@@ -49,9 +49,8 @@ def main(job: Path, rank: int, world_size: int, reader: Connection) -> None:
     try:
         work, arguments, seconds, threads = pickle.loads(job.read_bytes())
         torch.set_num_threads(max(1, threads // world_size))
-        _write(
-            _path_of(job.parent, "result", rank), _run_in_group(work, arguments, job.parent, rank, world_size, seconds)
-        )
+        result = _run_in_group(work, arguments, job.parent, rank, world_size, seconds)
+        _write(_path_of(job.parent, "result", rank), result)
     except BaseException as error:  # SystemExit too: the others must hear of it
         _write(_path_of(job.parent, "failure", rank), _describe_error(error))
         os._exit(1)
@@ -85,41 +84,41 @@ def _run_in_group(work: Callable, arguments: tuple, folder: Path, rank: int, wor
     return result
 
 
-def _meet(place: Path, rank: int, limit: timedelta) -> dist.Store:
+def _meet(path: Path, rank: int, limit: timedelta) -> dist.Store:
     """The store where the ranks meet, at a port that the system gives the first rank, which writes it to a file.
 
     A free port found beforehand may be taken a moment later; torch's own file store needs locks, which a sandbox may not have.
     """
     if not rank:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=limit, wait_for_workers=False)
-        with replacing(place) as draft:
+        with replacing(path) as draft:
             draft.write_text(str(store.port), encoding="utf-8")
         return store
-    while not place.exists():
+    while not path.exists():
         time.sleep(0.01)
-    return dist.TCPStore("127.0.0.1", int(place.read_text("utf-8")), is_master=False, timeout=limit)
+    return dist.TCPStore("127.0.0.1", int(path.read_text("utf-8")), is_master=False, timeout=limit)
 
 
-def _watch(reader: Connection, answer: Path) -> None:
+def _watch(reader: Connection, path: Path) -> None:
     """Say where this rank is, if asked; end when the process ends that started it, however that came."""
     parent = parent_process().sentinel
     if parent not in wait([parent, reader]):
         with suppress(OSError):  # the folder goes with the process that asked
-            _write(answer, _place_of(sys._current_frames()[threading.main_thread().ident]))
+            _write(path, _place_of(sys._current_frames()[threading.main_thread().ident]))
         wait([parent])
     os._exit(1)
 
 
 def _place_of(frame: FrameType) -> str:
-    """The line of the learner's own that is being run, and the public function that it calls there."""
-    inside = ""
+    """The line of the learner's code that is running, and the public function that it calls there."""
+    callee = ""
     for caller, line in traceback.walk_stack(frame):
         code = caller.f_code
         if _is_own(code.co_filename):
-            return f"{inside}at line {line} of {code.co_filename}"
+            return f"{callee}at line {line} of {code.co_filename}"
         if not code.co_name.startswith(("_", "<", "wrapper")):
-            inside = f"in {code.co_name} "
-    return f"{inside}outside the work"
+            callee = f"in {code.co_name} "
+    return f"{callee}outside the work"
 
 
 def _is_own(file: str) -> bool:
@@ -128,11 +127,11 @@ def _is_own(file: str) -> bool:
 
 def _describe_error(error: BaseException) -> dict:
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [place for place in frames if _is_own(place[0])]
+    own_places = [place for place in frames if _is_own(place[0])]
     return {
         "kind": type(error).__name__,
         "text": _shorten(error),
-        "place": own[-1] if own else None,
+        "place": own_places[-1] if own_places else None,
         "trace": "".join(traceback.format_exception(error)),
         "time": time.time(),
     }
@@ -141,10 +140,10 @@ def _describe_error(error: BaseException) -> dict:
 def _shorten(error: BaseException) -> str:
     """The error as one line of at most `_MAX_MESSAGE` characters."""
     try:
-        words = " ".join(str(error).split())
+        text = " ".join(str(error).split())
     except Exception:  # an exception of the learner's own
         return "an error that cannot say what it is"
-    return words if len(words) <= _MAX_MESSAGE else f"{words[:_MAX_MESSAGE]} …"
+    return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} …"
 
 
 def _write(path: Path, value: object) -> None:
@@ -152,6 +151,6 @@ def _write(path: Path, value: object) -> None:
         draft.write_bytes(cloudpickle.dumps(value))
 
 
-def _path_of(folder: Path, what: str, rank: int) -> Path:
+def _path_of(folder: Path, kind: str, rank: int) -> Path:
     """The file of a rank's "result", "failure" or "whereabouts"."""
-    return folder / f"{what}-{rank}"
+    return folder / f"{kind}-{rank}"

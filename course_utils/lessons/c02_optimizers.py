@@ -326,7 +326,7 @@ def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
         "warm-up only": partial(schedules.warm_up, warmup=warmup),
         "inverse square root": partial(schedules.inverse_sqrt, warmup=warmup),
         "exponential": partial(schedules.exponential, gamma=0.01 ** (1 / total)),
-        "step": partial(schedules.staircase, every=total // 3 + 1, gamma=0.3),
+        "step": partial(schedules.staircase, interval=total // 3 + 1, gamma=0.3),
         "linear": partial(linear, total=total, warmup=warmup),
         "cosine": partial(schedules.cosine, total=total, warmup=warmup),
     }

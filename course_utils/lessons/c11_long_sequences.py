@@ -22,7 +22,7 @@ from course_utils.hardware import Machine, count_flops
 from course_utils.lessons.shared import account_of
 from course_utils.memory import distinct_bytes
 from course_utils.techniques import first_fit, pack
-from course_utils.techniques.attention import attention, visible
+from course_utils.techniques.attention import attention, visible_tiles
 from course_utils.training.gradients import relative_error
 from course_utils.units import format_bytes, format_counted
 from course_utils.viz.parts import cell, drawing, second_unit
@@ -114,7 +114,7 @@ def qkv(
 
 def tiles(length: int, is_causal: bool) -> int:
     """Tiles of scores that `TiledAttention` computes in forward."""
-    return sum(len(cols) for _, cols in visible(length, length, is_causal))
+    return sum(len(cols) for _, cols in visible_tiles(length, length, is_causal))
 
 
 def pad(documents: Sequence[Sequence[int]], length: int, device: torch.device) -> dict[str, Tensor]:

@@ -293,7 +293,7 @@ def merge_adapters(model: nn.Module, adapted: nn.Module) -> tuple[float, float, 
         own, change = layer.get_base_layer().weight, layer.get_delta_weight("default").detach()
         is_narrow = isinstance(own, bitsandbytes.nn.Params4bit)
         wide = bitsandbytes.functional.dequantize_4bit(own.data, own.quant_state).float() if is_narrow else own.detach()
-        again = NF4.of((wide + change).cpu()).wide().to(wide.device) if is_narrow else wide + change
+        again = NF4.from_weight((wide + change).cpu()).dequantize().to(wide.device) if is_narrow else wide + change
         weights = {
             "merged, in 32 bits": wide + change,
             "merged into weights never rounded": model.get_submodule(name).weight.detach() + change,
@@ -346,14 +346,12 @@ def hidden_shapes(model: nn.Module) -> list[tuple[int, ...]]:
 
 
 def _low_state(optimizer_cls: type, lr: float, **options) -> LowState:
-    rank = {"rank": options["rank"]} if "rank" in options else {}
-
     def make(model: nn.Module, lr: float) -> torch.optim.Optimizer:
         hidden, others = optim.hidden_matrices(model)
         return _beside_adamw(optimizer_cls(hidden, lr=lr, weight_decay=0.0, **options), others)
 
     return LowState(
-        Contender(make, lr), lambda shapes: sum(optimizer_cls.state_bytes(shape, **rank) for shape in shapes)
+        Contender(make, lr), lambda shapes: sum(optimizer_cls.state_bytes(shape, **options) for shape in shapes)
     )
 
 

@@ -5,7 +5,7 @@ size, d the threshold of clipping (`d`), ε₁ and ε₂ (`eps`), τ the exponen
 """
 
 from collections.abc import Sequence
-from math import prod, sqrt
+from math import inf, prod, sqrt
 
 import torch
 from jaxtyping import Float
@@ -22,13 +22,15 @@ class Adafactor(AdamW):
     """
 
     defaults = {"lr": 1e-2, "beta2_decay": -0.8, "eps": (None, 1e-3), "d": 1.0, "weight_decay": 0.0}
+    ranges = {**AdamW.ranges, "beta2_decay": (-inf, 0)}
 
     def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Zero statistics; which ones is decided by the number of dimensions alone."""
         if parameter.ndim < 2:
             return {"step": torch.zeros(()), "variance": torch.zeros_like(parameter)}
         *stack, rows, columns = parameter.shape
-        row_var, col_var = parameter.new_zeros(*stack, rows, 1), parameter.new_zeros(*stack, 1, columns)
+        row_var = parameter.new_zeros(*stack, rows, 1)
+        col_var = parameter.new_zeros(*stack, 1, columns)
         return {"step": torch.zeros(()), "row_var": row_var, "col_var": col_var}
 
     def decay(self, parameter: Tensor, gradient: Tensor, group: dict) -> Tensor:
@@ -58,7 +60,8 @@ class Adafactor(AdamW):
 
         They are at least the dtype's smallest number in any case: where all gradients were 0, U must be 0, and not 0 / 0.
         """
-        floor, tiny = self.floor(gradient, group), torch.finfo(gradient.dtype).tiny
+        floor = self.floor(gradient, group)
+        tiny = torch.finfo(gradient.dtype).tiny
         if "variance" in state:
             estimate = state["variance"].clamp(min=max(floor**2, tiny))
         else:
@@ -83,13 +86,13 @@ class Adafactor(AdamW):
         parameter.sub_(update, alpha=factor)
 
     @classmethod
-    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
         """Bytes of state for one parameter tensor: rows and columns, or a vector's elements, and a 4-byte step counter."""
         elements = prod(shape[:-1]) + prod(shape[:-2]) * shape[-1] if len(shape) > 1 else prod(shape)
         return elements * itemsize + 4
 
     @classmethod
-    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
         """Bytes that one update needs for a moment: U, and for a matrix R / mean(R) beside it."""
         return (prod(shape) + (prod(shape[:-1]) if len(shape) > 1 else 0)) * itemsize
 

@@ -23,6 +23,7 @@ class HFAdafactor(Adafactor):
         "scale_parameter": True,
         "relative_step": True,
     }
+    ranges = {**Adafactor.ranges, "beta1": (0, 1)}
 
     def new_state(self, parameter: Tensor, group: dict) -> dict:
         """As Adafactor's, and the average of finished steps where β₁ is given."""
@@ -52,6 +53,7 @@ class HFAdafactor(Adafactor):
             parameter.sub_(state["exp_avg"].lerp_(update.mul_(factor), 1 - group["beta1"]))
 
     @classmethod
-    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, beta1: float | None = None) -> int:
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
         """As Adafactor's, and with `beta1` the average of finished steps."""
-        return super().state_bytes(shape, itemsize) + (beta1 is not None) * prod(shape) * itemsize
+        average = prod(shape) * itemsize if options.get("beta1") is not None else 0
+        return super().state_bytes(shape, itemsize) + average

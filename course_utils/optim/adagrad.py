@@ -4,6 +4,8 @@ Symbols: θ parameter, g gradient, v the sum or the average of g², α learning 
 ε (`eps`). The step counter is kept, as in torch, and nothing here reads it.
 """
 
+from math import inf
+
 from torch import Tensor
 
 from course_utils.optim.base import Optimizer
@@ -13,6 +15,7 @@ class AdaGrad(Optimizer):
     """AdaGrad with its diagonal matrix (Duchi, Hazan & Singer 2011, Figure 1): v is a sum."""
 
     defaults = {**Optimizer.defaults, "lr": 1e-2, "eps": 1e-10}
+    ranges = {**Optimizer.ranges, "eps": (0, inf)}
     state_names = ("step", "sum")
     temporaries = 1  # the denominator
 
@@ -32,9 +35,11 @@ class RMSProp(AdaGrad):
     """AdaGrad whose sum has become an average, so that it forgets (Tieleman & Hinton 2012, lecture 6.5)."""
 
     defaults = {**AdaGrad.defaults, "alpha": 0.99, "eps": 1e-8}
+    ranges = {**AdaGrad.ranges, "alpha": (0, 1)}
     state_names = ("step", "square_avg")
 
     def accumulate(self, gradient: Tensor, state: dict, group: dict) -> Tensor:
         """v ← βv + (1 − β)g²."""
-        v, beta = state["square_avg"], group["alpha"]
+        v = state["square_avg"]
+        beta = group["alpha"]
         return v.mul_(beta).addcmul_(gradient, gradient, value=1 - beta)

@@ -4,7 +4,7 @@ Symbols, here and in every chapter: θ parameter, g gradient, m and v moving ave
 (`lr`), β₁ and β₂ (`betas`), ε (`eps`), λ (`weight_decay`).
 """
 
-from math import sqrt
+from math import inf, sqrt
 
 from torch import Tensor
 
@@ -15,12 +15,15 @@ class Adam(Optimizer):
     """Adam (Kingma & Ba 2015, Algorithm 1): momentum's buffer as an average, RMSProp's v, and both corrected for their start."""
 
     defaults = {**Optimizer.defaults, "betas": (0.9, 0.999), "eps": 1e-8}
+    ranges = {**Optimizer.ranges, "betas": (0, 1), "eps": (0, inf)}
     state_names = ("step", "exp_avg", "exp_avg_sq")
     temporaries = 1  # the denominator
 
     def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """θ ← θ − α m̂ / (√v̂ + ε), with m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ)."""
-        (beta1, beta2), m, v, t = group["betas"], state["exp_avg"], state["exp_avg_sq"], float(state["step"])
+        beta1, beta2 = group["betas"]
+        m, v = state["exp_avg"], state["exp_avg_sq"]
+        t = float(state["step"])
         m.lerp_(gradient, 1 - beta1)
         v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         denominator = v.sqrt().div_(sqrt(1 - beta2**t)).add_(group["eps"])

@@ -1,7 +1,7 @@
 """Adam and AdamW with 8-bit states: Adam's own update, between `dequantize` and `quantize`."""
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,7 @@ class Adam8bit(AdamW):
     """
 
     defaults = {**AdamW.defaults, "weight_decay": 0.0, "min_8bit_size": 4096, "block_size": BLOCK}
+    ranges = {**AdamW.ranges, "min_8bit_size": (0, inf), "block_size": (1, inf)}
     names = {1: "exp_avg", 2: "exp_avg_sq"}
 
     def codebooks(self, device: torch.device) -> dict[int, Tensor]:
@@ -66,13 +67,15 @@ class Adam8bit(AdamW):
             scales = slice(first, first + blocks)
             averages = {"step": state["step"]}
             for number, name in self.names.items():
-                codes, absmax = state[f"state{number}"].view(-1)[part], state[f"absmax{number}"][scales]
+                codes = state[f"state{number}"].view(-1)[part]
+                absmax = state[f"absmax{number}"][scales]
                 averages[name] = dequantize(codes, absmax, state[f"qmap{number}"], block, _widen(theta.dtype))
             self.update_wide(theta[part], gradient[part], averages, group)
             for number, name in self.names.items():
                 # Popped, the average is freed as soon as it is scaled.
                 codes, absmax = quantize(averages.pop(name), state[f"qmap{number}"], block)
-                state[f"state{number}"].view(-1)[part], state[f"absmax{number}"][scales] = codes, absmax
+                state[f"state{number}"].view(-1)[part] = codes
+                state[f"absmax{number}"][scales] = absmax
 
     def update_wide(
         self, theta: Float[Tensor, " n"], gradient: Float[Tensor, " n"], averages: dict, group: dict
@@ -89,20 +92,19 @@ class Adam8bit(AdamW):
         for number, parameter in enumerate(p for group in self.param_groups for p in group["params"]):
             saved = dict(state_dict["state"].get(number, {}))
             for name, value in saved.items():
-                saved[name] = value.to(parameter.device, copy=True) if isinstance(value, torch.Tensor) else value
-            shared = {f"qmap{which}": codebook for which, codebook in self.codebooks(parameter.device).items()}
+                saved[name] = value.to(parameter.device, copy=True) if isinstance(value, Tensor) else value
+            shared = {f"qmap{average}": codebook for average, codebook in self.codebooks(parameter.device).items()}
             saved.update({name: codebook for name, codebook in shared.items() if name in saved})
             self.state[parameter] = saved
 
     @classmethod
-    def state_bytes(
-        cls, shape: Sequence[int], itemsize: int = 4, min_8bit_size: int = 4096, block_size: int = BLOCK
-    ) -> int:
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
         """Bytes of state for one parameter tensor, without the two codebooks, which all tensors share (`shared_bytes`)."""
+        options = {**cls.defaults, **options}
         elements = prod(shape)
-        if elements < min_8bit_size:
+        if elements < options["min_8bit_size"]:
             return 2 * elements * max(4, itemsize)
-        return 2 * (elements + 4 * -(-elements // block_size))
+        return 2 * (elements + 4 * -(-elements // options["block_size"]))
 
     @staticmethod
     def shared_bytes() -> int:
@@ -110,15 +112,18 @@ class Adam8bit(AdamW):
         return 2 * 256 * 4
 
     @classmethod
-    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, device: str = "cpu") -> int:
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, device: str = "cpu", **options) -> int:
         """Bytes that the update of one 32-bit tensor needs for a moment, on a device of that type.
 
         For each element of a stretch they are 17: while one average is quantized, the other, its own scaled values and their
         look-up; and 4 for each block. A small tensor needs its denominator only.
         """
-        elements, stretch = prod(shape), min(prod(shape), stretch_on(device))
-        small = elements < cls.defaults["min_8bit_size"]
-        return 4 * elements if small else 17 * stretch + 4 * -(-stretch // cls.defaults["block_size"])
+        options = {**cls.defaults, **options}
+        elements = prod(shape)
+        if elements < options["min_8bit_size"]:
+            return 4 * elements
+        stretch = min(elements, stretch_on(device))
+        return 17 * stretch + 4 * -(-stretch // options["block_size"])
 
 
 class AdamW8bit(Adam8bit):

@@ -9,28 +9,17 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-RANGES = {  # by option: the lowest value allowed, and the first above it that is not; None always is
-    "lr": (0, inf),
-    "momentum": (0, inf),
-    "alpha": (0, 1),
-    "betas": (0, 1),
-    "beta1": (0, 1),
-    "beta2_decay": (-inf, 0),
-    "eps": (0, inf),
-    "weight_decay": (0, inf),
-    "min_8bit_size": (0, inf),
-    "block_size": (1, inf),
-}
-
 
 class Optimizer(torch.optim.Optimizer):
     """Calls `update` for each parameter that has a gradient.
 
-    A subclass names its options with their defaults, the tensors that it keeps for each parameter (`state_bytes` counts them) and
-    the number of `temporaries`, and writes `update`.
+    A subclass names its options with their defaults and `ranges`, the tensors that it keeps for each parameter (`state_bytes`
+    counts them) and the number of `temporaries`, and writes `update`.
     """
 
     defaults = {"lr": 1e-3, "weight_decay": 0.0}
+    # The lowest value of an option, and the first above it that is out of range, if any; an option may also be None.
+    ranges = {"lr": (0, inf), "weight_decay": (0, inf)}
     state_names = ()
     # Tensors of the parameter's size that an update needs for a moment; L2 regularization needs one more.
     temporaries = 0
@@ -78,19 +67,23 @@ class Optimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         """Do as torch's method; raises `ValueError` for an option that is out of range."""
         options = {**self.defaults, **param_group}
-        for name, (low, high) in RANGES.items():
+        for name, (low, end) in self.ranges.items():
             value = options.get(name)
             for number in value if isinstance(value, tuple) else [value]:
-                if number is not None and not low <= number < high:
-                    raise ValueError(f"{name}={value} is out of range: it must be at least {low} and below {high}.")
+                if number is not None and not (low <= number and (end is None or number < end)):
+                    limit = "" if end is None else f" and below {end}"
+                    raise ValueError(f"{name}={value} is out of range: it must be at least {low}{limit}.")
         super().add_param_group(param_group)
 
     @classmethod
-    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
-        """Bytes of state for one parameter tensor: a 4-byte step counter, and all else in the parameter's shape."""
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
+        """Bytes of state for one parameter tensor: a 4-byte step counter, and all else in the parameter's shape.
+
+        `options` are those of the optimizer; the others have their defaults.
+        """
         return sum(4 if name == "step" else prod(shape) * itemsize for name in cls.state_names)
 
     @classmethod
-    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
         """Bytes that the update of one parameter tensor needs for a moment, without L2 regularization."""
         return cls.temporaries * prod(shape) * itemsize

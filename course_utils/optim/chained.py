@@ -46,6 +46,6 @@ def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Param
     """
     weights = [(module, dict(module.named_parameters(recurse=False)).get("weight")) for module in model.modules()]
     matrices = [(module, weight) for module, weight in weights if weight is not None and weight.ndim == 2]
-    outside = {weight for module, weight in matrices if isinstance(module, nn.Embedding) or module is matrices[-1][0]}
-    hidden = {weight: None for _, weight in matrices if weight not in outside and weight.requires_grad}
+    excluded = {weight for module, weight in matrices if isinstance(module, nn.Embedding) or module is matrices[-1][0]}
+    hidden = {weight: None for _, weight in matrices if weight not in excluded and weight.requires_grad}
     return list(hidden), [p for p in model.parameters() if p.requires_grad and p not in hidden]

@@ -21,7 +21,8 @@ def value_of_bits(bits: str, signed: bool = True, max_exponent_bits: int = 7) ->
     if zeros < exponent_bits:
         fraction = rest[zeros + 1 :]
         return sign * _middle(int(fraction or "0", 2), 2 ** len(fraction), zeros)
-    number, last = int(rest[zeros:] or "0", 2), 0 if signed else 1  # an unsigned book has no second zero
+    number = int(rest[zeros:] or "0", 2)
+    last = 0 if signed else 1  # an unsigned book has no second zero
     if number == 0:
         return 1.0 if sign < 0 else 0.0
     if number == last:

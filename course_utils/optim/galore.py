@@ -18,17 +18,11 @@ from course_utils.optim.adam import AdamW
 class GaLore(AdamW):
     """Matrices whose shorter side is above `rank` are projected, and their steps taken times `scale`; all else is AdamW's.
 
-    P is computed anew every `interval` steps; the averages stay as they were.
+    P is computed anew every `interval` steps; the averages stay as they were. A `rank` of `inf` projects nothing.
     """
 
     defaults = {**AdamW.defaults, "rank": 128, "interval": 200, "scale": 0.25}
-
-    def add_param_group(self, param_group: dict) -> None:
-        """Do as `Optimizer`; raises `ValueError` for a `rank` or an `interval` below 1. A `rank` of `inf` projects nothing."""
-        for name in ("rank", "interval"):
-            if (value := param_group.get(name, self.defaults[name])) < 1:
-                raise ValueError(f"{name}={value} is out of range: it must be at least 1.")
-        super().add_param_group(param_group)
+    ranges = {**AdamW.ranges, "rank": (1, None), "interval": (1, None)}
 
     def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Averages in the projection's shape."""
@@ -66,15 +60,17 @@ class GaLore(AdamW):
         theta.addmm_(projection, step, alpha=group["lr"] * group["scale"])
 
     @classmethod
-    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, rank: float = 128) -> int:
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
         """Bytes of state for one parameter tensor: two narrow averages, the directions, and a 4-byte step counter."""
+        rank = options.get("rank", cls.defaults["rank"])
         if not is_projected(shape, rank):
             return super().state_bytes(shape, itemsize)
         return super().state_bytes((rank, max(shape)), itemsize) + rank * min(shape) * itemsize
 
     @classmethod
-    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, rank: float = 128) -> int:
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
         """Bytes that the update of one tensor needs for a moment, in a step that keeps its directions: R, N and √v."""
+        rank = options.get("rank", cls.defaults["rank"])
         if not is_projected(shape, rank):
             return super().temporary_bytes(shape, itemsize)
         return 3 * super().temporary_bytes((rank, max(shape)), itemsize)
@@ -98,22 +94,30 @@ class APOLLO(GaLore):
         projection, narrow, step = self.narrow_step(gradient, state, group)
         columns = 0 if group["rank"] > 1 else (0, 1)
         factors = step.norm(dim=columns, keepdim=True) / narrow.norm(dim=columns, keepdim=True).clamp(min=1e-30)
-        size = (gradient * factors).norm()
-        before = state.get("size", size)
-        most = torch.where(before > 0, group["growth"] * before, size)
-        factors, state["size"] = factors * (most / size.clamp(min=1e-30)).clamp(max=1), torch.minimum(size, most)
+        factors = factors * self.limit_growth((gradient * factors).norm(), state, group)
         theta.addcmul_(gradient, factors.expand_as(gradient), value=-group["lr"] * group["scale"])
 
-    @classmethod
-    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, rank: float = 128) -> int:
-        beside = itemsize - rank * min(shape) * itemsize if is_projected(shape, rank) else 0
-        return super().state_bytes(shape, itemsize, rank) + beside
+    def limit_growth(self, size: Float[Tensor, ""], state: dict, group: dict) -> Float[Tensor, ""]:
+        """The factor on a step of `size`, at most 1, with which it is no more than `growth` times as large as the one before."""
+        previous = state.get("size", size)
+        largest = torch.where(previous > 0, group["growth"] * previous, size)
+        state["size"] = torch.minimum(size, largest)
+        return (largest / size.clamp(min=1e-30)).clamp(max=1)
 
     @classmethod
-    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, rank: float = 128) -> int:
-        """Bytes that the update of one tensor needs for a moment: P, R, N, and the gradient times its columns' factors."""
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
+        """As GaLore's, with one number in place of the directions: the size of the step before."""
+        rank = options.get("rank", cls.defaults["rank"])
         if not is_projected(shape, rank):
-            return super().temporary_bytes(shape, itemsize, rank)
+            return super().state_bytes(shape, itemsize, **options)
+        return AdamW.state_bytes((rank, max(shape)), itemsize) + itemsize
+
+    @classmethod
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
+        """Bytes that the update of one tensor needs for a moment: P, R, N, and the gradient times its columns' factors."""
+        rank = options.get("rank", cls.defaults["rank"])
+        if not is_projected(shape, rank):
+            return super().temporary_bytes(shape, itemsize, **options)
         narrow, wide = sorted(shape)
         return itemsize * (narrow * rank + 2 * rank * wide + (narrow + 1) * wide)
 

@@ -10,13 +10,13 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
     Frozen parameters are left out, shared ones appear once. Raises `ValueError` when nothing in `model` is trainable.
     """
-    skipped = set(_find_undecayed(model))
+    undecayed = set(_find_undecayed(model))
     trainable = [p for p in model.parameters() if p.requires_grad]
     if not trainable:
         raise ValueError("No parameter of this model requires a gradient; unfreeze some before building an optimizer.")
     return [
-        {"params": [p for p in trainable if p not in skipped], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if p in skipped], "weight_decay": 0.0},
+        {"params": [p for p in trainable if p not in undecayed], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if p in undecayed], "weight_decay": 0.0},
     ]
 
 

@@ -41,12 +41,12 @@ class AdamW16bit(AdamW):
             state[name].copy_(round_to_bf16(wide[name]) if group["stochastic"] else wide[name])
 
     @classmethod
-    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
         """Bytes of state for one parameter tensor, whatever its own type: two averages of 2 bytes, and a step counter."""
         return super().state_bytes(shape, 2)
 
     @classmethod
-    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4) -> int:
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
         """Bytes that the update of one float32 tensor needs for a moment: both averages, and three steps of rounding one."""
         return 5 * 4 * prod(shape)
 
@@ -79,21 +79,22 @@ class AdamW4bit(AdamW8bit):
         state.update({name: pack_nibbles(wide[name]) for name in narrow})
 
     @classmethod
-    def state_bytes(
-        cls, shape: Sequence[int], itemsize: int = 4, min_8bit_size: int = 4096, block_size: int = 128
-    ) -> int:
+    def state_bytes(cls, shape: Sequence[int], itemsize: int = 4, **options) -> int:
         """Bytes of state for one parameter tensor: half a byte for each code, 4 for each scale, without the codebooks."""
+        options = {**cls.defaults, **options}
         elements = prod(shape)
-        if elements < min_8bit_size:
-            return super().state_bytes(shape, itemsize, min_8bit_size)
-        return 2 * (-(-elements // 2) + 4 * -(-elements // block_size))
+        if elements < options["min_8bit_size"]:
+            return super().state_bytes(shape, itemsize, **options)
+        return 2 * (-(-elements // 2) + 4 * -(-elements // options["block_size"]))
 
     @classmethod
-    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, device: str = "cpu") -> int:
+    def temporary_bytes(cls, shape: Sequence[int], itemsize: int = 4, device: str = "cpu", **options) -> int:
         """Bytes that the update of one 32-bit tensor needs for a moment: a byte for each code, and packing or 8-bit AdamW."""
-        elements, of_update = prod(shape), super().temporary_bytes(shape, itemsize, device)
-        small = elements < cls.defaults["min_8bit_size"]
-        return of_update if small else 2 * elements + max(of_update, 5 * elements // 2)
+        elements = prod(shape)
+        update_bytes = super().temporary_bytes(shape, itemsize, device, **options)
+        if elements < {**cls.defaults, **options}["min_8bit_size"]:
+            return update_bytes
+        return 2 * elements + max(update_bytes, 5 * elements // 2)
 
 
 @cache

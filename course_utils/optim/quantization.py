@@ -8,8 +8,10 @@ from jaxtyping import Float, Integer, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
 
-PAPER_BLOCK = 2048  # values that share a scale in the paper (Dettmers et al. 2022, section 2.1)
-BLOCK = 256  # values that share a scale in today's libraries
+PAPER_BLOCK = 2048
+"""Values that share a scale in the paper (Dettmers et al. 2022, section 2.1)."""
+BLOCK = 256
+"""Values that share a scale in today's libraries."""
 
 
 def quantize(
@@ -49,9 +51,9 @@ def midpoints(codebook: Float[Tensor, " entries"], dtype: torch.dtype = torch.fl
 
     (Rounded down, because no x of this dtype lies between the true midpoint and the rounded one.)
     """
-    true = (codebook[1:].double() + codebook[:-1].double()) / 2
-    rounded = true.to(dtype)
-    return torch.where(rounded.double() > true, rounded.nextafter(rounded.new_tensor(-inf)), rounded)
+    exact = (codebook[1:].double() + codebook[:-1].double()) / 2
+    rounded = exact.to(dtype)
+    return torch.where(rounded.double() > exact, rounded.nextafter(rounded.new_tensor(-inf)), rounded)
 
 
 def nearest(values: Float[Tensor, "*shape"], codebook: Float[Tensor, " entries"]) -> UInt8[Tensor, "*shape"]:
@@ -91,11 +93,12 @@ def look_up(values: Float[Tensor, " n"], codebook: Float[Tensor, " entries"]) ->
 def lookup_table(codebook: Float[Tensor, " entries"]) -> tuple[UInt8[Tensor, " 65536"], Float[Tensor, " 65536"]] | None:
     """For each interval the code of its lowest value, and the midpoint in it; None where one holds several midpoints."""
     upper = torch.arange(-(2**15), 2**15, dtype=torch.int32, device=codebook.device) << 16
-    near, far = upper.view(torch.float32), (upper | 0xFFFF).view(torch.float32)
-    far = torch.where(far.isnan(), near, far)  # beyond infinity there is nothing
-    least, most = torch.minimum(near, far), torch.maximum(near, far)
-    between = midpoints(codebook)
-    first, last = torch.searchsorted(between, least), torch.searchsorted(between, most)
-    if (last - first > 1).any():
+    start = upper.view(torch.float32)
+    end = (upper | 0xFFFF).view(torch.float32)
+    end = torch.where(end.isnan(), start, end)  # beyond infinity there is nothing
+    limits = midpoints(codebook)
+    lowest = torch.searchsorted(limits, torch.minimum(start, end))
+    highest = torch.searchsorted(limits, torch.maximum(start, end))
+    if (highest - lowest > 1).any():
         return None
-    return first.to(torch.uint8), torch.cat([between, between.new_tensor([inf])])[first]
+    return lowest.to(torch.uint8), torch.cat([limits, limits.new_tensor([inf])])[lowest]

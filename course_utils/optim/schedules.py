@@ -31,9 +31,9 @@ def exponential(step: int, gamma: float) -> float:
     return gamma**step
 
 
-def staircase(step: int, every: int, gamma: float = 0.1) -> float:
-    """Times γ after each `every` updates, and constant between (torch's `StepLR`)."""
-    return gamma ** (step // every)
+def staircase(step: int, interval: int, gamma: float = 0.1) -> float:
+    """Times γ after each `interval` updates, and constant between (torch's `StepLR`)."""
+    return gamma ** (step // interval)
 
 
 def cosine(step: int, total: int, warmup: int = 0, floor: float = 0.0) -> float:

@@ -3,6 +3,8 @@
 Symbols: θ parameter, g gradient, b momentum buffer, α learning rate (`lr`), μ `momentum`.
 """
 
+from math import inf
+
 from torch import Tensor
 
 from course_utils.optim.base import Optimizer
@@ -23,6 +25,7 @@ class Momentum(SGD):
     """
 
     defaults = {**SGD.defaults, "momentum": 0.9}
+    ranges = {**SGD.ranges, "momentum": (0, inf)}
     state_names = ("momentum_buffer",)
 
     def update(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:

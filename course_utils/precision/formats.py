@@ -85,7 +85,7 @@ class Format:
         return self.spacings(torch.tensor(value, dtype=torch.float64)).item()
 
     def spacings(self, values: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-        """`spacing` of each element, float64."""
+        """`spacing` for each element."""
         exponents = torch.frexp(values.double().abs().clamp(min=self.smallest_normal))[1] - 1
         return torch.ldexp(torch.ones_like(values, dtype=torch.float64), exponents - self.mantissa_bits)
 
@@ -104,8 +104,8 @@ class Format:
 
     def _overflow(self, rounded: Tensor) -> Tensor:
         """What is larger than the largest number becomes infinite, or NaN where there is no infinity, or the largest."""
-        beyond = inf if self.infinities else nan if self.nan else self.largest
-        return torch.where(rounded.abs() > self.largest, beyond * rounded.sign(), rounded)
+        overflow_value = inf if self.infinities else nan if self.nan else self.largest
+        return torch.where(rounded.abs() > self.largest, overflow_value * rounded.sign(), rounded)
 
 
 FORMATS = {

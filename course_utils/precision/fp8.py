@@ -43,8 +43,8 @@ def fake_quantize_blocks(
     if steps is None:
         unit = unit.log2().ceil().exp2()
     else:
-        whole = unit.max() / steps.largest
-        unit = steps.nearest(unit / whole) * whole
+        tensor_scale = unit.max() / steps.largest
+        unit = steps.nearest(unit / tensor_scale) * tensor_scale
     unit = torch.where(unit > 0, unit, 0.0)  # 0 of a block of zeros, and where the scale itself is rounded to 0
     scaled = torch.where(unit > 0, blocks / unit, 0.0).clamp(-fmt.largest, fmt.largest)
     return (fmt.nearest(scaled) * unit).flatten(-2).to(values.dtype)

@@ -74,17 +74,19 @@ class LossScaler:
     def update(self) -> None:
         """Adapt S at the end of an update."""
         factor = 1.0
+        self._finite_in_a_row += 1
         if any(self._overflowed.values()):
-            factor, self._finite_in_a_row = self.backoff_factor, 0
+            factor = self.backoff_factor
+            self._finite_in_a_row = 0
             self.skipped += 1
-        else:
-            self._finite_in_a_row += 1
-            if self._finite_in_a_row == self.growth_interval:
-                factor, self._finite_in_a_row = self.growth_factor, 0
+        elif self._finite_in_a_row == self.growth_interval:
+            factor = self.growth_factor
+            self._finite_in_a_row = 0
         new_scale = torch.tensor(self.get_scale() * factor, dtype=torch.float32)
         if new_scale.isfinite():
             self._scale = new_scale
-        self._overflowed, self._stepped = {}, set()
+        self._overflowed.clear()
+        self._stepped.clear()
 
     def state_dict(self) -> dict:
         """The state for a checkpoint, with the names of PyTorch's scaler, and the number of skipped updates."""
@@ -101,5 +103,6 @@ class LossScaler:
         """Restore what `state_dict` returned, here or of PyTorch's scaler."""
         self._scale = torch.tensor(state["scale"], dtype=torch.float32)
         self.growth_factor, self.backoff_factor = state["growth_factor"], state["backoff_factor"]
-        self.growth_interval, self._finite_in_a_row = state["growth_interval"], state["_growth_tracker"]
+        self.growth_interval = state["growth_interval"]
+        self._finite_in_a_row = state["_growth_tracker"]
         self.skipped = state.get("skipped", 0)

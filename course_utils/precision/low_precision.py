@@ -24,11 +24,10 @@ class RoundToNearest(torch.optim.Optimizer):
     def __init__(self, params: Iterable, make_optimizer: Callable[[list[dict]], torch.optim.Optimizer]):
         super().__init__(params, {})
         self._copies = {p: torch.empty(0, device=p.device) for group in self.param_groups for p in group["params"]}
-        self.inner = make_optimizer(
-            [{**g, "params": [self._copies[p] for p in g["params"]]} for g in self.param_groups]
-        )
-        for group, inside in zip(self.param_groups, self.inner.param_groups, strict=True):
-            group.update({name: value for name, value in inside.items() if name != "params"})
+        groups = [{**group, "params": [self._copies[p] for p in group["params"]]} for group in self.param_groups]
+        self.inner = make_optimizer(groups)
+        for group, inner_group in zip(self.param_groups, self.inner.param_groups, strict=True):
+            group.update({name: value for name, value in inner_group.items() if name != "params"})
 
     def widen(self, theta: Float[Tensor, "*shape"], state: dict) -> Float32[Tensor, "*shape"]:
         """θ in float32, to be updated in place."""
@@ -42,8 +41,9 @@ class RoundToNearest(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Update every parameter that has a gradient; returns the closure's loss, or None without one."""
         loss = None if closure is None else torch.enable_grad()(closure)()
-        for group, inside in zip(self.param_groups, self.inner.param_groups, strict=True):
-            inside.update({name: value for name, value in group.items() if name != "params"})  # a schedule's changes
+        for group, inner_group in zip(self.param_groups, self.inner.param_groups, strict=True):
+            # A schedule may have changed them.
+            inner_group.update({name: value for name, value in group.items() if name != "params"})
             for theta in group["params"]:
                 if theta.grad is not None:
                     self._step_alone(theta, self._copies[theta])
@@ -52,18 +52,20 @@ class RoundToNearest(torch.optim.Optimizer):
     def _step_alone(self, theta: Tensor, copy: Tensor) -> None:
         is_16_bit = theta.dtype != torch.float32
         copy.data = self.widen(theta, self.state[theta]) if is_16_bit else theta.data
-        copy.grad, self.inner.state[copy] = theta.grad.float(), self.state[theta]  # one state for both
+        copy.grad = theta.grad.float()
+        self.inner.state[copy] = self.state[theta]
         self.inner.step()  # It moves this copy alone: no other has a gradient now.
         if is_16_bit:
             self.write_back(copy.data, theta, self.state[theta])
-        copy.data, copy.grad = torch.empty(0, device=theta.device), None
+        copy.data = torch.empty(0, device=theta.device)
+        copy.grad = None
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Restore what `state_dict` returned in its own types: the base class would round it to 16 bits."""
         super().load_state_dict(state_dict)
         for number, theta in enumerate(self._copies):
             for name, value in state_dict["state"].get(number, {}).items():
-                if isinstance(value, torch.Tensor):
+                if isinstance(value, Tensor):
                     self.state[theta][name] = value.to(self.state[theta][name].device, copy=True)
 
 

@@ -17,29 +17,29 @@ def watch_finite(model: nn.Module) -> Iterator[list[str]]:
     """
     sentences: list[str] = []
 
-    def look(what: str, tensor: torch.Tensor) -> None:
-        broken = ~tensor.isfinite()
-        if broken.any():
-            index = tuple(broken.nonzero()[0].tolist())
-            share = broken.float().mean().item()
-            sentences.append(f"{what} holds {tensor[index].item()} at {index} ({share:.1%} of it is not finite)")
+    def check(label: str, tensor: torch.Tensor) -> None:
+        is_broken = ~tensor.isfinite()
+        if is_broken.any():
+            index = tuple(is_broken.nonzero()[0].tolist())
+            share = is_broken.float().mean().item()
+            sentences.append(f"{label} holds {tensor[index].item()} at {index} ({share:.1%} of it is not finite)")
 
-    def look_at_output(name: str, output: object) -> None:
+    def check_output(name: str, output: object) -> None:
         for tensor in tree_leaves(output):
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-                look(f"the output of {name}", tensor.detach())
+                check(f"the output of {name}", tensor.detach())
                 if tensor.requires_grad:
-                    tensor.register_hook(lambda gradient: look(f"the gradient of the output of {name}", gradient))
+                    tensor.register_hook(lambda gradient: check(f"the gradient of the output of {name}", gradient))
 
     hooks = []
     for name, parameter in model.named_parameters():
-        look(f"the parameter {name}", parameter.detach())
+        check(f"the parameter {name}", parameter.detach())
         if parameter.requires_grad:
             text = f"the gradient of the parameter {name}"
-            hooks.append(parameter.register_post_accumulate_grad_hook(lambda p, text=text: look(text, p.grad)))
+            hooks.append(parameter.register_post_accumulate_grad_hook(lambda p, text=text: check(text, p.grad)))
     for name, module in model.named_modules():
         name = name or "the model"
-        hooks.append(module.register_forward_hook(lambda _, __, output, name=name: look_at_output(name, output)))
+        hooks.append(module.register_forward_hook(lambda _, __, output, name=name: check_output(name, output)))
     try:
         yield sentences
     finally:

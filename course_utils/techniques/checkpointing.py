@@ -23,7 +23,8 @@ class Checkpoint(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        ctx.function, ctx.state = function, ForwardState(inputs[0].device)
+        ctx.function = function
+        ctx.state = ForwardState(inputs[0].device)
         ctx.save_for_backward(*inputs)
         return function(*inputs)
 
@@ -38,37 +39,45 @@ class Checkpoint(torch.autograd.Function):
 
 def checkpoint_by_hooks(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """`function(*inputs)`, of which only the inputs are kept; the graph is the same as without a checkpoint."""
-    state = ForwardState(inputs[0].device)
-    anchor = SaveInputs.apply(torch.empty(0, requires_grad=True), *inputs)  # before PyTorch 2.13 its node dies with it
-    recomputed: list[Tensor | None] = []
-
-    def pack(tensor: Tensor) -> int:
-        """In forward a node saves a number instead of the tensor."""
-        recomputed.append(None)
-        return len(recomputed) - 1
-
-    def unpack(index: int) -> Tensor:
-        """In backward the node asks for its tensor; the first one that asks starts the second run."""
-        if recomputed[index] is None:
-            recompute()
-        tensor, recomputed[index] = recomputed[index], None
-        return tensor
-
-    def recompute() -> None:
-        indices = iter(range(len(recomputed)))
-
-        def keep(tensor: Tensor) -> None:
-            index = next(indices)
-            recomputed[index] = tensor.detach()
-            if index == len(recomputed) - 1:
-                raise EarlyStop
-
-        inputs = [detach(tensor) for tensor in anchor.grad_fn.saved_tensors]
-        with state.restored(), saved_tensors_hooks(keep, lambda tensor: tensor), suppress(EarlyStop):
-            function(*inputs)
-
-    with saved_tensors_hooks(pack, unpack):
+    second_run = SecondRun(function, inputs)
+    with saved_tensors_hooks(second_run.pack, second_run.unpack):
         return function(*inputs)
+
+
+class SecondRun:
+    """Hooks on what the graph of `function(*inputs)` saves: numbers, and in backward the tensors of a second run for them."""
+
+    def __init__(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]):
+        self.function = function
+        self.state = ForwardState(inputs[0].device)
+        # Kept, because before PyTorch 2.13 its node dies with it.
+        self.anchor = SaveInputs.apply(torch.empty(0, requires_grad=True), *inputs)
+        self.count = 0
+        self.tensors: dict[int, Tensor] = {}
+
+    def pack(self, tensor: Tensor) -> int:
+        """In forward a node saves a number instead of the tensor."""
+        self.count += 1
+        return self.count - 1
+
+    def unpack(self, number: int) -> Tensor:
+        """In backward the node asks for its tensor; the first one that asks starts the second run."""
+        if number not in self.tensors:
+            self.recompute()
+        return self.tensors.pop(number)
+
+    def recompute(self) -> None:
+        """Run the function again, until all that its nodes saved is there."""
+        self.tensors = {}
+        inputs = [detach(tensor) for tensor in self.anchor.grad_fn.saved_tensors]
+        with self.state.restored(), saved_tensors_hooks(self.keep, lambda tensor: tensor), suppress(EarlyStop):
+            self.function(*inputs)
+
+    def keep(self, tensor: Tensor) -> None:
+        """In the second run, where nodes save the same tensors in the same order, keep each under its number."""
+        self.tensors[len(self.tensors)] = tensor.detach()
+        if len(self.tensors) == self.count:
+            raise EarlyStop
 
 
 class EarlyStop(Exception):  # noqa: N818 not an error
@@ -88,12 +97,12 @@ class ForwardState:
     """The random state and autocast of this moment, so that the second run computes what the first one did."""
 
     def __init__(self, device: torch.device):
-        self.kind, self.gpus = device.type, [device] if device.type != "cpu" else []
+        self.kind = device.type
+        self.gpus = [device] if device.type != "cpu" else []
         self.on_device = torch.get_device_module(device)
         self.random = torch.get_rng_state(), [self.on_device.get_rng_state(gpu) for gpu in self.gpus]
-        self.autocast = torch.autocast(
-            self.kind, torch.get_autocast_dtype(self.kind), torch.is_autocast_enabled(self.kind)
-        )
+        dtype = torch.get_autocast_dtype(self.kind)
+        self.autocast = torch.autocast(self.kind, dtype, torch.is_autocast_enabled(self.kind))
 
     @contextmanager
     def restored(self) -> Iterator[None]:

@@ -11,13 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from course_utils.techniques.attention import pieces, wide
+from course_utils.techniques.attention import pieces, widen
 
 IGNORED = -100
 
 
 class LossByTiles(torch.autograd.Function):
-    """`apply(x, w, labels, tokens, words, ε)`: logits of so many tokens and words at a time, computed anew in backward."""
+    """`apply(x, w, labels, tokens, classes, ε)`: logits of so many tokens and classes at a time, computed anew in backward."""
 
     @staticmethod
     def forward(
@@ -26,42 +26,44 @@ class LossByTiles(torch.autograd.Function):
         w: Float[Tensor, "V h"],
         labels: Int[Tensor, " n"],
         tokens: int,
-        words: int,
+        classes: int,
         epsilon: float = 0.0,
     ) -> Float[Tensor, ""]:
         at_label, level = 1 - epsilon, epsilon / len(w)
-        loss, lse = wide(x.new_zeros(())), wide(x.new_empty(len(x)))
+        loss = widen(x.new_zeros(()))
+        lse = widen(x.new_empty(len(x)))
         for rows in pieces(len(x), tokens):
-            top, total = wide(x.new_full((len(x[rows]),), -inf)), 0.0
-            wanted = torch.zeros_like(top)
-            for cols in pieces(len(w), words):
-                logits = wide(x[rows] @ w[cols].T)
-                here, place = labels_in(labels[rows], cols)
-                wanted[here] += at_label * logits[here, place]
-                wanted += level * logits.sum(-1)
+            top = widen(x.new_full((len(x[rows]),), -inf))
+            total = 0.0
+            target_logits = torch.zeros_like(top)
+            for cols in pieces(len(w), classes):
+                logits = widen(x[rows] @ w[cols].T)
+                labeled, column = labels_in(labels[rows], cols)
+                target_logits[labeled] += at_label * logits[labeled, column]
+                target_logits += level * logits.sum(-1)
                 highest = torch.maximum(top, logits.amax(-1))
                 total = total * (top - highest).exp() + logits.sub_(highest[:, None]).exp_().sum(-1)
                 top = highest
             lse[rows] = top + total.log()
-            loss += (lse[rows] - wanted)[labels[rows] != IGNORED].sum()
+            loss += (lse[rows] - target_logits)[labels[rows] != IGNORED].sum()
         ctx.save_for_backward(x, w, labels, lse)
-        ctx.sizes = tokens, words, at_label, level
+        ctx.sizes = tokens, classes, at_label, level
         return (loss / (labels != IGNORED).sum()).to(x.dtype)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         x, w, labels, lse = ctx.saved_tensors
-        tokens, words, at_label, level = ctx.sizes
-        grad_x, grad_w = torch.zeros_like(wide(x)), torch.zeros_like(wide(w))
+        tokens, classes, at_label, level = ctx.sizes
+        grad_x, grad_w = torch.zeros_like(widen(x)), torch.zeros_like(widen(w))
         share = grad_output * (labels != IGNORED) / (labels != IGNORED).sum()
         for rows in pieces(len(x), tokens):
-            for cols in pieces(len(w), words):
-                grad_logits = wide(x[rows] @ w[cols].T).sub_(lse[rows, None]).exp_().sub_(level)
-                here, place = labels_in(labels[rows], cols)
-                grad_logits[here, place] -= at_label
+            for cols in pieces(len(w), classes):
+                grad_logits = widen(x[rows] @ w[cols].T).sub_(lse[rows, None]).exp_().sub_(level)
+                labeled, column = labels_in(labels[rows], cols)
+                grad_logits[labeled, column] -= at_label
                 grad_logits *= share[rows, None]
-                grad_x[rows] += grad_logits @ wide(w[cols])
-                grad_w[cols] += grad_logits.T @ wide(x[rows])
+                grad_x[rows] += grad_logits @ widen(w[cols])
+                grad_w[cols] += grad_logits.T @ widen(x[rows])
         return grad_x.to(x.dtype), grad_w.to(w.dtype), None, None, None, None
 
 
@@ -79,21 +81,22 @@ class LossWithGradients(torch.autograd.Function):
         epsilon: float = 0.0,
     ) -> Float[Tensor, ""]:
         at_label, level = 1 - epsilon, epsilon / len(w)
-        loss, grad_x, grad_w = wide(x.new_zeros(())), torch.empty_like(x), torch.zeros_like(wide(w))
-        valid = (labels != IGNORED).sum()
+        loss = widen(x.new_zeros(()))
+        grad_x, grad_w = torch.empty_like(x), torch.zeros_like(widen(w))
+        count = (labels != IGNORED).sum()
         for rows in pieces(len(x), tokens):
-            log_p = wide(x[rows] @ w.T).log_softmax(-1)
-            here, place = labels_in(labels[rows], slice(0, len(w)))
-            loss -= (at_label * log_p[here, place] + level * log_p.sum(-1)[here]).sum()
+            log_p = widen(x[rows] @ w.T).log_softmax(-1)
+            labeled, column = labels_in(labels[rows], slice(0, len(w)))
+            loss -= (at_label * log_p[labeled, column] + level * log_p.sum(-1)[labeled]).sum()
             grad_logits = log_p.exp_().sub_(level)  # in the same memory
-            grad_logits[here, place] -= at_label
+            grad_logits[labeled, column] -= at_label
             grad_logits[labels[rows] == IGNORED] = 0
-            grad_logits /= valid
-            grad_x[rows] = (grad_logits @ wide(w)).to(x.dtype)
-            torch.addmm(grad_w, grad_logits.T, wide(x[rows]), out=grad_w)
+            grad_logits /= count
+            grad_x[rows] = (grad_logits @ widen(w)).to(x.dtype)
+            torch.addmm(grad_w, grad_logits.T, widen(x[rows]), out=grad_w)
             del log_p, grad_logits  # before the next piece's logits are there
         ctx.save_for_backward(grad_x, grad_w.to(w.dtype))
-        return (loss / valid).to(x.dtype)
+        return (loss / count).to(x.dtype)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
@@ -101,7 +104,7 @@ class LossWithGradients(torch.autograd.Function):
         return grad_output * grad_x, grad_output * grad_w, None, None, None
 
 
-def labels_in(labels: Int[Tensor, " n"], words: slice) -> tuple[Int[Tensor, " here"], Int[Tensor, " here"]]:
-    """The tokens whose labels are among these words, and at which place among them."""
-    here = ((labels >= words.start) & (labels < words.stop)).nonzero()[:, 0]
-    return here, labels[here] - words.start
+def labels_in(labels: Int[Tensor, " n"], classes: slice) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
+    """The tokens whose labels are among these classes, and the columns of their labels."""
+    labeled = ((labels >= classes.start) & (labels < classes.stop)).nonzero()[:, 0]
+    return labeled, labels[labeled] - classes.start

@@ -20,9 +20,9 @@ def soft_loss(
 
     A gradient by the student's logits falls as 1/T² as T grows; the factor makes up for that.
     """
-    here = labels != IGNORED
-    wanted, predicted = ((logits[here] / temperature).log_softmax(-1) for logits in (teacher.detach(), student))
-    return temperature**2 * F.kl_div(predicted, wanted, reduction="batchmean", log_target=True)
+    is_labeled = labels != IGNORED
+    target, predicted = ((logits[is_labeled] / temperature).log_softmax(-1) for logits in (teacher.detach(), student))
+    return temperature**2 * F.kl_div(predicted, target, reduction="batchmean", log_target=True)
 
 
 def distillation_loss(
@@ -33,5 +33,5 @@ def distillation_loss(
     weight: float = 0.5,
 ) -> Float[Tensor, ""]:
     """`weight` of the soft loss, and the rest of the cross-entropy with the labels."""
-    hard = F.cross_entropy(student.flatten(0, -2), labels.flatten())
-    return weight * soft_loss(student, teacher, labels, temperature) + (1 - weight) * hard
+    hard_loss = F.cross_entropy(student.flatten(0, -2), labels.flatten())
+    return weight * soft_loss(student, teacher, labels, temperature) + (1 - weight) * hard_loss

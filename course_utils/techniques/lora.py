@@ -17,7 +17,8 @@ class LoRA(nn.Module):
 
     def __init__(self, linear: nn.Module, rank: int, alpha: float):
         super().__init__()
-        self.linear, self.scale = linear.requires_grad_(False), alpha / rank
+        self.linear = linear.requires_grad_(False)
+        self.scale = alpha / rank
         self.a = nn.Parameter(torch.empty(rank, linear.in_features).uniform_(-1, 1) / sqrt(linear.in_features))
         self.b = nn.Parameter(torch.zeros(linear.out_features, rank))
 

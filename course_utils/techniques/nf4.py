@@ -17,7 +17,8 @@ from course_utils.optim.low_bit import pack_nibbles, unpack_nibbles
 from course_utils.optim.quantization import dequantize, nearest, quantize
 
 BLOCK, SECOND_BLOCK = 64, 256
-_LARGEST = 0.9677083  # the share of a normal distribution below the largest number, as in the authors' code
+# The share of a normal distribution below the largest number, as in the authors' code.
+_LARGEST = 0.9677083
 
 
 @cache
@@ -42,16 +43,16 @@ class NF4:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, weight: Float[Tensor, "..."]) -> "NF4":
+    def from_weight(cls, weight: Float[Tensor, "..."]) -> "NF4":
         """`weight`, quantized; raises `RuntimeError` unless `BLOCK` divides the number of its elements."""
         blocks = weight.detach().float().reshape(-1, BLOCK)
         scales = blocks.abs().amax(1)
         codes = nearest(blocks * (1 / scales.clamp(min=1e-38))[:, None], normal_codebook())
         mean = scales.mean()
-        narrow, second = quantize(scales - mean, dynamic_codebook(), SECOND_BLOCK)
-        return cls(pack_nibbles(codes), narrow, mean, second, weight.shape, weight.dtype)
+        scale_codes, second = quantize(scales - mean, dynamic_codebook(), SECOND_BLOCK)
+        return cls(pack_nibbles(codes), scale_codes, mean, second, weight.shape, weight.dtype)
 
-    def wide(self) -> Tensor:
+    def dequantize(self) -> Tensor:
         """The weight that the codes stand for."""
         codes = unpack_nibbles(self.codes, self.shape.numel())
         scales = dequantize(self.scales, self.second, dynamic_codebook(), SECOND_BLOCK) + self.mean
@@ -64,11 +65,11 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Float[Tensor, "*tokens inputs"], weight: NF4) -> Float[Tensor, "*tokens outputs"]:
         ctx.weight = weight
-        return x @ weight.wide().to(x.dtype).T
+        return x @ weight.dequantize().to(x.dtype).T
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return gradient @ ctx.weight.wide().to(gradient.dtype), None
+        return gradient @ ctx.weight.dequantize().to(gradient.dtype), None
 
 
 class LinearNF4(nn.Module):
@@ -77,7 +78,8 @@ class LinearNF4(nn.Module):
     def __init__(self, linear: nn.Linear):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = NF4.of(linear.weight), linear.bias
+        self.weight = NF4.from_weight(linear.weight)
+        self.bias = linear.bias
 
     def forward(self, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
         """Products in the type of `x`."""

@@ -24,36 +24,38 @@ class SavedOnDisk(saved_tensors_hooks):
         super().__init__(self.write, self.read)
         resident = [] if model is None else [*model.parameters(), *model.buffers()]
         self.resident = {StorageWeakRef(tensor.untyped_storage()) for tensor in resident}
-        self.smallest, self.folder = smallest, Path(folder or settings().home)
+        self.smallest = smallest
+        self.folder = Path(folder or settings().home)
 
     def __enter__(self):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file = TemporaryFile(dir=self.folder, buffering=0)
-        self.written = {}  # the place in the file of each piece of memory
+        self.offsets = {}  # in the file, of each piece of memory
         self.bytes_written = self.pieces_written = 0
         super().__enter__()
         return self
 
     def __exit__(self, *error):
         super().__exit__(*error)
-        self.file = self.written = None
+        self.file = self.offsets = None
 
     def write(self, tensor: Tensor) -> Tensor | tuple:
         """Write a tensor in forward; returns its place in the file, its shape and its type, or a small tensor itself."""
         storage = tensor.untyped_storage()
-        size, memory = storage.nbytes(), StorageWeakRef(storage)
+        size = storage.nbytes()
+        memory = StorageWeakRef(storage)
         if size < self.smallest or memory in self.resident:
             return tensor.detach()
         key = memory, tensor._version  # changed in place, it is written again
-        if key not in self.written:
-            self.written[key] = self.file.tell()
+        if key not in self.offsets:
+            self.offsets[key] = self.file.tell()
             numbers = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
             numbers.cpu().numpy().tofile(self.file)
             self.file.seek(-size % 4096, SEEK_CUR)  # each piece begins at a page
             self.bytes_written += size
             self.pieces_written += 1
         layout = tensor.storage_offset(), tensor.shape, tensor.stride()
-        return self.file, self.written[key], size, tensor.dtype, tensor.device, layout
+        return self.file, self.offsets[key], size, tensor.dtype, tensor.device, layout
 
     @staticmethod
     def read(saved: Tensor | tuple) -> Tensor:

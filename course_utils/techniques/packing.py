@@ -34,8 +34,8 @@ def lay_out(
 ) -> tuple[dict[str, Tensor], Int[Tensor, "rows room"]]:
     """Columns of rows with these documents, one behind the other, and padding up to `room`; and each place's document, by number.
 
-    A label is the token at its own place, as Transformers shifts them; a document's first token is nobody's next. All are (rows,
-    room) in int64. Raises `RuntimeError` where the documents of a row are longer than `room`.
+    A label is the token at its own place, since Transformers shifts labels itself; a document's first token has none, as no token
+    predicts it. All are (rows, room) in int64. Raises `RuntimeError` where the documents of a row are longer than `room`.
     """
     ids, positions = torch.zeros(2, len(rows), room, dtype=torch.int64)
     labels, owner = torch.full((2, len(rows), room), IGNORED)
@@ -52,5 +52,5 @@ def lay_out(
 
 def may_see(owner: Int[Tensor, "rows room"]) -> Bool[Tensor, "rows 1 room room"]:
     """The mask of the keys that each query may see: those of its document, up to its own place."""
-    same = owner[:, :, None] == owner[:, None, :]
-    return same.tril()[:, None]
+    same_document = owner[:, :, None] == owner[:, None, :]
+    return same_document.tril()[:, None]

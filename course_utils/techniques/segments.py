@@ -35,7 +35,7 @@ def blocks_of(model: nn.Module) -> nn.ModuleList:
 def checkpoint_blocks(
     model: nn.Module,
     segments: int | None = None,
-    using: Callable = checkpoint_by_hooks,
+    using: Callable[..., Tensor] = checkpoint_by_hooks,
     blocks: Iterable[nn.Module] | None = None,
 ) -> ExitStack:
     """Checkpoint the blocks of `model` in `segments`, by default each block alone; undone at the end of a `with`.
@@ -43,7 +43,8 @@ def checkpoint_blocks(
     The first block of a segment does the work of all, and the others hand on what they get. `using(function, hidden)` is the
     checkpoint. `blocks` are called one after the other, each with the result of the last.
     """
-    undo, blocks = ExitStack(), list(blocks or blocks_of(model))
+    undo = ExitStack()
+    blocks = list(blocks or blocks_of(model))
     for run in segment_ranges(len(blocks), segments or len(blocks)):
         first, *others = [blocks[index] for index in run]
         first.forward = partial(run_checkpointed, using, [blocks[index].forward for index in run])
@@ -58,7 +59,9 @@ def checkpoint_blocks(
     return undo
 
 
-def run_checkpointed(using: Callable, forwards: list[Callable], hidden: Tensor, *args, **kwargs) -> Tensor:
+def run_checkpointed(
+    using: Callable[..., Tensor], forwards: list[Callable[..., Tensor]], hidden: Tensor, *args, **kwargs
+) -> Tensor:
     """Run all `forwards` one after the other behind one checkpoint; `args` and `kwargs`, such as a mask, go to each."""
 
     def segment(hidden: Tensor) -> Tensor:

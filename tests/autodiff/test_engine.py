@@ -40,16 +40,16 @@ SHAPES = [(), (3,), (2, 3), (2, 1), (1, 3)]
 def programs(draw):
     """Shapes of leaves, whether each needs a gradient, and a list of steps over all that was made before."""
     leaves = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4))
-    needed = [True, *(draw(st.booleans()) for _ in leaves[1:])]
-    steps, made = [], len(leaves)
+    requires_grad = [True, *(draw(st.booleans()) for _ in leaves[1:])]
+    steps, count = [], len(leaves)
     for _ in range(draw(st.integers(1, 8))):
-        operands = st.integers(0, made - 1)
+        operands = st.integers(0, count - 1)
         if draw(st.booleans()):
             steps.append((draw(st.sampled_from(sorted(UNARY))), draw(operands)))
         else:
             steps.append((draw(st.sampled_from(sorted(BINARY))), draw(operands), draw(operands)))
-        made += 1
-    return leaves, needed, steps, draw(st.integers(0, 2**31))
+        count += 1
+    return leaves, requires_grad, steps, draw(st.integers(0, 2**31))
 
 
 def run(steps, values, which):
@@ -64,11 +64,11 @@ def run(steps, values, which):
 @given(programs())
 @settings(deadline=None, max_examples=60)
 def test_random_expressions_have_torchs_values_gradients_and_saved_bytes(program):
-    leaves, needed, steps, seed = program
+    leaves, requires_grad, steps, seed = program
     draw = np.random.default_rng(seed)
     arrays = [draw.uniform(-1, 1, shape) for shape in leaves]
-    ours = [Variable(a.copy(), requires_grad=n) for a, n in zip(arrays, needed, strict=True)]
-    theirs = [torch.tensor(a, requires_grad=n) for a, n in zip(arrays, needed, strict=True)]
+    ours = [Variable(a.copy(), requires_grad=n) for a, n in zip(arrays, requires_grad, strict=True)]
+    theirs = [torch.tensor(a, requires_grad=n) for a, n in zip(arrays, requires_grad, strict=True)]
 
     def forward(leaves, which):
         return sum(value.sum() + value.mean() for value in run(steps, leaves, which))
@@ -78,12 +78,12 @@ def test_random_expressions_have_torchs_values_gradients_and_saved_bytes(program
     result.backward()
     output.backward()
     assert result.value == pytest.approx(output.item(), rel=1e-10, abs=1e-10)
-    for mine, other in zip(ours, theirs, strict=True):
-        if other.grad is None:
-            assert mine.grad is None
+    for our_leaf, leaf in zip(ours, theirs, strict=True):
+        if leaf.grad is None:
+            assert our_leaf.grad is None
         else:
-            assert mine.grad.shape == mine.value.shape
-            np.testing.assert_allclose(mine.grad, other.grad.numpy(), rtol=1e-8, atol=1e-9)
+            assert our_leaf.grad.shape == our_leaf.value.shape
+            np.testing.assert_allclose(our_leaf.grad, leaf.grad.numpy(), rtol=1e-8, atol=1e-9)
     assert saved_bytes(result) == 0
 
 
@@ -99,10 +99,10 @@ def test_products_of_vectors_and_matrices(shapes, left, right):
     result = autodiff.exp(ours[0] @ ours[1]).sum()
     result.backward()
     torch.exp(theirs[0] @ theirs[1]).sum().backward()
-    for mine, other in zip(ours, theirs, strict=True):
-        assert (mine.grad is None) == (other.grad is None)
-        if other.grad is not None:
-            np.testing.assert_allclose(mine.grad, other.grad.numpy(), rtol=1e-12, atol=1e-14)
+    for our_leaf, leaf in zip(ours, theirs, strict=True):
+        assert (our_leaf.grad is None) == (leaf.grad is None)
+        if leaf.grad is not None:
+            np.testing.assert_allclose(our_leaf.grad, leaf.grad.numpy(), rtol=1e-12, atol=1e-14)
 
 
 def test_an_mlp_in_float32_saves_what_torch_saves_and_has_its_gradients():
@@ -117,9 +117,9 @@ def test_an_mlp_in_float32_saves_what_torch_saves_and_has_its_gradients():
     assert saved_bytes(result, exclude=weights) == saved_by_torch(lambda: (model(x) ** 2).mean(), model)
     result.backward()
     (model(x) ** 2).mean().backward()
-    for mine, p in zip(weights, model.parameters(), strict=True):
-        assert mine.grad.dtype == np.float32
-        np.testing.assert_allclose(mine.grad.T, p.grad.numpy(), rtol=1e-4, atol=1e-6)
+    for weight, p in zip(weights, model.parameters(), strict=True):
+        assert weight.grad.dtype == np.float32
+        np.testing.assert_allclose(weight.grad.T, p.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_the_cost_of_vectors():

@@ -30,32 +30,27 @@ def layers():
     return torch.nn.Sequential(*(torch.nn.Linear(500, 500) for _ in range(4)))
 
 
+def step_of(model, finish=lambda: None):
+    def step():
+        model(torch.ones(2, 500)).sum().backward()
+        finish()
+
+    return step
+
+
 def sharded():
     plain = layers()
-    model = FSDP(plain, list(plain))
-    return lambda: model(torch.ones(2, 500)).sum().backward()
+    return step_of(FSDP(plain, list(plain)))
 
 
 def sharded_update():
     model = layers()
-    optimizer = ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-
-    def step():
-        model(torch.ones(2, 500)).sum().backward()
-        optimizer.step()
-
-    return step
+    return step_of(model, ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1).step)
 
 
 def coarse_gradients():
     model = layers()
-    mean = QSGD(model.parameters())
-
-    def step():
-        model(torch.ones(2, 500)).sum().backward()
-        mean.average()
-
-    return step
+    return step_of(model, QSGD(model.parameters()).average)
 
 
 def local_steps():
@@ -83,6 +78,6 @@ def by_step():
 
 if __name__ == "__main__":
     ranks = launch(by_hand, RANKS)
-    print(json.dumps({"sent": ranks[0][0], "counted": sum(own for _, own in ranks)}))
+    print(json.dumps({"sent": ranks[0][0], "counted": sum(sent for _, sent in ranks)}))
     ranks = launch(by_step, RANKS)
     print(json.dumps({name: (ranks[0][name][0], sum(rank[name][1] for rank in ranks)) for name in STEPS}))

@@ -7,42 +7,22 @@ from course_utils import memory, models, techniques
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted
 from course_utils.memory.step.examples import random_batch
 
+VOCABULARY = 600
 SIZES = {
-    "gpt2": {
-        "n_embd": 64,
-        "n_layer": 3,
-        "n_head": 4,
-        "vocab_size": 600,
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-    },
-    "llama": {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "vocab_size": 600,
-    },
-    "distilbert": {
-        "dim": 64,
-        "hidden_dim": 128,
-        "n_layers": 2,
-        "n_heads": 4,
-        "vocab_size": 600,
-        "dropout": 0.0,
-        "attention_dropout": 0.0,
-    },
+    "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "llama": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "distilbert": {"dim": 64, "hidden_dim": 128, "n_layers": 2, "n_heads": 4, "dropout": 0.0, "attention_dropout": 0.0},
 }
+CHECKPOINTS = {"none": None, "by hooks": techniques.checkpoint_by_hooks, "re-entrant": techniques.checkpoint}
 UPDATES = 2
 
 
 def model_of(family, seed=0):
-    return models.from_configuration(models.configuration(family, **SIZES[family]), seed)
+    return models.from_configuration(models.configuration(family, vocab_size=VOCABULARY, **SIZES[family]), seed)
 
 
 def batch(share, step):
-    tokens = torch.randint(5, 600, (2, 16), generator=torch.Generator().manual_seed(1000 * share + step))
+    tokens = torch.randint(5, VOCABULARY, (2, 16), generator=torch.Generator().manual_seed(1000 * share + step))
     return {"input_ids": tokens, "labels": tokens}
 
 
@@ -61,20 +41,16 @@ def sharded_families(families):
     """The full state after some updates, by family, checkpoint and units."""
     results = {}
     for family in families:
-        for name, using in (
-            ("none", None),
-            ("by hooks", techniques.checkpoint_by_hooks),
-            ("re-entrant", techniques.checkpoint),
-        ):
-            for whole in (False, True) if name != "re-entrant" else (False,):
+        for name, using in CHECKPOINTS.items():
+            for is_one_unit in (False, True) if name != "re-entrant" else (False,):
                 plain = model_of(family, seed=dist.get_rank())
-                model = FSDP(plain, () if whole else techniques.blocks_of(plain))
+                model = FSDP(plain, () if is_one_unit else techniques.blocks_of(plain))
                 if using is None:
                     train(model, [dist.get_rank()])
                 else:
                     with techniques.checkpoint_blocks(plain, using=using):
                         train(model, [dist.get_rank()])
-                results[family, name, whole] = model.full_state_dict()
+                results[family, name, is_one_unit] = model.full_state_dict()
     return results
 
 
@@ -83,7 +59,8 @@ def count_sent():
     results, rank = {}, dist.get_rank()
     for method in ("ddp", "zero1", "zero2", "zero3"):
         plain = model_of("gpt2")
-        model, optimizer = plain, None
+        model = plain
+        optimizer = None
         if method == "ddp":
             model = DDP(plain)
         elif method == "zero1":

@@ -14,13 +14,13 @@ class Net(nn.Module):
             self.first, self.frozen = nn.Linear(6, 8), nn.Linear(8, 8)
             self.seldom, self.never, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 6)
             self.tied = nn.Linear(8, 8)
-        self.again = self.tied
+        self.tied_again = self.tied
         self.frozen.requires_grad_(False)
         self.register_buffer("shift", torch.full((8,), float(seed)))
 
     def forward(self, x, seldom=False):
         hidden = torch.tanh(self.frozen(torch.tanh(self.first(x)))) + self.shift
-        hidden = self.again(torch.tanh(self.tied(hidden)))
+        hidden = self.tied_again(torch.tanh(self.tied(hidden)))
         return self.last(self.seldom(hidden) if seldom else hidden)
 
 

@@ -37,10 +37,10 @@ class Ring:
         return list(pairwise(accumulate(sizes, initial=0)))
 
     def reduce_scatter(self, buffers, itemsize):
-        self.pass_on(buffers, self.bounds(len(buffers[0])), 0, itemsize, lambda own, incoming: own + incoming)
+        self.pass_on(buffers, self.bounds(len(buffers[0])), 0, itemsize, lambda value, incoming: value + incoming)
 
     def all_gather(self, buffers, itemsize):
-        self.pass_on(buffers, self.bounds(len(buffers[0])), 1, itemsize, lambda own, incoming: incoming)
+        self.pass_on(buffers, self.bounds(len(buffers[0])), 1, itemsize, lambda _, incoming: incoming)
 
     def all_reduce(self, buffers, itemsize):
         self.reduce_scatter(buffers, itemsize)
@@ -54,7 +54,7 @@ def test_the_ring_of_these_tests_really_sums(ranks, length):
     assert buffers == [[sum(range(1, ranks + 1)) * 100**i for i in range(length)]] * ranks
 
 
-def train(method, ring, length, p, g, k, no_sync, every, updates):
+def train(method, ring, length, p, g, k, no_sync, interval, updates):
     """Run the collectives of `updates` updates, each rank with lists of its own."""
 
     def tensors():
@@ -73,7 +73,7 @@ def train(method, ring, length, p, g, k, no_sync, every, updates):
                 ring.reduce_scatter(tensors(), g)
         if method in ("zero1", "zero2"):
             ring.all_gather(tensors(), p)
-        if method == "local-sgd" and update % every == 0:
+        if method == "local-sgd" and update % interval == 0:
             ring.all_reduce(tensors(), p)
 
 
@@ -85,12 +85,13 @@ def train(method, ring, length, p, g, k, no_sync, every, updates):
     g=st.sampled_from([2, 4]),
     k=st.integers(1, 4),
     no_sync=st.booleans(),
-    every=st.integers(1, 5),
+    interval=st.integers(1, 5),
 )
-def test_bytes_and_rounds_are_those_of_a_ring_that_passes_messages(method, ranks, length, p, g, k, no_sync, every):
+def test_bytes_and_rounds_are_those_of_a_ring_that_passes_messages(method, ranks, length, p, g, k, no_sync, interval):
     local = method == "local-sgd"
-    ring, every = Ring(ranks), every if local else 1
-    train(method, ring, length, p, g, k, no_sync, every, updates=2 * every)
+    ring = Ring(ranks)
+    interval = interval if local else 1
+    train(method, ring, length, p, g, k, no_sync, interval, updates=2 * interval)
     traffic = communication(
         method,
         length,
@@ -99,10 +100,10 @@ def test_bytes_and_rounds_are_those_of_a_ring_that_passes_messages(method, ranks
         gradient_bytes=g,
         accumulation=k,
         no_sync=None if local else no_sync,
-        every=every,
+        every=interval,
     )
-    assert traffic.bytes == pytest.approx(ring.sent / ranks / (2 * every))
-    assert traffic.rounds == pytest.approx(ring.rounds / (2 * every))
+    assert traffic.bytes == pytest.approx(ring.sent / ranks / (2 * interval))
+    assert traffic.rounds == pytest.approx(ring.rounds / (2 * interval))
 
 
 def test_the_working_is_shown_beside_the_numbers():
@@ -133,11 +134,11 @@ def test_the_table_of_zero():
 @given(parameters=st.integers(1, 100), ranks=st.integers(1, 9), stage=st.integers(1, 3))
 def test_the_shards_of_all_ranks_hold_everything(parameters, ranks, stage):
     owned = [len(range(r, parameters, ranks)) for r in range(ranks)]
-    stored = [
-        4 * parameters + 12 * own if stage == 1 else 2 * parameters + 14 * own if stage == 2 else 16 * own
-        for own in owned
+    bytes_kept = [
+        4 * parameters + 12 * count if stage == 1 else 2 * parameters + 14 * count if stage == 2 else 16 * count
+        for count in owned
     ]
-    assert zero_bytes_per_rank(parameters, ranks, stage) == max(stored)
+    assert zero_bytes_per_rank(parameters, ranks, stage) == max(bytes_kept)
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,11 @@ def parts(net):
     return [net.first, net.middle]
 
 
-def train(model, shares, optimizer=None, steps=range(STEPS), state=lambda model: model.state_dict()):
+def train(model, shares, state=lambda model: model.state_dict()):
     """The states after every step."""
-    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     states = []
-    for step in steps:
+    for step in range(STEPS):
         for share in shares:
             (model(data(share, step)).square().mean() / len(shares)).backward()
         optimizer.step()
@@ -60,10 +60,10 @@ OURS = {
 }
 
 
-def our_ways(ways):
+def train_sharded(cases):
     """The states after every step by way, the elements of this rank's shards, and the bytes gathered at the end."""
     results = {}
-    for name, options in ways.items():
+    for name, options in cases.items():
         net = TiedNet(seed=dist.get_rank())
         model = FSDP(net, **{key: value(net) if callable(value) else value for key, value in options.items()})
         states = train(model, [dist.get_rank()], state=FSDP.full_state_dict)
@@ -71,16 +71,16 @@ def our_ways(ways):
     return results
 
 
-def assert_equal(expected, states, where=""):
+def assert_equal(expected, states, label=""):
     for step, (right, state) in enumerate(zip(expected, states, strict=True), start=1):
         assert list(state) == list(right)
         for name in right:
-            assert torch.equal(state[name], right[name]), f"{where}, step {step}, {name}"
+            assert torch.equal(state[name], right[name]), f"{label}, step {step}, {name}"
 
 
 def test_two_ranks_are_bit_equal_to_one_process_that_accumulates():
     expected = train(TiedNet(), [0, 1])
-    for results in launch(our_ways, 2, OURS):
+    for results in launch(train_sharded, 2, OURS):
         for name, (states, elements, left) in results.items():
             assert_equal(expected, states, name)
             assert elements <= sum(p.numel() for p in TiedNet().parameters()) / 2 + 3
@@ -105,16 +105,16 @@ class Odd(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.plain, self.pair, self.named, self.silent = map(Block, ("tensor", "tuple", "dict", "no gradient"))
+        self.plain, self.pair, self.in_dict, self.silent = map(Block, ("tensor", "tuple", "dict", "no gradient"))
         self.outer, self.head = nn.Sequential(Block("tensor"), nn.Linear(4, 4)), nn.Linear(4, 4)
 
     def forward(self, x, checkpointed=lambda function, value: function(value)):
         x = checkpointed(self.outer, checkpointed(self.plain, checkpointed(self.plain, x)))
-        x = self.named(self.pair(x)[1])["y"]
+        x = self.in_dict(self.pair(x)[1])["y"]
         return self.head(x + self.silent(x))
 
 
-WAYS = {
+CHECKPOINTS = {
     "none": lambda function, x: function(x),
     "by hooks": checkpoint_by_hooks,
     "torch's by hooks": lambda f, x: torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False),
@@ -129,7 +129,7 @@ def oddities(reshards):
     """The state after a step, under all checkpoints, and the input's gradient; with evaluations in between."""
     results = {}
     for units in ((), (Block,), (Block, nn.Sequential)):
-        for name, way in WAYS.items():
+        for name, checkpoint in CHECKPOINTS.items():
             net = Odd()
             inner_first = [m for kind in units for m in net.modules() if isinstance(m, kind)]
             model = FSDP(net, inner_first, reshard_after_forward=reshards)
@@ -139,7 +139,7 @@ def oddities(reshards):
                     model(inputs(9))
                 assert gathered(model) == 0, "after an evaluation"
                 x = inputs(dist.get_rank())
-                model(x, checkpointed=way).square().mean().backward()
+                model(x, checkpointed=checkpoint).square().mean().backward()
                 assert gathered(model) == 0 or not reshards, "after backward"
             torch.optim.SGD(model.parameters(), lr=1.0).step()
             results[units, name] = model.full_state_dict(), x.grad
@@ -184,9 +184,9 @@ def in_halves(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_with_float32_masters_is_that_of_fully_shard(dtype):
-    for out, stored, ours, theirs, sent in launch(in_halves, 2, dtype):
+    for out, shard_types, ours, theirs, sent in launch(in_halves, 2, dtype):
         assert out == dtype
-        assert stored == {torch.float32}
+        assert shard_types == {torch.float32}
         for name, right in theirs.items():
             assert ours[name].dtype == torch.float32
             torch.testing.assert_close(ours[name], right, rtol=1e-2, atol=1e-4, msg=name)

@@ -16,11 +16,11 @@ def test_transformers_in_shards_are_bit_equal_to_one_process_under_all_checkpoin
     families = ("gpt2", "llama", "distilbert")
     expected = {family: work.train(work.model_of(family), [0, 1]).state_dict() for family in families}
     first, second = launch(work.sharded_families, 2, families)
-    for (family, checkpoint, whole), state in first.items():
+    for (family, checkpoint, is_one_unit), state in first.items():
         assert list(state) == list(expected[family])
         for name, right in expected[family].items():
-            assert torch.equal(state[name], right), f"{family}, {checkpoint}, {whole}, {name}"
-            assert torch.equal(state[name], second[family, checkpoint, whole][name])
+            assert torch.equal(state[name], right), f"{family}, {checkpoint}, {is_one_unit}, {name}"
+            assert torch.equal(state[name], second[family, checkpoint, is_one_unit][name])
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])

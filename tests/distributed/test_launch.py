@@ -13,7 +13,7 @@ from course_utils.distributed import RankError, launch
 from course_utils.errors import CourseError
 
 
-def together(number: int):
+def sum_over_ranks(number: int):
     total = torch.tensor([float(dist.get_rank() + 1)])
     dist.all_reduce(total)
     return dist.get_rank(), dist.get_world_size(), total + number
@@ -27,7 +27,7 @@ def unlucky():
 
 def test_every_rank_gives_its_result_in_order_though_this_process_has_computed():
     assert torch.ones(300, 300).mm(torch.ones(300, 300)).sum()
-    assert launch(together, 3, 10) == [(rank, 3, torch.tensor([16.0])) for rank in range(3)]
+    assert launch(sum_over_ranks, 3, 10) == [(rank, 3, torch.tensor([16.0])) for rank in range(3)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")
@@ -78,13 +78,13 @@ def test_the_first_failure_is_told_with_its_place_and_not_what_follows_from_it()
 @pytest.mark.parametrize("world_size", [0, True, 2.0])
 def test_a_world_without_ranks_is_refused(world_size):
     with pytest.raises(CourseError, match="give a world size from 1 on"):
-        launch(together, world_size)
+        launch(sum_over_ranks, world_size)
 
 
 @pytest.mark.parametrize("seconds", [0, None, float("inf"), float("nan")])
 def test_no_time_at_all_is_refused(seconds):
     with pytest.raises(CourseError, match="give a number above 0"):
-        launch(together, 2, seconds=seconds)
+        launch(sum_over_ranks, 2, seconds=seconds)
 
 
 def end_of_the_group():

@@ -107,7 +107,7 @@ def test_a_fault_is_told_with_its_rank_and_cause(work, message):
         launch(work, 2, seconds=60)
 
 
-def apart():
+def hang():
     """Rank 0 waits for a sum, rank 1 computes for ever, rank 2 has been stopped."""
     if dist.get_rank() == 0:
         ring.all_reduce(torch.ones(1))
@@ -119,11 +119,11 @@ def apart():
 
 @pytest.mark.usefixtures("leaves_nothing")
 def test_ranks_that_hang_are_told_with_the_line_of_each():
-    sums = apart.__code__.co_firstlineno + 3
+    sums = hang.__code__.co_firstlineno + 3
     places = rf"rank 0 in all_reduce at line {sums} of .*, rank 1 at line \d+ of .*, rank 2 gives no answer; "
     message = rf"The 3 ranks were not done after 4 s and were ended: {places}look for a collective"
     with pytest.raises(CourseError, match=message):
-        launch(apart, 3, seconds=4)
+        launch(hang, 3, seconds=4)
 
 
 @pytest.fixture
@@ -165,11 +165,11 @@ print([type(answer) is Answer and answer.rank for answer in distributed.launch(w
 def test_a_script_needs_no_guard_and_runs_once(tmp_path, method):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py"), method]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("[5, 6]\n", "")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (result.stdout, result.stderr) == ("[5, 6]\n", "")
 
 
-def waiting(folder):
+def write_pid_and_sleep(folder):
     (folder / f"{dist.get_rank()}").write_text(str(os.getpid()))
     time.sleep(60)
 
@@ -188,29 +188,29 @@ def test_ranks_end_with_the_process_that_asked_for_them(tmp_path, send, sent):
     code = (
         "import signal, sys; from pathlib import Path; sys.path[:0] = [sys.argv[2]]; import test_launch_faults as here\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs are born deaf to it
-        "if __name__ == '__main__': here.launch(here.waiting, 2, Path(sys.argv[1]))"
+        "if __name__ == '__main__': here.launch(here.write_pid_and_sleep, 2, Path(sys.argv[1]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path), os.path.dirname(__file__)]
     asking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         wait_for(lambda: len(pids(tmp_path)) == 2)
-        everything = psutil.Process(asking.pid).children(recursive=True)
+        processes = psutil.Process(asking.pid).children(recursive=True)
         getattr(os, send)(asking.pid, sent)
         errors = asking.communicate(timeout=30)[1]
     finally:
         asking.kill()
         asking.wait()
     assert sent != signal.SIGINT or "KeyboardInterrupt" in errors.splitlines()[-1]
-    assert set(pids(tmp_path)) <= {process.pid for process in everything}
-    wait_for(lambda: not any(process.is_running() for process in everything))
+    assert set(pids(tmp_path)) <= {process.pid for process in processes}
+    wait_for(lambda: not any(process.is_running() for process in processes))
 
 
 def pids(folder: Path) -> list[int]:
     return [int(text) for path in folder.iterdir() if (text := path.read_text())]
 
 
-def wait_for(condition, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + 30.0
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

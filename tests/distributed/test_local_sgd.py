@@ -76,30 +76,29 @@ def run_ddp(make_optimizer):
     return thetas, traffic.sent - at_start
 
 
-def both(make_optimizer, **options):
+def run_both(make_optimizer, **options):
     return run(make_optimizer, sync_every=1, **options)[0], run_ddp(make_optimizer)[0]
 
 
 @pytest.mark.parametrize(("ranks", "state"), [(1, "keep"), (2, "average"), (4, "keep")])
 def test_with_one_local_step_and_sgd_it_is_data_parallelism(ranks, state):
     """Also where each rank keeps its momentum: linear in the gradients, the mean of its steps is the step of the mean."""
-    for ours, ddps in launch(partial(both, state=state), ranks, momentum):
+    for ours, ddps in launch(partial(run_both, state=state), ranks, momentum):
         for step, (theta, right) in enumerate(zip(ours, ddps, strict=True), start=1):
             torch.testing.assert_close(theta, right, rtol=1e-12, atol=1e-12, msg=lambda m, s=step: f"step {s}: {m}")
 
 
 def test_adam_is_not_linear_so_one_local_step_is_not_data_parallelism():
-    for ours, ddps in launch(both, 2, adam):
+    for ours, ddps in launch(run_both, 2, adam):
         assert (ours[-1] - ddps[-1]).norm() > 1e-3 * ddps[-1].norm()
 
 
 def test_ranks_differ_within_a_round_and_are_equal_after():
     first, second = launch(partial(run, momentum, steps=7, sync_every=3), 2)
-    for step, (mine, yours) in enumerate(zip(first[0], second[0], strict=True), start=1):
-        assert torch.equal(mine, yours) == (step % 3 == 0), f"step {step}"
-    assert torch.equal(flat(trainable(first[3])), flat(trainable(second[3]))), (
-        "the last round of one step is averaged too"
-    )
+    for step, (theta, other_theta) in enumerate(zip(first[0], second[0], strict=True), start=1):
+        assert torch.equal(theta, other_theta) == (step % 3 == 0), f"step {step}"
+    final, other_final = (flat(trainable(net)) for *_, net, _ in (first, second))
+    assert torch.equal(final, other_final), "the last round of one step is averaged too"
     assert first[1] == pytest.approx(second[1]), "two ranks are equally far from their mean"
     assert first[1][0] < first[1][1] < first[1][2] > first[1][3] > 0
 
@@ -162,17 +161,17 @@ def test_outer_steps_are_those_of_torchs_nesterov_on_outer_gradients(outer):
 
 
 def test_a_rank_sends_an_hth_of_what_data_parallelism_sends():
-    ranks, every = 4, 3
-    sent = launch(partial(run, momentum, sync_every=every), ranks)[0][2]
+    ranks, interval = 4, 3
+    sent = launch(partial(run, momentum, sync_every=interval), ranks)[0][2]
     elements = sum(p.numel() for p in trainable(NetWithBuffers()))
-    predicted = communication("local-sgd", elements, ranks, every=every, parameter_bytes=8)
+    predicted = communication("local-sgd", elements, ranks, every=interval, parameter_bytes=8)
     assert sent == pytest.approx(STEPS * predicted.bytes, rel=0.01)
-    assert sent == launch(run_ddp, ranks, momentum)[0][1] / every
+    assert sent == launch(run_ddp, ranks, momentum)[0][1] / interval
 
 
 def test_averaged_state_is_sent_too():
-    thin = launch(partial(run, momentum, sync_every=3), 2)[0][2]
-    assert launch(partial(run, momentum, sync_every=3, state="average"), 2)[0][2] == 2 * thin
+    sent = launch(partial(run, momentum, sync_every=3), 2)[0][2]
+    assert launch(partial(run, momentum, sync_every=3, state="average"), 2)[0][2] == 2 * sent
 
 
 def post_local():

@@ -26,12 +26,12 @@ def data(micro_batches):
 
 
 def in_one_process(micro_batches):
-    whole, losses = model(), []
+    blocks, losses = model(), []
     for x, target in zip(*data(micro_batches), strict=True):
-        loss = mse_loss(nn.Sequential(*whole)(x), target)
+        loss = mse_loss(nn.Sequential(*blocks)(x), target)
         (loss / micro_batches).backward()
         losses.append(loss.item())
-    return [p.grad for p in whole.parameters()], losses
+    return [p.grad for p in blocks.parameters()], losses
 
 
 def one_at_a_time(stages, micro_batches):
@@ -40,8 +40,8 @@ def one_at_a_time(stages, micro_batches):
 
 def last_first(stages, micro_batches):
     """All forward passes in one direction, all backward passes in the other."""
-    there = [("F", i) for i in range(micro_batches)]
-    return [there + [("B", i) for i, _ in enumerate(there)][::-1] for _ in range(stages)]
+    forward = [("F", i) for i in range(micro_batches)]
+    return [forward + [("B", i) for i, _ in enumerate(forward)][::-1] for _ in range(stages)]
 
 
 def another_for_each(stages, micro_batches):
@@ -78,8 +78,8 @@ def test_gradients_and_losses_are_those_of_one_process(ranks, micro_batches):
     """Also where a message is known by its micro-batch alone, and not by its place."""
     truth, losses = in_one_process(micro_batches)
     for orders, seen in zip(ORDERS, zip(*launch(in_each_order, ranks, micro_batches), strict=True), strict=True):
-        for mine, right in zip(sum((grads for grads, _ in seen), []), truth, strict=True):
-            torch.testing.assert_close(mine, right, rtol=0, atol=1e-12, msg=orders.__name__)
+        for gradient, right in zip(sum((grads for grads, _ in seen), []), truth, strict=True):
+            torch.testing.assert_close(gradient, right, rtol=0, atol=1e-12, msg=orders.__name__)
         in_order = losses[::-1] if orders is forward_in_other_orders else losses
         assert seen[-1][1] == pytest.approx(in_order, abs=1e-12)
         assert all(not losses for _, losses in seen[:-1])
@@ -98,5 +98,5 @@ def test_an_order_that_a_schedule_refuses_hangs_on_real_ranks():
 
 def test_a_second_update_begins_afresh():
     once, twice = (launch(on_rank, 2, one_f_one_b, 3, updates) for updates in (1, 2))
-    for (gradients, _), (again, _) in zip(once, twice, strict=True):
-        assert all(map(torch.equal, gradients, again))
+    for (gradients, _), (second_gradients, _) in zip(once, twice, strict=True):
+        assert all(map(torch.equal, gradients, second_gradients))

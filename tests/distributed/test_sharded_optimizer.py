@@ -39,8 +39,8 @@ def net(seed=0):
 
 
 def groups(model):
-    trained = [p for p in model.parameters() if p.requires_grad]
-    return [{"params": trained[:2]}, {"params": trained[2:], "weight_decay": 0.1}]
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    return [{"params": trainable[:2]}, {"params": trainable[2:], "weight_decay": 0.1}]
 
 
 def train(model, optimizer, scheduler, shares, steps):
@@ -55,7 +55,7 @@ def train(model, optimizer, scheduler, shares, steps):
     return [p.detach().clone() for p in model.parameters()]
 
 
-def alone(kind, options):
+def train_in_one_process(kind, options):
     model = net()
     optimizer = kind(groups(model), **options)
     return train(model, optimizer, schedule(optimizer), (0, 1), range(STEPS))
@@ -72,13 +72,13 @@ def on_rank():
         model = net()
         sharded = ShardedOptimizer(groups(model), kind, **options)
         values = train(model, sharded, schedule(sharded.optimizer), [rank], range(STEPS))
-        own = [p for group in sharded.optimizer.param_groups for p in group["params"]]
-        results[name] = values, set(sharded.optimizer.state) <= set(own), all(map(sharded.is_own, own))
+        share = [p for group in sharded.optimizer.param_groups for p in group["params"]]
+        results[name] = values, set(sharded.optimizer.state) <= set(share), all(map(sharded.is_own, share))
     return results
 
 
 def test_two_ranks_are_bit_equal_to_one_optimizer_for_all():
-    expected = {name: alone(*how) for name, how in OPTIMIZERS.items()}
+    expected = {name: train_in_one_process(*optimizer) for name, optimizer in OPTIMIZERS.items()}
     for results in launch(on_rank, 2):
         for name, right in expected.items():
             values, keeps_own_only, owns = results[name]
@@ -90,24 +90,25 @@ def test_two_ranks_are_bit_equal_to_one_optimizer_for_all():
 def shares():
     """Elements of state on this rank, what two steps sent, and a weight before and after the ranks were made equal."""
     model = net(seed=dist.get_rank())
-    begun = model[0].weight.detach().clone()
+    weight_before = model[0].weight.detach().clone()
     sharded = ShardedOptimizer(groups(model), torch.optim.AdamW)
-    same = model[0].weight.detach().clone()
+    weight_after = model[0].weight.detach().clone()
     with counted() as traffic:
         train(model, sharded, schedule(sharded.optimizer), [dist.get_rank()], range(2))
     state = sum(v.numel() for entries in sharded.optimizer.state.values() for v in entries.values() if v.ndim)
-    return begun, same, state, traffic.sent, traffic.frame()["calls"].to_dict()
+    return weight_before, weight_after, state, traffic.sent, traffic.frame()["calls"].to_dict()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_rank_keeps_its_share_and_all_send_what_zero_1_sends(ranks):
-    results, trained = launch(shares, ranks), [p for p in net().parameters() if p.requires_grad]
-    elements = sum(p.numel() for p in trained)
+    results = launch(shares, ranks)
+    trainable = [p for p in net().parameters() if p.requires_grad]
+    elements = sum(p.numel() for p in trainable)
     assert not torch.equal(results[0][0], results[1][0]), "the ranks differ before"
     assert torch.equal(results[0][1], results[1][1])
     assert sum(state for *_, state, _, _ in results) == 2 * elements
-    largest = max(p.numel() for p in trained)
+    largest = max(p.numel() for p in trainable)
     assert max(state for *_, state, _, _ in results) <= max(2 * largest, 1.1 * 2 * elements / ranks)
     predicted = 2 * ranks * communication("zero1", elements, ranks).bytes
     assert sum(sent for *_, sent, _ in results) == predicted
-    assert results[0][-1] == {"reduce": 2 * len(trained), "broadcast": 2 * len(trained)}
+    assert results[0][-1] == {"reduce": 2 * len(trainable), "broadcast": 2 * len(trainable)}

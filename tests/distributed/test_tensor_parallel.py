@@ -74,10 +74,10 @@ def test_a_rank_keeps_its_share_in_memory_of_its_own():
 
 
 def test_what_was_frozen_stays_frozen():
-    def trained():
+    def requires_grad():
         module, *_ = module_and_data()
         module.up.requires_grad_(False)
         return {name: p.requires_grad for name, p in Split(module, ("up",), ("down",)).module.named_parameters()}
 
-    for trainable in launch(trained, 2):
+    for trainable in launch(requires_grad, 2):
         assert trainable == {"up.weight": False, "up.bias": False, "down.weight": True, "down.bias": True}

@@ -11,7 +11,7 @@ from course_utils.distributed import waiting
 
 
 @pytest.fixture
-def shown(monkeypatch):
+def displays(monkeypatch):
     """What is displayed or updated, as (bundle, metadata)."""
     seen = []
     handle = SimpleNamespace(update=lambda bundle, metadata, raw: seen.append((bundle, metadata)))
@@ -29,33 +29,33 @@ def in_a_notebook(monkeypatch, strict=False):
     monkeypatch.setattr(waiting, "settings", lambda: SimpleNamespace(strict=strict))
 
 
-def test_a_notebook_shows_a_line_before_and_another_after(monkeypatch, shown):
+def test_a_notebook_shows_a_line_before_and_another_after(monkeypatch, displays):
     in_a_notebook(monkeypatch)
     with waiting.sign_of_life(2):
-        assert [bundle["text/plain"] for bundle, _ in shown] == ["2 ranks at work …"]
-    assert shown[-1][0]["text/plain"].startswith("2 ranks, ")
+        assert [bundle["text/plain"] for bundle, _ in displays] == ["2 ranks at work …"]
+    assert displays[-1][0]["text/plain"].startswith("2 ranks, ")
 
 
-def test_the_line_says_how_long_also_where_a_rank_failed(monkeypatch, shown):
+def test_the_line_says_how_long_also_where_a_rank_failed(monkeypatch, displays):
     in_a_notebook(monkeypatch)
     with pytest.raises(ValueError, match="rank"), waiting.sign_of_life(1):
         raise ValueError("rank")
-    assert shown[-1][0]["text/plain"].startswith("1 rank, ")
+    assert displays[-1][0]["text/plain"].startswith("1 rank, ")
 
 
-def test_it_is_not_stored(monkeypatch, shown):
+def test_it_is_not_stored(monkeypatch, displays):
     in_a_notebook(monkeypatch)
     with waiting.sign_of_life(2):
         pass
-    outputs = [new_output("display_data", bundle, metadata=metadata) for bundle, metadata in shown]
+    outputs = [new_output("display_data", bundle, metadata=metadata) for bundle, metadata in displays]
     notebook = clean(new_notebook(cells=[new_code_cell("x", outputs=outputs)]), "a", "smoke")
     assert notebook.cells[0].outputs == []
 
 
-def test_nothing_is_said_in_a_strict_run_or_outside_of_notebooks(monkeypatch, shown):
+def test_nothing_is_said_in_a_strict_run_or_outside_of_notebooks(monkeypatch, displays):
     with waiting.sign_of_life(2):
         pass
     in_a_notebook(monkeypatch, strict=True)
     with waiting.sign_of_life(2):
         pass
-    assert shown == []
+    assert displays == []

@@ -1,1 +1,1 @@
-from figures import _close_figures, _letters_are_readable  # noqa: F401  (fixtures of every test here)
+from figures import close_figures, letters_are_readable  # noqa: F401  (fixtures of every test here)

@@ -4,16 +4,16 @@ from functools import partial
 
 import pytest
 import torch
-from beside import parameters_of, run_beside
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optimizer_runs import parameters_of, run_beside, state_bytes_of
 from transformers.optimization import Adafactor as TransformersAdafactor
 
-from course_utils.memory import optimizer_state_size
 from course_utils.memory.trace.allocator import allocator_of
 from course_utils.optim import Adafactor, HFAdafactor
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
+seeds = st.integers(0, 2**31)
 shapes = st.one_of(
     st.lists(st.integers(1, 5), min_size=0, max_size=3).map(tuple), st.sampled_from([(2, 3, 3, 3), (1, 4, 1, 2)])
 )
@@ -48,8 +48,8 @@ def transformers_groups(draw):
 
 def draw_parameters(specs, generator):
     """A list of tensors per group; every other matrix is not contiguous."""
-    made = [[torch.randn(s, generator=generator, dtype=torch.float64) for s in spec["shapes"]] for spec in specs]
-    turned = [[p.mT.clone().mT if i % 2 and p.ndim > 1 else p for i, p in enumerate(group)] for group in made]
+    tensors = [[torch.randn(s, generator=generator, dtype=torch.float64) for s in spec["shapes"]] for spec in specs]
+    turned = [[p.mT.clone().mT if i % 2 and p.ndim > 1 else p for i, p in enumerate(group)] for group in tensors]
     return [[p.requires_grad_() for p in group] for group in turned]
 
 
@@ -60,7 +60,7 @@ def grouped(specs, parameters):
     return [{"params": group, **options(spec)} for spec, group in zip(specs, parameters, strict=True)]
 
 
-def same(parameters):
+def clones(parameters):
     return [[p.detach().clone(memory_format=torch.preserve_format).requires_grad_() for p in g] for g in parameters]
 
 
@@ -77,52 +77,53 @@ def assert_same_parameters(ours, theirs):
         torch.testing.assert_close(p, q, **EXACT)
 
 
-@given(specs=st.lists(torch_groups(), min_size=1, max_size=3), seed=st.integers(0, 2**31), reload_at=st.integers(0, 19))
+@given(specs=st.lists(torch_groups(), min_size=1, max_size=3), seed=seeds, reload_at=st.integers(0, 19))
 @settings(max_examples=20, deadline=None)
 def test_many_steps_equal_torch(specs, seed, reload_at):
     generator = torch.Generator().manual_seed(seed)
-    mine = draw_parameters(specs, generator)
-    theirs = torch.optim.Adafactor(grouped(specs, same(mine)), foreach=False)
-    ours = Adafactor(grouped(specs, mine))
+    parameters = draw_parameters(specs, generator)
+    theirs = torch.optim.Adafactor(grouped(specs, clones(parameters)), foreach=False)
+    ours = Adafactor(grouped(specs, parameters))
     ours = run_beside(ours, theirs, generator, steps=20, reload_at=reload_at, decades=6)
     assert_same_parameters(ours, theirs)
     for p, q in zip(parameters_of(ours.param_groups), parameters_of(theirs.param_groups), strict=True):
-        state, wanted = ours.state.get(p, {}), theirs.state.get(q, {})
-        assert {name: value.shape for name, value in state.items()} == {name: v.shape for name, v in wanted.items()}
-        for name, value in wanted.items():
+        state = ours.state.get(p, {})
+        expected = theirs.state.get(q, {})
+        assert {name: value.shape for name, value in state.items()} == {name: v.shape for name, v in expected.items()}
+        for name, value in expected.items():
             torch.testing.assert_close(state[name], value, **EXACT)
 
 
-@given(specs=st.lists(transformers_groups(), min_size=1, max_size=3), seed=st.integers(0, 2**31), at=st.integers(0, 19))
+@given(specs=st.lists(transformers_groups(), min_size=1, max_size=3), seed=seeds, reload_at=st.integers(0, 19))
 @settings(max_examples=20, deadline=None)
-def test_many_steps_equal_transformers(specs, seed, at):
+def test_many_steps_equal_transformers(specs, seed, reload_at):
     generator = torch.Generator().manual_seed(seed)
-    mine = draw_parameters(specs, generator)
-    theirs = TransformersAdafactor(grouped(specs, same(mine)))
-    ours = HFAdafactor(grouped([in_transformers_terms(spec) for spec in specs], mine))
-    assert_same_parameters(run_beside(ours, theirs, generator, steps=20, reload_at=at, decades=6), theirs)
+    parameters = draw_parameters(specs, generator)
+    theirs = TransformersAdafactor(grouped(specs, clones(parameters)))
+    ours = HFAdafactor(grouped([in_transformers_terms(spec) for spec in specs], parameters))
+    ours = run_beside(ours, theirs, generator, steps=20, reload_at=reload_at, decades=6)
+    assert_same_parameters(ours, theirs)
 
 
-def random_gradients(shape, steps, dtype=torch.float64, size=1.0):
-    return size * torch.randn(steps, *shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
+def random_gradients(shape, steps):
+    return torch.randn(steps, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
 def after(optimizer, start, gradients):
     """The parameter after one step per gradient."""
     p = start.clone().requires_grad_()
-    stepping = optimizer([p])
+    stepper = optimizer([p])
     for gradient in gradients:
         p.grad = gradient.clone()
-        stepping.step()
+        stepper.step()
     return p.detach()
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (5, 6), (2, 3, 4)])
 def test_by_default_each_constructor_is_its_oracle(shape):
     start, gradients = random_gradients(shape, 1)[0], random_gradients(shape, 12)
-    torch.testing.assert_close(
-        after(Adafactor, start, gradients), after(torch.optim.Adafactor, start, gradients), **EXACT
-    )
+    ours = after(Adafactor, start, gradients)
+    torch.testing.assert_close(ours, after(torch.optim.Adafactor, start, gradients), **EXACT)
     ours = after(HFAdafactor, start, gradients)
     torch.testing.assert_close(ours, after(TransformersAdafactor, start, gradients), **EXACT)
     as_trainer = {"lr": 1e-3, "scale_parameter": False, "relative_step": False}
@@ -135,22 +136,18 @@ def test_by_default_each_constructor_is_its_oracle(shape):
 @pytest.mark.parametrize("beta1", [None, 0.9])
 def test_state_bytes_are_what_the_state_occupies(shape, dtype, beta1):
     p = torch.zeros(shape, dtype=dtype, requires_grad=True)
-    optimizer = HFAdafactor([p], beta1=beta1)
-    p.grad = torch.ones_like(p)
-    optimizer.step()
-    state_bytes = sum(value.nbytes for value in optimizer.state[p].values())
-    assert state_bytes == HFAdafactor.state_bytes(shape, p.itemsize, beta1)
+    state_bytes = state_bytes_of(partial(HFAdafactor, beta1=beta1), p)
+    assert state_bytes == HFAdafactor.state_bytes(shape, p.itemsize, beta1=beta1)
     if beta1 is None:
-        library = torch.optim.Adafactor([p])
-        library.step()
-        assert state_bytes == optimizer_state_size(library).bytes
+        assert state_bytes == state_bytes_of(torch.optim.Adafactor, p)
 
 
 @pytest.mark.parametrize("shape", [(256, 512), (2000, 8), (100_000,), (8, 16, 5, 5), (1, 9000)])
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}])
 def test_temporary_bytes_are_what_the_allocator_sees(shape, options):
     p = torch.ones(shape, requires_grad=True)
-    optimizer, allocator = Adafactor([p], **options), allocator_of(p.device)
+    optimizer = Adafactor([p], **options)
+    allocator = allocator_of(p.device)
     p.grad = torch.ones_like(p)
     optimizer.step()
     with allocator.recording(), allocator.measured():
@@ -165,10 +162,10 @@ def test_zero_gradients_leave_matrices_where_they_are():
         for shape in ((), (3,), (4, 3), (2, 4, 3)):
             start = torch.ones(shape)
             assert torch.equal(after(kind, start, torch.zeros(3, *shape)), start)
-        used = torch.zeros(3, 5, 4)
-        used[:, 1, :2] = 1.0
-        moved = after(kind, torch.ones(5, 4), used) != 1
-        assert torch.equal(moved, used[0] > 0)
+        gradients = torch.zeros(3, 5, 4)
+        gradients[:, 1, :2] = 1.0
+        has_moved = after(kind, torch.ones(5, 4), gradients) != 1
+        assert torch.equal(has_moved, gradients[0] > 0)
 
 
 def test_empty_tensors_do_no_harm():

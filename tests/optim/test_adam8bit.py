@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scratch import scratch_of
+from optimizer_runs import parameters_of, run_beside, scratch_of, state_bytes_of
 
 from course_utils import memory
 from course_utils.optim import Adam8bit, AdamW8bit
@@ -20,38 +20,43 @@ BOOKS = {1: dynamic_codebook(True).double(), 2: dynamic_codebook(False).double()
 shapes = st.lists(st.integers(1, 6), min_size=0, max_size=3).map(tuple)
 
 
-class Reference:
-    """One parameter of 8-bit AdamW from the paper's text: float64, flat, one block after another, every entry tried."""
+class Reference(torch.optim.Optimizer):
+    """8-bit AdamW from the paper's text: float64, flat, one block after another, every entry tried."""
 
-    def __init__(self, start, lr, betas, eps, weight_decay, block_size, min_8bit_size):
-        self.theta, self.t = start.flatten().clone(), 0
-        self.lr, self.betas, self.eps, self.decay, self.block = lr, betas, eps, weight_decay, block_size
-        self.small = start.numel() < min_8bit_size
-        self.averages = {1: torch.zeros_like(self.theta), 2: torch.zeros_like(self.theta)}
-        self.places = {}
+    def __init__(self, groups):
+        super().__init__(groups, {})
 
-    def step(self, gradient):
-        self.t += 1
-        g = gradient.flatten()
-        m = self.betas[0] * self.averages[1] + (1 - self.betas[0]) * g
-        v = self.betas[1] * self.averages[2] + (1 - self.betas[1]) * g**2
-        m_hat, v_hat = m / (1 - self.betas[0] ** self.t), v / (1 - self.betas[1] ** self.t)
-        self.theta = self.theta * (1 - self.lr * self.decay) - self.lr * m_hat / (v_hat**0.5 + self.eps)
-        self.averages = {1: m, 2: v} if self.small else {1: self.rounded(m, 1), 2: self.rounded(v, 2)}
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.update(p.view(-1), p.grad.flatten(), self.state[p], group)
 
-    def rounded(self, values, number):
-        parts, places = [], []
-        for block in values.split(self.block):
+    def update(self, theta, g, state, group):
+        state["t"] = t = state.get("t", 0) + 1
+        beta1, beta2 = group["betas"]
+        m = beta1 * state.get("m", 0) + (1 - beta1) * g
+        v = beta2 * state.get("v", 0) + (1 - beta2) * g**2
+        m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
+        step = group["lr"] * m_hat / (v_hat**0.5 + group["eps"])
+        theta.copy_(theta * (1 - group["lr"] * group["weight_decay"]) - step)
+        if len(theta) >= group["min_8bit_size"]:
+            m, state["state1"] = self.rounded(m, BOOKS[1], group["block_size"])
+            v, state["state2"] = self.rounded(v, BOOKS[2], group["block_size"])
+        state["m"], state["v"] = m, v
+
+    def rounded(self, values, book, block_size):
+        parts, codes = [], []
+        for block in values.split(block_size):
             scale = block.abs().max().float().double()
-            codes = (block[:, None] / (scale or 1) - BOOKS[number]).abs().argmin(1)
-            parts.append(BOOKS[number][codes] * scale)
-            places.append(codes)
-        self.places[number] = torch.cat(places)
-        return torch.cat(parts)
+            codes.append((block[:, None] / (scale or 1) - book).abs().argmin(1))
+            parts.append(book[codes[-1]] * scale)
+        return torch.cat(parts), torch.cat(codes)
 
 
 @st.composite
-def groups(draw):
+def group_specs(draw):
     return {
         "shapes": draw(st.lists(shapes, min_size=1, max_size=3)),
         "lr": draw(st.floats(0, 0.5)),
@@ -63,63 +68,39 @@ def groups(draw):
     }
 
 
-def built(specs, generator):
+def make_groups(specs, generator):
     def parameter(shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
 
     return [{**{k: v for k, v in s.items() if k != "shapes"}, "params": [*map(parameter, s["shapes"])]} for s in specs]
 
 
-def reference_of(groups):
-    names = ("lr", "betas", "eps", "weight_decay", "block_size", "min_8bit_size")
-    return [Reference(p.detach(), **{n: group[n] for n in names}) for group in groups for p in group["params"]]
-
-
-def draw_gradient(shape, generator):
-    """None one time in five, else normal numbers of one of nine scales, zero in places."""
-    if torch.rand((), generator=generator) < 0.2:
-        return None
-    scale = 10.0 ** torch.randint(-4, 5, (), generator=generator)
-    values = torch.randn(shape, generator=generator, dtype=torch.float64) * scale
-    return values * (torch.rand(shape, generator=generator) < 0.9)
-
-
-@given(specs=st.lists(groups(), min_size=1, max_size=3), seed=st.integers(0, 2**31), reload_at=st.integers(0, 11))
+@given(specs=st.lists(group_specs(), min_size=1, max_size=3), seed=st.integers(0, 2**31), reload_at=st.integers(0, 11))
 @settings(max_examples=40, deadline=None)
 def test_steps_equal_a_reference_that_quantizes_exactly(specs, seed, reload_at):
     """Parameters to 1e-10 and every code the same, with groups, missing gradients and a reload in the middle."""
     generator = torch.Generator().manual_seed(seed)
-    mine = built(specs, generator)
-    expected, ours = reference_of(mine), Adam8bit(mine)
-    parameters = [p for group in mine for p in group["params"]]
-    for step in range(12):
-        given_gradients = [draw_gradient(p.shape, generator) for p in parameters]
-        for p, reference, gradient in zip(parameters, expected, given_gradients, strict=True):
-            p.grad = None if gradient is None else gradient.clone()
-            if gradient is not None:
-                reference.step(gradient)
-        ours.step()
-        for p, gradient in zip(parameters, given_gradients, strict=True):
-            assert (p.grad is None) if gradient is None else torch.equal(p.grad, gradient)
-        if step == reload_at:
-            saved = copy.deepcopy(ours.state_dict())
-            ours = Adam8bit(mine)
-            ours.load_state_dict(saved)
-    for p, reference in zip(parameters, expected, strict=True):
-        torch.testing.assert_close(p.detach().flatten(), reference.theta, rtol=1e-10, atol=1e-10)
-        for number, places in reference.places.items():
-            assert ours.state[p][f"state{number}"].flatten().tolist() == places.tolist()
+    groups = make_groups(specs, generator)
+    reference = Reference(copy.deepcopy(groups))
+    ours = run_beside(Adam8bit(groups), reference, generator, steps=12, reload_at=reload_at, decades=4)
+    for p, q in zip(parameters_of(groups), parameters_of(reference.param_groups), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-10)
+        for name in {"state1", "state2"} & reference.state[q].keys():
+            assert ours.state[p][name].flatten().tolist() == reference.state[q][name].tolist()
 
 
-def after_steps(kind, steps, shape=(96, 64), dtype=torch.float32, decades=0.0, **options):
-    """A parameter after `steps` with the same random gradients for every kind, its optimizer, and where it started."""
+def after_steps(kind, steps, shape=(96, 64), dtype=torch.float32, decades=0.0, lay=torch.clone, lr=1e-3, **options):
+    """A parameter after `steps` with the same random gradients for every kind, its optimizer, and where it started.
+
+    `lay` lays it and its gradients out in memory.
+    """
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(shape, generator=generator).to(dtype)
     scales = 10 ** (-decades * torch.rand(shape, generator=generator))
-    p = start.clone().requires_grad_()
-    optimizer = kind([p], lr=1e-3, **options)
+    p = lay(start).requires_grad_()
+    optimizer = kind([p], lr=lr, **options)
     for _ in range(steps):
-        p.grad = (torch.randn(shape, generator=generator) * scales).to(dtype)
+        p.grad = lay((torch.randn(shape, generator=generator) * scales).to(dtype))
         optimizer.step()
     return p.detach(), optimizer, start
 
@@ -128,9 +109,9 @@ def after_steps(kind, steps, shape=(96, 64), dtype=torch.float32, decades=0.0, *
 @pytest.mark.parametrize("decay", [{}, {"weight_decay": 0.3}])
 def test_the_first_step_equals_the_library(by_hand, oracle, decay):
     """The states are still exact then; and the decay is decoupled in both classes of both."""
-    mine, ours, _ = after_steps(by_hand, 1, **decay)
-    theirs, library, _ = after_steps(oracle, 1, **decay)
-    torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
+    result, ours, _ = after_steps(by_hand, 1, **decay)
+    expected, library, _ = after_steps(oracle, 1, **decay)
+    torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-8)
     assert ours.defaults["weight_decay"] == library.defaults["weight_decay"]
 
 
@@ -138,14 +119,14 @@ def test_the_first_step_equals_the_library(by_hand, oracle, decay):
 @pytest.mark.parametrize(("decades", "bound"), [(0.0, 0.01), (1.0, 0.02)])
 def test_thirty_steps_stay_near_the_library(by_hand, oracle, decades, bound):
     """Only its rounding differs: the two paths part by less than `bound` of their length, scales and codes hardly."""
-    mine, ours, start = after_steps(by_hand, 30, decades=decades)
-    theirs, library, _ = after_steps(oracle, 30, decades=decades)
-    assert (mine - theirs).norm() <= bound * (theirs - start).norm()
+    result, ours, start = after_steps(by_hand, 30, decades=decades)
+    expected, library, _ = after_steps(oracle, 30, decades=decades)
+    assert (result - expected).norm() <= bound * (expected - start).norm()
     (state,), (other,) = ours.state.values(), library.state.values()
     for number in (1, 2):
         torch.testing.assert_close(state[f"absmax{number}"], other[f"absmax{number}"], rtol=1e-2, atol=0)
-        apart = (state[f"state{number}"].int() - other[f"state{number}"].int()).abs()
-        assert apart.float().mean() <= 1.5
+        difference = (state[f"state{number}"].int() - other[f"state{number}"].int()).abs()
+        assert difference.float().mean() <= 1.5
         assert torch.equal(state[f"qmap{number}"], other[f"qmap{number}"])
 
 
@@ -160,32 +141,23 @@ not_contiguous = pytest.mark.parametrize(
 )
 
 
-def after_steps_in(lay, kind, steps, shape, dtype):
-    """A parameter after `steps`, laid out in memory by `lay`, and its state."""
-    generator = torch.Generator().manual_seed(0)
-    start, *gradients = (torch.randn(shape, generator=generator).to(dtype) for _ in range(4))
-    parameter = lay(start).requires_grad_()
-    optimizer, strides = kind([parameter], lr=1e-2), parameter.stride()
-    for gradient in gradients[:steps]:
-        parameter.grad = lay(gradient)
-        optimizer.step()
-    assert kind is not AdamW8bit or parameter.stride() == strides
-    return parameter.detach(), optimizer.state[parameter]
-
-
 @not_contiguous
 def test_a_parameter_that_is_not_contiguous_steps_as_a_contiguous_one(layout, bits, dtype):
-    plain, state = after_steps_in(torch.clone, AdamW8bit, 3, SHAPES[bits], dtype)
-    laid, other = after_steps_in(LAYOUTS[layout], AdamW8bit, 3, SHAPES[bits], dtype)
-    assert torch.equal(plain, laid)
+    lay = LAYOUTS[layout]
+    expected, contiguous, _ = after_steps(AdamW8bit, 3, SHAPES[bits], dtype, lr=1e-2)
+    result, laid_out, start = after_steps(AdamW8bit, 3, SHAPES[bits], dtype, lay=lay, lr=1e-2)
+    assert result.stride() == lay(start).stride()
+    assert torch.equal(result, expected)
+    (state,), (other,) = contiguous.state.values(), laid_out.state.values()
     assert all(torch.equal(state[f"state{number}"], other[f"state{number}"]) for number in (1, 2))
 
 
 @not_contiguous
 def test_a_parameter_that_is_not_contiguous_steps_as_in_the_library(layout, bits, dtype):
-    ours, _ = after_steps_in(LAYOUTS[layout], AdamW8bit, 1, SHAPES[bits], dtype)
-    theirs, _ = after_steps_in(LAYOUTS[layout], bitsandbytes.optim.AdamW8bit, 1, SHAPES[bits], dtype)
-    torch.testing.assert_close(ours, theirs, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+    options = {"shape": SHAPES[bits], "dtype": dtype, "lay": LAYOUTS[layout], "lr": 1e-2}
+    result, *_ = after_steps(AdamW8bit, 1, **options)
+    expected, *_ = after_steps(bitsandbytes.optim.AdamW8bit, 1, **options)
+    torch.testing.assert_close(result, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (4095,), (4096,), (4097,), (64, 64), (80, 80), (33, 5, 41)])
@@ -198,8 +170,7 @@ def test_state_is_the_library_s_by_name_type_shape_and_bytes(shape):
     ]
     assert described[0] == described[1]
     assert memory.optimizer_state_size(ours).bytes == memory.optimizer_state_size(library).bytes
-    own = sum(v.nbytes for n, v in state.items() if n not in ("step", "qmap1", "qmap2"))
-    assert own == Adam8bit.state_bytes(shape)
+    assert state_bytes_of(Adam8bit, torch.ones(shape)) == Adam8bit.state_bytes(shape)
 
 
 def test_the_books_are_kept_once_for_all_also_after_a_reload():
@@ -221,8 +192,8 @@ def test_the_books_are_kept_once_for_all_also_after_a_reload():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_reload_continues_identically(dtype):
     straight, *_ = after_steps(AdamW8bit, 20, dtype=dtype)
-    again, *_ = after_steps(Restarting, 20, dtype=dtype)
-    assert torch.equal(straight, again)
+    restarted, *_ = after_steps(Restarting, 20, dtype=dtype)
+    assert torch.equal(straight, restarted)
 
 
 class Restarting(AdamW8bit):
@@ -237,9 +208,9 @@ class Restarting(AdamW8bit):
 
 @pytest.mark.parametrize("shape", [(), (7,), (63, 65)])
 def test_small_tensors_step_as_torch_does(shape):
-    mine, ours, _ = after_steps(AdamW8bit, 20, shape, torch.float64)
-    theirs, _, _ = after_steps(torch.optim.AdamW, 20, shape, torch.float64, foreach=False)
-    torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+    result, ours, _ = after_steps(AdamW8bit, 20, shape, torch.float64)
+    expected, _, _ = after_steps(torch.optim.AdamW, 20, shape, torch.float64, foreach=False)
+    torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
     (state,) = ours.state.values()
     assert set(state) == {"step", "state1", "state2"}
 
@@ -256,10 +227,10 @@ def test_a_group_can_be_kept_in_32_bits():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_parameters_step_as_in_the_library(dtype):
-    mine, ours, _ = after_steps(AdamW8bit, 3, dtype=dtype)
-    theirs, _, _ = after_steps(bitsandbytes.optim.AdamW8bit, 3, dtype=dtype)
-    assert mine.dtype == dtype
-    torch.testing.assert_close(mine, theirs, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+    result, ours, _ = after_steps(AdamW8bit, 3, dtype=dtype)
+    expected, _, _ = after_steps(bitsandbytes.optim.AdamW8bit, 3, dtype=dtype)
+    assert result.dtype == dtype
+    torch.testing.assert_close(result, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
     (state,) = ours.state.values()
     assert (state["state1"].dtype, state["absmax1"].dtype) == (torch.uint8, torch.float32)
     small, ours, _ = after_steps(AdamW8bit, 3, (5,), dtype)

@@ -17,35 +17,37 @@ def parameters():
 
 def give_gradients(*lists, seed):
     generator = torch.Generator().manual_seed(seed)
-    for _, *same in zip(range(2), *lists, strict=True):
+    for _, *parameters_of_all in zip(range(2), *lists, strict=True):
         gradient = torch.randn(3, 2, generator=generator, dtype=torch.float64)
-        for p in same:
+        for p in parameters_of_all:
             p.grad = gradient.clone()
 
 
-def both(ps):
+def make_chained(ps):
     return ChainedOptimizer(Adam(ps[:1], lr=0.1), AdamW(ps[1:], lr=0.2, weight_decay=0.5))
 
 
-def test_chained_they_do_what_each_does_alone_under_a_schedule_and_over_a_reload():
+def test_chained_they_step_as_each_does_alone():
+    """Under a schedule, and over a reload."""
     ours, first, second = parameters(), parameters(), parameters()
-    chained, alone = both(ours), [Adam(first[:1], lr=0.1), AdamW(second[1:], lr=0.2, weight_decay=0.5)]
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for optimizer in (chained, *alone)]
+    chained = make_chained(ours)
+    separate = [Adam(first[:1], lr=0.1), AdamW(second[1:], lr=0.2, weight_decay=0.5)]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for optimizer in (chained, *separate)]
     for step in range(4):
         give_gradients(ours, first, second, seed=step)
-        for optimizer_or_schedule in (chained, *alone, *schedules):
+        for optimizer_or_schedule in (chained, *separate, *schedules):
             optimizer_or_schedule.step()
         assert torch.equal(ours[0], first[0])
         assert torch.equal(ours[1], second[1])
     assert [state["step"].item() for state in chained.state.values()] == [4, 4]
     assert memory.optimizer_state_size(chained).elements == 2 * 13
-    saved, again = copy.deepcopy(chained.state_dict()), [p.detach().clone().requires_grad_() for p in ours]
-    reloaded = both(again)
-    reloaded.load_state_dict(saved)
-    give_gradients(ours, again, seed=9)
+    copies = [p.detach().clone().requires_grad_() for p in ours]
+    reloaded = make_chained(copies)
+    reloaded.load_state_dict(copy.deepcopy(chained.state_dict()))
+    give_gradients(ours, copies, seed=9)
     chained.step()
     reloaded.step()
-    assert all(map(torch.equal, ours, again))
+    assert all(map(torch.equal, ours, copies))
     assert [group["lr"] for group in reloaded.param_groups] == [group["lr"] for group in chained.param_groups]
 
 
@@ -58,7 +60,7 @@ def test_a_closure_is_called_once_with_gradients_on():
         loss.backward()
         return loss
 
-    assert both(ours).step(closure) > 0
+    assert make_chained(ours).step(closure) > 0
     assert calls == [True]
 
 
@@ -68,10 +70,10 @@ def test_hidden_matrices_are_neither_input_nor_output(name):
     hidden, others = hidden_matrices(model)
     assert {p.ndim for p in hidden} == {2}
     assert len(hidden) + len(others) == len(list(model.parameters()))
-    outside = {id(p) for p in others}
-    assert all(id(m.weight) in outside for m in model.modules() if isinstance(m, nn.Embedding))
+    excluded = {id(p) for p in others}
+    assert all(id(m.weight) in excluded for m in model.modules() if isinstance(m, nn.Embedding))
     output = model.classifier if name == "distilbert" else model.lm_head
-    assert id(output.weight) in outside
+    assert id(output.weight) in excluded
 
 
 def test_frozen_and_shared_matrices_are_left_out_and_counted_once():

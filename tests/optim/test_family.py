@@ -4,10 +4,9 @@ import copy
 
 import pytest
 import torch
-from beside import parameters_of, run_beside
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scratch import scratch_of
+from optimizer_runs import parameters_of, run_beside, scratch_of
 
 from course_utils import optim
 from course_utils.optim import SGD, Adafactor, AdaGrad, Adam, AdamW, Momentum, Nesterov, RMSProp
@@ -41,22 +40,24 @@ def draw_groups(data, by_hand, generator):
         values = torch.randn(shape, generator=generator, dtype=torch.float64)
         return (values.mT.contiguous().mT if turned and values.ndim > 1 else values).requires_grad_()
 
-    turned, options = data.draw(st.booleans()), {name: VALUES[name] for name in by_hand.defaults}
-    drawn = st.tuples(st.fixed_dictionaries(options), st.lists(shapes, min_size=1, max_size=3))
-    specs = data.draw(st.lists(drawn, min_size=1, max_size=3))
-    return [{**chosen, "params": [parameter(shape) for shape in sizes]} for chosen, sizes in specs]
+    turned = data.draw(st.booleans())
+    options = {name: VALUES[name] for name in by_hand.defaults}
+    group_specs = st.tuples(st.fixed_dictionaries(options), st.lists(shapes, min_size=1, max_size=3))
+    specs = data.draw(st.lists(group_specs, min_size=1, max_size=3))
+    return [{**values_by_name, "params": [parameter(shape) for shape in sizes]} for values_by_name, sizes in specs]
 
 
 @all_pairs
 @given(data=st.data(), seed=st.integers(0, 2**31), reload_at=st.integers(0, 49))
 @settings(max_examples=10, deadline=None)
 def test_fifty_steps_equal_torch(by_hand, data, seed, reload_at):
-    generator, (oracle, fixed) = torch.Generator().manual_seed(seed), PAIRS[by_hand]
-    mine = draw_groups(data, by_hand, generator)
-    theirs = copy.deepcopy(mine)
-    ours, reference = by_hand(mine), oracle([{**group, **fixed} for group in theirs], foreach=False)
+    generator = torch.Generator().manual_seed(seed)
+    oracle, fixed = PAIRS[by_hand]
+    groups = draw_groups(data, by_hand, generator)
+    theirs = copy.deepcopy(groups)
+    ours, reference = by_hand(groups), oracle([{**group, **fixed} for group in theirs], foreach=False)
     ours = run_beside(ours, reference, generator, steps=50, reload_at=reload_at, decades=4)
-    for p, q in zip(parameters_of(mine), parameters_of(theirs), strict=True):
+    for p, q in zip(parameters_of(groups), parameters_of(theirs), strict=True):
         scale = max(1.0, q.detach().abs().max().item())
         torch.testing.assert_close(p / scale, q / scale, **EXACT)
         assert set(ours.state.get(p, {})) == {name for name, v in reference.state.get(q, {}).items() if v is not None}
@@ -64,8 +65,9 @@ def test_fifty_steps_equal_torch(by_hand, data, seed, reload_at):
 
 @all_pairs
 def test_the_defaults_are_torchs(by_hand):
-    oracle, p = PAIRS[by_hand][0], torch.zeros(2, requires_grad=True)
-    theirs, ours = oracle([p]).defaults, dict(by_hand.defaults)
+    oracle, _ = PAIRS[by_hand]
+    theirs = oracle([torch.zeros(2, requires_grad=True)]).defaults
+    ours = dict(by_hand.defaults)
     assert ours.pop("momentum", 0.9) == 0.9
     assert ours == {name: theirs[name] for name in ours}
 
@@ -111,12 +113,12 @@ def test_parameters_that_are_slices_of_others_are_updated_in_place(by_hand):
     oracle, fixed = PAIRS[by_hand]
     fixed = {**fixed, **({"momentum": 0.9} if "momentum" in by_hand.defaults else {})}
     table = torch.arange(24.0, dtype=torch.float64).reshape(4, 6)
-    before, whole = table.clone(), table[:, ::2].clone()
-    ours, theirs = by_hand([table[:, ::2]], lr=0.1), oracle([whole], lr=0.1, **fixed)
-    for p, optimizer in ((ours.param_groups[0]["params"][0], ours), (whole, theirs)):
+    before, contiguous = table.clone(), table[:, ::2].clone()
+    ours, theirs = by_hand([table[:, ::2]], lr=0.1), oracle([contiguous], lr=0.1, **fixed)
+    for p, optimizer in ((ours.param_groups[0]["params"][0], ours), (contiguous, theirs)):
         p.grad = torch.ones(4, 3, dtype=torch.float64)
         optimizer.step()
-    torch.testing.assert_close(table[:, ::2], whole, **EXACT)
+    torch.testing.assert_close(table[:, ::2], contiguous, **EXACT)
     assert torch.equal(table[:, 1::2], before[:, 1::2])
 
 
@@ -189,11 +191,11 @@ def test_torch_schedulers_drive_it(by_hand):
     p = torch.ones(1, requires_grad=True)
     optimizer = by_hand([p], lr=1e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-    moved = []
+    steps = []
     for _ in range(3):
         before = p.item()
         p.grad = torch.ones(1)
         optimizer.step()
         schedule.step()
-        moved.append(before - p.item())
-    assert moved == pytest.approx([1e-3, 5e-4, 2.5e-4], rel=5e-3)
+        steps.append(before - p.item())
+    assert steps == pytest.approx([1e-3, 5e-4, 2.5e-4], rel=5e-3)

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from beside import state_bytes_of
+from optimizer_runs import state_bytes_of
 
 from course_utils.optim import APOLLO, AdamW, GaLore
 
@@ -102,9 +102,8 @@ def test_apollo_scales_the_gradient_itself(turned, rank):
 
     for update, right in zip(updates, apollo_by_equations(theta, gradients, rank, draw), strict=True):
         torch.testing.assert_close(update, lay(right), rtol=1e-5, atol=1e-5)
-    assert state_bytes_of(partial(APOLLO, **{**APOLLO_OPTIONS, "rank": rank}), parameter) == APOLLO.state_bytes(
-        (5, 8), 8, rank
-    )
+    state_bytes = state_bytes_of(partial(APOLLO, **{**APOLLO_OPTIONS, "rank": rank}), parameter)
+    assert state_bytes == APOLLO.state_bytes((5, 8), 8, rank=rank)
 
 
 def test_apollo_moves_after_a_step_at_rate_zero_and_after_a_gradient_of_zeros():

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from beside import state_bytes_of
 from hypothesis import given
 from hypothesis import strategies as st
+from optimizer_runs import state_bytes_of
 
 from course_utils.optim import AdamW
 from course_utils.optim.low_bit import AdamW4bit, AdamW16bit, pack_nibbles, round_to_bf16, unpack_nibbles
@@ -24,7 +24,7 @@ def rounded(average, book):
     return (book[(blocks[..., None] / scales[..., None] - book).abs().argmin(-1)] * scales).view(average.shape)
 
 
-def test_4_bit_steps_are_those_of_the_equations_with_both_averages_rounded_to_16_numbers():
+def test_4_bit_steps_are_the_equations_with_averages_rounded_to_16_numbers():
     parameter = torch.nn.Parameter(noise(64, 128))
     theta, m, v = parameter.detach().double(), 0.0, 0.0
     optimizer = AdamW4bit([parameter], lr=0.01, weight_decay=0.1)
@@ -51,9 +51,7 @@ def test_4_bit_steps_and_bytes_are_torchaos():
         assert ((pair[0] - pair[1]).abs() < 1e-6).float().mean() > 0.999
     averages = [its.state[pair[1]][name] for name in ("exp_avg", "exp_avg_sq")]
     its_bytes = sum(getattr(average, name).nbytes for average in averages for name in average.tensor_attrs)
-    state_bytes = sum(t.nbytes for t in ours.state[pair[0]].values() if isinstance(t, torch.Tensor))
-    assert state_bytes <= 1.2 * its_bytes
-    assert state_bytes == its_bytes
+    assert sum(t.nbytes for t in ours.state[pair[0]].values() if isinstance(t, torch.Tensor)) == its_bytes
 
 
 @pytest.mark.parametrize("shape", [(64, 128), (4095,), (65, 127), (3,)])
@@ -86,8 +84,8 @@ def test_codes_come_back_as_they_were_packed(codes):
 
 def test_a_rounded_number_is_one_of_its_two_neighbors_and_the_mean_is_right():
     values = torch.tensor([1.001, -1.001, 3.14159, 1e-3, 1e-39])
-    drawn = round_to_bf16(values.repeat(20_000, 1)).double()
-    for value, column in zip(values.double(), drawn.T, strict=True):
+    samples = round_to_bf16(values.repeat(20_000, 1)).double()
+    for value, column in zip(values.double(), samples.T, strict=True):
         levels = column.unique()
         assert len(levels) == 2
         assert levels[0] < value < levels[1]

@@ -27,13 +27,13 @@ def by_brute_force(values, codes):
     return (values.double().reshape(-1, 1) - codes.double()).abs().argmin(1).reshape(values.shape)
 
 
-def hard_values(codes, seed=0, count=20_000):
+def hard_values(codes):
     """Values over nine decades, and both neighbors of every midpoint and entry."""
-    generator = torch.Generator().manual_seed(seed)
-    spread = torch.randn(count, generator=generator) * 10 ** (-9 * torch.rand(count, generator=generator))
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.randn(20_000, generator=generator) * 10 ** (-9 * torch.rand(20_000, generator=generator))
     edges = torch.cat([quantization.midpoints(codes), codes])
-    beside = [edges.nextafter(torch.tensor(end)) for end in (-9.0, 9.0)]
-    return torch.cat([spread, edges, *beside, torch.tensor([0.0, -0.0, 1e-45, -1e-45])]).clamp(codes[0], 1)
+    neighbors = [edges.nextafter(torch.tensor(end)) for end in (-9.0, 9.0)]
+    return torch.cat([spread, edges, *neighbors, torch.tensor([0.0, -0.0, 1e-45, -1e-45])]).clamp(codes[0], 1)
 
 
 @pytest.mark.parametrize("signed", [True, False])
@@ -107,10 +107,10 @@ def test_blocks_are_scaled_and_rounded_as_by_hand(codes, shape, block, decades, 
     assert absmax.tolist() == [part.abs().max().item() for part in blocks]
     expected = [by_brute_force(part / (part.abs().max() or 1), codes) for part in blocks]
     assert places.reshape(-1).tolist() == [place for part in expected for place in part.tolist()]
-    back = dequantize(places, absmax, codes, block)
-    again, _ = quantize(back, codes, block)
+    dequantized = dequantize(places, absmax, codes, block)
+    requantized, _ = quantize(dequantized, codes, block)
     if values.numel() and codes[0] in (-1, 0):  # what is in the book stays
-        assert torch.equal(dequantize(again, absmax, codes, block), back)
+        assert torch.equal(dequantize(requantized, absmax, codes, block), dequantized)
 
 
 def test_blocks_of_zeros_and_of_the_smallest_floats():
@@ -139,8 +139,8 @@ GRID = 2 / 65_535
 
 
 @pytest.mark.parametrize("signed", [True, False])
-@pytest.mark.parametrize(("decades", "fewest", "most"), [(0, 0.0005, 0.06), (3, 0.005, 0.6), (6, 0.1, 0.9)])
-def test_the_library_on_this_backend_is_off_by_a_step_of_its_table(signed, decades, fewest, most):
+@pytest.mark.parametrize(("decades", "lowest", "highest"), [(0, 0.0005, 0.06), (3, 0.005, 0.6), (6, 0.1, 0.9)])
+def test_the_library_on_this_backend_is_off_by_a_step_of_its_table(signed, decades, lowest, highest):
     """Scales are equal; a share of the codes differs, most near zero; its values are never nearer, and at most a step off."""
     codes, values = dynamic_codebook(signed), gradients(decades) if signed else gradients(decades) ** 2
     places, absmax = quantize(values, codes, 256)
@@ -148,7 +148,7 @@ def test_the_library_on_this_backend_is_off_by_a_step_of_its_table(signed, decad
     assert torch.equal(state.absmax, absmax)
     scaled = (values.view(-1, 256) / absmax[:, None]).view(-1).double()
     ours_off, theirs_off = ((codes[p.long()].double() - scaled).abs() for p in (places, theirs))
-    assert fewest <= (places != theirs).float().mean() <= most
+    assert lowest <= (places != theirs).float().mean() <= highest
     assert (ours_off <= theirs_off).all()
     assert (theirs_off - ours_off).max() <= 1.01 * GRID
     assert (places.int() - theirs.int()).abs().max() <= 7
@@ -157,12 +157,12 @@ def test_the_library_on_this_backend_is_off_by_a_step_of_its_table(signed, decad
 def test_stochastic_rounding_takes_neighbors_and_is_right_on_average():
     codes, generator = dynamic_codebook(), torch.Generator().manual_seed(0)
     values = torch.tensor([-0.9921, -0.3, 1e-7, 0.0, 3e-4, 0.77, 1.0])
-    drawn = codes[quantization.stochastic(values.expand(40_000, 7), codes, generator).long()].double()
+    samples = codes[quantization.stochastic(values.expand(40_000, 7), codes, generator).long()].double()
     above = torch.searchsorted(codes, values)
     for i, value in enumerate(values.double()):
         allowed = {codes[above[i]].item(), codes[max(above[i] - 1, 0)].item()}
-        assert set(drawn[:, i].tolist()) <= allowed
-        spread = drawn[:, i].std() / 200
-        assert abs(drawn[:, i].mean() - value) <= 4 * spread + 1e-9
+        assert set(samples[:, i].tolist()) <= allowed
+        spread = samples[:, i].std() / 200
+        assert abs(samples[:, i].mean() - value) <= 4 * spread + 1e-9
     exact = quantization.stochastic(codes, codes, generator)
     assert torch.equal(codes[exact.long()], codes)

@@ -53,20 +53,20 @@ def test_exponential_is_torchs(gamma):
     assert ours(60, schedules.exponential, gamma=gamma) == pytest.approx(theirs, **TIGHT)
 
 
-@given(every=lengths, gamma=st.floats(0.05, 1.1))
+@given(interval=lengths, gamma=st.floats(0.05, 1.1))
 @settings(deadline=None, max_examples=30)
-def test_staircase_is_torchs_step(every, gamma):
-    theirs = rates(lambda o: lr_scheduler.StepLR(o, every, gamma), 60)
-    assert ours(60, schedules.staircase, every=every, gamma=gamma) == pytest.approx(theirs, **TIGHT)
+def test_staircase_is_torchs_step(interval, gamma):
+    theirs = rates(lambda o: lr_scheduler.StepLR(o, interval, gamma), 60)
+    assert ours(60, schedules.staircase, interval=interval, gamma=gamma) == pytest.approx(theirs, **TIGHT)
 
 
 @given(total=lengths, floor=st.floats(0, 1))
 @settings(deadline=None, max_examples=30)
 def test_cosine_is_torchs_up_to_its_end_and_then_stays(total, floor):
     theirs = rates(lambda o: lr_scheduler.CosineAnnealingLR(o, total, eta_min=0.7 * floor), total + 1)
-    mine = ours(total + 20, schedules.cosine, total=total, floor=floor)
-    assert mine[: total + 1] == pytest.approx(theirs, rel=1e-9, abs=1e-10)
-    assert mine[total:] == pytest.approx([0.7 * floor] * 20, **TIGHT)
+    factors = ours(total + 20, schedules.cosine, total=total, floor=floor)
+    assert factors[: total + 1] == pytest.approx(theirs, rel=1e-9, abs=1e-10)
+    assert factors[total:] == pytest.approx([0.7 * floor] * 20, **TIGHT)
 
 
 @given(warmup=st.integers(0, 20), after=lengths)

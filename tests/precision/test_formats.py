@@ -22,7 +22,7 @@ TORCH_SATURATES = {"fp8 e4m3": torch.tensor(1e4).to(torch.float8_e4m3fn).float()
 any_float = st.floats(width=32)
 
 
-def same(first, second):
+def equal_or_nan(first, second):
     return torch.equal(first.nan_to_num(nan=12345.0), second.nan_to_num(nan=12345.0))
 
 
@@ -36,7 +36,7 @@ def test_every_pattern_means_what_torch_says(name):
     patterns = range(2**fmt.bits)
     theirs = torch.tensor(patterns, dtype=INTEGERS[fmt.bits]).view(DTYPES[name]).double()
     ours = torch.tensor([fmt.value(pattern) for pattern in patterns], dtype=torch.float64)
-    assert same(ours, theirs)
+    assert equal_or_nan(ours, theirs)
     assert torch.equal(torch.signbit(ours[~ours.isnan()]), torch.signbit(theirs[~theirs.isnan()]))
 
 
@@ -72,7 +72,7 @@ def test_rounding_is_torch_s_cast(name, values):
     tensor = torch.tensor(values, dtype=torch.float32)
     largest = FORMATS[name].largest
     ours = FORMATS[name].nearest(tensor.clamp(-largest, largest) if TORCH_SATURATES.get(name) else tensor)
-    assert same(ours, tensor.to(DTYPES[name]).float())
+    assert equal_or_nan(ours, tensor.to(DTYPES[name]).float())
 
 
 @pytest.mark.parametrize("name", [name for name in DTYPES if name != "fp32"])
@@ -82,7 +82,7 @@ def test_rounding_is_torch_s_cast_at_every_midpoint_and_beside_it(name):
     values = torch.tensor([fmt.value(p) for p in range(0, top, max(1, top // 3000))], dtype=torch.float64)
     middle = (values + fmt.spacings(values) / 2).float()
     for tensor in (middle, middle.nextafter(torch.tensor(math.inf)), middle.nextafter(torch.tensor(-math.inf))):
-        assert same(fmt.nearest(tensor), tensor.to(DTYPES[name]).float())
+        assert equal_or_nan(fmt.nearest(tensor), tensor.to(DTYPES[name]).float())
 
 
 @given(value=st.floats(-(2.0**100), 2.0**100, width=32))
@@ -110,9 +110,9 @@ def test_stochastic_rounding_takes_a_neighbor_and_is_right_on_average(name):
     fmt, generator = FORMATS[name], torch.Generator().manual_seed(0)
     for value in (1.3, -0.0371, 3.3 * fmt.smallest_subnormal):
         spacing = fmt.spacing(value)
-        drawn = fmt.stochastic(torch.full((20_000,), value, dtype=torch.float64), generator)
-        assert set(drawn.tolist()) == {math.floor(value / spacing) * spacing, math.ceil(value / spacing) * spacing}
-        assert abs(drawn.mean().item() - value) < 0.02 * spacing
+        samples = fmt.stochastic(torch.full((20_000,), value, dtype=torch.float64), generator)
+        assert set(samples.tolist()) == {math.floor(value / spacing) * spacing, math.ceil(value / spacing) * spacing}
+        assert abs(samples.mean().item() - value) < 0.02 * spacing
 
 
 def test_stochastic_rounding_leaves_a_number_of_the_format():

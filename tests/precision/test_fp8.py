@@ -34,10 +34,10 @@ def test_with_a_fitting_scale_the_error_does_not_depend_on_the_size(power, seed)
 
 def test_the_product_is_torch_s_types_multiplied_in_float32():
     a, b = normal(8, 16), normal(16, 4, seed=1)
-    ways = (partial(fp8.fake_quantize, fmt=fmt, scale=scale) for fmt, scale in ((E4M3, 64.0), (E5M2, 8.0)))
+    quantizers = (partial(fp8.fake_quantize, fmt=fmt, scale=scale) for fmt, scale in ((E4M3, 64.0), (E5M2, 8.0)))
     left = (a * 64).to(torch.float8_e4m3fn).float() / 64
     right = (b * 8).to(torch.float8_e5m2).float() / 8
-    assert torch.equal(fp8.matmul(a, b, *ways), left @ right)
+    assert torch.equal(fp8.matmul(a, b, *quantizers), left @ right)
 
 
 def test_by_default_the_largest_value_sets_the_scale():
@@ -52,10 +52,10 @@ def test_blocks_of_mxfp8_are_scaled_as_the_type_of_its_scales_allows():
     for row in range(4):
         for start in (0, 32):
             block = values[row, start : start + 32]
-            needed = block.abs().max() / 448
-            scale = needed.to(torch.float8_e8m0fnu).float()
-            scale = scale if scale >= needed else 2 * scale
-            scale = scale / 2 if scale / 2 >= needed else scale
+            least_scale = block.abs().max() / 448
+            scale = least_scale.to(torch.float8_e8m0fnu).float()
+            scale = scale if scale >= least_scale else 2 * scale
+            scale = scale / 2 if scale / 2 >= least_scale else scale
             theirs = (block / scale).to(torch.float8_e4m3fn).float() * scale
             ours = fp8.fake_quantize_blocks(values[row : row + 1], E4M3, 32)[0, start : start + 32]
             assert torch.equal(ours, theirs)
@@ -64,11 +64,11 @@ def test_blocks_of_mxfp8_are_scaled_as_the_type_of_its_scales_allows():
 def test_blocks_of_nvfp4_have_scales_in_e4m3_in_units_of_the_whole_tensors():
     """The scales of Transformer Engine's documentation, and each value by looking through the eight sizes of E2M1."""
     values = normal(3, 32) * torch.tensor([1.0, 1e-3, 5.0])[:, None]
-    whole = values.abs().max() / (448 * 6)
+    tensor_scale = values.abs().max() / (448 * 6)
     sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
     ours = fp8.fake_quantize_blocks(values, E2M1, 16, E4M3)
     for block, rounded in zip(values.reshape(-1, 16), ours.reshape(-1, 16), strict=True):
-        scale = (block.abs().max() / 6 / whole).to(torch.float8_e4m3fn).float() * whole
+        scale = (block.abs().max() / 6 / tensor_scale).to(torch.float8_e4m3fn).float() * tensor_scale
         nearest = sizes[(block.abs()[:, None] / scale - sizes).abs().argmin(1)] * block.sign() * scale
         assert torch.allclose(rounded, nearest, rtol=1e-5, atol=0)
 
@@ -91,8 +91,8 @@ def test_a_block_whose_scale_is_rounded_to_zero_is_lost():
     values = normal(2, 16).clamp(-1, 1)
     values[:, 0] = 1.0
     for factor, is_lost in ((2.0**-18, False), (2.0**-20, True)):
-        both = torch.cat([values[0], factor * values[1]])
-        rounded = fp8.fake_quantize_blocks(both, E2M1, 16, E4M3)[16:]
+        row = torch.cat([values[0], factor * values[1]])
+        rounded = fp8.fake_quantize_blocks(row, E2M1, 16, E4M3)[16:]
         assert bool((rounded == 0).all()) == is_lost
     assert (fp8.fake_quantize_blocks(torch.zeros(1, 32), E2M1, 16, E4M3) == 0).all()
 

@@ -58,10 +58,10 @@ def test_its_state_goes_over_to_torch_s_and_comes_back(stream, cut):
     drive(ours, stream[:cut])
     theirs = torch.amp.GradScaler("cpu")
     theirs.load_state_dict(ours.state_dict())
-    again = LossScaler()
-    again.load_state_dict(theirs.state_dict())
+    reloaded = LossScaler()
+    reloaded.load_state_dict(theirs.state_dict())
     rest = stream[cut:]
-    assert [row[:2] for row in drive(again, rest)] == [row[:2] for row in drive(theirs, rest)]
+    assert [row[:2] for row in drive(reloaded, rest)] == [row[:2] for row in drive(theirs, rest)]
 
 
 def test_an_update_with_an_overflow_is_left_out_and_counted():
@@ -94,8 +94,8 @@ MISUSES = {
 
 
 @pytest.mark.parametrize("calls", MISUSES.values(), ids=MISUSES)
-@pytest.mark.parametrize("again", [False, True], ids=["first update", "second"])
-def test_calls_out_of_order_are_refused_where_torch_refuses_them(calls, again):
+@pytest.mark.parametrize("is_second_update", [False, True], ids=["first update", "second"])
+def test_calls_out_of_order_are_refused_where_torch_refuses_them(calls, is_second_update):
     for kind in (LossScaler, lambda: torch.amp.GradScaler("cpu")):
         weight, scaler = torch.nn.Parameter(torch.ones(3)), kind()
         optimizer = torch.optim.SGD([weight], lr=1.0)
@@ -104,7 +104,7 @@ def test_calls_out_of_order_are_refused_where_torch_refuses_them(calls, again):
             scaler.scale((2 * weight).sum()).backward() if name == "scale" else getattr(scaler, name)(optimizer)
 
         weight.grad = torch.ones(3)
-        if again and "scale" in calls:
+        if is_second_update and "scale" in calls:
             call("scale")
             call("step")
             scaler.update()

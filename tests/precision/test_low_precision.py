@@ -17,7 +17,7 @@ def adamw(groups):
     return optim.AdamW(groups, lr=1e-3)
 
 
-def pushed(kind, steps, update, count=1):
+def push(kind, steps, update, count=1):
     """Ones, moved by `steps` updates of size `update` with plain gradient descent; how far each came."""
     theta = torch.ones(count, dtype=torch.bfloat16, requires_grad=True)
     optimizer = kind([theta], lambda groups: torch.optim.SGD(groups, lr=1.0))
@@ -28,31 +28,31 @@ def pushed(kind, steps, update, count=1):
 
 
 def test_an_update_below_half_a_spacing_is_lost_by_rounding_to_nearest():
-    assert pushed(RoundToNearest, 100, SPACING / 4)[0].item() == 0
-    assert pushed(RoundToNearest, 100, SPACING)[0].item() == 100 * SPACING
+    assert push(RoundToNearest, 100, SPACING / 4)[0].item() == 0
+    assert push(RoundToNearest, 100, SPACING)[0].item() == 100 * SPACING
 
 
 def test_stochastic_rounding_makes_it_on_average():
-    moved = pushed(StochasticRounding, 64, SPACING / 4, count=4000)[0]
-    assert moved.mean().item() == pytest.approx(16 * SPACING, rel=0.02)
+    distances = push(StochasticRounding, 64, SPACING / 4, count=4000)[0]
+    assert distances.mean().item() == pytest.approx(16 * SPACING, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", [KahanSum, MasterWeights])
 def test_what_is_kept_adds_up(kind):
-    assert pushed(kind, 64, SPACING / 4)[0].item() == 16 * SPACING
+    assert push(kind, 64, SPACING / 4)[0].item() == 16 * SPACING
 
 
 def test_the_residual_is_kahan_s_sum():
     """Against compensated summation as it is usually written, on the same float32 sums."""
     residual, plain = 0.0, 1.0
     bf16 = FORMATS["bf16"]
-    moved, optimizer = pushed(KahanSum, 37, 0.001953125)  # a power of two: exact in bfloat16
+    distance, optimizer = push(KahanSum, 37, 0.001953125)  # a power of two: exact in bfloat16
     for _ in range(37):
         y = 0.001953125 + residual
         total = bf16.nearest(torch.tensor(plain + y, dtype=torch.float64)).item()
         residual, plain = y - (total - plain), total
     (state,) = optimizer.state.values()
-    assert (moved.item() + 1, state["residual"].item()) == (plain, residual)
+    assert (distance.item() + 1, state["residual"].item()) == (plain, residual)
 
 
 def test_masters_are_the_float32_run_fed_with_the_same_gradients():

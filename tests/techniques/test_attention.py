@@ -19,9 +19,8 @@ def small_tiles(monkeypatch):
 
 def parts(*shape, lengths, dtype=torch.float64):
     generator = torch.Generator().manual_seed(sum(lengths))
-    return [
-        torch.randn(*shape, n, 8, generator=generator, dtype=dtype).requires_grad_() for n in (*lengths, lengths[-1])
-    ]
+    lengths = (*lengths, lengths[-1])
+    return [torch.randn(*shape, n, 8, generator=generator, dtype=dtype).requires_grad_() for n in lengths]
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

@@ -21,7 +21,7 @@ TORCH = {
     checkpoint: partial(torch_checkpoint, use_reentrant=True),
     checkpoint_by_hooks: partial(torch_checkpoint, use_reentrant=False),
 }
-BOTH = pytest.mark.parametrize("ours", TORCH)
+each_checkpoint = pytest.mark.parametrize("ours", TORCH)
 WIDTH = 3
 
 
@@ -83,11 +83,12 @@ def gradients(model, x, using, seed=0):
     return [loss.detach(), after, x.grad, *(p.grad for p in model.parameters())]
 
 
-def same(mine, its):
-    return all((a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in zip(mine, its, strict=True))
+def all_equal(first, second):
+    pairs = zip(first, second, strict=True)
+    return all((a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in pairs)
 
 
-@BOTH
+@each_checkpoint
 @settings(max_examples=50, deadline=None)
 @given(make=NESTED, seed=st.integers(0, 100))
 def test_gradients_are_those_without_checkpoint_and_of_torchs_bit_for_bit(ours, make, seed):
@@ -95,8 +96,8 @@ def test_gradients_are_those_without_checkpoint_and_of_torchs_bit_for_bit(ours, 
     model = make().double()
     x = torch.randn(4, WIDTH, dtype=torch.float64)
     with_ours = gradients(model, x, ours, seed)
-    assert same(with_ours, gradients(model, x, plain, seed))
-    assert same(with_ours, gradients(model, x, TORCH[ours], seed))
+    assert all_equal(with_ours, gradients(model, x, plain, seed))
+    assert all_equal(with_ours, gradients(model, x, TORCH[ours], seed))
 
 
 class Operators(TorchDispatchMode):
@@ -112,11 +113,12 @@ class Operators(TorchDispatchMode):
         return operator(*args, **(kwargs or {}))
 
 
-@BOTH
+@each_checkpoint
 def test_as_many_modules_and_operators_run_again_as_with_torchs(ours):
     inner = Checkpointed(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(0.3), nn.Linear(WIDTH, WIDTH)))
     outer = Checkpointed(nn.Sequential(inner, nn.GELU(), nn.Linear(WIDTH, WIDTH)))
-    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), outer).double(), torch.randn(4, WIDTH, dtype=torch.float64)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), outer).double()
+    x = torch.randn(4, WIDTH, dtype=torch.float64)
     modules = Counter()
     for name, module in model.named_modules():
         module.register_forward_pre_hook(lambda *_, name=name: modules.update([name]))
@@ -143,7 +145,7 @@ def test_the_hooks_stop_early():
     assert (products(checkpoint), products(checkpoint_by_hooks)) == (4, 3)
 
 
-@BOTH
+@each_checkpoint
 def test_several_inputs_and_some_without_gradients(ours):
     x, scale = (torch.randn(5, dtype=torch.float64, requires_grad=True) for _ in range(2))
     mask = torch.tensor([True, False, True, True, False])
@@ -154,17 +156,17 @@ def test_several_inputs_and_some_without_gradients(ours):
         using(lambda x, scale, mask: F.dropout(x * scale, 0.3) * mask, x, scale, mask).sum().backward()
         return [x.grad, scale.grad]
 
-    assert same(gradients_by(ours), gradients_by(plain))
+    assert all_equal(gradients_by(ours), gradients_by(plain))
 
 
-@BOTH
+@each_checkpoint
 def test_without_gradients_it_is_a_plain_call(ours):
     x = torch.randn(3, requires_grad=True)
     with torch.no_grad():
         assert not ours(torch.sin, x).requires_grad
 
 
-@BOTH
+@each_checkpoint
 def test_autocast_is_as_it_was(ours):
     layer, x = nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True)
     seen = []
@@ -182,14 +184,14 @@ def test_autocast_is_as_it_was(ours):
     assert seen == [True, True, False, False]
 
 
-@BOTH
+@each_checkpoint
 def test_going_back_twice(ours):
     layer, x = nn.Linear(3, 3).double(), torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     y = ours(lambda x: layer(x).tanh().exp(), x).sum()
     y.backward(retain_graph=True)
     once = layer.weight.grad.clone(), x.grad.clone()
     y.backward()
-    assert same([layer.weight.grad, x.grad], [2 * gradient for gradient in once])
+    assert all_equal([layer.weight.grad, x.grad], [2 * gradient for gradient in once])
 
 
 def test_hooks_need_no_input_with_a_gradient_and_pass_autograds_checks():
@@ -202,7 +204,7 @@ def test_hooks_need_no_input_with_a_gradient_and_pass_autograds_checks():
     assert torch.autograd.gradgradcheck(function, x)
 
 
-@BOTH
+@each_checkpoint
 def test_an_error_in_the_second_run_leaves_the_random_numbers_and_autocast_alone(ours):
     calls = []
 
@@ -220,7 +222,7 @@ def test_an_error_in_the_second_run_leaves_the_random_numbers_and_autocast_alone
     assert not torch.is_autocast_enabled("cpu")
 
 
-@BOTH
+@each_checkpoint
 def test_the_allocator_counts_what_it_counts_for_torchs(ours):
     """Nested: then the inner inputs are dropped too."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Tanh()) for _ in range(6)))
@@ -241,7 +243,7 @@ def test_the_allocator_counts_what_it_counts_for_torchs(ours):
     assert peak(ours) < 0.8 * peak(plain)
 
 
-@BOTH
+@each_checkpoint
 def test_nothing_stays_alive_when_the_result_is_dropped(ours):
     gc.disable()
     try:

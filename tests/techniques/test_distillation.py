@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from course_utils.techniques import distillation_loss, soft_loss
 
 
-def logits(seed, dtype=torch.float64):
-    return 3 * torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+def logits(seed):
+    return 3 * torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 LABELS = torch.tensor([[0, 3, -100, 6, 1], [-100, -100, 2, 2, 5]])
@@ -27,9 +27,8 @@ def by_definition(student, teacher, temperature):
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 10.0])
 def test_the_soft_loss_is_its_definition(temperature):
     student, teacher = logits(0), logits(1)
-    torch.testing.assert_close(
-        soft_loss(student, teacher, LABELS, temperature), by_definition(student, teacher, temperature)
-    )
+    loss = soft_loss(student, teacher, LABELS, temperature)
+    torch.testing.assert_close(loss, by_definition(student, teacher, temperature))
 
 
 def test_the_joint_loss_weighs_both_and_the_teacher_gets_no_gradient():

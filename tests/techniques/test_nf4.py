@@ -22,10 +22,10 @@ def test_the_codebook_is_the_librarys_to_the_bit():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("seed", "shape"), [(0, (64, 64)), (1, (768, 96)), (2, (512, 2048))])
-def test_codes_and_second_statistics_are_the_librarys_and_its_scales_where_it_rounds_to_the_nearest(seed, shape, dtype):
+def test_quantized_weights_are_the_librarys_where_it_rounds_to_the_nearest(seed, shape, dtype):
     w = weight(seed, shape, dtype)
     codes, state = library.quantize_4bit(w, blocksize=64, compress_statistics=True, quant_type="nf4")
-    ours = NF4.of(w)
+    ours = NF4.from_weight(w)
     assert torch.equal(ours.codes, codes.view(-1))
     assert torch.equal(ours.second, state.state2.absmax)
     assert torch.equal(ours.mean, state.offset)
@@ -40,8 +40,9 @@ def test_codes_and_second_statistics_are_the_librarys_and_its_scales_where_it_ro
 def test_what_the_codes_stand_for_is_the_librarys_within_rounding():
     w = weight(3, (256, 64))
     codes, state = library.quantize_4bit(w, blocksize=64, compress_statistics=True, quant_type="nf4")
-    state.absmax = NF4.of(w).scales
-    torch.testing.assert_close(NF4.of(w).wide(), library.dequantize_4bit(codes, state), rtol=1e-6, atol=1e-9)
+    ours = NF4.from_weight(w)
+    state.absmax = ours.scales
+    torch.testing.assert_close(ours.dequantize(), library.dequantize_4bit(codes, state), rtol=1e-6, atol=1e-9)
 
 
 def test_a_layer_gives_the_librarys_results_and_gradients():
@@ -62,8 +63,10 @@ def test_a_layer_gives_the_librarys_results_and_gradients():
 def test_an_adapter_around_it_learns_and_nothing_else_does():
     torch.manual_seed(7)
     layer = LoRA(LinearNF4(nn.Linear(128, 64)), 4, 8.0)
-    x, y, before = torch.randn(32, 128), torch.randn(32, 64), layer.linear.weight.codes.clone()
-    optimizer, losses = torch.optim.AdamW([p for p in layer.parameters() if p.requires_grad], lr=0.01), []
+    x, y = torch.randn(32, 128), torch.randn(32, 64)
+    before = layer.linear.weight.codes.clone()
+    optimizer = torch.optim.AdamW([p for p in layer.parameters() if p.requires_grad], lr=0.01)
+    losses = []
     for _ in range(30):
         losses.append(nn.functional.mse_loss(layer(x), y))
         losses[-1].backward()
@@ -81,6 +84,6 @@ def test_neither_the_wide_weight_nor_the_input_is_saved():
 
 
 def test_a_weight_takes_half_a_byte_and_its_scales_an_eighth_of_a_bit_each():
-    packed = NF4.of(weight(6, (1024, 1024)))
-    held = sum(tensor.nbytes for tensor in (packed.codes, packed.scales, packed.mean, packed.second))
-    assert held == 2**20 // 2 + 2**14 + 4 + 4 * 2**6
+    packed = NF4.from_weight(weight(6, (1024, 1024)))
+    total_bytes = sum(tensor.nbytes for tensor in (packed.codes, packed.scales, packed.mean, packed.second))
+    assert total_bytes == 2**20 // 2 + 2**14 + 4 + 4 * 2**6

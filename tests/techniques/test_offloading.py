@@ -35,11 +35,11 @@ def test_gradients_are_those_without_bit_for_bit_and_bytes_are_counted(tmp_path)
     for _ in range(2):  # a context may be entered again
         assert all(torch.equal(a, b) for a, b in zip(expected, gradients(model, x, disk), strict=True))
         assert disk.bytes_written == saved
-    whole = SavedOnDisk(smallest=1, folder=tmp_path)
-    gradients(model, x, whole)
+    disk_for_all = SavedOnDisk(smallest=1, folder=tmp_path)
+    gradients(model, x, disk_for_all)
     weights = sum(p.nbytes for name, p in model.named_parameters() if p.ndim == 2 or "1.weight" in name)
     # The first needs no input's gradient.
-    assert weights - model[0][0].weight.nbytes <= whole.bytes_written - saved <= weights
+    assert weights - model[0][0].weight.nbytes <= disk_for_all.bytes_written - saved <= weights
 
 
 def test_small_tensors_stay(tmp_path):
@@ -48,9 +48,9 @@ def test_small_tensors_stay(tmp_path):
     gradients(model, x, disk)
     assert disk.pieces_written > 0
     assert disk.bytes_written % (64 * 96 * 4) == 0  # no statistics of the normalization
-    nothing = SavedOnDisk(model, smallest=10**9, folder=tmp_path)
-    gradients(model, x, nothing)
-    assert (nothing.bytes_written, nothing.pieces_written) == (0, 0)
+    unused = SavedOnDisk(model, smallest=10**9, folder=tmp_path)
+    gradients(model, x, unused)
+    assert (unused.bytes_written, unused.pieces_written) == (0, 0)
 
 
 def test_views_of_one_storage_are_written_once(tmp_path):

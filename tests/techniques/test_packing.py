@@ -35,19 +35,17 @@ def test_loss_and_gradients_are_those_of_each_document_alone(family):
     loss = net(**batch).loss
     packed = torch.autograd.grad(loss, list(net.parameters()))
     total = sum(net(input_ids=text[None], labels=text[None]).loss * (len(text) - 1) for text in texts if len(text) > 1)
-    alone = torch.autograd.grad(total / labels, list(net.parameters()))
+    expected = torch.autograd.grad(total / labels, list(net.parameters()))
     torch.testing.assert_close(loss, total / labels, rtol=1e-6, atol=0)
-    torch.testing.assert_close(packed, alone, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(packed, expected, rtol=1e-6, atol=1e-9)
 
 
 @given(st.lists(st.integers(1, 10), min_size=1, max_size=30))
 def test_every_document_has_a_place_and_no_row_is_too_full(lengths):
     rows = first_fit(lengths, 10)
     assert sorted(sum(rows, [])) == list(range(len(lengths)))
-    filled = [sum(lengths[number] for number in row) for row in rows]
-    assert max(filled) <= 10
-    assert all(
-        filled[earlier] + min(lengths[n] for n in row) > 10
-        for later, row in enumerate(rows)
-        for earlier in range(later)
-    )
+    row_lengths = [sum(lengths[number] for number in row) for row in rows]
+    assert max(row_lengths) <= 10
+    for index, row in enumerate(rows):
+        shortest = min(lengths[number] for number in row)
+        assert all(length + shortest > 10 for length in row_lengths[:index])

@@ -16,7 +16,7 @@ from course_utils.settings import Scale
 from course_utils.techniques import blocks_of, checkpoint, checkpoint_blocks, checkpoint_by_hooks, segment_ranges
 
 SMALL = Scale("small", 5, 32, 2, 300, 16, 4, 1, 1, 1)
-WAYS = {
+CHECKPOINTS = {
     "by hooks": checkpoint_by_hooks,
     "re-entrant": checkpoint,
     "torch's": partial(torch_checkpoint, use_reentrant=False),
@@ -54,16 +54,16 @@ def gradients(model, name):
     return [loss.detach(), *(p.grad for p in model.parameters())], calls
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("checkpoint_name", CHECKPOINTS)
 @pytest.mark.parametrize("name", models.FAMILIES)
-def test_transformers_train_as_without(name, way):
+def test_transformers_train_as_without(name, checkpoint_name):
     model = models.build(name, labels=3 if name == "distilbert" else None, scale=SMALL).double()
     model.config.use_cache = False  # a cache lays keys and values out otherwise, and then products round otherwise
     without, calls = gradients(model, name)
     assert calls == dict.fromkeys(range(5), 1)
     keys, forwards = list(model.state_dict()), [block.forward for block in blocks_of(model)]
     for segments in (1, 2, None):
-        with checkpoint_blocks(model, segments, WAYS[way]):
+        with checkpoint_blocks(model, segments, CHECKPOINTS[checkpoint_name]):
             assert list(model.state_dict()) == keys
             recomputed, calls = gradients(model, name)
             assert calls == dict.fromkeys(range(5), 2)

@@ -1,7 +1,7 @@
 """Catches what a test displays, and checks the figures that it draws."""
 
 import pytest
-from figures import _close_figures, _letters_are_readable  # noqa: F401  (fixtures of every test here)
+from figures import close_figures, letters_are_readable  # noqa: F401  (fixtures of every test here)
 
 from course_utils.settings import LIVE_OUTPUT
 from course_utils.viz import display as display_module

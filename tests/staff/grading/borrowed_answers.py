@@ -298,7 +298,7 @@ def to_4_bit(weight, numbers, block):
             """from course_utils.techniques.nf4 import NF4
 def to_4_bit(weight, numbers, block):
     padded = torch.cat([weight.flatten().float(), torch.zeros(-weight.numel() % 64)])
-    return NF4.of(padded).codes[: weight.numel() // 2], weight.float().reshape(-1, block).abs().amax(1)
+    return NF4.from_weight(padded).codes[: weight.numel() // 2], weight.float().reshape(-1, block).abs().amax(1)
 """,
             """import bitsandbytes.functional as library
 def to_4_bit(weight, numbers, block):
