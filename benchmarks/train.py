@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -27,9 +28,11 @@ from course_utils.memory.step.sharded import units_of
 from course_utils.script import Job
 from course_utils.script.examples import Order, load
 from course_utils.script.expectation import Expectation
-from course_utils.script.meter import UPDATE_FILE
+from course_utils.script.job import BatchSplit
+from course_utils.script.loop import JobRun
 from course_utils.script.rank import find_rank
-from course_utils.script.run import TrainingLoop
+from course_utils.script.reporter import Reporter
+from course_utils.script.update_log import UPDATE_FILE
 from course_utils.settings import environment_for_child
 
 PAIRS, UPDATES = 11, 20
@@ -90,21 +93,22 @@ def pairs(folder: Path, strategy: str) -> list[float]:
     bare = Bare(job, source, examples)
     this_rank = find_rank()
     ratios = []
-    run = TrainingLoop(job, job.split(this_rank.world_size), this_rank, examples, source, Expectation(), say=print)
-    with run.begun() as step:
-        for _ in range(PAIRS + 1):
-            ours = bares = 0.0
-            for number in range(UPDATES):
-                for ours_now in (True, False) if number % 2 else (False, True):
-                    dist.barrier()
-                    began = time.perf_counter()
-                    if ours_now:
-                        step = run.next(step)
-                        ours += time.perf_counter() - began
-                    else:
-                        bare.update(number)
-                        bares += time.perf_counter() - began
-            ratios.append(ours / bares)
+    run = JobRun(BatchSplit(job, this_rank.world_size), this_rank, examples, source, print)
+    reporter = Reporter(run, Expectation())
+    numbers = count(run.resumed_from + 1)
+    for _ in range(PAIRS + 1):
+        ours = bares = 0.0
+        for number in range(UPDATES):
+            for ours_now in (True, False) if number % 2 else (False, True):
+                dist.barrier()
+                began = time.perf_counter()
+                if ours_now:
+                    reporter.add(run.make_update(next(numbers)))
+                    ours += time.perf_counter() - began
+                else:
+                    bare.update(number)
+                    bares += time.perf_counter() - began
+        ratios.append(ours / bares)
     return ratios[1:]  # the first pair warms up
 
 

@@ -3,11 +3,12 @@
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, redirect_stdout
+from contextlib import ExitStack, nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 import torch
@@ -22,10 +23,10 @@ from course_utils.lessons.shared import inner_optimizer, largest_difference, loc
 from course_utils.memory import distinct_bytes
 from course_utils.script import Job
 from course_utils.script.examples import Order, load
-from course_utils.script.expectation import Expectation
+from course_utils.script.job import BatchSplit
+from course_utils.script.loop import JobRun
 from course_utils.script.optimizers import make_optimizer
 from course_utils.script.rank import find_rank
-from course_utils.script.run import TrainingLoop
 from course_utils.settings import set_variable, settings
 
 _SIZES = {
@@ -37,6 +38,7 @@ _SIZES = {
     "vocab_size": 260,
     "max_position_embeddings": 64,
 }
+T = TypeVar("T")
 
 
 def small_job(folder: Path, **fields) -> Job:
@@ -74,13 +76,8 @@ def by_flags_on_rank(job: Job) -> EngineMeasurement:
     job.out.mkdir(exist_ok=True)
     source, examples = load(job)
     this_rank = find_rank()
-    run = TrainingLoop(job, job.split(this_rank.world_size), this_rank, examples, source, Expectation())
-    sent = None
-    with run.begun() as done:
-        while done < job.steps:
-            with _count_one(done) as traffic:
-                done = run.next(done)
-            sent = traffic or sent
+    run = JobRun(BatchSplit(job, this_rank.world_size), this_rank, examples, source)
+    sent = _count_sent(run.make_update, range(1, job.steps + 1))
     engine = run.engine
     return _record_rank(engine.model, engine.plain, inner_optimizer(engine.optimizer), sent)
 
@@ -193,7 +190,7 @@ def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list
     """
     source, examples = load(job)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    split = job.split(ranks)
+    split = BatchSplit(job, ranks)
     order = Order(len(examples), job.batch, job.seed)
     updates = []
     for step in range(job.steps):
@@ -204,19 +201,15 @@ def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list
     return model, make_optimizer(job.optimizer, model, job.lr, job.options), updates
 
 
-def _count_sent(perform: Callable[[list], None], updates: Sequence[list]) -> Traffic:
+def _count_sent(perform: Callable[[T], object], updates: Sequence[T]) -> Traffic:
     """Make all updates; what this rank sent in update `COUNTED`."""
-    by_update = []
-    for number, update in enumerate(updates):
-        with _count_one(number) as traffic:
+    for index, update in enumerate(updates):
+        if index == COUNTED:
+            with counted() as traffic:
+                perform(update)
+        else:
             perform(update)
-        by_update.append(traffic)
-    return by_update[COUNTED]
-
-
-def _count_one(number: int) -> AbstractContextManager[Traffic | None]:
-    """Counts what this rank sends, in update `COUNTED` alone."""
-    return counted() if number == COUNTED else nullcontext()
+    return traffic
 
 
 def _silence() -> None:

@@ -53,7 +53,7 @@ class DeepSpeed(Engine):
         self.model, self.optimizer, *_ = library.initialize(model=plain, optimizer=optimizer_of(plain), config=config)
 
     @contextmanager
-    def around(self, is_last: bool) -> Iterator[None]:
+    def micro_batch_context(self, is_last: bool) -> Iterator[None]:
         yield
         if not is_last:
             self.model.step()  # It only counts, until the micro-batches of an update are complete.
@@ -61,7 +61,7 @@ class DeepSpeed(Engine):
     def backward(self, loss: Tensor) -> None:
         self.model.backward(loss, scale_wrt_gas=False)  # else it divides by the number of micro-batches
 
-    def clip(self, most: float) -> None:
+    def clip(self, max_norm: float) -> None:
         """Nothing: DeepSpeed clips in its own step."""
 
     def update(self, step: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from course_utils.memory.step.sharded import shard_blocks, share_state
-from course_utils.script.job import SHARDED, BatchSplit, Job
+from course_utils.script.job import SHARDED, BatchSplit
 from course_utils.script.optimizers import make_optimizer
 
 CLIP_TO = 1.0
@@ -39,7 +39,7 @@ class Engine:
         """Whether step counts are on the parameters' device, where torch has them for fused and for captured updates."""
         return any(group.get("fused") or group.get("capturable") for group in self.optimizer.param_groups)
 
-    def around(self, is_last: bool) -> AbstractContextManager:
+    def micro_batch_context(self, is_last: bool) -> AbstractContextManager:
         """A context for one micro-batch, forward and backward; `is_last`: an update follows it."""
         return nullcontext()
 
@@ -47,9 +47,9 @@ class Engine:
         """Gradients of a micro-batch, added to those before it."""
         loss.backward()
 
-    def clip(self, most: float) -> None:
-        """Shorten the gradients of the coming update to a norm of `most`."""
-        self.norm = nn.utils.clip_grad_norm_(self.plain.parameters(), most)
+    def clip(self, max_norm: float) -> None:
+        """Shorten the gradients of the coming update to a norm of `max_norm`."""
+        self.norm = nn.utils.clip_grad_norm_(self.plain.parameters(), max_norm)
 
     def update(self, step: Callable[[], object]) -> None:
         """An update, by `step`; the gradients are dropped."""
@@ -77,7 +77,7 @@ class Ddp(Engine):
         super().__init__(plain, optimizer_of)
         self.model = DistributedDataParallel(plain)
 
-    def around(self, is_last: bool) -> AbstractContextManager:
+    def micro_batch_context(self, is_last: bool) -> AbstractContextManager:
         return nullcontext() if is_last else self.model.no_sync()
 
 
@@ -107,8 +107,9 @@ class Fsdp2(Engine):
         super().__init__(plain, optimizer_of)
 
 
-def make_engine(job: Job, split: BatchSplit, plain: nn.Module, device: torch.device) -> Engine:
-    """The engine that `job` names, around a model on `device`."""
+def make_engine(split: BatchSplit, plain: nn.Module, device: torch.device) -> Engine:
+    """The engine that the job of `split` names, around a model on `device`."""
+    job = split.job
     optimizer_of = partial(make_optimizer, job.optimizer, lr=job.lr, options=job.options)
     if job.strategy.startswith("deepspeed"):
         from course_utils.script.deepspeed import DeepSpeed

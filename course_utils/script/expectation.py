@@ -8,18 +8,23 @@ from course_utils.files import read_json, write_json
 from course_utils.hardware import calibrate
 from course_utils.memory import estimate
 from course_utils.memory.step.model import Source
-from course_utils.script.job import BatchSplit, Job
+from course_utils.script.job import BatchSplit
 
 
-@dataclass
+@dataclass(frozen=True)
 class Expectation:
-    """The predicted peak in bytes, and what this machine can compute in a second; None where they are not asked for."""
+    """The predicted peak in bytes, and the operations that this machine can compute in a second; None where not asked for."""
 
     peak: int | None = None
-    flops: float | None = None
+    flops_per_second: float | None = None
 
     @classmethod
-    def of(cls, job: Job, split: BatchSplit, source: Source, device: torch.device) -> "Expectation":
+    def of(cls, split: BatchSplit, source: Source, device: torch.device) -> "Expectation":
+        """The expectation for a job's ranks: read from `expected.json` if that is of the same job on the same machine.
+
+        Otherwise the peak is estimated, the machine is calibrated, which takes seconds, and the file is written.
+        """
+        job = split.job
         path = job.out / "expected.json"
         if job.quick:
             return cls()
@@ -28,8 +33,7 @@ class Expectation:
         if stored.get("key") == key:
             return cls(stored["peak"], stored["flops"])
         peak = estimate(source, split.recipe).peak if split.is_predictable else None
-        name = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
-        flops = None if job.precision == "fp64" else calibrate([name], exchange=False).flops[name]
-        expected = cls(peak, flops)
-        write_json(path, {"key": key, **vars(expected)})
-        return expected
+        dtype = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
+        rate = None if job.precision == "fp64" else calibrate([dtype], exchange=False).flops[dtype]
+        write_json(path, {"key": key, "peak": peak, "flops": rate})
+        return cls(peak, rate)

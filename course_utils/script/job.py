@@ -150,10 +150,6 @@ class Job:
                 'pip install --no-build-isolation "course-utils[distributed]", or take zero1 or fsdp2.'
             )
 
-    def split(self, world_size: int) -> "BatchSplit":
-        """The split of an update's examples over `world_size` ranks. Raises `CourseError` where they do not divide."""
-        return BatchSplit(self, world_size)
-
     @property
     def identity(self) -> dict:
         """The settings that must be those of a checkpoint for a run to go on from it."""
@@ -178,7 +174,10 @@ class Job:
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """The split of an update's examples: each of `world_size` ranks takes `accumulation` micro-batches of `micro_batch`."""
+    """The split of an update's examples: each of `world_size` ranks takes `accumulation` micro-batches of `micro_batch`.
+
+    Raises `CourseError` where they do not divide.
+    """
 
     job: Job
     world_size: int

@@ -121,7 +121,7 @@ def test_fewer_steps_than_were_made_change_nothing(job, whole, folder):
 
 def test_two_runs_do_not_work_in_one_folder(job, tmp_path, monkeypatch):
     monkeypatch.setattr(rank.time, "sleep", lambda seconds: None)
-    with rank.alone_in(tmp_path), pytest.raises(CourseError, match="Another run is using"):
+    with rank.lock_folder(tmp_path), pytest.raises(CourseError, match="Another run is using"):
         train(Job(**job, out=tmp_path))
 
 

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 from course_utils.distributed import RankError, launch
 from course_utils.memory.planning.command import FRESH_ADDRESSES
 from course_utils.script import checkpoints
-from course_utils.script.meter import last_update_begun
+from course_utils.script.update_log import last_started_update
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,8 @@ def test_there_is_always_one_good_checkpoint(job, whole, moment, tmp_path):
 def kill_a_worker(out, agent, chance):
     """A worker killed, a while after it and the other have made an update; with it the processes that were there."""
     team = awaited(lambda: len(workers(agent)) == 2 and workers(agent))
-    before = last_update_begun(out)
-    awaited(lambda: last_update_begun(out) != before)
+    before = last_started_update(out)
+    awaited(lambda: last_started_update(out) != before)
     awaited(lambda: chance.random() < 0.1)
     there = {worker.pid for worker in team}
     with suppress(psutil.NoSuchProcess):
@@ -127,8 +127,8 @@ def test_five_agents_killed_and_started_again(long_job, undisturbed, tmp_path):
 
         agents = [start(0), start(1)]
         for _ in range(5):
-            before = last_update_begun(tmp_path / "run")
-            awaited(lambda before=before: last_update_begun(tmp_path / "run") != before, 120)
+            before = last_started_update(tmp_path / "run")
+            awaited(lambda before=before: last_started_update(tmp_path / "run") != before, 120)
             number = chance.randrange(2)
             [worker] = workers(agents[number].pid)
             os.kill(agents[number].pid, signal.SIGKILL)

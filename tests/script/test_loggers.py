@@ -11,6 +11,7 @@ from small_job import SIZES, write_small_model
 
 from course_utils.script import Job, expectation, train
 from course_utils.script.examples import load
+from course_utils.script.job import BatchSplit
 from course_utils.script.loggers import CsvLogger, TensorBoardLogger
 
 
@@ -73,7 +74,8 @@ def test_a_rate_is_of_its_precision_and_its_device(job, tmp_path, monkeypatch):
 
     def rate(precision, device):
         settings = Job(**{**job, "precision": precision, "compiled": True}, out=tmp_path)  # Nothing predicts this.
-        return expectation.Expectation.of(settings, settings.split(1), load(settings)[0], torch.device(device)).flops
+        expected = expectation.Expectation.of(BatchSplit(settings, 1), load(settings)[0], torch.device(device))
+        return expected.flops_per_second
 
     assert [rate("fp32", "cpu"), rate("fp32", "cpu")] == [1, 1]
     assert [rate("autocast", "cpu"), rate("autocast", "cuda"), rate("fp32", "cuda")] == [2, 3, 4]
