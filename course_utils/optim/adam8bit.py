@@ -21,6 +21,7 @@ class Adam8bit(AdamW):
     """
 
     defaults = {**AdamW.defaults, "weight_decay": 0.0, "min_8bit_size": 4096, "block_size": BLOCK}
+    by_element = False
     names = {1: "exp_avg", 2: "exp_avg_sq"}
 
     def codebooks(self, device: torch.device) -> dict[int, Tensor]:

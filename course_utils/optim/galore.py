@@ -22,6 +22,7 @@ class GaLore(AdamW):
     """
 
     defaults = {**AdamW.defaults, "rank": 128, "interval": 200, "scale": 0.25}
+    by_element = False
 
     def add_param_group(self, param_group: dict) -> None:
         """Do as `Optimizer`; raises `ValueError` for a `rank` or an `interval` below 1. A `rank` of `inf` projects nothing."""

@@ -27,6 +27,7 @@ class AdamW16bit(AdamW):
     """AdamW whose averages are bfloat16, rounded at random, or with `stochastic=False` to nearest."""
 
     defaults = {**AdamW.defaults, "stochastic": True}
+    by_element = False
 
     def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Averages in bfloat16."""
