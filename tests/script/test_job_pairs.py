@@ -14,7 +14,7 @@ from torch import nn
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.script import Job, train
-from course_utils.script.job import PRECISIONS, STRATEGIES
+from course_utils.script.job import PRECISIONS, STRATEGIES, BatchSplit
 
 PAGE = Path(__file__).parents[2] / "docs" / "train.md"
 # What a flag is called, and the fields of a job that it stands for.
@@ -127,7 +127,7 @@ def refusal(pair, plain) -> str:
     fields = fields_of(*pair)
     try:
         with patch.multiple("course_utils.script.job", find_spec=lambda name: True, version=lambda name: "99"):
-            Job(**{**plain, **fields}).split({"none": 1, "hsdp": 4}.get(fields.get("strategy", "none"), 2))
+            BatchSplit(Job(**{**plain, **fields}), {"none": 1, "hsdp": 4}.get(fields.get("strategy", "none"), 2))
     except CourseError as error:
         return str(error)
     return ""
