@@ -19,7 +19,7 @@ class Expectation:
     flops_per_second: float | None = None
 
     @classmethod
-    def of(cls, split: BatchSplit, source: Source, device: torch.device) -> "Expectation":
+    def load_or_compute(cls, split: BatchSplit, source: Source, device: torch.device) -> "Expectation":
         """The expectation for a job's ranks: read from `expected.json` if that is of the same job on the same machine.
 
         Otherwise the peak is estimated, the machine is calibrated, which takes seconds, and the file is written.
@@ -29,9 +29,9 @@ class Expectation:
         if job.quick:
             return cls()
         key = f"{split.recipe} of {source.key} in {job.precision} on {device.type}, {torch.get_num_threads()} threads"
-        stored = read_json(path) or {}
-        if stored.get("key") == key:
-            return cls(stored["peak"], stored["flops"])
+        cache = read_json(path) or {}
+        if cache.get("key") == key:
+            return cls(cache["peak"], cache["flops"])
         peak = estimate(source, split.recipe).peak if split.is_predictable else None
         dtype = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
         rate = None if job.precision == "fp64" else calibrate([dtype], exchange=False).flops[dtype]

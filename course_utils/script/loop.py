@@ -109,10 +109,11 @@ def train(
             all_loggers = [*loggers, *(LOGGERS[name](job.out) for name in job.logs)]
             for logger in all_loggers:
                 closing.callback(logger.close)
-            expected = Expectation.of(split, source, this_rank.device)
+            expected = Expectation.load_or_compute(split, source, this_rank.device)
         closing.enter_context(rank.process_group(this_rank))
         run = JobRun(split, this_rank, examples, source, say)
-        with Reporter(run, expected, all_loggers, progress and this_rank.rank == 0) as reporter:
+        reporter = Reporter(run, expected, all_loggers, progress and this_rank.rank == 0)
+        with reporter.bar:
             run.train(reporter.add)
         result = JobResult(
             step=max(run.resumed_from, job.steps),
@@ -223,8 +224,8 @@ class JobRun:
                 if (value := self._changeable_flags()[name]) != before:
                     self.say(f"From here on {name.replace('_', ' ')} is {value} instead of {before}.")
         if self.update_log is not None and self.update_log.last and last < self.job.steps:
-            repeated = _describe_updates(last + 1, self.update_log.last)
-            self.say(f"Goes on after update {last}; {repeated} computed again.")
+            updates = _describe_updates(last + 1, self.update_log.last)
+            self.say(f"Goes on after update {last}; {updates} computed again.")
         return last
 
     def _save(self, number: int) -> None:

@@ -19,13 +19,7 @@ class Reporter:
     row is a sum over all ranks.
     """
 
-    def __init__(
-        self,
-        run: "JobRun",
-        expected: Expectation,
-        loggers: Sequence[Logger] = (),
-        progress: bool = False,
-    ):
+    def __init__(self, run: "JobRun", expected: Expectation, loggers: Sequence[Logger] = (), progress: bool = False):
         from tqdm.auto import tqdm
 
         self.run, self.expected, self.loggers = run, expected, loggers
@@ -34,12 +28,6 @@ class Reporter:
         self._updates: list[Update] = []  # those that are in no row yet
         self._rows: list[tuple[int, float]] = []  # tokens and seconds
         self._began = self._row_began = time.perf_counter()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.bar.close()
 
     def add(self, update: "Update") -> None:
         """Show an update, and write a row where it is due."""

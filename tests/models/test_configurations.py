@@ -76,9 +76,9 @@ def test_half_a_size_is_refused_since_the_small_models_other_half_would_stay(nam
 
 
 def test_a_whole_size_is_taken_and_a_published_one_may_be_changed():
-    whole = {"n_embd": 96, "n_layer": 3, "n_head": 4, "vocab_size": 70}
-    config = models.configuration("gpt2", **whole)
-    assert {size: getattr(config, size) for size in whole} == whole
+    sizes = {"n_embd": 96, "n_layer": 3, "n_head": 4, "vocab_size": 70}
+    config = models.configuration("gpt2", **sizes)
+    assert {size: getattr(config, size) for size in sizes} == sizes
     assert models.configuration("llama-7b", num_hidden_layers=2).vocab_size == 32_000
 
 

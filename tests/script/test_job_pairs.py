@@ -89,9 +89,9 @@ def groups():
 @pytest.mark.parametrize("group", groups(), ids=lambda group: f"{group[0]}{', compiled' * group[1]}")
 def test_every_legal_pair_trains(plain, group, tmp_path):
     pairs = [pair for pair in groups()[group] if not refusal(pair, plain)]
-    way = find_failures_captured if group[1] else find_failures
+    run = find_failures_captured if group[1] else find_failures
     ranks = {"none": 1, "hsdp": 4}.get(group[0], 2)
-    failures = [way(plain, pairs, tmp_path)] if ranks == 1 else launch(way, ranks, plain, pairs, tmp_path, seconds=600)
+    failures = [run(plain, pairs, tmp_path)] if ranks == 1 else launch(run, ranks, plain, pairs, tmp_path, seconds=600)
     assert failures == ranks * [{}]
 
 
@@ -119,7 +119,7 @@ def table(plain) -> str:
     lines = [head, ["---"] + len(strategies) * [":-:"], *rows]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     refused = {pair: refusal(pair, plain) for pair in itertools.combinations(others, 2) if pair in PAIRS}
-    return text + "\n\n" + "\n".join(f"- `{a}` with `{b}`: {why}" for (a, b), why in refused.items() if why)
+    return text + "\n\n" + "\n".join(f"- `{a}` with `{b}`: {reason}" for (a, b), reason in refused.items() if reason)
 
 
 def refusal(pair, plain) -> str:

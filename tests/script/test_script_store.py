@@ -23,9 +23,9 @@ def test_a_port_that_is_taken_is_named():
 @pytest.fixture
 def process():
     command = [sys.executable, "-m", "course_utils.script.store", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
-        yield started
-        started.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as store:
+        yield store
+        store.kill()
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from course_utils import models, training
 from course_utils.errors import CourseError
 
 
-def test_evaluate_against_a_count_by_hand(fresh, batches, split):
-    model = fresh()[0]
+def test_evaluate_against_a_count_by_hand(model_and_optimizer, batches, split):
+    model = model_and_optimizer()[0]
     model.classifier.eval()
     result = training.evaluate(model, batches)
     assert model.training
@@ -25,8 +25,8 @@ def test_evaluate_against_a_count_by_hand(fresh, batches, split):
     assert result["loss"] == pytest.approx(output.loss.item(), rel=1e-5)
 
 
-def test_evaluate_on_nothing_is_refused_and_a_failure_leaves_the_mode(fresh, batches):
-    model = fresh()[0]
+def test_evaluate_on_nothing_is_refused_and_a_failure_leaves_the_mode(model_and_optimizer, batches):
+    model = model_and_optimizer()[0]
     with pytest.raises(CourseError, match="nothing to evaluate"):
         training.evaluate(model, [])
     with pytest.raises(ValueError, match="input_ids"):
