@@ -84,7 +84,8 @@ class Section:
         return folder
 
     def _read(self, store: sqlite3.Connection, key: str | None = None) -> dict[str, Any]:
-        query, values = "SELECT key, value FROM kept WHERE section = ?", {}
+        values = {}
+        query = "SELECT key, value FROM kept WHERE section = ?"
         if key is None:
             rows = store.execute(f"{query} ORDER BY key", (self.name,))
         else:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import TypeVar
 
 import pandas as pd
 import torch
@@ -22,9 +21,8 @@ from course_utils.distributed.torchrun import announce
 from course_utils.lessons.shared import inner_optimizer, largest_difference, local_part
 from course_utils.memory import distinct_bytes
 from course_utils.script import Job
-from course_utils.script.examples import Order, load
-from course_utils.script.job import BatchSplit
-from course_utils.script.loop import JobRun
+from course_utils.script.examples import Order
+from course_utils.script.loop import JobRun, prepare
 from course_utils.script.optimizers import make_optimizer
 from course_utils.script.rank import find_rank
 from course_utils.settings import set_variable, settings
@@ -38,7 +36,6 @@ _SIZES = {
     "vocab_size": 260,
     "max_position_embeddings": 64,
 }
-T = TypeVar("T")
 
 
 def small_job(folder: Path, **fields) -> Job:
@@ -73,10 +70,8 @@ def by_flags_on_rank(job: Job) -> EngineMeasurement:
     set_variable("COURSE_DEVICE", "cpu")  # also where a GPU is, which two ranks would have to share
     settings.cache_clear()
     _silence()
-    job.out.mkdir(exist_ok=True)
-    source, examples = load(job)
     this_rank = find_rank()
-    run = JobRun(BatchSplit(job, this_rank.world_size), this_rank, examples, source)
+    run = JobRun(*prepare(job, this_rank.world_size), this_rank)
     sent = _count_sent(run.make_update, range(1, job.steps + 1))
     engine = run.engine
     return _record_rank(engine.model, engine.plain, inner_optimizer(engine.optimizer), sent)
@@ -188,9 +183,8 @@ def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list
 
     A weight is that of a micro-batch's loss in a sum over the micro-batches, of which the mean over ranks is taken.
     """
-    source, examples = load(job)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    split = BatchSplit(job, ranks)
+    split, source, examples = prepare(job, ranks)
     order = Order(len(examples), job.batch, job.seed)
     updates = []
     for step in range(job.steps):
@@ -201,7 +195,7 @@ def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list
     return model, make_optimizer(job.optimizer, model, job.lr, job.options), updates
 
 
-def _count_sent(perform: Callable[[T], object], updates: Sequence[T]) -> Traffic:
+def _count_sent(perform: Callable[..., object], updates: Sequence) -> Traffic:
     """Make all updates; what this rank sent in update `COUNTED`."""
     for index, update in enumerate(updates):
         if index == COUNTED:

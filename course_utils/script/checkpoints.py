@@ -102,9 +102,7 @@ class Checkpoints:
             dist.broadcast_object_list(paths)
         left_out = {}
         for path in paths[0]:
-            complaint = self._first_complaint(self._explain_misfit(path)) or self._first_complaint(
-                self._try_to_read(path)
-            )
+            complaint = self._agree_on(self._explain_misfit(path)) or self._agree_on(self._try_to_read(path))
             if not complaint:
                 for skipped, reason in left_out.items():
                     say(f"The checkpoint {skipped} is left out: {reason}.")
@@ -118,7 +116,7 @@ class Checkpoints:
             )
         return None
 
-    def _first_complaint(self, complaint: str) -> str:
+    def _agree_on(self, complaint: str) -> str:
         """The complaint of one of the ranks, the same on all of them, or an empty string."""
         complaints = [complaint] * self.ranks
         if self.ranks > 1:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from course_utils.memory.step.sharded import shard_blocks, share_state
-from course_utils.script.job import SHARDED, BatchSplit
+from course_utils.script.job import SHARDED, BatchSplit, Job
 from course_utils.script.optimizers import make_optimizer
 
 CLIP_TO = 1.0
@@ -23,12 +23,13 @@ class Engine:
     """Trains a model in one process; a subclass shares that out over ranks.
 
     `plain` is the module by its own names, `model` what is called, `stateful` the optimizer that keeps this rank's state.
+    An engine that `averages` takes the mean of the ranks' gradients. One that `is_opaque` alone writes, reads and counts its
+    state, by methods `write` and `read`. One that `casts_itself` needs no `torch.autocast` around the model. `norm` is that of
+    the last update's gradients before they were clipped, if they are.
     """
 
-    averages = False  # the library takes the mean of the ranks' gradients
-    is_opaque = False  # the library alone writes, reads and counts its state: it has methods `write` and `read`
-    casts_itself = False  # it needs no `torch.autocast` around the model
-    norm: torch.Tensor | float = math.nan  # of the last update's gradients before they were clipped, if they are
+    averages = is_opaque = casts_itself = False
+    norm: torch.Tensor | float = math.nan
 
     def __init__(self, plain: nn.Module, optimizer_of: OptimizerOf):
         self.plain = self.model = plain
@@ -92,18 +93,10 @@ class Zero1(Ddp):
 class Fsdp2(Engine):
     """`fully_shard` around every block and the whole, as ZeRO-3; with `replicas` in groups that hold everything each."""
 
-    averages, casts_itself = True, True
+    averages = casts_itself = True
 
-    def __init__(
-        self,
-        plain: nn.Module,
-        optimizer_of: OptimizerOf,
-        *,
-        device: torch.device,
-        mixed_precision: bool,
-        replicas: int = 1,
-    ):
-        shard_blocks(plain, device.type, replicas, halves=mixed_precision)
+    def __init__(self, plain: nn.Module, optimizer_of: OptimizerOf, job: Job, device: torch.device):
+        shard_blocks(plain, device.type, job.replicas, halves=job.precision == "autocast")
         super().__init__(plain, optimizer_of)
 
 
@@ -114,18 +107,9 @@ def make_engine(split: BatchSplit, plain: nn.Module, device: torch.device) -> En
     if job.strategy.startswith("deepspeed"):
         from course_utils.script.deepspeed import DeepSpeed
 
-        engine = DeepSpeed(
-            plain,
-            optimizer_of,
-            stage=int(job.strategy[-1]),
-            precision=job.precision,
-            micro_batch=split.micro_batch,
-            accumulation=split.accumulation,
-            clip_to=CLIP_TO if job.clipping else None,
-        )
+        engine = DeepSpeed(plain, optimizer_of, split)
     elif job.strategy in SHARDED:
-        mixed = job.precision == "autocast"
-        engine = Fsdp2(plain, optimizer_of, device=device, mixed_precision=mixed, replicas=job.replicas)
+        engine = Fsdp2(plain, optimizer_of, job, device)
     else:
         engine = {"none": Engine, "ddp": Ddp, "zero1": Zero1}[job.strategy](plain, optimizer_of)
     if job.compiled:

@@ -64,14 +64,17 @@ class Order:
             raise CourseError(
                 f"The data make {rows} examples, but a batch needs {batch}; use a smaller --batch or --sequence."
             )
-        self.batch, self.batches, self.sampler = batch, rows // batch, EpochSampler(rows, seed)
+        self.batch = batch
+        self.batches = rows // batch
+        self.sampler = EpochSampler(rows, seed)
         self.epoch = -1
 
     def __getitem__(self, step: int) -> list[int]:
         epoch, index = divmod(step, self.batches)
         if epoch != self.epoch:
             self.sampler.set_epoch(epoch)
-            self.epoch, self.order = epoch, list(self.sampler)
+            self.epoch = epoch
+            self.order = list(self.sampler)
         return self.order[index * self.batch : (index + 1) * self.batch]
 
 
@@ -187,9 +190,8 @@ def _load_tokenizer(name: str | Path) -> tuple[Callable[[str], list[int]], int]:
             f"There is no tokenizer {name} that can be read here; name a folder or a model of the Hub that has one as "
             "--tokenizer, or --tokenizer bytes."
         ) from error
-    if (
-        tokenizer("a")["input_ids"] == tokenizer("b")["input_ids"]
-    ):  # Transformers makes an empty one where there are no files
+    # Transformers makes an empty tokenizer where there are no files.
+    if tokenizer("a")["input_ids"] == tokenizer("b")["input_ids"]:
         raise CourseError(f"{name} has no tokenizer; give the one of its weights as --tokenizer, or --tokenizer bytes.")
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"] + end, len(tokenizer)

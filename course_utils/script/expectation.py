@@ -20,10 +20,7 @@ class Expectation:
 
     @classmethod
     def load_or_compute(cls, split: BatchSplit, source: Source, device: torch.device) -> "Expectation":
-        """The expectation for a job's ranks: read from `expected.json` if that is of the same job on the same machine.
-
-        Otherwise the peak is estimated, the machine is calibrated, which takes seconds, and the file is written.
-        """
+        """Read `expected.json` if it is of the same job; else estimate the peak, calibrate the machine (seconds) and write it."""
         job = split.job
         path = job.out / "expected.json"
         if job.quick:

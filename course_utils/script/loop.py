@@ -64,10 +64,7 @@ class JobResult:
 
 @dataclass(frozen=True)
 class Update:
-    """What one update gave: `loss` is this rank's part of it, `norm` that of the gradients, if they are clipped.
-
-    `tokens` are those of all ranks, `operations` of this rank alone.
-    """
+    """What an update gave: `loss` and `operations` are this rank's part, `tokens` those of all ranks, `norm` the gradients'."""
 
     number: int
     loss: torch.Tensor
@@ -111,7 +108,7 @@ def train(
                 closing.callback(logger.close)
             expected = Expectation.load_or_compute(split, source, this_rank.device)
         closing.enter_context(rank.process_group(this_rank))
-        run = JobRun(split, this_rank, examples, source, say)
+        run = JobRun(split, source, examples, this_rank, say)
         reporter = Reporter(run, expected, all_loggers, progress and this_rank.rank == 0)
         with reporter.bar:
             run.train(reporter.add)
@@ -166,13 +163,14 @@ class JobRun:
     def __init__(
         self,
         split: BatchSplit,
-        this_rank: ThisRank,
-        examples: Examples,
         source: Source,
+        examples: Examples,
+        this_rank: ThisRank,
         say: Callable[[str], None] = lambda _: None,
     ):
         job = split.job
         self.job, self.split, self.this_rank, self.examples, self.say = job, split, this_rank, examples, say
+        self.changeable_flags = {name: getattr(job, name) for name in CHANGEABLE}
         self.device = this_rank.device
         self.order = Order(len(examples), job.batch, job.seed)
         self.engine = make_engine(split, self._make_model(source), self.device)
@@ -190,7 +188,8 @@ class JobRun:
             report(self.make_update(number))
             is_due = self.job.save_every and number % self.job.save_every == 0
             if is_due or number == self.job.steps:
-                self._save(number)
+                extras = {"scaler": self.scaler.state_dict(), "flags": self.changeable_flags}
+                self.checkpoints.save(number, extras)
 
     def make_update(self, number: int) -> Update:
         """Make update `number`, which must be the next; the memory of one is measured on rank 0."""
@@ -221,19 +220,12 @@ class JobRun:
             if self.scaler.is_enabled():
                 self.scaler.load_state_dict(extras["scaler"])
             for name, before in extras["flags"].items():
-                if (value := self._changeable_flags()[name]) != before:
+                if (value := self.changeable_flags[name]) != before:
                     self.say(f"From here on {name.replace('_', ' ')} is {value} instead of {before}.")
         if self.update_log is not None and self.update_log.last and last < self.job.steps:
             updates = _describe_updates(last + 1, self.update_log.last)
             self.say(f"Goes on after update {last}; {updates} computed again.")
         return last
-
-    def _save(self, number: int) -> None:
-        self.checkpoints.save(number, {"scaler": self.scaler.state_dict(), "flags": self._changeable_flags()})
-
-    def _changeable_flags(self) -> dict:
-        """The flags that a run may change on its way, which it says."""
-        return {name: getattr(self.job, name) for name in CHANGEABLE}
 
     def _update(self, number: int) -> Update:
         job, engine = self.job, self.engine

@@ -34,7 +34,7 @@ class ThisRank:
 
     @property
     def device(self) -> torch.device:
-        """The device of this rank."""
+        """The GPU of this rank's local number, or the CPU."""
         return torch.device("cuda", self.local_rank) if settings().device.type == "cuda" else torch.device("cpu")
 
 

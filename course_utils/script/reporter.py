@@ -49,10 +49,8 @@ class Reporter:
         seconds = end - self._row_began
         mean = rank.sum_over_ranks(sum(losses.values()) / len(losses), self.run.device)
         tokens = sum(update.tokens for update in self._updates)
-        flops_per_second = sum(update.operations for update in self._updates) / seconds  # of this rank
-        utilization = None
-        if flops_per_second and self.expected.flops_per_second:
-            utilization = flops_per_second / self.expected.flops_per_second
+        rate = sum(update.operations for update in self._updates) / seconds  # of this rank
+        machine_rate = self.expected.flops_per_second
         last = self._updates[-1]
         values = {
             "attempt": self.run.update_log.attempts if self.run.update_log else 0,
@@ -61,8 +59,8 @@ class Reporter:
             "gradient_norm": float(last.norm) if self.run.job.clipping else None,
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
-            "flops_per_second": flops_per_second or None,
-            "utilization": utilization,
+            "flops_per_second": rate or None,
+            "utilization": rate / machine_rate if rate and machine_rate else None,
             "seconds": end - self._began,
         }
         for logger in self.loggers:

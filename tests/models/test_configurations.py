@@ -128,7 +128,6 @@ def test_a_network_without_layers_is_refused(wrong):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(CourseError, match="'bert'; did you mean bert-base.* given by its config.json"):
         models.build("bert", labels=2)
-    with pytest.raises(
-        CourseError, match="'zzz'; give its config.json, or choose one of distilbert, gpt2, llama, .*, qwen3-8b"
-    ):
+    sentence = "'zzz'; give its config.json, or choose one of distilbert, gpt2, llama, .*, qwen3-8b"
+    with pytest.raises(CourseError, match=sentence):
         models.build("zzz")

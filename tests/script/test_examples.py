@@ -35,7 +35,8 @@ def test_documents_of_one_row_do_not_see_each_other(family):
 def test_other_families_are_refused(tmp_path):
     config = AutoConfig.for_model("opt", vocab_size=259, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     (tmp_path / "config.json").write_text(config.to_json_string(), encoding="utf-8")
-    fields = write_small_model(tmp_path / "text" if (tmp_path / "text").mkdir() is None else tmp_path)
+    (tmp_path / "text").mkdir()
+    fields = write_small_model(tmp_path / "text")
     with pytest.raises(CourseError, match="Documents in one row of opt see each other"):
         load(Job(**{**fields, "model": str(tmp_path / "config.json")}, packed=True, out=tmp_path))
 

@@ -17,13 +17,11 @@ from course_utils.script import Job, train
 from course_utils.script.job import PRECISIONS, STRATEGIES, BatchSplit
 
 PAGE = Path(__file__).parents[2] / "docs" / "train.md"
+OPTIMIZERS = ("adamw", "course.AdamW", "adamw8bit", "adafactor", "muon")
 # What a flag is called, and the fields of a job that it stands for.
 FLAGS = {
     **{f"--strategy {name}": {"strategy": name} for name in STRATEGIES},
-    **{
-        f"--optimizer {name}": {"optimizer": name}
-        for name in ("adamw", "course.AdamW", "adamw8bit", "adafactor", "muon")
-    },
+    **{f"--optimizer {name}": {"optimizer": name} for name in OPTIMIZERS},
     **{f"--precision {name}": {"precision": name} for name in PRECISIONS},
     "accumulation": {"micro_batch": 1},
     "--clipping": {"clipping": True},

@@ -10,9 +10,8 @@ import torch
 from small_job import SIZES, write_small_model
 
 from course_utils.script import Job, expectation, train
-from course_utils.script.examples import load
-from course_utils.script.job import BatchSplit
 from course_utils.script.loggers import CsvLogger, TensorBoardLogger
+from course_utils.script.loop import prepare
 
 
 class RowsByStep:
@@ -74,8 +73,7 @@ def test_a_rate_is_of_its_precision_and_its_device(job, tmp_path, monkeypatch):
 
     def rate(precision, device):
         settings = Job(**{**job, "precision": precision, "compiled": True}, out=tmp_path)  # Nothing predicts this.
-        source, _ = load(settings)
-        split = BatchSplit(settings, 1)
+        split, source, _ = prepare(settings, 1)
         return expectation.Expectation.load_or_compute(split, source, torch.device(device)).flops_per_second
 
     assert [rate("fp32", "cpu"), rate("fp32", "cpu")] == [1, 1]

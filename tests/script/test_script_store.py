@@ -14,9 +14,8 @@ from course_utils.script.store import serve
 
 def test_a_port_that_is_taken_is_named():
     memory = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with pytest.raises(
-        CourseError, match=f"No store can listen at 127.0.0.1:{memory.port} .*; give another host or port"
-    ):
+    sentence = f"No store can listen at 127.0.0.1:{memory.port} .*; give another host or port"
+    with pytest.raises(CourseError, match=sentence):
         serve(port=memory.port)
 
 

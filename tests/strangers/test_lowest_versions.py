@@ -15,14 +15,7 @@ from course_utils.settings import environment_for_child
 ROOT = Path(__file__).parents[2]
 
 # What the lowest versions are tried with: the rooms that stand on the libraries, and two chapters.
-TESTS = (
-    "tests/models",
-    "tests/data",
-    "tests/optim",
-    "tests/training",
-    "tests/viz/test_display.py",
-    "tests/precision",
-)
+ROOMS = ("models", "data", "optim", "training", "viz/test_display.py", "precision")
 CHAPTERS = ("00", "03")
 # What today's Transformers refuses itself, and what chapters 06 and 10 say of today's Trainer and Accelerate.
 SINCE_THEN = (
@@ -81,7 +74,7 @@ def run_old(python: Path, *arguments: str, timeout: float) -> str:
 def test_the_lowest_versions_pass_the_tests_of_what_stands_on_them(oldest):
     options = ["-p", "pytest_timeout", "-p", "no:cacheprovider", "-m", "not slow and not browser"]
     options += [f"--deselect={test}" for test in SINCE_THEN]
-    output = run_old(oldest, "pytest", *options, *TESTS, timeout=1500)
+    output = run_old(oldest, "pytest", *options, *(f"tests/{room}" for room in ROOMS), timeout=1500)
     assert re.search(r"\d{3,} passed|\[100%\]", output)
 
 

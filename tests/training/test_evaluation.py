@@ -14,13 +14,10 @@ def test_evaluate_against_a_count_by_hand(model_and_optimizer, batches, split):
     assert model.training
     assert not model.classifier.training
     model.eval()
+    batch = {name: torch.tensor(split[name][:]) for name in ("input_ids", "attention_mask", "labels")}
     with torch.no_grad():
-        output = model(
-            input_ids=torch.tensor(split["input_ids"][:]),
-            attention_mask=torch.tensor(split["attention_mask"][:]),
-            labels=torch.tensor(split["labels"][:]),
-        )
-    right = (output.logits.argmax(-1) == torch.tensor(split["labels"][:])).float().mean().item()
+        output = model(**batch)
+    right = (output.logits.argmax(-1) == batch["labels"]).float().mean().item()
     assert result["accuracy"] == pytest.approx(right)
     assert result["loss"] == pytest.approx(output.loss.item(), rel=1e-5)
 
