@@ -2,12 +2,12 @@ import pytest
 
 from course_utils.errors import CourseError
 from course_utils.files import (
+    atomic_write,
     chapters_in,
     find_place,
     keep_copies,
     matching_names,
     read_json,
-    replacing,
     require_one_name,
     write_json,
 )
@@ -16,7 +16,7 @@ from course_utils.files import (
 def test_the_new_file_takes_the_place_of_the_old(tmp_path):
     path = tmp_path / "deep" / "file.txt"
     for text in ("old", "new"):
-        with replacing(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(text)
     assert path.read_text() == "new"
     assert list(path.parent.iterdir()) == [path]
@@ -25,7 +25,7 @@ def test_the_new_file_takes_the_place_of_the_old(tmp_path):
 def test_a_write_that_breaks_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
-    with pytest.raises(UnicodeEncodeError), replacing(path) as partial:
+    with pytest.raises(UnicodeEncodeError), atomic_write(path) as partial:
         partial.write_text("half \ud800", encoding="utf-8")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
@@ -33,7 +33,7 @@ def test_a_write_that_breaks_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_a_place_that_cannot_be_written_raises_what_the_system_says(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError), replacing(tmp_path / "file" / "inside"):  # noqa: PT011  (the kind differs by system)
+    with pytest.raises(OSError), atomic_write(tmp_path / "file" / "inside"):  # noqa: PT011  (the kind differs by system)
         pass
 
 
@@ -88,7 +88,7 @@ def test_chapters_by_the_beginning_of_their_names(tmp_path):
         chapters_in(tmp_path, ["7"])
 
 
-SEVERAL = ["00_start_here", "03_adamw", "05_8bit_adam", "05b_choosing", "10_fsdp"]
+CHAPTERS = ["00_start_here", "03_adamw", "05_8bit_adam", "05b_choosing", "10_fsdp"]
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ SEVERAL = ["00_start_here", "03_adamw", "05_8bit_adam", "05b_choosing", "10_fsdp
     ],
 )
 def test_a_chapter_is_called_by_its_number_or_its_name(name, path):
-    assert matching_names(name, SEVERAL) == path
+    assert matching_names(name, CHAPTERS) == path
 
 
 def test_the_one_that_is_meant_must_be_one():
-    assert require_one_name("3", SEVERAL, "set") == "03_adamw"
+    assert require_one_name("3", CHAPTERS, "set") == "03_adamw"
     with pytest.raises(CourseError, match="No set is called '7'; the sets are: 00_start_here, 03_adamw, "):
-        require_one_name("7", SEVERAL, "set")
+        require_one_name("7", CHAPTERS, "set")
     with pytest.raises(CourseError, match="'05' is the beginning of 05b_x and 05c_y; write more of the name"):
         require_one_name("05", ["05b_x", "05c_y"], "set")

@@ -35,7 +35,7 @@ def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
     gaps, phases = trace.gaps(), trace.spans_of("phase")
     rows = {LOADING: trace.spans_of(LOADING)} | {name: phases[phases["name"] == name] for name in PHASES}
     figure, axes = panels(height=2.9)
-    for row, (name, spans) in enumerate({**rows, "model computes": trace.computing()}.items()):
+    for row, (name, spans) in enumerate({**rows, "model computes": trace.computing_spans()}.items()):
         bars = zip(spans["start"] / size, (spans["end"] - spans["start"]) / size, strict=True)
         axes.broken_barh(list(bars), (row - 0.36, 0.72), facecolor=COLORS[PHASE_COLORS.get(name, "ink")])
     for start in trace.spans_of("step")["start"][1:]:

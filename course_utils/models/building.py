@@ -71,13 +71,14 @@ def _drop_dtypes(config: "PretrainedConfig | ConvNetConfig"):
     return config
 
 
-def pretrained(config: "PretrainedConfig", weights: str) -> nn.Module:
+def load_pretrained(config: "PretrainedConfig", weights: str) -> nn.Module:
     """The model of a configuration, in training mode and torch's default dtype, with `weights` from a folder or the Hub.
 
     Raises `CourseError` if there are no weights, or if they are another model's.
     """
     model_class = class_of(config)
-    options = {"config": deepcopy(config), "dtype": torch.get_default_dtype(), "local_files_only": not hub.answers()}
+    is_offline = not hub.is_reachable()
+    options = {"config": deepcopy(config), "dtype": torch.get_default_dtype(), "local_files_only": is_offline}
     try:
         model, report = model_class.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:  # Transformers raises many kinds

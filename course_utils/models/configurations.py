@@ -140,18 +140,18 @@ def from_json(path: Path) -> "PretrainedConfig":
 def remarks_on(config: "PretrainedConfig") -> list[str]:
     """Sentences on fields of a `config.json` that Transformers does not use."""
     config_class = type(config)
-    default_fields = {}
+    defaults = {}
     with suppress(Exception):  # of a family that has no usual sizes
-        default_fields = vars(config_class())
+        defaults = vars(config_class())
     remarks = []
-    if getattr(config, "family", config_class.model_type) != config_class.model_type and "family" not in default_fields:
+    if getattr(config, "family", config_class.model_type) != config_class.model_type and "family" not in defaults:
         remarks.append(f"its family {config.family} is read as {config_class.model_type}, which its class belongs to")
     if getattr(config, "quantization_config", None):
         remarks.append("its quantization_config is left out: the model is planned as if its weights were not quantized")
-    known = {*default_fields, *config_class.attribute_map, *signature(config_class).parameters}
-    known |= {"architectures", "family", "quantization_config"}
+    field_names = {*defaults, *config_class.attribute_map, *signature(config_class).parameters}
+    field_names |= {"architectures", "family", "quantization_config"}
     code = "".join(path.read_text(encoding="utf-8") for path in Path(getfile(config_class)).parent.glob("*.py"))
-    unknown = sorted(name for name in vars(config).keys() - known if not name.startswith("_")) if default_fields else []
+    unknown = sorted(name for name in vars(config).keys() - field_names if not name.startswith("_")) if defaults else []
     ignored = [name for name in unknown if not re.search(rf"\b{name}\b", code)]  # it may be read where it is there
     if ignored:
         rest = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""

@@ -18,7 +18,7 @@ from course_utils.memory.planning.command import FRESH_ADDRESSES
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.workload import Workload
 from course_utils.memory.trace.allocator import allocator_of
-from course_utils.models import pretrained
+from course_utils.models import load_pretrained
 from course_utils.optim import schedules
 from course_utils.script import rank
 from course_utils.script.checkpoints import Checkpoints
@@ -204,7 +204,7 @@ class JobRun:
         job = self.job
         torch.manual_seed(job.seed)  # for adapters; the weights have the settings' seed
         if job.weights:
-            source = replace(source, make=partial(pretrained, source.config, job.weights))
+            source = replace(source, make=partial(load_pretrained, source.config, job.weights))
         elif job.lora:
             self.say("The adapters are on random weights, which shows only their cost; to fine-tune, give --weights.")
         model = Workload(source, self.split.recipe).make_model().to(self.device)

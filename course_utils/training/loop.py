@@ -62,7 +62,7 @@ def train(
     if resume_from is not None:
         restore(run, Path(resume_from))
     with _explain_memory_errors():
-        run.go(evaluate_on)
+        run.train(evaluate_on)
     return run.history
 
 
@@ -104,7 +104,7 @@ class Run:
         self.history.optimizer = self.optimizer
         self._flops: dict[tuple, int] = {}
 
-    def go(self, evaluate_on: Iterable[dict] | None = None) -> None:
+    def train(self, evaluate_on: Iterable[dict] | None = None) -> None:
         """Train from where the run stands to its end, and evaluate after each epoch."""
         self.model.train()
         with self.callback_context():

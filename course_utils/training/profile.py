@@ -112,7 +112,7 @@ class Trace:
         """Seconds from the beginning of the first step to the end of the last."""
         return float(self.spans_of("step")["end"].max())
 
-    def computing(self) -> pd.DataFrame:
+    def computing_spans(self) -> pd.DataFrame:
         """`start` and `end` of the stretches in which the model computes; the data loader's operators are not the model's."""
         spans = self.spans_of("device")
         if spans.empty:
@@ -127,7 +127,7 @@ class Trace:
         By default `shortest` is a tenth of what a step computes, in the mean. `where` is what goes on in the middle of the
         stretch: "data loader", a phase, or "elsewhere", Python between the steps.
         """
-        busy = self.computing()
+        busy = self.computing_spans()
         if shortest is None:
             shortest = 0.1 * (busy["end"] - busy["start"]).sum() / len(self.spans_of("step"))
         gaps = pd.DataFrame({"start": [0.0, *busy["end"]], "end": [*busy["start"], self.end]}).clip(0.0, self.end)

@@ -22,7 +22,7 @@ def saved_model(tmp_path):
 def test_the_weights_are_those_of_the_folder(saved_model):
     folder, model = saved_model
     config = models.configuration("gpt2", **SIZES)
-    loaded = models.pretrained(config, str(folder))
+    loaded = models.load_pretrained(config, str(folder))
     assert loaded.training
     for name, value in model.state_dict().items():
         torch.testing.assert_close(loaded.state_dict()[name], value, rtol=0, atol=0)
@@ -34,12 +34,12 @@ def test_the_weights_are_those_of_the_folder(saved_model):
 def test_the_weights_of_another_model_are_refused(saved_model, change):
     folder, _ = saved_model
     with pytest.raises(CourseError, match="another model|There are no weights"):
-        models.pretrained(models.configuration("gpt2", **{**SIZES, **change}), str(folder))
+        models.load_pretrained(models.configuration("gpt2", **{**SIZES, **change}), str(folder))
 
 
 def test_a_place_without_weights_is_refused(tmp_path):
     with pytest.raises(CourseError, match="There are no weights of GPT2LMHeadModel to be had"):
-        models.pretrained(models.configuration("gpt2", **SIZES), str(tmp_path))
+        models.load_pretrained(models.configuration("gpt2", **SIZES), str(tmp_path))
 
 
 @pytest.mark.parametrize("spelling", ["llama-3.1-8B", "meta-llama/Llama-3.1-8B", "META-LLAMA/llama-3.1-8b"])

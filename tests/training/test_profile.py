@@ -120,7 +120,7 @@ def test_work_and_gaps_fill_the_steps_without_overlap(points, shortest):
     """Operators between every other pair of points: gaps of any length are what they leave."""
     operators = [("operator", "op", float(a), float(b)) for a, b in zip(points[::2], points[1::2], strict=False)]
     trace = trace_of(("step", "", 0.0, 1000.0), *operators)
-    gaps, busy = trace.gaps(shortest=0), trace.computing()
+    gaps, busy = trace.gaps(shortest=0), trace.computing_spans()
     assert gaps["seconds"].sum() + sum(end - start for _, _, start, end in operators) == 1000
     pieces = sorted([*zip(gaps["start"], gaps["end"], strict=True), *zip(busy["start"], busy["end"], strict=True)])
     assert all(a[1] == b[0] for a, b in zip(pieces, pieces[1:], strict=False))
