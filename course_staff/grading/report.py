@@ -42,7 +42,7 @@ from course_staff.grading.picture import class_figure
 from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.source import LEVELS
 from course_staff.grading.spreadsheet import csv_text
-from course_utils.files import atomic_write, exercises_of, keep_copies, require_writable
+from course_utils.files import exercises_of, keep_copies, replacing, require_writable
 from course_utils.grading.judge import ENDINGS, Verdict
 from course_utils.grading.rendering import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
@@ -325,5 +325,5 @@ def _json(value: object) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    with require_writable(path, "make room, then run the same command again"), atomic_write(path) as partial:
+    with require_writable(path, "make room, then run the same command again"), replacing(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")

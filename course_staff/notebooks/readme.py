@@ -6,7 +6,7 @@ from pathlib import Path
 
 from course_staff.notebooks.files import edit_text
 from course_staff.notebooks.stored import stored_rows
-from course_utils.files import atomic_write
+from course_utils.files import replacing
 
 PICTURES = {
     name: {"light": f"docs/{name}.png", "dark": f"docs/{name}_dark.png"} for name in ("one_step", "predicted_measured")
@@ -69,7 +69,7 @@ def stamp_pictures(root: Path) -> list[Path]:
         for theme, place in places.items():
             figure, alt = draw[name](theme=theme)
             if picture_text(root / place) != alt:
-                with atomic_write(root / place) as draft:
+                with replacing(root / place) as draft:
                     figure.savefig(draft, format="png", dpi=144, metadata={"Software": None, _ABOUT: alt})
                 changed.append(root / place)
     return changed
