@@ -88,7 +88,7 @@ def test_chapters_by_the_beginning_of_their_names(tmp_path):
         chapters_in(tmp_path, ["7"])
 
 
-CHAPTERS = ["00_start_here", "03_adamw", "05_8bit_adam", "05b_choosing", "10_fsdp"]
+SEVERAL = ["00_start_here", "03_adamw", "05_8bit_adam", "05b_choosing", "10_fsdp"]
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ CHAPTERS = ["00_start_here", "03_adamw", "05_8bit_adam", "05b_choosing", "10_fsd
     ],
 )
 def test_a_chapter_is_called_by_its_number_or_its_name(name, path):
-    assert matching_names(name, CHAPTERS) == path
+    assert matching_names(name, SEVERAL) == path
 
 
 def test_the_one_that_is_meant_must_be_one():
-    assert require_one_name("3", CHAPTERS, "set") == "03_adamw"
+    assert require_one_name("3", SEVERAL, "set") == "03_adamw"
     with pytest.raises(CourseError, match="No set is called '7'; the sets are: 00_start_here, 03_adamw, "):
-        require_one_name("7", CHAPTERS, "set")
+        require_one_name("7", SEVERAL, "set")
     with pytest.raises(CourseError, match="'05' is the beginning of 05b_x and 05c_y; write more of the name"):
         require_one_name("05", ["05b_x", "05c_y"], "set")

@@ -8,19 +8,19 @@ from course_utils.settings import SCALES, read_settings, settings
 
 
 def test_without_variables_the_machine_decides():
-    result = read_settings({})
+    chosen = read_settings({})
     expected = "gpu" if torch.cuda.is_available() else "laptop"
-    assert result.scale is SCALES[expected]
-    assert result.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
-    assert result.home.is_absolute()
-    assert not result.strict
+    assert chosen.scale is SCALES[expected]
+    assert chosen.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert chosen.home.is_absolute()
+    assert not chosen.strict
 
 
 def test_variables_are_taken(tmp_path):
     variables = {"COURSE_SCALE": "smoke", "COURSE_DEVICE": "cpu", "COURSE_SEED": "7", "COURSE_HOME": str(tmp_path)}
-    result = read_settings(variables)
+    chosen = read_settings(variables)
     assert read_settings({"COURSE_STRICT": "1"}).strict
-    assert (result.scale.name, result.device.type, result.seed, result.home) == ("smoke", "cpu", 7, tmp_path)
+    assert (chosen.scale.name, chosen.device.type, chosen.seed, chosen.home) == ("smoke", "cpu", 7, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ def test_when_several_processes_write_at_once_nothing_is_lost():
         Section("ledger").update("shared", lambda rows: [*(rows or ()), f"{sys.argv[1]}-{count}"])
         Section("bets").put(f"{sys.argv[1]}-{count}", count)
     """
-    processes = [start(program, str(number)) for number in range(3)]
-    assert [process.wait(timeout=100) for process in processes] == [0] * 3
+    started = [start(program, str(number)) for number in range(3)]
+    assert [process.wait(timeout=100) for process in started] == [0] * 3
     names = sorted(f"{number}-{count}" for number in range(3) for count in range(12))
     assert sorted(Section("ledger").get("shared")) == names
     assert sorted(Section("bets").load()) == sorted([*names, "07"])
@@ -129,17 +129,18 @@ DAMAGE = [
 ]
 
 
-@pytest.mark.parametrize(("location", "text"), DAMAGE)
-def test_a_damaged_value_is_put_aside_and_costs_nothing_else(location, text, caplog):
+@pytest.mark.parametrize(("where", "text"), DAMAGE)
+def test_what_is_damaged_is_put_aside_and_said_and_costs_nothing_else(where, text, caplog):
     write_old_files()
-    before = everything()
-    section, key = location.split("/")
+    whole, (section, key) = everything(), where.split("/")
     with closing(sqlite3.connect(path_of())) as store, store:
         store.execute("UPDATE kept SET value = ? WHERE section = ? AND key = ?", (text, section, key))
-    has_shrunk = [len(new) < len(old) for new, old in zip(everything(), before, strict=True)]
-    assert has_shrunk == [file.split("/")[0] == section for file in OLD]
+    places = [place.split("/")[0] for place in OLD]
+    assert [len(now) < len(before) for now, before in zip(everything(), whole, strict=True)] == [
+        place == section for place in places
+    ]
     (line,) = caplog.messages
-    assert line == f"{location} in {NAME} could not be read; it is kept as {section}.damaged."
+    assert line == f"{where} in {NAME} could not be read; it is kept as {section}.damaged."
     with closing(sqlite3.connect(path_of())) as store:
         assert store.execute("SELECT value FROM kept WHERE section LIKE '%.damaged'").fetchall() == [(text,)]
 

@@ -21,8 +21,8 @@ class Adafactor(AdamW):
     dimensions are a stack of matrices. The paper keeps sums of rows and columns, the libraries keep means: V̂ is the same.
     """
 
-    defaults = {"lr": 1e-2, "beta2_decay": -0.8, "eps": (None, 1e-3), "d": 1.0, "weight_decay": 0.0}
     by_element = False
+    defaults = {"lr": 1e-2, "beta2_decay": -0.8, "eps": (None, 1e-3), "d": 1.0, "weight_decay": 0.0}
 
     def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Zero statistics; which ones is decided by the number of dimensions alone."""

@@ -20,8 +20,8 @@ class Adam8bit(AdamW):
     codebooks, which all tensors share). Tensors of fewer than `min_8bit_size` elements keep m and v in 32 bits.
     """
 
-    defaults = {**AdamW.defaults, "weight_decay": 0.0, "min_8bit_size": 4096, "block_size": BLOCK}
     by_element = False
+    defaults = {**AdamW.defaults, "weight_decay": 0.0, "min_8bit_size": 4096, "block_size": BLOCK}
     names = {1: "exp_avg", 2: "exp_avg_sq"}
 
     def codebooks(self, device: torch.device) -> dict[int, Tensor]:

@@ -21,8 +21,8 @@ class GaLore(AdamW):
     P is computed anew every `interval` steps; the averages stay as they were.
     """
 
-    defaults = {**AdamW.defaults, "rank": 128, "interval": 200, "scale": 0.25}
     by_element = False
+    defaults = {**AdamW.defaults, "rank": 128, "interval": 200, "scale": 0.25}
 
     def add_param_group(self, param_group: dict) -> None:
         """Do as `Optimizer`; raises `ValueError` for a `rank` or an `interval` below 1. A `rank` of `inf` projects nothing."""
