@@ -31,7 +31,7 @@ def flag_of(name: str) -> str:
 
 
 def _field(default: Any, description: str, fixed: bool = False) -> Any:
-    """A field with its default and the help of its flag; `fixed`: it decides parameters and batches."""
+    """A field with its default and the help of its flag. A `fixed` one decides parameters and batches: a run keeps it."""
     return field(default=default, metadata={"help": description, "fixed": fixed})
 
 
@@ -177,10 +177,7 @@ class Job:
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """The split of an update's examples: each of `world_size` ranks takes `accumulation` micro-batches of `micro_batch`.
-
-    Raises `CourseError` where they do not divide.
-    """
+    """The split of an update's examples over ranks and micro-batches. Raises `CourseError` where they do not divide."""
 
     job: Job
     world_size: int

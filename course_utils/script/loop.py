@@ -126,10 +126,7 @@ def train(
 
 
 def prepare(job: Job, world_size: int) -> tuple[BatchSplit, Source, Examples]:
-    """Check what can be checked before ranks meet, and make the folder; returns how a batch is split, the model, its examples.
-
-    Raises `CourseError`.
-    """
+    """Check a job before its ranks meet, and make its folder; returns its split, model and examples. Raises `CourseError`."""
     require_count("--ranks", world_size)
     split = BatchSplit(job, world_size)
     source, examples = load(job)
@@ -154,7 +151,7 @@ def explain_file_errors(folder: Path) -> Iterator[None]:
 
 
 class JobRun:
-    """Trains a job on one rank, on from the newest checkpoint; what that needs was prepared before.
+    """Trains a job on one rank from the newest checkpoint on, with what `prepare` returned.
 
     Updates are counted from 1. `resumed_from` is the number of the last one before this process, 0 for none; `peak` the bytes
     of the update whose memory is measured, None before it and where none is.
@@ -278,7 +275,7 @@ class JobRun:
 
     @contextmanager
     def _measure_peak(self) -> Iterator[None]:
-        """A context in which the allocator's peak is measured."""
+        """A context around an update that sets `peak` to its bytes, with those that the model and its state keep."""
         engine, allocator = self.engine, allocator_of(self.device)
         states = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
         tensors = [*engine.plain.parameters(), *engine.plain.buffers(), *states]
@@ -292,11 +289,9 @@ class JobRun:
         is_needless = self.micro_batch_operations or self.job.compiled or self.this_rank.rank or self.job.quick
         return nullcontext() if is_needless else OperatorWatch()
 
-    def _autocast(self):
-        dtype = _AUTOCAST_DTYPES.get(self.job.precision)
-        if dtype is None or self.engine.casts_itself:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype)
+    def _autocast(self) -> AbstractContextManager:
+        dtype = None if self.engine.casts_itself else _AUTOCAST_DTYPES.get(self.job.precision)
+        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
 
 
 def _learning_rate_factor(job: Job, number: int) -> float:

@@ -61,13 +61,16 @@ def test_batches_hold_every_row_once_with_its_mask(tokenized, tokenizer, seed):
 
 
 def test_tokenize_cuts_and_pads_to_the_sequence(functions, tokenizer, tokenized):
-    for text, ids, label, given_label in zip(
-        functions["train"]["text"][:75], tokenized["train"]["input_ids"], tokenized["train"]["labels"],
-        functions["train"]["label"][:75], strict=True,
-    ):  # fmt: skip
-        text_ids = tokenizer(text, add_special_tokens=False)["input_ids"][:22]
-        assert ids == [2, *text_ids, 3] + [0] * (22 - len(text_ids))
-        assert label == given_label
+    for original, row in zip(functions["train"].select(range(75)), tokenized["train"], strict=True):
+        text_ids = tokenizer(original["text"], add_special_tokens=False)["input_ids"][:22]
+        assert row["input_ids"] == [2, *text_ids, 3] + [0] * (22 - len(text_ids))
+        assert row["labels"] == original["label"]
+
+
+def test_the_tensors_of_a_batch_go_to_a_device():
+    batch = data.on_device({"labels": torch.ones(2), "use_cache": False}, torch.device("meta"))
+    assert batch["labels"].is_meta
+    assert batch["use_cache"] is False
 
 
 def test_what_cannot_be_tokenized_or_batched_is_said_in_one_sentence(functions, tokenizer, tokenized):

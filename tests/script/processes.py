@@ -47,7 +47,7 @@ def store(log: Path):
 
 
 def wait_for(look, patience=PATIENCE):
-    """What `look` gives, as soon as it gives something."""
+    """Call `look` until it returns something, which is returned."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         if value := look():

@@ -62,16 +62,13 @@ def test_it_goes_on_with_other_ranks_and_another_strategy(job, reference, folder
     assert largest_difference(run_job({**job, "out": folder})[0], reference[0]) < 1e-10
 
 
+SHARD = "__0_0.distcp"
 # A name in the checkpoint's folder, what is done to it, and what is said of it.
 TORN = {
-    "a shard cut short": (
-        "__0_0.distcp",
-        lambda path: path.write_bytes(path.read_bytes()[:-200]),
-        "is shorter than it was",
-    ),
-    "a shard gone": ("__0_0.distcp", lambda path: path.unlink(), "FileNotFoundError"),
+    "a shard cut short": (SHARD, lambda path: path.write_bytes(path.read_bytes()[:-200]), "is shorter than it was"),
+    "a shard gone": (SHARD, lambda path: path.unlink(), "FileNotFoundError"),
     "a shard of its size": (
-        "__0_0.distcp",
+        SHARD,
         lambda path: path.write_bytes(bytes(200) + path.read_bytes()[200:]),
         "it cannot be read (",
     ),
@@ -133,7 +130,7 @@ def test_only_the_newest_are_kept(job, tmp_path):
 def test_what_was_being_written_when_a_run_ended_is_cleared_away(job, folder):
     partial = folder / "checkpoints" / "step-00000005.partial"
     partial.mkdir()
-    (partial / "__0_0.distcp").write_bytes(b"half")
+    (partial / SHARD).write_bytes(b"half")
     run_job({**job, "out": folder})
     assert not partial.exists()
 

@@ -137,7 +137,8 @@ def test_a_run_on_ranks_tokenizes_once(job, task, tmp_path, monkeypatch, torchru
     """The process that becomes torchrun does, and not its ranks; a rank that is started by hand does so itself."""
     fields = {**job, "strategy": "ddp"} if task == "text" else {"batch": 4, "sequence": 16, "strategy": "ddp"}
     module, name = (examples, "tokenizer_of") if task == "text" else (examples.data, "tokenize")
-    tokenize, calls = getattr(module, name), []
+    tokenize = getattr(module, name)
+    calls = []
     monkeypatch.setattr(module, name, lambda *arguments: calls.append(arguments) or tokenize(*arguments))
     with pytest.raises(BecameTorchrunError) as became:
         main(["train", *flags(fields, tmp_path), "--ranks", "2"])

@@ -70,14 +70,15 @@ def test_the_courses_own_task_trains_on_ranks_too(strategy, tmp_path):
 
 def test_one_process_trains_as_a_plain_loop_does(job, tmp_path):
     """The loop written out, without micro-batches, on a model without dropout."""
-    still = without_dropout(job, tmp_path) | {"micro_batch": 0}
-    state, losses, _ = run_job({**still, "out": tmp_path / "run"})
-    source, examples = load(Job(**still, out=tmp_path))
-    model, order = source.make().double(), Order(len(examples), still["batch"], 0)
+    fields = without_dropout(job, tmp_path) | {"micro_batch": 0}
+    state, losses, _ = run_job({**fields, "out": tmp_path / "run"})
+    source, examples = load(Job(**fields, out=tmp_path))
+    model = source.make().double()
+    order = Order(len(examples), fields["batch"], 0)
     optimizer = torch.optim.AdamW(model.parameters())
     falling = [schedules.cosine(step, 3, floor=Job.floor) for step in range(3)]
     factors = [0.5, 1.0, *falling]  # a warm-up of 2 of the 5 steps
-    for step in range(still["steps"]):
+    for step in range(fields["steps"]):
         loss = model(**examples[order[step]]).loss
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -121,7 +121,8 @@ def test_who_named_no_tokenizer_is_told_that_tokens_are_bytes(tmp_path):
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_trained_weights_without_their_tokenizer_are_refused(tmp_path, family):
     """Transformers reads a folder without one as an empty tokenizer, to which all texts are the same."""
-    fields, folder = write_small_model(tmp_path), tmp_path / "trained"
+    fields = write_small_model(tmp_path)
+    folder = tmp_path / "trained"
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     configuration = AutoConfig.for_model(family, vocab_size=256, num_key_value_heads=2, **sizes)
     AutoModelForCausalLM.from_config(configuration).save_pretrained(folder)

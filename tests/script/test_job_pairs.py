@@ -34,12 +34,9 @@ FLAGS = {
 
 
 def fields_of(*names):
-    fields = {}
-    for name in names:
-        for field, value in FLAGS[name].items():
-            if field in fields:
-                return None  # the same flag twice
-            fields[field] = value
+    fields = {field: value for name in names for field, value in FLAGS[name].items()}
+    if len(fields) < len(names):
+        return None  # the same flag twice
     return fields | ({"replicas": 2} if fields.get("strategy") == "hsdp" else {})
 
 

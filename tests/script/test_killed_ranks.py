@@ -49,18 +49,19 @@ MOMENTS = {
 }
 
 
-def dies(fields, moment):
+def run_until_killed(fields, moment):
     """A rank that is killed when the second checkpoint comes to this moment."""
     import torch.distributed as dist
 
     owner, name, rank = MOMENTS[moment]
-    plain, calls = getattr(owner, name), []
+    original = getattr(owner, name)
+    calls = []
 
     def killed(*arguments, **options):
         calls.append(1)
         if dist.get_rank() == rank and len(calls) == 2 + (name == "paths"):  # it is looked at once when the run begins
             os.kill(os.getpid(), signal.SIGKILL)
-        return plain(*arguments, **options)
+        return original(*arguments, **options)
 
     with patch.object(owner, name, killed):
         return run_job(fields)
@@ -74,7 +75,7 @@ OFTEN = [moment if "metadata" in moment else pytest.param(moment, marks=pytest.m
 def test_there_is_always_one_good_checkpoint(job, reference, moment, tmp_path):
     fields = {**job, "strategy": "fsdp2", "out": tmp_path}
     with pytest.raises(RankError, match="was killed by SIGKILL"):
-        launch(dies, 2, fields, moment)
+        launch(run_until_killed, 2, fields, moment)
     resumed, _ = launch(run_job, 2, fields)
     assert min(resumed[1]) in (3, 5)
     assert largest_difference(resumed[0], reference) < 1e-10

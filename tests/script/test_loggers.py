@@ -34,7 +34,8 @@ def job(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(job, tmp_path_factory):
     """A run, its folder, and what a logger of our own was given."""
-    folder, logger = tmp_path_factory.mktemp("run"), RowsByStep()
+    folder = tmp_path_factory.mktemp("run")
+    logger = RowsByStep()
     return train(Job(**job, out=folder), loggers=[logger], say=len), folder, logger
 
 

@@ -60,9 +60,8 @@ def oldest(tmp_path_factory):
 def run_old(python: Path, *arguments: str, timeout: float) -> str:
     """What a module says under the old libraries; pytest's plug-ins are those of newer ones, so they are named."""
     environment = environment_for_child(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", OMP_NUM_THREADS="1")
-    command = [python, "-m", *arguments]
     result = subprocess.run(
-        command, cwd=ROOT, env=environment, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
+        [python, "-m", *arguments], cwd=ROOT, env=environment, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout[-6000:]

@@ -57,17 +57,13 @@ def groups_of(batches, k):
     return [concatenate(batches[i : i + k]) for i in range(0, len(batches), k)]
 
 
-class Loader(list):
-    sampler = None
-
-
 def train(batches, callbacks=(), **options):
     """A tagger after training, and the history."""
     model = Tagger()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
     options |= {"schedule": schedule, "callbacks": list(callbacks), "progress": False}
-    return model, training.train(model, optimizer, Loader(batches), **options)
+    return model, training.train(model, optimizer, batches, **options)
 
 
 def assert_same(first, second, tolerance=1e-12):
@@ -122,9 +118,10 @@ class Interrupt(training.Callback):
 
 @pytest.mark.parametrize("stopped_after", [1, 2, 4, 6])
 def test_a_run_resumed_in_the_middle_of_a_group_gives_the_same_losses(tmp_path, stopped_after):
-    batches, path = ragged([3, 9, 5, 7, 2]), tmp_path / "run.pt"
+    batches = ragged([3, 9, 5, 7, 2])
+    path = tmp_path / "run.pt"
 
-    class Repeatable(Loader):
+    class Repeatable(list):
         sampler = SimpleNamespace(set_epoch=lambda epoch: None)
 
     def run_training(*extra_callbacks, **options):
@@ -154,7 +151,7 @@ def test_padding_and_autocast_on_a_real_model(split):
         for autocast in ([], [Autocast(torch.bfloat16)]):
             model = models.build("distilbert", labels=3, **NO_DROPOUT)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            training.train(model, optimizer, Loader(examples), callbacks=[*callbacks, *autocast], progress=False)
+            training.train(model, optimizer, examples, callbacks=[*callbacks, *autocast], progress=False)
             results[name, bool(autocast)] = model
     assert_same(results["accumulated", False], results["whole", False], 1e-6)
     assert_same(results["accumulated", True], results["whole", True], 2e-3)
@@ -193,7 +190,8 @@ def test_no_number_of_micro_batches_is_refused(k):
 
 
 def test_the_joint_loss_of_a_step_is_the_mean_over_its_terms():
-    batches, model = ragged([3, 9, 0]), Tagger()
+    batches = ragged([3, 9, 0])
+    model = Tagger()
     expected = model(**concatenate(batches)).loss.item()
     step = training.accumulated_step(model, torch.optim.SGD(model.parameters()), batches)
     assert step == pytest.approx(expected, rel=1e-12)
@@ -281,7 +279,8 @@ def test_a_wrapped_causal_model_accumulates_to_the_update_of_the_whole_batch(wra
     labels = ids.clone()
     for row, length in enumerate([12, 3, 2, 9, 4, 12]):
         labels[row, length:] = -100
-    parts, ends = [slice(0, 3), slice(3, 4), slice(4, 6)], []
+    parts = [slice(0, 3), slice(3, 4), slice(4, 6)]
+    ends = []
     for at_once in (True, False):
         torch.manual_seed(0)
         model = wrap(models.build("gpt2", **GPT2).double())

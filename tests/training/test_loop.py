@@ -109,7 +109,8 @@ def test_one_step_marks_its_phases_and_updates(model_and_optimizer, batches):
     from course_utils.memory import measure
 
     model, optimizer = model_and_optimizer()
-    before, batch = copy.deepcopy(model), next(iter(batches))
+    before = copy.deepcopy(model)
+    batch = next(iter(batches))
     measured = measure((model, optimizer, batch), training.train_step)
     assert set(measured.by_phase) == {"forward", "backward", "update"}
     assert not all_equal(model, before)

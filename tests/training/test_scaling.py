@@ -76,7 +76,8 @@ def test_fp16_with_clipping_is_torch_s_bare_loop(scheduled, batches, scale):
 @pytest.mark.parametrize("broken", [0, 1])
 def test_an_overflow_in_any_micro_batch_leaves_the_group_out_and_the_schedule_waits(scheduled, batches, broken):
     model, optimizer, schedule = scheduled()
-    before, scaling = parameters(model), training.ScaleLoss(LossScaler(16.0))
+    before = parameters(model)
+    scaling = training.ScaleLoss(LossScaler(16.0))
     run = partial(training.train, model, optimizer, batches, schedule=schedule, progress=False)
     run(steps=2, callbacks=[Overflow(broken), scaling, InTwos()])
     assert all_equal(before, model.parameters())
