@@ -181,7 +181,7 @@ class Run:
             self.history.steps.append(row)
             for callback in self.callbacks:
                 callback.after_batch(self)
-        if self.step < self.total_steps or self.position == len(self.batches):
+        if self.step < self.total_steps or self.position == len(self.batches):  # else the run ends within the epoch
             self.epoch += 1
             self.position = 0
         self._wait_for_device(began)
