@@ -96,8 +96,7 @@ def _key_of(job: Job) -> str:
 def _load_task(job: Job, source: Source) -> Examples:
     """The course's own task at the settings' scale: which package does a function come from?"""
     functions = data.load_functions()
-    train = functions["train"].select(range(min(settings().scale.train_rows, len(functions["train"]))))
-    functions["train"] = train
+    functions["train"] = functions["train"].select(range(min(settings().scale.train_rows, len(functions["train"]))))
     split = data.tokenize(functions, data.tokenizer_for(functions, source.config.vocab_size), job.sequence)["train"]
     columns = data.batches(split, 1).dataset.datasets
     weights = torch.ones(len(split))

@@ -18,8 +18,7 @@ PRECISIONS = ("fp32", "fp64", "bf16", "autocast", "fp16")
 LOGS = ("csv", "tensorboard")
 SHARDED = ("fsdp2", "hsdp")
 _STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
-# The lowest version: in 0.18.0 stage 2 adds up other gradients than one process.
-_DEEPSPEED = "0.19"
+_DEEPSPEED = "0.19"  # the lowest version: in 0.18.0 stage 2 adds up other gradients than one process
 CHANGEABLE = ("steps", "lr", "warmup", "floor", "clipping", "micro_batch")
 """Settings that a run may change when it goes on."""
 _FLAGS = {"compiled": "--compile", "options": "--option"}
