@@ -25,11 +25,12 @@ from course_utils import data, models
 from course_utils.distributed import launch
 from course_utils.memory.step.sharded import units_of
 from course_utils.script import Job
-from course_utils.script.examples import Order, load
+from course_utils.script.examples import Order
 from course_utils.script.expectation import Expectation
-from course_utils.script.meter import UPDATE_FILE
+from course_utils.script.loop import JobRun, prepare
 from course_utils.script.rank import find_rank
-from course_utils.script.run import TrainingLoop
+from course_utils.script.reporter import Reporter
+from course_utils.script.update_log import UPDATE_FILE
 from course_utils.settings import environment_for_child
 
 PAIRS, UPDATES = 11, 20
@@ -86,25 +87,25 @@ class Bare:
 def pairs(folder: Path, strategy: str) -> list[float]:
     """Seconds of `course train` over those of the bare loop, pair by pair."""
     job = make_job(folder, strategy=strategy)
-    source, examples = load(job)
-    bare = Bare(job, source, examples)
     this_rank = find_rank()
+    split, source, examples = prepare(job, this_rank.world_size)
+    bare = Bare(job, source, examples)
     ratios = []
-    run = TrainingLoop(job, job.split(this_rank.world_size), this_rank, examples, source, Expectation(), say=print)
-    with run.begun() as step:
-        for _ in range(PAIRS + 1):
-            ours = bares = 0.0
-            for number in range(UPDATES):
-                for ours_now in (True, False) if number % 2 else (False, True):
-                    dist.barrier()
-                    began = time.perf_counter()
-                    if ours_now:
-                        step = run.next(step)
-                        ours += time.perf_counter() - began
-                    else:
-                        bare.update(number)
-                        bares += time.perf_counter() - began
-            ratios.append(ours / bares)
+    run = JobRun(split, source, examples, this_rank, print)
+    reporter = Reporter(run, Expectation())
+    for pair in range(PAIRS + 1):
+        ours = bares = 0.0
+        for number in range(UPDATES):
+            for ours_now in (True, False) if number % 2 else (False, True):
+                dist.barrier()
+                began = time.perf_counter()
+                if ours_now:
+                    reporter.add(run.make_update(pair * UPDATES + number + 1))
+                    ours += time.perf_counter() - began
+                else:
+                    bare.update(number)
+                    bares += time.perf_counter() - began
+        ratios.append(ours / bares)
     return ratios[1:]  # the first pair warms up
 
 

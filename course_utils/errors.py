@@ -14,9 +14,9 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def shorten(text: str, most: int) -> str:
+def shorten(text: str, max_length: int) -> str:
     """At most so many characters of a text, and a sign that the rest is cut."""
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= max_length else f"{text[:max_length]}…"
 
 
 def require_count(name: str, value: object) -> None:
@@ -25,24 +25,24 @@ def require_count(name: str, value: object) -> None:
         raise CourseError(f"{name} must be a whole number from 1 on, not {value!r}.")
 
 
-_ALSO = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_PRECISION_ALIASES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
-def suggest(name: object, choices: Iterable[object], otherwise: str = "") -> str:
-    """How the refusal of an unknown `name` ends: `did you mean adamw?`, or `otherwise`, by default all that is known.
+def suggest(name: object, choices: Iterable[object], fallback: str = "") -> str:
+    """How the refusal of an unknown `name` ends: `did you mean adamw?`, or `fallback`, by default all that is known.
 
     Upper and lower case do not count, and a name that differs by them alone is the only one that is asked about.
     """
     names = {str(choice).lower(): str(choice) for choice in choices}
-    wanted = str(name).lower().rpartition("/")[2]  # of a model on the Hub, without whose it is
-    wanted = _ALSO.get(wanted, wanted)
-    near = [wanted] if wanted in names else [choice for choice in names if _begins_a_part(wanted, choice)][:3]
-    near = near or get_close_matches(wanted, names, 2)
-    if near:
-        return f"did you mean {' or '.join(names[choice] for choice in near)}?"
-    return otherwise or f"choose one of {', '.join(names.values())}."
+    query = str(name).lower().rpartition("/")[2]  # of a model on the Hub, without whose it is
+    query = _PRECISION_ALIASES.get(query, query)
+    matches = [query] if query in names else [choice for choice in names if _begins_a_part(query, choice)][:3]
+    matches = matches or get_close_matches(query, names, 2)
+    if matches:
+        return f"did you mean {' or '.join(names[choice] for choice in matches)}?"
+    return fallback or f"choose one of {', '.join(names.values())}."
 
 
-def _begins_a_part(wanted: str, name: str) -> bool:
+def _begins_a_part(query: str, name: str) -> bool:
     """Whether somebody who writes `3090` or `bert` may mean `rtx 3090` or `bert-base`."""
-    return len(wanted) > 2 and any(part.startswith(wanted) for part in re.split(r"[\s._-]", name))
+    return len(query) > 2 and any(part.startswith(query) for part in re.split(r"[\s._-]", name))

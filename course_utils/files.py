@@ -45,8 +45,8 @@ def require_writable(path: Path, remedy: str) -> Iterator[None]:
 
 def free_folder(folder: Path) -> Path:
     """A new folder in `folder`, called by the time, for copies; raises `OSError` where it cannot be made."""
-    now = datetime.now().strftime("%Y-%m-%d %H.%M.%S")
-    for name in (now, *(f"{now} ({count})" for count in range(2, 1000))):
+    timestamp = datetime.now().strftime("%Y-%m-%d %H.%M.%S")
+    for name in (timestamp, *(f"{timestamp} ({count})" for count in range(2, 1000))):
         with suppress(FileExistsError):
             (folder / name).mkdir(parents=True)
             return folder / name
@@ -130,11 +130,11 @@ def find_place(start: Path | None = None) -> Place:
 
     Raises `CourseError` where there is neither, as when only the package was installed.
     """
-    here = (start or Path.cwd()).absolute()
-    for folder in (here, *here.parents, Path(__file__).parents[1]):
+    directory = (start or Path.cwd()).absolute()
+    for folder in (directory, *directory.parents, Path(__file__).parents[1]):
         if (folder / "notebooks").is_dir() and (folder / "course_utils").is_dir():
             return Place(folder)
-    raise CourseError(f"There are no chapters in or above {here}; change to a clone of the course's repository.")
+    raise CourseError(f"There are no chapters in or above {directory}; change to a clone of the course's repository.")
 
 
 def chapters_in(folder: Path, names: list[str] | None = None) -> list[Path]:
@@ -142,49 +142,49 @@ def chapters_in(folder: Path, names: list[str] | None = None) -> list[Path]:
 
     A name may also be a path to a notebook. Raises `CourseError`, listing the chapters, on a name that fits none.
     """
-    every = sorted(folder.glob("*.ipynb"))
+    chapters = sorted(folder.glob("*.ipynb"))
     if not names:
-        return every
+        return chapters
     notebooks = []
     for name in names:
         if name.endswith(".ipynb") and Path(name).is_file():
             notebooks.append(Path(name).absolute())
         else:
-            stems = require_names(name.removesuffix(".ipynb"), [path.stem for path in every], "chapter")
-            notebooks += [path for path in every if path.stem in stems]
+            stems = require_names(name.removesuffix(".ipynb"), [path.stem for path in chapters], "chapter")
+            notebooks += [path for path in chapters if path.stem in stems]
     return notebooks
 
 
-def matching_names(name: str, every: Sequence[str]) -> list[str]:
-    """The names in `every`, such as `03_adamw`, that `name` means: all of the name, its number (`3`, `03`), or its beginning.
+def matching_names(name: str, names: Sequence[str]) -> list[str]:
+    """The names in `names`, such as `03_adamw`, that `name` means: all of the name, its number (`3`, `03`), or its beginning.
 
     A chapter's own number means that chapter alone: `05` is not `05b`.
     """
-    return names_with_number(name, every) or [full for full in every if full.startswith(_two_digits(name))]
+    return names_with_number(name, names) or [full for full in names if full.startswith(_two_digits(name))]
 
 
-def names_with_number(name: str, every: Sequence[str]) -> list[str]:
+def names_with_number(name: str, names: Sequence[str]) -> list[str]:
     """As `matching_names`, by the whole name or its number only."""
-    return [full for full in every if _two_digits(name) in (full, full.partition("_")[0])]
+    return [full for full in names if _two_digits(name) in (full, full.partition("_")[0])]
 
 
-def require_one_name(name: str, every: Sequence[str], what: str) -> str:
-    """The only one of `matching_names`; raises `CourseError`, listing `every`, where there is none or more."""
-    matches = matching_names(name, every)
+def require_one_name(name: str, names: Sequence[str], kind: str) -> str:
+    """The only one of `matching_names`; raises `CourseError`, listing `names`, where there is none or more."""
+    matches = matching_names(name, names)
     if len(matches) > 1:
         raise CourseError(f"{name!r} is the beginning of {' and '.join(matches)}; write more of the name.")
-    return matches[0] if matches else _refuse(name, every, what)
+    return matches[0] if matches else _refuse(name, names, kind)
 
 
-def require_names(name: str, every: Sequence[str], what: str) -> list[str]:
-    """All of `matching_names`; raises `CourseError`, listing `every`, where there is none."""
-    return matching_names(name, every) or _refuse(name, every, what)
+def require_names(name: str, names: Sequence[str], kind: str) -> list[str]:
+    """All of `matching_names`; raises `CourseError`, listing `names`, where there is none."""
+    return matching_names(name, names) or _refuse(name, names, kind)
 
 
 def _two_digits(name: str) -> str:
     return re.sub(r"^\d(?!\d)", r"0\g<0>", name)
 
 
-def _refuse(name: str, every: Sequence[str], what: str):
-    otherwise = f"the {what}s are: {', '.join(every) or 'none yet'}."
-    raise CourseError(f"No {what} is called {name!r}; {suggest(name, every, otherwise)}")
+def _refuse(name: str, names: Sequence[str], kind: str):
+    fallback = f"the {kind}s are: {', '.join(names) or 'none yet'}."
+    raise CourseError(f"No {kind} is called {name!r}; {suggest(name, names, fallback)}")

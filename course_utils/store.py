@@ -30,12 +30,12 @@ class Section:
 
     `build` makes of such a value what is read, and raises where it is damaged. The value is then put aside, and a line says so.
     Where the file cannot be used nothing is read or kept, and a line says that, too.
-    `here` holds what this process has made, by keys of its room's own; a room looks there first, or where nothing is stored.
+    `in_memory` holds what this process has made, by keys of its room's own; a room looks there first, or where nothing is stored.
     """
 
     name: str
     build: Callable[[Any], Any] = lambda value: value
-    here: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    in_memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def load(self, key: str | None = None) -> dict[str, Any]:
         """The values by key, in order; with `key` that value alone."""
@@ -58,9 +58,9 @@ class Section:
             store.execute("REPLACE INTO kept VALUES (?, ?, ?)", (self.name, key, text))
             return value
 
-        nothing = object()
-        written = _use(write, nothing)
-        return change(None) if written is nothing else written
+        unavailable = object()
+        result = _use(write, unavailable)
+        return change(None) if result is unavailable else result
 
     def forget(self, keys: Sequence[str]) -> Path | None:
         """Remove `keys`. A copy of the whole store is made before, in a new folder that is returned; None where no key is there.
@@ -84,7 +84,8 @@ class Section:
         return folder
 
     def _read(self, store: sqlite3.Connection, key: str | None = None) -> dict[str, Any]:
-        query, values = "SELECT key, value FROM kept WHERE section = ?", {}
+        values = {}
+        query = "SELECT key, value FROM kept WHERE section = ?"
         if key is None:
             rows = store.execute(f"{query} ORDER BY key", (self.name,))
         else:
@@ -100,13 +101,13 @@ class Section:
         return values
 
 
-def _use(what: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-    """`what(store)`; a damaged file is put aside, and a new one is begun. `otherwise` where none can be used."""
+def _use(action: Callable[[sqlite3.Connection], T], fallback: T) -> T:
+    """`action(store)`; a damaged file is put aside, and a new one is begun. `fallback` where none can be used."""
     path = settings().home / NAME
     try:
         try:
             with _open(path) as store:
-                return what(store)
+                return action(store)
         except sqlite3.DatabaseError as error:
             # Its kinds say what is wrong with a statement, and not with the file.
             if type(error) is not sqlite3.DatabaseError:
@@ -119,10 +120,10 @@ def _use(what: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
                 path.with_name(f"{NAME}-journal").replace(f"{aside}-journal")
             _log.warning("%s could not be read; it is kept as %s, and a new one is begun.", path, aside.name)
             with _open(path) as store:
-                return what(store)
+                return action(store)
     except (OSError, sqlite3.Error) as error:
         _log.warning("%s cannot be used (%s); what is new will be forgotten.", path, error)
-        return otherwise
+        return fallback
 
 
 @contextmanager
@@ -133,14 +134,9 @@ def _open(path: Path) -> Iterator[sqlite3.Connection]:
         store.execute("BEGIN IMMEDIATE")
         if not store.execute("SELECT name FROM sqlite_master WHERE name = 'kept'").fetchone():
             store.execute("CREATE TABLE kept (section TEXT, key TEXT, value TEXT, PRIMARY KEY (section, key))")
-            files = [(name, file) for name in _JSON_FOLDERS for file in (path.parent / name).glob("*.json")]
-            rows = [
-                (
-                    name,
-                    file.stem.encode("utf-8", "replace").decode(),
-                    file.read_text(encoding="utf-8", errors="replace"),
-                )
-                for name, file in files
-            ]
-            store.executemany("INSERT INTO kept VALUES (?, ?, ?)", rows)
+            for name in _JSON_FOLDERS:
+                for file in (path.parent / name).glob("*.json"):
+                    key = file.stem.encode("utf-8", "replace").decode()
+                    text = file.read_text(encoding="utf-8", errors="replace")
+                    store.execute("INSERT INTO kept VALUES (?, ?, ?)", (name, key, text))
         yield store

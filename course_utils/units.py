@@ -41,10 +41,10 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def format_counted(count: float, thing: str) -> str:
+def format_counted(count: float, noun: str) -> str:
     """`count` of a thing, which is its singular: `'1 rank'`, `'2 ranks'`, `'2.5 points'`."""
     figure = format_count(count) if count == int(count) else f"{count:g}"
-    return f"{figure} {thing}{'' if count == 1 else 's'}"
+    return f"{figure} {noun}{'' if count == 1 else 's'}"
 
 
 def bar(share: float, blocks: int, signs: str) -> str:

@@ -77,7 +77,7 @@ def restart():
 
     def forget():
         for section in (BETS, ROWS, CHOICES):
-            section.here.clear()
+            section.in_memory.clear()
 
     forget()
     yield forget

@@ -83,7 +83,7 @@ def keep(choice: Choice) -> None:
         raise CourseError(
             f"The choice for {choice.scenario} cannot be kept; give an optimizer and the like by name, not as a function."
         ) from None
-    CHOICES.here[choice.scenario] = Choice(**whole)
+    CHOICES.in_memory[choice.scenario] = Choice(**whole)
     if settings().attended:
         CHOICES.put(choice.scenario, whole)
 
@@ -93,5 +93,5 @@ def load() -> tuple[Choice, ...]:
 
     What is damaged is put aside, and a line says so.
     """
-    choices = {**(CHOICES.load() if settings().attended else {}), **CHOICES.here}
+    choices = {**(CHOICES.load() if settings().attended else {}), **CHOICES.in_memory}
     return tuple(choices[name] for name in sorted(choices))

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         _become_torchrun(job, this_rank, arguments)
     if arguments.max_restarts is not None:
         raise CourseError("--max-restarts requires --ranks; add --ranks 2, for example.")
-    from course_utils.script.run import train
+    from course_utils.script.loop import train
 
     if not this_rank.rank:
         what = f"{job.model} on {job.data}" if job.model else "the course's own task"
@@ -86,12 +86,12 @@ class _Lines:
 def _become_torchrun(job: Job, this_rank: "ThisRank", arguments: argparse.Namespace) -> None:
     """Check what can be checked, then replace this process by torchrun; it ends here only by raising."""
     from course_utils.memory.planning.command import FRESH_ADDRESSES
-    from course_utils.script.run import naming_files, prepare
+    from course_utils.script.loop import explain_file_errors, prepare
 
     if this_rank.world_size > 1 or this_rank.has_agent:
         raise CourseError("This process is already a rank; give --ranks only to the command that starts it.")
     _, _, examples = prepare(job, arguments.ranks)
-    with naming_files(job.out):
+    with explain_file_errors(job.out):
         prepared = examples.hand_over(job)
     restarts = 3 if arguments.max_restarts is None else arguments.max_restarts
     words = ["--standalone", "--nproc-per-node", str(arguments.ranks), "--max-restarts", str(restarts)]

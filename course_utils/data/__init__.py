@@ -3,7 +3,7 @@
 from course_utils import import_when_used
 
 _HOMES = {
-    "batching": ("EpochSampler", "batches", "tokenize"),
+    "batching": ("EpochSampler", "batches", "on_device", "tokenize"),
     "functions": ("load_functions", "majority_share"),
     "scoring": ("metrics",),
     "tokenizer": ("tokenizer_for",),

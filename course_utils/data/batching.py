@@ -84,3 +84,8 @@ def batches(split: Dataset, batch_size: int, seed: int | None = None) -> DataLoa
     sampler = EpochSampler(len(split), seed)
     # Without a generator of its own, a loader draws a number from the global state each time it is iterated.
     return DataLoader(rows, batch_size, sampler=sampler, generator=torch.Generator().manual_seed(0))
+
+
+def on_device(batch: dict, device: torch.device) -> dict:
+    """`batch` with its tensors on `device`."""
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}

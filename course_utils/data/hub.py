@@ -4,7 +4,7 @@ from functools import lru_cache
 
 
 @lru_cache(maxsize=1)
-def answers() -> bool:
+def is_reachable() -> bool:
     """Whether the Hub can be reached within three seconds, tried once a process. `HF_HUB_OFFLINE` counts as no."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session

@@ -9,7 +9,7 @@ from course_utils.errors import CourseError
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 
-_WORDS = r"\p{Lu}+(?!\p{Ll})|\p{Lu}?\p{Ll}+|[\p{Lt}\p{Lm}\p{Lo}\p{M}]+|\p{N}+"
+_WORD_PATTERN = r"\p{Lu}+(?!\p{Ll})|\p{Lu}?\p{Ll}+|[\p{Lt}\p{Lm}\p{Lo}\p{M}]+|\p{N}+"
 
 
 def tokenizer_for(dataset: DatasetDict, vocabulary: int) -> PreTrainedTokenizerFast:
@@ -45,6 +45,6 @@ def tokenizer_for(dataset: DatasetDict, vocabulary: int) -> PreTrainedTokenizerF
 
 def _tokenizer(entries: dict[str, int]) -> Tokenizer:
     tokenizer = Tokenizer(models.WordPiece(vocab=entries, unk_token=SPECIAL["unk"], max_input_chars_per_word=100))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORDS), behavior="removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD_PATTERN), behavior="removed", invert=True)
     tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)
     return tokenizer

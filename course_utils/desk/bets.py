@@ -117,7 +117,7 @@ def settle(name: str, truth: float) -> None:
 def load_bets() -> dict[str, Bet]:
     """All bets of this reader by name, in the chapters' order; unattended, those of this process."""
     stored = BETS.load() if settings().attended else {}
-    by_name = {name: entry for bets in (*stored.values(), BETS.here) for name, entry in bets.items()}
+    by_name = {name: entry for bets in (*stored.values(), BETS.in_memory) for name, entry in bets.items()}
     return {name: by_name[name] for name in sorted(by_name)}
 
 
@@ -210,13 +210,13 @@ def has_kernel() -> bool:
 
 def _look_up(name: str) -> Bet | None:
     chapter = _chapter_of(name)
-    return BETS.here.get(name) or ((BETS.get(chapter) or {}).get(name) if settings().attended else None)
+    return BETS.in_memory.get(name) or ((BETS.get(chapter) or {}).get(name) if settings().attended else None)
 
 
 def _store(name: str, entry: Bet) -> None:
     """Store the bet for this process, and beside what other notebooks have stored."""
-    BETS.here[name] = entry
+    BETS.in_memory[name] = entry
     if settings().attended:
         chapter = _chapter_of(name)
-        mine = {key: entry for key, entry in BETS.here.items() if key.startswith(f"{chapter}-")}
+        mine = {key: entry for key, entry in BETS.in_memory.items() if key.startswith(f"{chapter}-")}
         BETS.update(chapter, lambda stored: {**mine, **(stored or {}), name: entry})

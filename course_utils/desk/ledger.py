@@ -70,7 +70,7 @@ class Ledger:
     @classmethod
     def here(cls) -> "Ledger":
         """The rows that this process recorded."""
-        return cls(tuple(sorted(ROWS.here.values(), key=lambda row: row.chapter)))
+        return cls(tuple(sorted(ROWS.in_memory.values(), key=lambda row: row.chapter)))
 
     def table(self) -> pd.DataFrame:
         """A row per entry, for people: each figure with its unit, shares in percent."""
@@ -114,6 +114,6 @@ def record(
     except (TypeError, ValueError, OverflowError):  # no number; not a number, or not above 0; infinite
         message = f"A ledger row needs two positive numbers of {unit}, not {predicted} and {measured}."
         raise CourseError(message) from None
-    ROWS.here[new.key] = new
+    ROWS.in_memory[new.key] = new
     rows = ROWS.update(chapter, lambda rows: [row for row in rows or () if row.key != new.key] + [new])
     return Ledger(tuple(row for row in rows if (row.scale, row.device) == (new.scale, new.device)))

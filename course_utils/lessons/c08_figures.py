@@ -32,13 +32,13 @@ PHASE_COLORS = {
 def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
     """What ran when: a row each for the data loader, the phases and the model's operators; the gaps are hatched."""
     unit, size = second_unit(trace.end)
-    gaps, phases = trace.gaps(), trace.of("phase")
-    rows = {LOADING: trace.of(LOADING)} | {name: phases[phases["name"] == name] for name in PHASES}
+    gaps, phases = trace.gaps(), trace.spans_of("phase")
+    rows = {LOADING: trace.spans_of(LOADING)} | {name: phases[phases["name"] == name] for name in PHASES}
     figure, axes = panels(height=2.9)
-    for row, (name, spans) in enumerate({**rows, "model computes": trace.computing()}.items()):
+    for row, (name, spans) in enumerate({**rows, "model computes": trace.computing_spans()}.items()):
         bars = zip(spans["start"] / size, (spans["end"] - spans["start"]) / size, strict=True)
         axes.broken_barh(list(bars), (row - 0.36, 0.72), facecolor=COLORS[PHASE_COLORS.get(name, "ink")])
-    for start in trace.of("step")["start"][1:]:
+    for start in trace.spans_of("step")["start"][1:]:
         axes.axvline(start / size, color=COLORS["not attributed"], linewidth=0.8, linestyle=":")
     hatching = {"facecolor": "none", "edgecolor": COLORS["warning"], "hatch": "////", "linewidth": 0.8}
     for gap in gaps.itertuples():
@@ -54,7 +54,7 @@ def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
     split = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in sums.items())
     lengths = "; ".join(f"{format_seconds(gap.seconds)} ({gap.where})" for gap in gaps.itertuples())
     return figure, (
-        f"A timeline of {len(trace.of('step'))} steps in {format_seconds(trace.end)}: {split}. "
+        f"A timeline of {len(trace.spans_of('step'))} steps in {format_seconds(trace.end)}: {split}. "
         f"Gaps in which no operator of the model ran: {lengths or 'none'}."
     )
 

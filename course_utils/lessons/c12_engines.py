@@ -3,7 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, redirect_stdout
+from contextlib import ExitStack, nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from io import StringIO
@@ -21,11 +21,10 @@ from course_utils.distributed.torchrun import announce
 from course_utils.lessons.shared import inner_optimizer, largest_difference, local_part
 from course_utils.memory import distinct_bytes
 from course_utils.script import Job
-from course_utils.script.examples import Order, load
-from course_utils.script.expectation import Expectation
+from course_utils.script.examples import Order
+from course_utils.script.loop import JobRun, prepare
 from course_utils.script.optimizers import make_optimizer
 from course_utils.script.rank import find_rank
-from course_utils.script.run import TrainingLoop
 from course_utils.settings import set_variable, settings
 
 _SIZES = {
@@ -71,16 +70,9 @@ def by_flags_on_rank(job: Job) -> EngineMeasurement:
     set_variable("COURSE_DEVICE", "cpu")  # also where a GPU is, which two ranks would have to share
     settings.cache_clear()
     _silence()
-    job.out.mkdir(exist_ok=True)
-    source, examples = load(job)
     this_rank = find_rank()
-    run = TrainingLoop(job, job.split(this_rank.world_size), this_rank, examples, source, Expectation())
-    sent = None
-    with run.begun() as done:
-        while done < job.steps:
-            with _count_one(done) as traffic:
-                done = run.next(done)
-            sent = traffic or sent
+    run = JobRun(*prepare(job, this_rank.world_size), this_rank)
+    sent = _count_sent(run.make_update, range(1, job.steps + 1))
     engine = run.engine
     return _record_rank(engine.model, engine.plain, inner_optimizer(engine.optimizer), sent)
 
@@ -191,9 +183,8 @@ def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list
 
     A weight is that of a micro-batch's loss in a sum over the micro-batches, of which the mean over ranks is taken.
     """
-    source, examples = load(job)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    split = job.split(ranks)
+    split, source, examples = prepare(job, ranks)
     order = Order(len(examples), job.batch, job.seed)
     updates = []
     for step in range(job.steps):
@@ -204,19 +195,15 @@ def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list
     return model, make_optimizer(job.optimizer, model, job.lr, job.options), updates
 
 
-def _count_sent(perform: Callable[[list], None], updates: Sequence[list]) -> Traffic:
+def _count_sent(perform: Callable[..., object], updates: Sequence) -> Traffic:
     """Make all updates; what this rank sent in update `COUNTED`."""
-    by_update = []
-    for number, update in enumerate(updates):
-        with _count_one(number) as traffic:
+    for index, update in enumerate(updates):
+        if index == COUNTED:
+            with counted() as traffic:
+                perform(update)
+        else:
             perform(update)
-        by_update.append(traffic)
-    return by_update[COUNTED]
-
-
-def _count_one(number: int) -> AbstractContextManager[Traffic | None]:
-    """Counts what this rank sends, in update `COUNTED` alone."""
-    return counted() if number == COUNTED else nullcontext()
+    return traffic
 
 
 def _silence() -> None:

@@ -17,7 +17,7 @@ from course_utils.lessons.shared import largest_difference
 from course_utils.script import Job
 from course_utils.script.agents import Agents
 from course_utils.script.checkpoints import parameters_in
-from course_utils.script.meter import last_update_begun
+from course_utils.script.update_log import last_started_update
 from course_utils.units import format_counted
 from course_utils.viz.plots import lines
 from course_utils.viz.style import COLORS
@@ -46,9 +46,9 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> DisturbedRun:
         for number in (0, 1):
             agents.start(number)
             seen.note(f"agent {number}", "starts")
-        seen.until(lambda: last_update_begun(job.out))
+        seen.until(lambda: last_started_update(job.out))
         seen.note("ranks", "begin update 1")
-        seen.until(lambda: last_update_begun(job.out) >= kill_at)
+        seen.until(lambda: last_started_update(job.out) >= kill_at)
         seen.note("agent 1", "is killed, and its rank")
         agents.kill(1)
         agents.start(1)
@@ -97,7 +97,7 @@ class _Watch:
                 raise CourseError(
                     f"The run {'ended too early' if over else 'was not done'} after {now:.0f} s; it said: {output}"
                 )
-            update = last_update_begun(self.out)
+            update = last_started_update(self.out)
             if update and (not self.progress or self.progress[-1][1] != update):
                 self.progress.append((now, update))
             time.sleep(0.02)

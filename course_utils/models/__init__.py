@@ -9,7 +9,7 @@ from course_utils import import_when_used
 _HOMES = {  # those of `building` and `convnet` need torch, which takes a second to import
     "building": (
         *("build", "class_of", "distilbert_base", "from_configuration"),
-        *("parameter_bytes", "parameter_count", "pretrained"),
+        *("load_pretrained", "parameter_bytes", "parameter_count"),
     ),
     "configurations": (
         *("FAMILIES", "NAMES", "PUBLISHED", "SETTINGS", "configuration", "from_json"),

@@ -71,22 +71,23 @@ def _drop_dtypes(config: "PretrainedConfig | ConvNetConfig"):
     return config
 
 
-def pretrained(config: "PretrainedConfig", weights: str) -> nn.Module:
+def load_pretrained(config: "PretrainedConfig", weights: str) -> nn.Module:
     """The model of a configuration, in training mode and torch's default dtype, with `weights` from a folder or the Hub.
 
     Raises `CourseError` if there are no weights, or if they are another model's.
     """
     model_class = class_of(config)
-    options = {"config": deepcopy(config), "dtype": torch.get_default_dtype(), "local_files_only": not hub.answers()}
+    is_offline = not hub.is_reachable()
+    options = {"config": deepcopy(config), "dtype": torch.get_default_dtype(), "local_files_only": is_offline}
     try:
-        model, about = model_class.from_pretrained(weights, output_loading_info=True, **options)
+        model, report = model_class.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:  # Transformers raises many kinds
         reason = first_line(error).rstrip(".")
         raise CourseError(
             f"There are no weights of {model_class.__name__} to be had from {weights} ({reason}); give a folder that "
             "save_pretrained wrote, or a name on the Hub that can be reached."
         ) from error
-    others = sorted(map(str, [*about["missing_keys"], *about["unexpected_keys"], *about["mismatched_keys"]]))
+    others = sorted(map(str, [*report["missing_keys"], *report["unexpected_keys"], *report["mismatched_keys"]]))
     if others:
         raise CourseError(
             f"The weights in {weights} are those of another model: {others[0]} and {len(others) - 1} more do not fit; give the "
@@ -100,27 +101,27 @@ def class_of(config: "PretrainedConfig") -> type[nn.Module]:
     family's language model, or what the family is for. Raises `CourseError` where there is no such class."""
     import transformers
 
-    named = (getattr(config, "architectures", None) or [""])[0]
-    spelled = named if hasattr(transformers, named) else _find_in_any_case(named)
-    if spelled:
-        return getattr(transformers, spelled)
-    if not named:
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    name = architecture if hasattr(transformers, architecture) else _find_in_any_case(architecture)
+    if name:
+        return getattr(transformers, name)
+    if not architecture:
         for task in (*_CLASSIFIERS, *_TASKS) if _has_names_of_classes(config) else _TASKS:
             classes = getattr(transformers, f"AutoModelFor{task}")._model_mapping
             if type(config) in classes:
                 model_class = classes[type(config)]
                 return model_class[0] if isinstance(model_class, tuple) else model_class
     raise CourseError(
-        f"Transformers has no model {named or 'for ' + type(config).__name__}; set the configuration's architectures to the "
-        "name of one of its classes, or give a function that makes the model."
+        f"Transformers has no model {architecture or 'for ' + type(config).__name__}; set the configuration's architectures to "
+        "the name of one of its classes, or give a function that makes the model."
     )
 
 
-def _find_in_any_case(named: str) -> str | None:
+def _find_in_any_case(architecture: str) -> str | None:
     """The name as Transformers spells it today: Llama's first files say LLaMAForCausalLM."""
     import transformers
 
-    return next((name for name in dir(transformers) if name.lower() == named.lower()), None)
+    return next((name for name in dir(transformers) if name.lower() == architecture.lower()), None)
 
 
 def _has_names_of_classes(config: "PretrainedConfig") -> bool:

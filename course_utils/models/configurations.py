@@ -31,7 +31,7 @@ PUBLISHED = {
 NAMES = (*FAMILIES, *PUBLISHED, *PUBLIC)
 """All names by which a model is known here."""
 _HUB = {public.hub.lower(): name for name, public in PUBLIC.items()}
-_WRITTEN = {hub.rpartition("/")[2]: name for hub, name in _HUB.items()} | _HUB | {name.lower(): name for name in NAMES}
+_ALIASES = {hub.rpartition("/")[2]: name for hub, name in _HUB.items()} | _HUB | {name.lower(): name for name in NAMES}
 SIZES = frozenset(
     (
         *("hidden_size", "n_embd", "dim", "intermediate_size", "n_inner", "hidden_dim"),
@@ -44,7 +44,7 @@ SIZES = frozenset(
 
 def known_as(name: str) -> str:
     """The name in `NAMES` of a model that is written in other capitals or named as on the Hub; or `name` itself."""
-    return _WRITTEN.get(name.lower(), name)
+    return _ALIASES.get(name.lower(), name)
 
 
 SETTINGS = (".yaml", ".yml", ".json", ".py", ".bin", ".pt", ".pkl")
@@ -107,15 +107,15 @@ def from_json(path: Path) -> "PretrainedConfig":
         fields = json.loads(path.read_text(encoding="utf-8"))
         family = fields.pop("model_type")
     except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
-        why = "it has none" if isinstance(error, KeyError) else _last_line(error)
+        reason = "it has none" if isinstance(error, KeyError) else _last_line(error)
         raise CourseError(
-            f"{path} could not be read as a model's config.json, an object with a model_type ({why})."
+            f"{path} could not be read as a model's config.json, an object with a model_type ({reason})."
         ) from error
     config_class = CONFIG_MAPPING[family] if family in CONFIG_MAPPING else _find_config_class(fields)
     if config_class is None:
-        near = ", ".join(get_close_matches(str(family), CONFIG_MAPPING, 3)) or "none"
+        nearest = ", ".join(get_close_matches(str(family), CONFIG_MAPPING, 3)) or "none"
         raise CourseError(
-            f"This version of Transformers knows no family {family!r} (nearest: {near}); update it, or give a function that "
+            f"This version of Transformers knows no family {family!r} (nearest: {nearest}); update it, or give a function that "
             "makes the model."
         )
     if config_class.model_type != family:
@@ -139,22 +139,23 @@ def from_json(path: Path) -> "PretrainedConfig":
 
 def remarks_on(config: "PretrainedConfig") -> list[str]:
     """Sentences on fields of a `config.json` that Transformers does not use."""
-    config_class, usual = type(config), {}
+    config_class = type(config)
+    defaults = {}
     with suppress(Exception):  # of a family that has no usual sizes
-        usual = vars(config_class())
+        defaults = vars(config_class())
     remarks = []
-    if getattr(config, "family", config_class.model_type) != config_class.model_type and "family" not in usual:
+    if getattr(config, "family", config_class.model_type) != config_class.model_type and "family" not in defaults:
         remarks.append(f"its family {config.family} is read as {config_class.model_type}, which its class belongs to")
     if getattr(config, "quantization_config", None):
         remarks.append("its quantization_config is left out: the model is planned as if its weights were not quantized")
-    named = {*usual, *config_class.attribute_map, *signature(config_class).parameters}
-    named |= {"architectures", "family", "quantization_config"}
+    field_names = {*defaults, *config_class.attribute_map, *signature(config_class).parameters}
+    field_names |= {"architectures", "family", "quantization_config"}
     code = "".join(path.read_text(encoding="utf-8") for path in Path(getfile(config_class)).parent.glob("*.py"))
-    unnamed = sorted(name for name in vars(config).keys() - named if not name.startswith("_")) if usual else []
-    ignored = [name for name in unnamed if not re.search(rf"\b{name}\b", code)]  # it may be read where it is there
+    unknown = sorted(name for name in vars(config).keys() - field_names if not name.startswith("_")) if defaults else []
+    ignored = [name for name in unknown if not re.search(rf"\b{name}\b", code)]  # it may be read where it is there
     if ignored:
-        more = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""
-        remarks.append(f"{config_class.__name__} ignores {', '.join(ignored[:3])}{more}, which the configuration has")
+        rest = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""
+        remarks.append(f"{config_class.__name__} ignores {', '.join(ignored[:3])}{rest}, which the configuration has")
     return remarks
 
 
@@ -162,8 +163,8 @@ def _find_config_class(fields: dict) -> "type[PretrainedConfig] | None":
     """The configuration of a class that Transformers has, whatever its publisher calls the family."""
     import transformers
 
-    named = (fields.get("architectures") or [""])[0]
-    return getattr(getattr(transformers, str(named), None), "config_class", None)
+    architecture = (fields.get("architectures") or [""])[0]
+    return getattr(getattr(transformers, str(architecture), None), "config_class", None)
 
 
 def _write_as_today(fields: dict, config_class: type) -> None:
@@ -182,20 +183,21 @@ def _write_as_today(fields: dict, config_class: type) -> None:
 
 def _refuse_misspelled(fields: dict, config_class: type, path: Path) -> None:
     """Refuse a field that nearly spells another, since Transformers would ignore it and use the other's default."""
-    names, usual = {*signature(config_class).parameters, *config_class.attribute_map}, None
+    names = {*signature(config_class).parameters, *config_class.attribute_map}
+    default = None
     with suppress(Exception):  # of a family that has no usual sizes
-        usual = config_class()
-        names |= usual.to_dict().keys()
-    sizes = {name for name in names - fields.keys() if name in SIZES or _is_a_size(name, getattr(usual, name, None))}
+        default = config_class()
+        names |= default.to_dict().keys()
+    sizes = {name for name in names - fields.keys() if name in SIZES or _is_a_size(name, getattr(default, name, None))}
     for name in sorted(fields.keys() - names):
-        for near in get_close_matches(name, sizes, 1, cutoff=0.9):
+        for correct_name in get_close_matches(name, sizes, 1, cutoff=0.9):
             raise CourseError(
-                f"{path} has a field {name!r}, which {config_class.model_type} does not know; rename it to {near!r}."
+                f"{path} has a field {name!r}, which {config_class.model_type} does not know; rename it to {correct_name!r}."
             )
 
 
-def _is_a_size(name: str, usual: object) -> bool:
-    return type(usual) is int and "token_id" not in name and not name.startswith("_")
+def _is_a_size(name: str, default: object) -> bool:
+    return type(default) is int and "token_id" not in name and not name.startswith("_")
 
 
 def tokenizer_beside(model: str) -> Path | None:
@@ -210,12 +212,13 @@ def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
     if name in PUBLISHED:
         return PUBLISHED[name]
     if name not in FAMILIES:
-        otherwise = f"give its config.json, or choose one of {', '.join(NAMES)}."
-        advice = suggest(name, NAMES, otherwise)
-        more = "" if advice == otherwise else " Any other is given by its config.json."
-        raise CourseError(f"No model is called {name!r}; {advice}{more}")
+        fallback = f"give its config.json, or choose one of {', '.join(NAMES)}."
+        advice = suggest(name, NAMES, fallback)
+        addition = "" if advice == fallback else " Any other is given by its config.json."
+        raise CourseError(f"No model is called {name!r}; {advice}{addition}")
     s = scale or settings().scale
-    sizes, positions = {"vocab_size": s.vocabulary}, max(2 * s.sequence, 128)
+    sizes = {"vocab_size": s.vocabulary}
+    positions = max(2 * s.sequence, 128)
     if name == "distilbert":
         sizes |= {"dim": s.width, "hidden_dim": 4 * s.width, "n_layers": s.layers, "n_heads": s.heads}
         return name, sizes | {"max_position_embeddings": positions}
@@ -228,9 +231,9 @@ def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
 
 
 def _refuse_unknown(changes: dict, config_class: type) -> None:
-    usual = config_class()
+    default = config_class()
     for change in changes:
-        if not hasattr(usual, change):
+        if not hasattr(default, change):
             raise CourseError(
                 f"{config_class.__name__} has no setting {change!r}; see its documentation for the names it has."
             )
@@ -238,10 +241,10 @@ def _refuse_unknown(changes: dict, config_class: type) -> None:
 
 def _refuse_half_a_size(name: str, sizes: dict, changes: dict, config_class: type) -> None:
     """Refuse some of the sizes that belong together, since the others would silently stay those of the small model."""
-    changed = {config_class.attribute_map.get(change, change) for change in changes}
-    together = [size for size in sizes if size in SIZES and "position" not in size]
-    left_out = [f"{size}={sizes[size]}" for size in together if size not in changed]
-    if left_out and changed & set(together) - {"vocab_size"}:
+    changed_sizes = {config_class.attribute_map.get(change, change) for change in changes}
+    required = [size for size in sizes if size in SIZES and "position" not in size]
+    left_out = [f"{size}={sizes[size]}" for size in required if size not in changed_sizes]
+    if left_out and changed_sizes & set(required) - {"vocab_size"}:
         published = next(model for model, (family, _) in PUBLISHED.items() if family == name)
         raise CourseError(
             f"{name!r} is the course's own small model, and {', '.join(left_out)} would stay; give these too, "
@@ -254,7 +257,8 @@ def _refuse_sizes_that_make_no_model(config: "PretrainedConfig") -> None:
     for name in sorted(SIZES & vars(config).keys()):
         if getattr(config, name) is not None:
             require_count(name, getattr(config, name))
-    width, heads = config.hidden_size, config.num_attention_heads
+    width = config.hidden_size
+    heads = config.num_attention_heads
     if getattr(config, "head_dim", None) is None and width % heads:  # Llama's heads have a width of their own
         raise CourseError(f"A width of {width} does not divide by {heads} attention heads; change one of them.")
     _refuse_heads_that_share_no_keys(config)

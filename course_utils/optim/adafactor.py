@@ -21,6 +21,7 @@ class Adafactor(AdamW):
     dimensions are a stack of matrices. The paper keeps sums of rows and columns, the libraries keep means: V̂ is the same.
     """
 
+    by_element = False
     defaults = {"lr": 1e-2, "beta2_decay": -0.8, "eps": (None, 1e-3), "d": 1.0, "weight_decay": 0.0}
     ranges = {**AdamW.ranges, "beta2_decay": (-inf, 0)}
 

@@ -20,6 +20,7 @@ class Adam8bit(AdamW):
     codebooks, which all tensors share). Tensors of fewer than `min_8bit_size` elements keep m and v in 32 bits.
     """
 
+    by_element = False
     defaults = {**AdamW.defaults, "weight_decay": 0.0, "min_8bit_size": 4096, "block_size": BLOCK}
     ranges = {**AdamW.ranges, "min_8bit_size": (0, inf), "block_size": (1, inf)}
     names = {1: "exp_avg", 2: "exp_avg_sq"}

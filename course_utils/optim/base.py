@@ -23,6 +23,8 @@ class Optimizer(torch.optim.Optimizer):
     state_names = ()
     # Tensors of the parameter's size that an update needs for a moment; L2 regularization needs one more.
     temporaries = 0
+    # Each element is updated from its own gradient and state alone, so `course train` may shard the parameters.
+    by_element = True
 
     def __init__(self, params: Iterable, lr: float | None = None, **options):
         if unknown := options.keys() - self.defaults.keys():

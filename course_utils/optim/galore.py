@@ -21,6 +21,7 @@ class GaLore(AdamW):
     P is computed anew every `interval` steps; the averages stay as they were. A `rank` of `inf` projects nothing.
     """
 
+    by_element = False
     defaults = {**AdamW.defaults, "rank": 128, "interval": 200, "scale": 0.25}
     ranges = {**AdamW.ranges, "rank": (1, None), "interval": (1, None)}
 

@@ -26,6 +26,7 @@ def round_to_bf16(values: Float32[Tensor, "*shape"]) -> BFloat16[Tensor, "*shape
 class AdamW16bit(AdamW):
     """AdamW whose averages are bfloat16, rounded at random, or with `stochastic=False` to nearest."""
 
+    by_element = False
     defaults = {**AdamW.defaults, "stochastic": True}
 
     def new_state(self, parameter: Tensor, group: dict) -> dict:

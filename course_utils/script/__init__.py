@@ -5,7 +5,7 @@ from course_utils import import_when_used
 _HOMES = {
     "job": ("LOGS", "PRECISIONS", "STRATEGIES", "Job"),
     "loggers": ("CsvLogger", "Logger", "TensorBoardLogger"),
-    "run": ("Result", "train"),
+    "loop": ("JobResult", "train"),
 }
 
 __getattr__, __dir__, __all__ = import_when_used(__name__, _HOMES)

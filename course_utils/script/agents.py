@@ -19,12 +19,12 @@ from course_utils.settings import environment_for_child, set_variable
 _GRACE = 5.0  # seconds in which a killed process is gone
 
 
-def words(address: str, nodes: int, flags: Sequence[str]) -> list[str]:
+def torchrun_arguments(address: str, nodes: int, flags: Sequence[str]) -> list[str]:
     """The arguments of `torchrun` for each agent; `address` is the store's, `flags` are those of `course train`."""
-    meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", address, "--rdzv-id", "job"]
-    meet += ["--rdzv-conf", "is_host=0,keep_alive_interval=1", "--local-addr", "127.0.0.1"]
-    many = ["--nnodes", str(nodes), "--nproc-per-node", "1", "--max-restarts", "3"]
-    return [*many, *meet, "-m", "--", "course_utils.cli", "train", *flags]
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", address, "--rdzv-id", "job"]
+    rendezvous += ["--rdzv-conf", "is_host=0,keep_alive_interval=1", "--local-addr", "127.0.0.1"]
+    counts = ["--nnodes", str(nodes), "--nproc-per-node", "1", "--max-restarts", "3"]
+    return [*counts, *rendezvous, "-m", "--", "course_utils.cli", "train", *flags]
 
 
 class Agents:
@@ -37,7 +37,7 @@ class Agents:
         self.folder = folder
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         # Without a folder for logs each agent would leave one of its own.
-        self.words = ["--log-dir", str(folder), *words(f"127.0.0.1:{self.store.port}", nodes, flags)]
+        self.arguments = ["--log-dir", str(folder), *torchrun_arguments(f"127.0.0.1:{self.store.port}", nodes, flags)]
         self.agents: dict[int, BaseProcess] = {}
 
     def __enter__(self):
@@ -49,19 +49,19 @@ class Agents:
 
     def start(self, number: int) -> None:
         """Begin agent `number`, or begin it again."""
-        changed = environment_for_child(OMP_NUM_THREADS="1", COURSE_DEVICE="cpu", **LOOPBACK, **FRESH_ADDRESSES)
-        self.agents[number] = start(_run_agent, self.words, self.folder / f"agent-{number}.log", changed)
+        environment = environment_for_child(OMP_NUM_THREADS="1", COURSE_DEVICE="cpu", **LOOPBACK, **FRESH_ADDRESSES)
+        self.agents[number] = start(_run_agent, self.arguments, self.folder / f"agent-{number}.log", environment)
 
     def kill(self, number: int) -> None:
         """SIGKILL for the agent and for its rank, as where a machine is lost."""
         with suppress(psutil.NoSuchProcess):
             agent = psutil.Process(self.agents[number].pid)
             agent.suspend()  # else it may begin a rank while it is looked at
-            lost = [agent, *agent.children(recursive=True)]
-            for process in lost:
+            processes = [agent, *agent.children(recursive=True)]
+            for process in processes:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-            psutil.wait_procs(lost, timeout=_GRACE)
+            psutil.wait_procs(processes, timeout=_GRACE)
         self.agents[number].join()
 
     def output(self) -> str:
@@ -80,7 +80,7 @@ class Agents:
         return None not in codes
 
 
-def _run_agent(words: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+def _run_agent(arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
     """Do what `torchrun` does with these words."""
     for name, value in environment.items():
         set_variable(name, value)
@@ -90,4 +90,4 @@ def _run_agent(words: Sequence[str], log: Path, environment: dict[str, str]) -> 
     end_with_starter()
     from torch.distributed.run import main
 
-    main(list(words))
+    main(list(arguments))

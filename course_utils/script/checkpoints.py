@@ -42,14 +42,14 @@ class Checkpoints:
         if self.rank == 0:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                for begun in folder.glob(f"*{_PARTIAL}"):
-                    shutil.rmtree(begun)
+                for unfinished in folder.glob(f"*{_PARTIAL}"):
+                    shutil.rmtree(unfinished)
             except OSError as error:
                 raise self._explain_failed_write(error) from error
         self._barrier()
 
-    def save(self, step: int, more: dict) -> None:
-        """Write the state after update `step`, and with it the plain values `more` of rank 0."""
+    def save(self, step: int, extras: dict) -> None:
+        """Write the state after update `step`, and with it the plain values `extras` of rank 0."""
         partial = self.folder / (_NAME.format(step) + _PARTIAL)
         try:
             if self.rank == 0:
@@ -66,25 +66,25 @@ class Checkpoints:
                     dcp.save(state, storage_writer=FileSystemWriter(partial), no_dist=self.ranks == 1)
             self._barrier()
             if self.rank == 0:
-                about = {"step": step, "ranks": self.ranks, "identity": self.identity, "more": more}
-                self._publish(partial, about)
+                manifest = {"step": step, "ranks": self.ranks, "identity": self.identity, "more": extras}
+                self._publish(partial, manifest)
         except _ERRORS as error:
             raise self._explain_failed_write(error) from error
         self._barrier()
 
-    def _publish(self, partial: Path, about: dict) -> None:
+    def _publish(self, partial: Path, manifest: dict) -> None:
         """Give a complete checkpoint its final name, and delete those that are too old."""
-        about["files"] = _sync(partial)
-        (partial / _RUN).write_text(json.dumps(about), encoding="utf-8")
+        manifest["files"] = _sync(partial)
+        (partial / _RUN).write_text(json.dumps(manifest), encoding="utf-8")
         _sync(partial)
-        whole = partial.with_suffix("")
-        shutil.rmtree(whole, ignore_errors=True)  # it could not be read, or this run would have begun after it
-        os.replace(partial, whole)
+        target = partial.with_suffix("")
+        shutil.rmtree(target, ignore_errors=True)  # it could not be read, or this run would have begun after it
+        os.replace(partial, target)
         with suppress(OSError):  # Windows opens no folders
-            place = os.open(self.folder, os.O_RDONLY)
-            os.fsync(place)
-            os.close(place)
-        for old in [path for path in self.paths() if path.name <= whole.name][self.keep :]:
+            descriptor = os.open(self.folder, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+        for old in [path for path in self.paths() if path.name <= target.name][self.keep :]:
             shutil.rmtree(old)
 
     def paths(self) -> list[Path]:
@@ -102,42 +102,42 @@ class Checkpoints:
             dist.broadcast_object_list(paths)
         left_out = {}
         for path in paths[0]:
-            wrong = self._first_complaint(self._explain_misfit(path)) or self._first_complaint(self._try_to_read(path))
-            if not wrong:
-                for torn, why in left_out.items():
-                    say(f"The checkpoint {torn} is left out: {why}.")
+            complaint = self._agree_on(self._explain_misfit(path)) or self._agree_on(self._try_to_read(path))
+            if not complaint:
+                for skipped, reason in left_out.items():
+                    say(f"The checkpoint {skipped} is left out: {reason}.")
                 return json.loads((path / _RUN).read_text(encoding="utf-8"))
-            left_out[path] = wrong
+            left_out[path] = complaint
         if left_out:
-            newest, why = next(iter(left_out.items()))
+            newest, reason = next(iter(left_out.items()))
             raise CourseError(
-                f"No checkpoint in {self.folder} can be loaded ({newest.name}: {why}); give another --out to "
+                f"No checkpoint in {self.folder} can be loaded ({newest.name}: {reason}); give another --out to "
                 "begin from the first update, or the flags of the run that is there."
             )
         return None
 
-    def _first_complaint(self, wrong: str) -> str:
+    def _agree_on(self, complaint: str) -> str:
         """The complaint of one of the ranks, the same on all of them, or an empty string."""
-        every = [wrong] * self.ranks
+        complaints = [complaint] * self.ranks
         if self.ranks > 1:
-            dist.all_gather_object(every, wrong)
-        return max(every)
+            dist.all_gather_object(complaints, complaint)
+        return max(complaints)
 
     def _explain_misfit(self, path: Path) -> str:
         """Why a checkpoint is damaged or of another run, as far as `run.json` tells, or an empty string."""
         try:
-            about = json.loads((path / _RUN).read_text(encoding="utf-8"))
-            short = [name for name, size in about["files"].items() if (path / name).stat().st_size < size]
+            manifest = json.loads((path / _RUN).read_text(encoding="utf-8"))
+            shortened = [name for name, size in manifest["files"].items() if (path / name).stat().st_size < size]
         except Exception as error:  # reading what is damaged raises many kinds
             return f"it cannot be read ({type(error).__name__})"
-        if short:
-            return f"{short[0]} is shorter than it was"
-        for name, here in self.identity.items():
-            there = about["identity"].get(name)
-            if there != here:
-                return f"its {name.replace('_', ' ')} is {there!r}, here {here!r}"
-        if self.engine.is_opaque and about["ranks"] != self.ranks:
-            return f"{about['ranks']} ranks wrote it, and only as many can read it, not {self.ranks}"
+        if shortened:
+            return f"{shortened[0]} is shorter than it was"
+        for name, expected in self.identity.items():
+            actual = manifest["identity"].get(name)
+            if actual != expected:
+                return f"its {name.replace('_', ' ')} is {actual!r}, here {expected!r}"
+        if self.engine.is_opaque and manifest["ranks"] != self.ranks:
+            return f"{manifest['ranks']} ranks wrote it, and only as many can read it, not {self.ranks}"
         return ""
 
     def _try_to_read(self, path: Path) -> str:
@@ -154,12 +154,12 @@ class Checkpoints:
             return
         reader = FileSystemReader(path)
         saved = reader.read_metadata().state_dict_metadata
-        own = [parameter for parameter, _ in self.engine.state()]
-        states = {self.names[parameter]: self._empty_state_of(parameter, saved) for parameter in own}
+        parameters = [parameter for parameter, _ in self.engine.state()]
+        states = {self.names[parameter]: self._empty_state_of(parameter, saved) for parameter in parameters}
         with torch.no_grad(), _silence():
             state = {"model": self.engine.plain.state_dict(), "optimizer": states}
             dcp.load(state, storage_reader=reader, no_dist=self.ranks == 1)
-        for parameter in own:
+        for parameter in parameters:
             if states[self.names[parameter]]:
                 self.engine.set_state(parameter, states[self.names[parameter]])
 
@@ -167,20 +167,20 @@ class Checkpoints:
         """A parameter's state for DCP to fill: tensors as large as the checkpoint says, None for other values."""
         beginning = f"optimizer.{self.names[parameter]}."
         return {
-            key.removeprefix(beginning): self._empty_like_saved(parameter, about)
-            for key, about in saved.items()
+            key.removeprefix(beginning): self._empty_like_saved(parameter, metadata)
+            for key, metadata in saved.items()
             if key.startswith(beginning)
         }
 
-    def _empty_like_saved(self, parameter: nn.Parameter, about: object) -> torch.Tensor | None:
+    def _empty_like_saved(self, parameter: nn.Parameter, metadata: object) -> torch.Tensor | None:
         """An empty tensor as the checkpoint describes it, sharded as the parameter is where it has its shape; or None."""
-        if not isinstance(about, TensorStorageMetadata):
+        if not isinstance(metadata, TensorStorageMetadata):
             return None
-        dtype = about.properties.dtype
-        if about.size == parameter.size():
+        dtype = metadata.properties.dtype
+        if metadata.size == parameter.size():
             return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-        is_count_on_host = about.size == torch.Size() and not self.engine.keeps_counts_on_device
-        return torch.empty(about.size, dtype=dtype, device="cpu" if is_count_on_host else parameter.device)
+        is_count_on_host = metadata.size == torch.Size() and not self.engine.keeps_counts_on_device
+        return torch.empty(metadata.size, dtype=dtype, device="cpu" if is_count_on_host else parameter.device)
 
     def _barrier(self) -> None:
         if self.ranks > 1:
@@ -196,9 +196,9 @@ class Checkpoints:
 def parameters_in(out: Path) -> dict[str, torch.Tensor]:
     """The whole parameters, by name, of the newest checkpoint of a run in `out`, which DeepSpeed did not write."""
     with tempfile.TemporaryDirectory() as folder, _silence():
-        whole = Path(folder) / "whole.pt"
-        dcp_to_torch_save(max((out / "checkpoints").glob("step-*[0-9]")), whole)
-        return torch.load(whole)["model"]
+        path = Path(folder) / "whole.pt"
+        dcp_to_torch_save(max((out / "checkpoints").glob("step-*[0-9]")), path)
+        return torch.load(path)["model"]
 
 
 @contextmanager

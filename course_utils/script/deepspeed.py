@@ -9,51 +9,42 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from course_utils.distributed.torchrun import announce
-from course_utils.script.engines import Engine, OptimizerOf
+from course_utils.script.engines import CLIP_TO, Engine, OptimizerOf
+from course_utils.script.job import BatchSplit
 from course_utils.settings import set_variable, settings, variables
 
 _STATE = "deepspeed"  # the folder of DeepSpeed's files in a checkpoint
 
 
 class DeepSpeed(Engine):
-    """Stage 1, 2 or 3 of ZeRO in `fp32`, `bf16` or `autocast`; an update takes `accumulation` micro-batches of `micro_batch`.
+    """Stage 1, 2 or 3 of ZeRO in `fp32`, `bf16` or `autocast`.
 
-    Needs a process group that stands. In `bf16` DeepSpeed updates float32 copies of the weights. `clip_to` is the norm to which
-    it clips the gradients of an update, None for none.
+    Needs a process group that stands. In `bf16` DeepSpeed updates float32 copies of the weights.
     """
 
     averages = is_opaque = casts_itself = True
 
-    def __init__(
-        self,
-        plain: nn.Module,
-        optimizer_of: OptimizerOf,
-        *,
-        stage: int,
-        precision: str,
-        micro_batch: int,
-        accumulation: int,
-        clip_to: float | None,
-    ):
+    def __init__(self, plain: nn.Module, optimizer_of: OptimizerOf, split: BatchSplit):
         library = _import_deepspeed()
+        job = split.job
         config = {
-            "train_micro_batch_size_per_gpu": micro_batch,
-            "gradient_accumulation_steps": accumulation,
-            "gradient_clipping": clip_to or 0.0,
+            "train_micro_batch_size_per_gpu": split.micro_batch,
+            "gradient_accumulation_steps": split.accumulation,
+            "gradient_clipping": CLIP_TO if job.clipping else 0.0,
             "zero_allow_untested_optimizer": True,
             # Parameters below the threshold stay whole on every rank: 100,000 elements, if nobody says otherwise.
-            "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
-            "bf16": {"enabled": precision == "bf16"},
+            "zero_optimization": {"stage": int(job.strategy[-1]), "stage3_param_persistence_threshold": 0},
+            "bf16": {"enabled": job.precision == "bf16"},
             # Not `torch.autocast` around the call: DeepSpeed ends that on a GPU, where its own is not asked for.
-            "torch_autocast": {"enabled": precision == "autocast", "dtype": "bfloat16"},
+            "torch_autocast": {"enabled": job.precision == "autocast", "dtype": "bfloat16"},
             "steps_per_print": 10**9,
         }
         self.plain = plain
-        self.clips = clip_to is not None
+        self.clips = job.clipping
         self.model, self.optimizer, *_ = library.initialize(model=plain, optimizer=optimizer_of(plain), config=config)
 
     @contextmanager
-    def around(self, is_last: bool) -> Iterator[None]:
+    def micro_batch_context(self, is_last: bool) -> Iterator[None]:
         yield
         if not is_last:
             self.model.step()  # It only counts, until the micro-batches of an update are complete.
@@ -61,7 +52,7 @@ class DeepSpeed(Engine):
     def backward(self, loss: Tensor) -> None:
         self.model.backward(loss, scale_wrt_gas=False)  # else it divides by the number of micro-batches
 
-    def clip(self, most: float) -> None:
+    def clip(self, max_norm: float) -> None:
         """Nothing: DeepSpeed clips in its own step."""
 
     def update(self, step: Callable[[], object]) -> None:

@@ -23,12 +23,13 @@ class Engine:
     """Trains a model in one process; a subclass shares that out over ranks.
 
     `plain` is the module by its own names, `model` what is called, `stateful` the optimizer that keeps this rank's state.
+    An engine that `averages` takes the mean of the ranks' gradients. One that `is_opaque` alone writes, reads and counts its
+    state, by methods `write` and `read`. One that `casts_itself` needs no `torch.autocast` around the model. `norm` is that of
+    the last update's gradients before they were clipped, if they are.
     """
 
-    averages = False  # the library takes the mean of the ranks' gradients
-    is_opaque = False  # the library alone writes, reads and counts its state: it has methods `write` and `read`
-    casts_itself = False  # it needs no `torch.autocast` around the model
-    norm: torch.Tensor | float = math.nan  # of the last update's gradients before they were clipped, if they are
+    averages = is_opaque = casts_itself = False
+    norm: torch.Tensor | float = math.nan
 
     def __init__(self, plain: nn.Module, optimizer_of: OptimizerOf):
         self.plain = self.model = plain
@@ -39,7 +40,7 @@ class Engine:
         """Whether step counts are on the parameters' device, where torch has them for fused and for captured updates."""
         return any(group.get("fused") or group.get("capturable") for group in self.optimizer.param_groups)
 
-    def around(self, is_last: bool) -> AbstractContextManager:
+    def micro_batch_context(self, is_last: bool) -> AbstractContextManager:
         """A context for one micro-batch, forward and backward; `is_last`: an update follows it."""
         return nullcontext()
 
@@ -47,9 +48,9 @@ class Engine:
         """Gradients of a micro-batch, added to those before it."""
         loss.backward()
 
-    def clip(self, most: float) -> None:
-        """Shorten the gradients of the coming update to a norm of `most`."""
-        self.norm = nn.utils.clip_grad_norm_(self.plain.parameters(), most)
+    def clip(self, max_norm: float) -> None:
+        """Shorten the gradients of the coming update to a norm of `max_norm`."""
+        self.norm = nn.utils.clip_grad_norm_(self.plain.parameters(), max_norm)
 
     def update(self, step: Callable[[], object]) -> None:
         """An update, by `step`; the gradients are dropped."""
@@ -77,7 +78,7 @@ class Ddp(Engine):
         super().__init__(plain, optimizer_of)
         self.model = DistributedDataParallel(plain)
 
-    def around(self, is_last: bool) -> AbstractContextManager:
+    def micro_batch_context(self, is_last: bool) -> AbstractContextManager:
         return nullcontext() if is_last else self.model.no_sync()
 
 
@@ -92,39 +93,23 @@ class Zero1(Ddp):
 class Fsdp2(Engine):
     """`fully_shard` around every block and the whole, as ZeRO-3; with `replicas` in groups that hold everything each."""
 
-    averages, casts_itself = True, True
+    averages = casts_itself = True
 
-    def __init__(
-        self,
-        plain: nn.Module,
-        optimizer_of: OptimizerOf,
-        *,
-        device: torch.device,
-        mixed_precision: bool,
-        replicas: int = 1,
-    ):
-        shard_blocks(plain, device.type, replicas, halves=mixed_precision)
+    def __init__(self, plain: nn.Module, optimizer_of: OptimizerOf, job: Job, device: torch.device):
+        shard_blocks(plain, device.type, job.replicas, halves=job.precision == "autocast")
         super().__init__(plain, optimizer_of)
 
 
-def make_engine(job: Job, split: BatchSplit, plain: nn.Module, device: torch.device) -> Engine:
-    """The engine that `job` names, around a model on `device`."""
+def make_engine(split: BatchSplit, plain: nn.Module, device: torch.device) -> Engine:
+    """The engine that the job of `split` names, around a model on `device`."""
+    job = split.job
     optimizer_of = partial(make_optimizer, job.optimizer, lr=job.lr, options=job.options)
     if job.strategy.startswith("deepspeed"):
         from course_utils.script.deepspeed import DeepSpeed
 
-        engine = DeepSpeed(
-            plain,
-            optimizer_of,
-            stage=int(job.strategy[-1]),
-            precision=job.precision,
-            micro_batch=split.micro_batch,
-            accumulation=split.accumulation,
-            clip_to=CLIP_TO if job.clipping else None,
-        )
+        engine = DeepSpeed(plain, optimizer_of, split)
     elif job.strategy in SHARDED:
-        mixed = job.precision == "autocast"
-        engine = Fsdp2(plain, optimizer_of, device=device, mixed_precision=mixed, replicas=job.replicas)
+        engine = Fsdp2(plain, optimizer_of, job, device)
     else:
         engine = {"none": Engine, "ddp": Ddp, "zero1": Zero1}[job.strategy](plain, optimizer_of)
     if job.compiled:

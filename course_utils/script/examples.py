@@ -64,15 +64,18 @@ class Order:
             raise CourseError(
                 f"The data make {rows} examples, but a batch needs {batch}; use a smaller --batch or --sequence."
             )
-        self.batch, self.batches, self.sampler = batch, rows // batch, EpochSampler(rows, seed)
+        self.batch = batch
+        self.batches = rows // batch
+        self.sampler = EpochSampler(rows, seed)
         self.epoch = -1
 
     def __getitem__(self, step: int) -> list[int]:
-        epoch, place = divmod(step, self.batches)
+        epoch, index = divmod(step, self.batches)
         if epoch != self.epoch:
             self.sampler.set_epoch(epoch)
-            self.epoch, self.order = epoch, list(self.sampler)
-        return self.order[place * self.batch : (place + 1) * self.batch]
+            self.epoch = epoch
+            self.order = list(self.sampler)
+        return self.order[index * self.batch : (index + 1) * self.batch]
 
 
 def load(job: Job) -> tuple[Source, Examples]:
@@ -93,8 +96,7 @@ def _key_of(job: Job) -> str:
 def _load_task(job: Job, source: Source) -> Examples:
     """The course's own task at the settings' scale: which package does a function come from?"""
     functions = data.load_functions()
-    train = functions["train"].select(range(min(settings().scale.train_rows, len(functions["train"]))))
-    functions["train"] = train
+    functions["train"] = functions["train"].select(range(min(settings().scale.train_rows, len(functions["train"]))))
     split = data.tokenize(functions, data.tokenizer_for(functions, source.config.vocab_size), job.sequence)["train"]
     columns = data.batches(split, 1).dataset.datasets
     weights = torch.ones(len(split))
@@ -138,8 +140,8 @@ def _read_text(job: Job, source: Source) -> Examples:
     if job.packed:
         columns, real = _pack(tokens, job.sequence)
     else:  # one document behind the other; what does not fill a row is left out
-        whole = torch.cat(tokens)
-        rows = whole[: len(whole) // job.sequence * job.sequence].view(-1, job.sequence)
+        all_tokens = torch.cat(tokens)
+        rows = all_tokens[: len(all_tokens) // job.sequence * job.sequence].view(-1, job.sequence)
         columns = {"input_ids": rows, "labels": rows}
         real = torch.full((len(rows),), job.sequence)
     weights = (columns["labels"][:, 1:] != IGNORED).sum(1).float()
@@ -154,16 +156,16 @@ def tokenizer_of(job: Job) -> str | Path:
 def _read_documents(path: Path) -> tuple[list[str], str]:
     """Texts, and what tells this file from others: of `.jsonl` the field `text`, of others what blank lines part."""
     try:
-        whole = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8")
     except OSError as error:
         raise CourseError(f"--data {path} cannot be read ({error.strerror}); give a file.") from error
     except UnicodeDecodeError as error:
         raise CourseError(f"{path} is not UTF-8 text ({error.reason}); convert it.") from error
     try:
         if path.suffix == ".jsonl":
-            texts = [str.strip(json.loads(line)["text"], "\n") for line in whole.splitlines() if line.strip()]
+            texts = [str.strip(json.loads(line)["text"], "\n") for line in content.splitlines() if line.strip()]
         else:
-            texts = [part.strip("\n") for part in whole.split("\n\n")]
+            texts = [part.strip("\n") for part in content.split("\n\n")]
     except (ValueError, KeyError, TypeError) as error:
         raise CourseError(
             f'{path} has a line that is no JSON object with a text as "text"; fix it, or give .txt.'
@@ -171,7 +173,7 @@ def _read_documents(path: Path) -> tuple[list[str], str]:
     texts = [text for text in texts if text.strip()]
     if not texts:
         raise CourseError(f"There is no text in {path}.")
-    return texts, hashlib.sha256(whole.encode()).hexdigest()[:16]
+    return texts, hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _load_tokenizer(name: str | Path) -> tuple[Callable[[str], list[int]], int]:
@@ -181,16 +183,17 @@ def _load_tokenizer(name: str | Path) -> tuple[Callable[[str], list[int]], int]:
     from transformers import AutoTokenizer
 
     try:
-        made = AutoTokenizer.from_pretrained(name, local_files_only=not hub.answers())
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=not hub.is_reachable())
     except Exception as error:  # Transformers raises many kinds
         raise CourseError(
             f"There is no tokenizer {name} that can be read here; name a folder or a model of the Hub that has one as "
             "--tokenizer, or --tokenizer bytes."
         ) from error
-    if made("a")["input_ids"] == made("b")["input_ids"]:  # Transformers makes an empty one where there are no files
+    # Transformers makes an empty tokenizer where there are no files.
+    if tokenizer("a")["input_ids"] == tokenizer("b")["input_ids"]:
         raise CourseError(f"{name} has no tokenizer; give the one of its weights as --tokenizer, or --tokenizer bytes.")
-    end = [] if made.eos_token_id is None else [made.eos_token_id]
-    return lambda text: made(text, add_special_tokens=False)["input_ids"] + end, len(made)
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"] + end, len(tokenizer)
 
 
 def _pack(documents: list[torch.Tensor], sequence: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:

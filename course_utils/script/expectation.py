@@ -8,28 +8,29 @@ from course_utils.files import read_json, write_json
 from course_utils.hardware import calibrate
 from course_utils.memory import estimate
 from course_utils.memory.step.model import Source
-from course_utils.script.job import BatchSplit, Job
+from course_utils.script.job import BatchSplit
 
 
-@dataclass
+@dataclass(frozen=True)
 class Expectation:
-    """The predicted peak in bytes, and what this machine can compute in a second; None where they are not asked for."""
+    """The predicted peak in bytes, and the operations that this machine can compute in a second; None where not asked for."""
 
     peak: int | None = None
-    flops: float | None = None
+    flops_per_second: float | None = None
 
     @classmethod
-    def of(cls, job: Job, split: BatchSplit, source: Source, device: torch.device) -> "Expectation":
+    def load_or_compute(cls, split: BatchSplit, source: Source, device: torch.device) -> "Expectation":
+        """Read `expected.json` if it is of the same job; else estimate the peak, calibrate the machine (seconds) and write it."""
+        job = split.job
         path = job.out / "expected.json"
         if job.quick:
             return cls()
         key = f"{split.recipe} of {source.key} in {job.precision} on {device.type}, {torch.get_num_threads()} threads"
-        stored = read_json(path) or {}
-        if stored.get("key") == key:
-            return cls(stored["peak"], stored["flops"])
+        cache = read_json(path) or {}
+        if cache.get("key") == key:
+            return cls(cache["peak"], cache["flops"])
         peak = estimate(source, split.recipe).peak if split.is_predictable else None
-        name = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
-        flops = None if job.precision == "fp64" else calibrate([name], exchange=False).flops[name]
-        expected = cls(peak, flops)
-        write_json(path, {"key": key, **vars(expected)})
-        return expected
+        dtype = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
+        rate = None if job.precision == "fp64" else calibrate([dtype], exchange=False).flops[dtype]
+        write_json(path, {"key": key, "peak": peak, "flops": rate})
+        return cls(peak, rate)

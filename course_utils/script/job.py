@@ -18,7 +18,7 @@ PRECISIONS = ("fp32", "fp64", "bf16", "autocast", "fp16")
 LOGS = ("csv", "tensorboard")
 SHARDED = ("fsdp2", "hsdp")
 _STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
-_DEEPSPEED = "0.19"  # in 0.18.0 stage 2 adds up other gradients than one process
+_DEEPSPEED = "0.19"  # the lowest version: in 0.18.0 stage 2 adds up other gradients than one process
 CHANGEABLE = ("steps", "lr", "warmup", "floor", "clipping", "micro_batch")
 """Settings that a run may change when it goes on."""
 _FLAGS = {"compiled": "--compile", "options": "--option"}
@@ -29,15 +29,15 @@ def flag_of(name: str) -> str:
     return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-def _field(default: Any, what: str, same: bool = False) -> Any:
-    """A field with its default and the help of its flag; `same`: it decides parameters and batches."""
-    return field(default=default, metadata={"help": what, "same": same})
+def _field(default: Any, description: str, fixed: bool = False) -> Any:
+    """A field with its default and the help of its flag. A `fixed` one decides parameters and batches: a run keeps it."""
+    return field(default=default, metadata={"help": description, "fixed": fixed})
 
 
-def _as_planned(name: str, same: bool = False) -> Any:
+def _recipe_field(name: str, fixed: bool = False) -> Any:
     """The field `name` of `Recipe`, with its help and its default."""
-    recipe_field = Recipe.__dataclass_fields__[name]
-    return _field(recipe_field.default, recipe_field.metadata["help"], same)
+    original = Recipe.__dataclass_fields__[name]
+    return _field(original.default, original.metadata["help"], fixed)
 
 
 @dataclass(frozen=True)
@@ -57,37 +57,37 @@ class Job:
     """
 
     out: Path = field(metadata={"help": "folder for logs and checkpoints; resumes a run there"})
-    model: str = _field("", "a causal language model: a name, a config.json or its folder", same=True)
+    model: str = _field("", "a causal language model: a name, a config.json or its folder", fixed=True)
     data: Path | None = _field(
-        None, "its text: .txt with blank lines between documents, or .jsonl with a field text", same=True
+        None, "its text: .txt with blank lines between documents, or .jsonl with a field text", fixed=True
     )
     tokenizer: str = _field(
         "",
         "a folder or a name on the Hub, or bytes (default: that of --weights, or the model's own, else bytes)",
-        same=True,
+        fixed=True,
     )
-    weights: str = _field("", "start from pretrained weights, in a folder or on the Hub (default: random)", same=True)
+    weights: str = _field("", "start from pretrained weights, in a folder or on the Hub (default: random)", fixed=True)
     strategy: str = _field("none", ", ".join(STRATEGIES))
-    optimizer: str = _field("adamw", "adamw and others of course plan, torch.CLASS, course.CLASS, muon", same=True)
+    optimizer: str = _field("adamw", "adamw and others of course plan, torch.CLASS, course.CLASS, muon", fixed=True)
     options: dict = field(
-        default_factory=dict, metadata={"help": "an argument of the optimizer: weight_decay=0.1", "same": True}
+        default_factory=dict, metadata={"help": "an argument of the optimizer: weight_decay=0.1", "fixed": True}
     )
-    precision: str = _field("fp32", ", ".join(PRECISIONS), same=True)
-    batch: int = _field(32, "examples per update, over all ranks", same=True)
+    precision: str = _field("fp32", ", ".join(PRECISIONS), fixed=True)
+    batch: int = _field(32, "examples per update, over all ranks", fixed=True)
     micro_batch: int = _field(0, "micro-batch size of a rank; 0: its whole share")
-    sequence: int = _as_planned("sequence", same=True)
+    sequence: int = _recipe_field("sequence", fixed=True)
     steps: int = _field(100, "updates")
     lr: float = _field(1e-3, "the highest learning rate")
     warmup: int = _field(0, "updates over which the learning rate rises")
     floor: float = _field(0.0, "the final share of it")
-    clipping: bool = _as_planned("clipping")
-    checkpointing: bool = _as_planned("checkpointing")
-    chunked_loss: int = _as_planned("chunked_loss")
-    packed: bool = _as_planned("packed", same=True)
-    lora: int = _as_planned("lora", same=True)
+    clipping: bool = _recipe_field("clipping")
+    checkpointing: bool = _recipe_field("checkpointing")
+    chunked_loss: int = _recipe_field("chunked_loss")
+    packed: bool = _recipe_field("packed", fixed=True)
+    lora: int = _recipe_field("lora", fixed=True)
     compiled: bool = _field(False, "use torch.compile")
     replicas: int = _field(1, "HSDP groups, each with a full copy")
-    seed: int = _field(0, "seed of the data order and of dropout", same=True)
+    seed: int = _field(0, "seed of the data order and of dropout", fixed=True)
     save_every: int = _field(0, "updates between two checkpoints; 0: only the last")
     keep: int = _field(2, "how many checkpoints to keep")
     logs: tuple[str, ...] = _field(("csv",), ", ".join(LOGS))
@@ -102,9 +102,9 @@ class Job:
             raise CourseError(f"Nothing logs to {min(unknown)!r}; {suggest(min(unknown), LOGS)}")
         for setting in fields(self):
             value = getattr(self, setting.name)
-            least = 1 if setting.default else 0
-            if setting.type is int and (type(value) is not int or value < least):
-                raise CourseError(f"{flag_of(setting.name)} must be a whole number from {least} on, not {value!r}.")
+            lowest = 1 if setting.default else 0
+            if setting.type is int and (type(value) is not int or value < lowest):
+                raise CourseError(f"{flag_of(setting.name)} must be a whole number from {lowest} on, not {value!r}.")
         if not 0 < self.lr < inf:
             raise CourseError(f"--lr {self.lr} trains nothing; use a learning rate above 0.")
         if not 0 <= self.floor <= 1:
@@ -150,41 +150,40 @@ class Job:
                 'pip install --no-build-isolation "course-utils[distributed]", or take zero1 or fsdp2.'
             )
 
-    def split(self, world_size: int) -> "BatchSplit":
-        """The split of an update's examples over `world_size` ranks. Raises `CourseError` where they do not divide."""
-        return BatchSplit(self, world_size)
-
     @property
     def identity(self) -> dict:
         """The settings that must be those of a checkpoint for a run to go on from it."""
-        values = {setting.name: getattr(self, setting.name) for setting in fields(self) if setting.metadata.get("same")}
+        fixed = [setting.name for setting in fields(self) if setting.metadata.get("fixed")]
+        values = {name: getattr(self, name) for name in fixed}
         # Nothing else can read DeepSpeed's checkpoints.
         values["engine"] = self.strategy if self.strategy.startswith("deepspeed") else "torch"
         return json.loads(json.dumps(values, default=str))
 
     def flags(self) -> list[str]:
         """The command line of this job."""
-        words = []
+        arguments = []
         for setting in fields(self):
-            value, flag = getattr(self, setting.name), flag_of(setting.name)
+            value = getattr(self, setting.name)
+            flag = flag_of(setting.name)
             if isinstance(value, dict):
-                words += [f"{flag}={name}={option!r}" for name, option in value.items()]
+                arguments += [f"{flag}={name}={option!r}" for name, option in value.items()]
             elif value is True:
-                words.append(flag)
+                arguments.append(flag)
             elif value != setting.default:
-                words += [flag, *(value if isinstance(value, tuple) else [str(value)])]
-        return words
+                arguments += [flag, *(value if isinstance(value, tuple) else [str(value)])]
+        return arguments
 
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """The split of an update's examples: each of `world_size` ranks takes `accumulation` micro-batches of `micro_batch`."""
+    """The split of an update's examples over ranks and micro-batches. Raises `CourseError` where they do not divide."""
 
     job: Job
     world_size: int
 
     def __post_init__(self):
-        job, ranks = self.job, self.world_size
+        job = self.job
+        ranks = self.world_size
         if ranks == 1 and job.strategy != "none":
             raise CourseError(f"{job.strategy} shards over ranks, but this is one process; add --ranks 2, for example.")
         if ranks > 1 and job.strategy == "none":
@@ -209,8 +208,9 @@ class BatchSplit:
 
     def micro_batches(self, rows: list[int], rank: int) -> list[list[int]]:
         """A rank's micro-batches, from the numbers of an update's examples."""
-        own = rows[self.job.batch // self.world_size * rank :][: self.job.batch // self.world_size]
-        return [own[i : i + self.micro_batch] for i in range(0, len(own), self.micro_batch)]
+        size = self.job.batch // self.world_size
+        share = rows[size * rank : size * (rank + 1)]
+        return [share[i : i + self.micro_batch] for i in range(0, size, self.micro_batch)]
 
     @property
     def recipe(self) -> Recipe:
@@ -219,10 +219,10 @@ class BatchSplit:
 
         job = self.job
         kind = optimizer_kind(job.optimizer)
-        both = {setting.name for setting in fields(job)} & {setting.name for setting in fields(Recipe)}
-        same = {name: getattr(job, name) for name in both - {"optimizer", "precision", "batch", "compiled"}}
+        shared_names = {setting.name for setting in fields(job)} & {setting.name for setting in fields(Recipe)}
+        shared = {name: getattr(job, name) for name in shared_names - {"optimizer", "precision", "batch", "compiled"}}
         return Recipe(
-            **same,
+            **shared,
             optimizer=kind.recipe or kind.make_optimizer,
             precision="fp32" if job.precision == "fp64" else job.precision,
             batch=self.micro_batch,

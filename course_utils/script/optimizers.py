@@ -13,8 +13,8 @@ from course_utils.memory.step import optimizers
 from course_utils.memory.step.recipe import OPTIMIZERS, Spec
 from course_utils.optim import ChainedOptimizer, hidden_matrices
 
-_BY_ELEMENT = {"SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "RMSProp"}
-_BY_ELEMENT |= {"Adagrad", "AdaGrad", "Adadelta", "ASGD", "Rprop"}
+# Those of torch's that update each element from its own gradient alone; the course's say it by themselves.
+_BY_ELEMENT = {"SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "ASGD", "Rprop"}
 # These need more than parameters and a rate.
 _NOT_HERE = {"LBFGS", "SparseAdam", "GaLore", "APOLLO", "adamw4bit", "Optimizer"}
 
@@ -52,7 +52,7 @@ def optimizer_kind(name: str) -> OptimizerKind:
     return OptimizerKind(
         optimizer,
         arguments=spec.options,
-        by_element=class_name in _BY_ELEMENT,
+        by_element=getattr(optimizer, "by_element", class_name in _BY_ELEMENT),
         is_torchs=library == "torch",
         recipe=name if name in OPTIMIZERS else partial(optimizer, lr=1e-3),
     )
@@ -61,9 +61,9 @@ def optimizer_kind(name: str) -> OptimizerKind:
 def make_optimizer(name: str, model: nn.Module, lr: float, options: dict) -> torch.optim.Optimizer:
     """The optimizer of the trained parameters. Raises `CourseError` for an option that it does not take."""
     kind = optimizer_kind(name)
-    trained = model if name == "muon" else [p for p in model.parameters() if p.requires_grad]
+    parameters = model if name == "muon" else [p for p in model.parameters() if p.requires_grad]
     try:
-        return kind.make_optimizer(trained, lr=lr, **kind.arguments | options)
+        return kind.make_optimizer(parameters, lr=lr, **kind.arguments | options)
     except (TypeError, ValueError) as error:
         raise CourseError(f"{name} does not take this: {error}; change --option.") from error
 

@@ -34,7 +34,7 @@ class ThisRank:
 
     @property
     def device(self) -> torch.device:
-        """The device of this rank."""
+        """The GPU of this rank's local number, or the CPU."""
         return torch.device("cuda", self.local_rank) if settings().device.type == "cuda" else torch.device("cpu")
 
 
@@ -51,7 +51,7 @@ def find_rank() -> ThisRank:
 
 
 @contextmanager
-def joined(this_rank: ThisRank) -> Iterator[None]:
+def process_group(this_rank: ThisRank) -> Iterator[None]:
     """A context in which the process group stands; one that stood already stays, and a process alone has none."""
     if this_rank.world_size == 1 or dist.is_initialized():
         yield
@@ -75,7 +75,7 @@ def sum_over_ranks(value: float, device: torch.device) -> float:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """A context in which no other process works in `folder`; waits for one that is about to end. Raises `CourseError`."""
     try:
         import fcntl

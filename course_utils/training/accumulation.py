@@ -10,6 +10,7 @@ from inspect import unwrap
 import torch
 from torch import nn
 
+from course_utils.data import on_device
 from course_utils.errors import CourseError
 from course_utils.training.callbacks import Callback
 from course_utils.training.loop import Run
@@ -126,10 +127,11 @@ def accumulated_step(
     """Make one update from all `micro_batches`, as `train` does with `Accumulate`; returns their joint mean loss."""
     run = Run(model, optimizer, list(micro_batches), callbacks=[Accumulate(len(micro_batches)), *callbacks])
     total = terms = 0
-    with run.started():
+    with run.callback_context():
         for batch in micro_batches:
-            loss = run.forward_backward(run.on_device(batch)).detach()
+            loss = run.forward_backward(on_device(batch, run.device)).detach()
             count = num_loss_tokens(model, batch)
-            total, terms = total + (count * loss if count else 0), terms + count
+            total += count * loss if count else 0
+            terms += count
         run.update()
     return float(total) / max(1, terms)

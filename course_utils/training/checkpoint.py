@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 
 
 class SaveCheckpoints(Callback):
-    """Write the run to `path` every `every` batches; a new checkpoint replaces the last only once it is complete.
+    """Write the run to `path` every `interval` batches; a new checkpoint replaces the last only once it is complete.
 
     Parameters, gradients not yet used, optimizer, schedule, callbacks, history, torch's random state and the place in the
     data are saved. What a callback gives as its state is made of tensors, numbers, strings, lists and dicts (`CourseError`).
     """
 
-    def __init__(self, path: Path | str, every: int):
-        if every < 1:
-            raise CourseError(f"every={every}: a checkpoint is written every 1 batch or more.")
-        self.path, self.every = Path(path), every
+    def __init__(self, path: Path | str, interval: int):
+        if interval < 1:
+            raise CourseError(f"interval={interval}: a checkpoint is written every 1 batch or more.")
+        self.path = Path(path)
+        self.interval = interval
 
     def after_batch(self, run: "Run") -> None:
-        if run.step % self.every == 0:
+        if run.step % self.interval == 0:
             save(run, self.path)
 
 
@@ -100,14 +101,14 @@ def _refuse_another_run(run: "Run", state: dict, callbacks: dict[str, Callback],
     """Raise `CourseError`, before anything is changed, where going on would not be the same run."""
     if not isinstance(state, dict) or "place" not in state:
         raise CourseError(f"{path} is not a checkpoint of SaveCheckpoints; resume from one that is.")
-    for what, saved, here in (
+    for name, saved, current in (
         ("optimizer", state["optimizer_kind"], type(run.optimizer).__name__),
         ("schedule", state["schedule"] is not None, run.schedule is not None),
         ("set of callbacks", list(state["callbacks"]), list(callbacks)),
     ):
-        if saved != here:
+        if saved != current:
             raise CourseError(
-                f"The checkpoint {path} was written with another {what} ({saved}, here {here}); resume with the same."
+                f"The checkpoint {path} was written with another {name} ({saved}, here {current}); resume with the same."
             )
     sampler = getattr(run.batches, "sampler", None)
     if state["place"][2] and not (hasattr(sampler, "set_epoch") or isinstance(sampler, SequentialSampler)):

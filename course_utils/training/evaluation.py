@@ -20,7 +20,7 @@ def evaluate(model: nn.Module, batches: Iterable[dict]) -> dict[str, float]:
     losses, labels, predictions = [], [], []
     with _evaluation_mode(model):
         for batch in batches:
-            output = model(**{name: value.to(device) for name, value in batch.items()})
+            output = model(**data.on_device(batch, device))
             losses.append(output.loss * len(batch["labels"]))
             labels.append(batch["labels"])
             predictions.append(output.logits.argmax(-1).cpu())

@@ -41,11 +41,11 @@ def four_steps(model: nn.Module) -> Iterator[list[Step]]:
             function = getattr(owner, attribute)
 
             @wraps(function)
-            def noted(*args, _function: Callable = function, _name: str = name, **kwargs) -> object:
+            def wrapper(*args, _function: Callable = function, _name: str = name, **kwargs) -> object:
                 note(_name)
                 return _function(*args, **kwargs)
 
-            undo.enter_context(patch.object(owner, attribute, noted))
+            undo.enter_context(patch.object(owner, attribute, wrapper))
         yield log
 
 

@@ -14,11 +14,11 @@ def gradient_of_update(model: nn.Module, train: Callable[[torch.optim.Optimizer]
     """
     before = [p.detach().clone() for p in model.parameters()]
     train(torch.optim.SGD(model.parameters(), lr=1.0))
-    moved = [b - p.detach() for b, p in zip(before, model.parameters(), strict=True)]
+    differences = [b - p.detach() for b, p in zip(before, model.parameters(), strict=True)]
     with torch.no_grad():
         for p, b in zip(model.parameters(), before, strict=True):
             p.copy_(b)
-    return torch.cat([part.reshape(-1) for part in moved])
+    return torch.cat([part.reshape(-1) for part in differences])
 
 
 def relative_error(gradient: torch.Tensor, right: torch.Tensor) -> float:

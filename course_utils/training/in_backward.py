@@ -27,15 +27,15 @@ class UpdateInBackward(Callback):
                     f"{type(callback).__name__} needs all gradients together, but UpdateInBackward drops each at once; "
                     "leave one of the two out."
                 )
-        trained = [p for group in run.optimizer.param_groups for p in group["params"] if p.requires_grad]
-        for parameter in trained:
+        parameters = [p for group in run.optimizer.param_groups for p in group["params"] if p.requires_grad]
+        for parameter in parameters:
             parameter.grad = None
 
         def update(parameter: torch.Tensor) -> None:
             run.optimizer.step()
             parameter.grad = None
 
-        self._hooks = [parameter.register_post_accumulate_grad_hook(update) for parameter in trained]
+        self._hooks = [parameter.register_post_accumulate_grad_hook(update) for parameter in parameters]
 
     def update(self, run: "Run", optimizer_step: Callable[[], object]) -> None:
         pass  # nothing is left to update

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from course_utils.data import on_device
 from course_utils.errors import CourseError
 from course_utils.hardware import count_flops
 from course_utils.memory import phase
@@ -61,7 +62,7 @@ def train(
     if resume_from is not None:
         restore(run, Path(resume_from))
     with _explain_memory_errors():
-        run.go(evaluate_on)
+        run.train(evaluate_on)
     return run.history
 
 
@@ -70,8 +71,8 @@ def train_step(
 ) -> torch.Tensor:
     """Make one step (forward, backward, update) as `train` does, with its phases marked; returns the detached loss."""
     run = Run(model, optimizer, [batch], callbacks=list(callbacks))
-    with run.started():
-        loss = run.forward_backward(run.on_device(batch))
+    with run.callback_context():
+        loss = run.forward_backward(on_device(batch, run.device))
         run.update()
     return loss.detach()
 
@@ -103,18 +104,19 @@ class Run:
         self.history.optimizer = self.optimizer
         self._flops: dict[tuple, int] = {}
 
-    def go(self, evaluate_on: Iterable[dict] | None = None) -> None:
+    def train(self, evaluate_on: Iterable[dict] | None = None) -> None:
         """Train from where the run stands to its end, and evaluate after each epoch."""
         self.model.train()
-        with self.started():
+        with self.callback_context():
             while self.epoch < self.epochs and self.step < self.total_steps:
                 self._train_epoch()
                 if evaluate_on is not None:
-                    where = {"epoch": self.step / len(self.batches), "step": self.step}
-                    self.history.evaluations.append(where | evaluate(self.model, evaluate_on))
+                    epochs = self.step / len(self.batches)
+                    result = evaluate(self.model, evaluate_on)
+                    self.history.evaluations.append({"epoch": epochs, "step": self.step, **result})
 
     @contextmanager
-    def started(self) -> Iterator[None]:
+    def callback_context(self) -> Iterator[None]:
         """A context in which the callbacks have started; at its end those that have started finish."""
         with ExitStack() as finishing:
             for callback in self.callbacks:
@@ -130,12 +132,8 @@ class Run:
     @property
     def total_steps(self) -> int:
         """Batches this run will have seen at its end."""
-        planned = self.epochs * len(self.batches)
-        return planned if self.steps is None else min(planned, self.steps)
-
-    def on_device(self, batch: dict) -> dict:
-        """The batch where the model is."""
-        return {name: value.to(self.device) for name, value in batch.items()}
+        all_steps = self.epochs * len(self.batches)
+        return all_steps if self.steps is None else min(all_steps, self.steps)
 
     def forward_backward(self, batch: dict) -> torch.Tensor:
         """Compute the loss and the gradients of one batch; returns the loss."""
@@ -159,8 +157,8 @@ class Run:
             step = self.optimizer.step
             for callback in self.callbacks:
                 step = partial(callback.update, self, step)  # around what the callbacks before it made of the step
-            made = step()
-            if self.schedule is not None and made is not False:
+            result = step()
+            if self.schedule is not None and result is not False:
                 self.schedule.step()
             self.optimizer.zero_grad()
 
@@ -168,12 +166,11 @@ class Run:
         if hasattr(getattr(self.batches, "sampler", None), "set_epoch"):
             self.batches.sampler.set_epoch(self.epoch)
         began = time.perf_counter() - self.seconds
-        for batch in islice(self.batches, self.position, None):
-            if self.step == self.total_steps:
-                break
+        stop = self.position + self.total_steps - self.step
+        for batch in islice(self.batches, self.position, stop):
             self.position += 1
             learning_rate = self.optimizer.param_groups[0]["lr"]
-            loss, flops = self._compute_and_count(self.on_device(batch))
+            loss, flops = self._compute_and_count(on_device(batch, self.device))
             wishes = [callback.should_update(self) for callback in self.callbacks]  # all are called
             if all(wishes):
                 self.update()
@@ -184,9 +181,14 @@ class Run:
             self.history.steps.append(row)
             for callback in self.callbacks:
                 callback.after_batch(self)
-        else:
-            self.epoch, self.position = self.epoch + 1, 0
-        if self.device.type == "cuda" and self.history.steps:  # it may still be at work on the last step
+        if self.step < self.total_steps or self.position == len(self.batches):  # else the run ends within the epoch
+            self.epoch += 1
+            self.position = 0
+        self._wait_for_device(began)
+
+    def _wait_for_device(self, began: float) -> None:
+        """Add to the seconds of the last step those in which a GPU is still at work on it."""
+        if self.device.type == "cuda" and self.history.steps:
             torch.cuda.synchronize(self.device)
             self.seconds = self.history.steps[-1]["seconds"] = time.perf_counter() - began
 

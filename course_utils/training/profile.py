@@ -93,8 +93,8 @@ class Trace:
                 kind = {"ProfilerStep*": "step"}.get(name, "phase" if name in PHASES else None)
                 if name.startswith("enumerate(DataLoader)"):
                     kind = name = LOADING
-            own = event.self_device_time_total if on_gpu else event.self_cpu_time_total
-            rows.append((kind, name, event.time_range.start, event.time_range.end, own))
+            self_time = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+            rows.append((kind, name, event.time_range.start, event.time_range.end, self_time))
         spans = pd.DataFrame(rows, columns=["kind", "name", "start", "end", "own"]).dropna(subset="kind")
         spans[["start", "end", "own"]] /= 1e6
         steps, phases = spans[spans["kind"] == "step"], spans[spans["kind"] == "phase"]
@@ -103,20 +103,20 @@ class Trace:
         spans[["start", "end"]] -= steps["start"].min()
         return cls(spans)
 
-    def of(self, kind: str) -> pd.DataFrame:
+    def spans_of(self, kind: str) -> pd.DataFrame:
         """The spans of one kind, in order of their starts."""
         return self.spans[self.spans["kind"] == kind].sort_values("start")
 
     @property
     def end(self) -> float:
         """Seconds from the beginning of the first step to the end of the last."""
-        return float(self.of("step")["end"].max())
+        return float(self.spans_of("step")["end"].max())
 
-    def computing(self) -> pd.DataFrame:
+    def computing_spans(self) -> pd.DataFrame:
         """`start` and `end` of the stretches in which the model computes; the data loader's operators are not the model's."""
-        spans = self.of("device")
+        spans = self.spans_of("device")
         if spans.empty:
-            spans = self.of("operator")
+            spans = self.spans_of("operator")
             spans = spans[self._running_in_the_middle(spans) != LOADING]
         begins_stretch = spans["start"] > spans["end"].cummax().shift()
         return spans.groupby(begins_stretch.cumsum()).agg(start=("start", "min"), end=("end", "max"))
@@ -127,9 +127,9 @@ class Trace:
         By default `shortest` is a tenth of what a step computes, in the mean. `where` is what goes on in the middle of the
         stretch: "data loader", a phase, or "elsewhere", Python between the steps.
         """
-        busy = self.computing()
+        busy = self.computing_spans()
         if shortest is None:
-            shortest = 0.1 * (busy["end"] - busy["start"]).sum() / len(self.of("step"))
+            shortest = 0.1 * (busy["end"] - busy["start"]).sum() / len(self.spans_of("step"))
         gaps = pd.DataFrame({"start": [0.0, *busy["end"]], "end": [*busy["start"], self.end]}).clip(0.0, self.end)
         gaps["seconds"] = gaps["end"] - gaps["start"]
         gaps = gaps[gaps["seconds"] >= max(shortest, 1e-9)].reset_index(drop=True)
@@ -137,7 +137,7 @@ class Trace:
 
     def operator_seconds(self) -> pd.DataFrame:
         """A row per operator, the slowest first: its calls, and its own seconds in each phase and in all (`seconds`)."""
-        operators = self.of("operator")
+        operators = self.spans_of("operator")
         operators = operators.assign(phase=self._running_in_the_middle(operators))
         table = operators.pivot_table(index="name", columns="phase", values="own", aggfunc="sum", fill_value=0.0)
         table = table.reindex(columns=[LOADING, *PHASES, ELSEWHERE], fill_value=0.0)
@@ -148,7 +148,7 @@ class Trace:
 
     def verdict(self) -> str:
         """A sentence on how long the model waited for its data loader."""
-        steps, gaps = len(self.of("step")), self.gaps()
+        steps, gaps = len(self.spans_of("step")), self.gaps()
         waits = gaps.loc[gaps["where"] == LOADING, "seconds"]
         if waits.empty:
             return f"The model never waited for its data loader in {steps} steps."
@@ -160,10 +160,10 @@ class Trace:
 
     def _running_in_the_middle(self, spans: pd.DataFrame) -> np.ndarray:
         """What goes on at the middle of each span: decided by time, since the backward pass may have a thread of its own."""
-        marks = pd.concat([self.of(LOADING), self.of("phase")])
+        marks = pd.concat([self.spans_of(LOADING), self.spans_of("phase")])
         middles = ((spans["start"] + spans["end"]) / 2).to_numpy()[:, None]
-        inside = (marks["start"].to_numpy() <= middles) & (middles < marks["end"].to_numpy())
-        first = np.column_stack([inside, np.ones(len(spans), dtype=bool)]).argmax(axis=1)
+        is_inside = (marks["start"].to_numpy() <= middles) & (middles < marks["end"].to_numpy())
+        first = np.column_stack([is_inside, np.ones(len(spans), dtype=bool)]).argmax(axis=1)
         return np.array([*marks["name"], ELSEWHERE])[first]
 
 

@@ -20,22 +20,22 @@ class Progress(Callback):
         from tqdm.notebook import tqdm as in_notebook
 
         options = {"unit": "batch", "leave": False, "mininterval": _SECONDS_BETWEEN_LOOKS}
-        self.place = None
+        self.handle = None
         is_widget = issubclass(tqdm, in_notebook)
         self.bar = tqdm(total=run.total_steps, initial=run.step, **options, **({"display": False} if is_widget else {}))
         if is_widget:
             from IPython.display import display
 
-            self.place = display(self.bar.container, display_id=True, metadata=LIVE_OUTPUT)
-        self.shown = time.perf_counter()
+            self.handle = display(self.bar.container, display_id=True, metadata=LIVE_OUTPUT)
+        self.shown_at = time.perf_counter()
 
     def after_batch(self, run: "Run") -> None:
-        if time.perf_counter() - self.shown > _SECONDS_BETWEEN_LOOKS:
-            self.shown = time.perf_counter()
+        if time.perf_counter() - self.shown_at > _SECONDS_BETWEEN_LOOKS:
+            self.shown_at = time.perf_counter()
             self.bar.set_postfix_str(f"loss {run.history.steps[-1]['loss'].item():.3f}", refresh=False)
         self.bar.update()
 
     def on_train_end(self, run: "Run") -> None:
         self.bar.close()
-        if self.place is not None:  # a saved notebook would look for the bar, and say that it is not found
-            self.place.update({"text/plain": ""}, metadata=LIVE_OUTPUT, raw=True)
+        if self.handle is not None:  # a saved notebook would look for the bar, and say that it is not found
+            self.handle.update({"text/plain": ""}, metadata=LIVE_OUTPUT, raw=True)

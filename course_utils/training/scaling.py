@@ -44,14 +44,14 @@ class ScaleLoss(Callback):
 
         Raises `CourseError` when S has been lowered to 0.
         """
-        made = False if self.scaler.overflowed(run.optimizer) else optimizer_step()
+        result = False if self.scaler.overflowed(run.optimizer) else optimizer_step()
         self.scaler.update()
         if self.scaler.get_scale() == 0:
             raise CourseError(
                 "The gradients are not finite at any scale, so the cause is not the scale; "
                 "find the first tensor that is not finite with precision.watch_finite(model)."
             )
-        return made
+        return result
 
     def state_dict(self) -> dict:
         return self.scaler.state_dict()

@@ -6,11 +6,12 @@ import torch
 
 from course_utils import models
 from course_utils.hardware.calibration import seconds_of
+from course_utils.memory.step.optimizers import OptimizerFactory
 from course_utils.settings import settings
 
 
 def model_with_gradients(
-    make_optimizer: Callable, make_model: Callable[[], torch.nn.Module] | None = None
+    make_optimizer: OptimizerFactory, make_model: Callable[[], torch.nn.Module] | None = None
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer, list[torch.Tensor]]:
     """A model, an optimizer of it, and a gradient for each parameter: what `update` takes."""
     model = (make_model or models.distilbert_base)().to(settings().device)
@@ -24,7 +25,9 @@ def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradients: 
     optimizer.step()
 
 
-def seconds_of_update(make_optimizer: Callable, make_model: Callable[[], torch.nn.Module] | None = None) -> float:
+def seconds_of_update(
+    make_optimizer: OptimizerFactory, make_model: Callable[[], torch.nn.Module] | None = None
+) -> float:
     """Seconds of one `update` by this optimizer, on a model for which it has made its state."""
     parts = model_with_gradients(make_optimizer, make_model)
     update(*parts)

@@ -47,27 +47,30 @@ def test_the_global_random_state_is_untouched(tokenized):
 def test_batches_hold_every_row_once_with_its_mask(tokenized, tokenizer, seed):
     loader = data.batches(tokenized["train"], 32, seed=seed)
     loader.sampler.set_epoch(2)
-    drawn = list(loader)
-    assert [len(batch["labels"]) for batch in drawn] == [32, 32, 11]
+    all_batches = list(loader)
+    assert [len(batch["labels"]) for batch in all_batches] == [32, 32, 11]
     assert len(loader) == 3
     expected = order(75, seed, 2)
     rows = tokenized["train"].with_format("torch")[:]
     for name in ("input_ids", "attention_mask", "labels"):
-        assert all(batch[name].dtype == torch.int64 for batch in drawn)
-        assert torch.equal(torch.cat([batch[name] for batch in drawn]), rows[name][expected])
-    masks, ids = (torch.cat([batch[name] for batch in drawn]) for name in ("attention_mask", "input_ids"))
+        assert all(batch[name].dtype == torch.int64 for batch in all_batches)
+        assert torch.equal(torch.cat([batch[name] for batch in all_batches]), rows[name][expected])
+    masks, ids = (torch.cat([batch[name] for batch in all_batches]) for name in ("attention_mask", "input_ids"))
     assert torch.equal(masks.bool(), ids != tokenizer.pad_token_id)
     assert 0 < masks.float().mean() < 1
 
 
 def test_tokenize_cuts_and_pads_to_the_sequence(functions, tokenizer, tokenized):
-    for text, ids, label, given_label in zip(
-        functions["train"]["text"][:75], tokenized["train"]["input_ids"], tokenized["train"]["labels"],
-        functions["train"]["label"][:75], strict=True,
-    ):  # fmt: skip
-        words = tokenizer(text, add_special_tokens=False)["input_ids"][:22]
-        assert ids == [2, *words, 3] + [0] * (22 - len(words))
-        assert label == given_label
+    for original, row in zip(functions["train"].select(range(75)), tokenized["train"], strict=True):
+        text_ids = tokenizer(original["text"], add_special_tokens=False)["input_ids"][:22]
+        assert row["input_ids"] == [2, *text_ids, 3] + [0] * (22 - len(text_ids))
+        assert row["labels"] == original["label"]
+
+
+def test_the_tensors_of_a_batch_go_to_a_device():
+    batch = data.on_device({"labels": torch.ones(2), "use_cache": False}, torch.device("meta"))
+    assert batch["labels"].is_meta
+    assert batch["use_cache"] is False
 
 
 def test_what_cannot_be_tokenized_or_batched_is_said_in_one_sentence(functions, tokenizer, tokenized):

@@ -45,9 +45,9 @@ def test_the_file_is_the_one_that_the_stored_results_came_from(functions):
 @pytest.mark.slow
 @only_in_its_python
 def test_the_file_is_made_again_from_the_standard_library(rows):
-    made = corpus.rows_of_the_file()
+    regenerated = corpus.rows_of_the_file()
     assert [(row["split"], row["package"], row["file"], row["line"], row["name"], row["text"]) for row in rows] == [
-        tuple(row.values()) for row in made
+        tuple(row.values()) for row in regenerated
     ]
 
 
@@ -69,8 +69,8 @@ def test_no_two_functions_are_near_duplicates(rows):
     shared = (present @ present.T).tocoo()
     size = np.asarray(present.sum(axis=1)).ravel()
     different = shared.row < shared.col
-    together, row, col = shared.data[different], shared.row[different], shared.col[different]
-    assert 0.5 < (together / (size[row] + size[col] - together)).max() < 0.7
+    overlap, row, col = shared.data[different], shared.row[different], shared.col[different]
+    assert 0.5 < (overlap / (size[row] + size[col] - overlap)).max() < 0.7
 
 
 def test_no_file_is_in_two_splits_and_every_label_is_in_each_in_about_its_share(functions, rows):
@@ -87,9 +87,9 @@ def test_no_file_is_in_two_splits_and_every_label_is_in_each_in_about_its_share(
 
 def test_the_first_rows_are_a_fair_sample(functions):
     train = functions["train"]
-    first, whole = Counter(train["label"][:600]), Counter(train["label"])
-    assert set(first) == set(whole)
-    assert all(abs(first[label] / 600 - whole[label] / len(train)) < 0.05 for label in whole)
+    first_counts, all_counts = Counter(train["label"][:600]), Counter(train["label"])
+    assert set(first_counts) == set(all_counts)
+    assert all(abs(first_counts[label] / 600 - all_counts[label] / len(train)) < 0.05 for label in all_counts)
 
 
 def test_majority_share_by_hand():

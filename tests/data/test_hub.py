@@ -12,6 +12,6 @@ def test_the_hub_is_asked_within_its_time_and_never_raises(monkeypatch):
             raise OSError("no route")
 
     monkeypatch.setattr(huggingface_hub.utils, "get_session", Unreachable)
-    hub.answers.cache_clear()
-    assert hub.answers() is False
-    hub.answers.cache_clear()
+    hub.is_reachable.cache_clear()
+    assert hub.is_reachable() is False
+    hub.is_reachable.cache_clear()

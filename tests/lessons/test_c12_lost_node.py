@@ -15,7 +15,7 @@ from figures import title
 from course_utils.errors import CourseError
 from course_utils.lessons import c12_lost_node as lesson
 from course_utils.lessons.c12_engines import small_job
-from course_utils.script.agents import words
+from course_utils.script.agents import torchrun_arguments
 from course_utils.settings import environment_for_child
 
 
@@ -114,7 +114,7 @@ def test_agents_and_ranks_end_with_the_process_that_began_them(tmp_path):
 def test_an_agent_is_told_what_torchrun_takes_and_leaves_the_runs_own_flags_alone():
     from torch.distributed.run import parse_args
 
-    parsed = parse_args(words("127.0.0.1:1", 2, ["--logs", "csv", "tensorboard", "--standalone"]))
+    parsed = parse_args(torchrun_arguments("127.0.0.1:1", 2, ["--logs", "csv", "tensorboard", "--standalone"]))
     assert (parsed.nnodes, parsed.rdzv_endpoint, parsed.standalone) == ("2", "127.0.0.1:1", False)
     assert parsed.training_script == "course_utils.cli"
     assert parsed.training_script_args == ["train", "--logs", "csv", "tensorboard", "--standalone"]

@@ -58,7 +58,7 @@ def test_the_checklist_has_a_verdict_on_each_measured_figure():
 def test_a_short_run_is_profiled(tmp_path):
     job = small_job(tmp_path, steps=5, floor=1.0)
     trace, history = lesson.profile_job(job, steps=2)
-    assert len(trace.of("step")) == 2
+    assert len(trace.spans_of("step")) == 2
     assert len(history.steps) == 4
     assert torch.isfinite(torch.tensor(history.losses)).all()
 

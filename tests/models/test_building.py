@@ -11,7 +11,7 @@ SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 64, "n_positions
 
 
 @pytest.fixture
-def trained(tmp_path):
+def saved_model(tmp_path):
     """A folder as Transformers writes it, with weights that no seed of ours gives."""
     torch.manual_seed(123)
     model = AutoModelForCausalLM.from_config(models.configuration("gpt2", **SIZES))
@@ -19,33 +19,33 @@ def trained(tmp_path):
     return tmp_path / "trained", model
 
 
-def test_the_weights_are_those_of_the_folder(trained):
-    folder, model = trained
+def test_the_weights_are_those_of_the_folder(saved_model):
+    folder, model = saved_model
     config = models.configuration("gpt2", **SIZES)
-    loaded = models.pretrained(config, str(folder))
+    loaded = models.load_pretrained(config, str(folder))
     assert loaded.training
     for name, value in model.state_dict().items():
         torch.testing.assert_close(loaded.state_dict()[name], value, rtol=0, atol=0)
-    fresh = models.from_configuration(config).state_dict()
-    assert any(not torch.equal(fresh[name], value) for name, value in model.state_dict().items())
+    random_state = models.from_configuration(config).state_dict()
+    assert any(not torch.equal(random_state[name], value) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("change", [{"n_layer": 3}, {"n_layer": 1}, {"vocab_size": 60}])
-def test_the_weights_of_another_model_are_refused(trained, change):
-    folder, _ = trained
+def test_the_weights_of_another_model_are_refused(saved_model, change):
+    folder, _ = saved_model
     with pytest.raises(CourseError, match="another model|There are no weights"):
-        models.pretrained(models.configuration("gpt2", **{**SIZES, **change}), str(folder))
+        models.load_pretrained(models.configuration("gpt2", **{**SIZES, **change}), str(folder))
 
 
 def test_a_place_without_weights_is_refused(tmp_path):
     with pytest.raises(CourseError, match="There are no weights of GPT2LMHeadModel to be had"):
-        models.pretrained(models.configuration("gpt2", **SIZES), str(tmp_path))
+        models.load_pretrained(models.configuration("gpt2", **SIZES), str(tmp_path))
 
 
-@pytest.mark.parametrize("written", ["llama-3.1-8B", "meta-llama/Llama-3.1-8B", "META-LLAMA/llama-3.1-8b"])
-def test_a_name_in_other_capitals_or_on_the_hub_is_understood(written):
-    assert models.known_as(written) == "llama-3.1-8b"
-    assert models.configuration(written).to_dict() == models.configuration("llama-3.1-8b").to_dict()
+@pytest.mark.parametrize("spelling", ["llama-3.1-8B", "meta-llama/Llama-3.1-8B", "META-LLAMA/llama-3.1-8b"])
+def test_a_name_in_other_capitals_or_on_the_hub_is_understood(spelling):
+    assert models.known_as(spelling) == "llama-3.1-8b"
+    assert models.configuration(spelling).to_dict() == models.configuration("llama-3.1-8b").to_dict()
 
 
 def test_no_two_models_are_known_by_one_name():

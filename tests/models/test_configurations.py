@@ -76,9 +76,9 @@ def test_half_a_size_is_refused_since_the_small_models_other_half_would_stay(nam
 
 
 def test_a_whole_size_is_taken_and_a_published_one_may_be_changed():
-    whole = {"n_embd": 96, "n_layer": 3, "n_head": 4, "vocab_size": 70}
-    config = models.configuration("gpt2", **whole)
-    assert {size: getattr(config, size) for size in whole} == whole
+    sizes = {"n_embd": 96, "n_layer": 3, "n_head": 4, "vocab_size": 70}
+    config = models.configuration("gpt2", **sizes)
+    assert {size: getattr(config, size) for size in sizes} == sizes
     assert models.configuration("llama-7b", num_hidden_layers=2).vocab_size == 32_000
 
 
@@ -128,7 +128,6 @@ def test_a_network_without_layers_is_refused(wrong):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(CourseError, match="'bert'; did you mean bert-base.* given by its config.json"):
         models.build("bert", labels=2)
-    with pytest.raises(
-        CourseError, match="'zzz'; give its config.json, or choose one of distilbert, gpt2, llama, .*, qwen3-8b"
-    ):
+    sentence = "'zzz'; give its config.json, or choose one of distilbert, gpt2, llama, .*, qwen3-8b"
+    with pytest.raises(CourseError, match=sentence):
         models.build("zzz")

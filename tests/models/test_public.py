@@ -25,17 +25,17 @@ def test_a_public_model_has_the_parameters_that_its_publisher_counts(name):
 
 
 def test_a_config_json_is_the_configuration_that_was_written(tmp_path):
-    written = models.configuration("qwen3-0.6b", num_hidden_layers=2)
-    written.to_json_file(tmp_path / "config.json")
+    original = models.configuration("qwen3-0.6b", num_hidden_layers=2)
+    original.to_json_file(tmp_path / "config.json")
     read = models.from_json(tmp_path / "config.json")
-    assert type(read) is type(written)
+    assert type(read) is type(original)
     assert read.architectures == ["Qwen3ForCausalLM"]
-    assert read.to_dict() == written.to_dict()
+    assert read.to_dict() == original.to_dict()
 
 
 def test_transformers_remarks_on_a_familys_usual_token_ids_are_not_shown(tmp_path, caplog):
-    written = models.configuration("qwen3-0.6b", num_hidden_layers=2).to_dict()
-    for text in ('{"model_type": "starcoder2"}', json.dumps(written)):
+    fields = models.configuration("qwen3-0.6b", num_hidden_layers=2).to_dict()
+    for text in ('{"model_type": "starcoder2"}', json.dumps(fields)):
         (tmp_path / "config.json").write_text(text)
         models.from_json(tmp_path / "config.json")
     assert not caplog.records

@@ -21,7 +21,7 @@ PATIENCE = 240
 
 
 @contextmanager
-def started(command, log: Path, **environment):
+def background_process(command, log: Path, **environment):
     """The process, with what it says in `log`; whatever is left of it is ended in the end."""
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -42,12 +42,12 @@ def started(command, log: Path, **environment):
 @contextmanager
 def store(log: Path):
     """A store, and its address."""
-    with started([sys.executable, "-m", "course_utils.script.store", "--port", 0], log):
-        yield awaited(lambda: re.search(r"The store is at (\S+)\.", log.read_text(encoding="utf-8")))[1]
+    with background_process([sys.executable, "-m", "course_utils.script.store", "--port", 0], log):
+        yield wait_for(lambda: re.search(r"The store is at (\S+)\.", log.read_text(encoding="utf-8")))[1]
 
 
-def awaited(look, patience=PATIENCE):
-    """What `look` gives, as soon as it gives something."""
+def wait_for(look, patience=PATIENCE):
+    """Call `look` until it returns something, which is returned."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         if value := look():
@@ -59,11 +59,12 @@ def awaited(look, patience=PATIENCE):
 def workers(agent: int) -> list[psutil.Process]:
     """The ranks that an agent has started, and that live."""
     with suppress(psutil.NoSuchProcess):
-        return [child for child in psutil.Process(agent).children() if alive(child.pid) and "train" in child.cmdline()]
+        children = psutil.Process(agent).children()
+        return [child for child in children if is_alive(child.pid) and "train" in child.cmdline()]
     return []
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False

@@ -18,14 +18,14 @@ SIZES = {
 }
 
 
-def write_small_model(folder: Path) -> dict:
-    """The model's configuration and a text of functions in `folder`, as fields of a job."""
+def write_small_model(folder: Path, **fields) -> dict:
+    """The model's configuration and a text of functions in `folder`, as fields of a job beside those given."""
     config = models.configuration("llama", **SIZES)
     (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
     texts = data.load_functions()["validation"]["text"][:60]
     (folder / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    fields = {"model": str(folder / "config.json"), "data": folder / "text.txt", "tokenizer": "bytes"}
-    return {**fields, "sequence": 24, "batch": 12}
+    own_fields = {"model": str(folder / "config.json"), "data": folder / "text.txt", "tokenizer": "bytes"}
+    return {**own_fields, "sequence": 24, "batch": 12, **fields}
 
 
 def parameters(engine) -> dict[str, torch.Tensor]:
@@ -46,7 +46,7 @@ def run_jobs(jobs: dict[str, dict]) -> dict[str, tuple]:
     return {name: run_job(fields) for name, fields in jobs.items()}
 
 
-def largest_difference(state: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
+def largest_difference(state: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """The largest difference between parameters of one name."""
-    assert state.keys() == wanted.keys()
-    return max(float((state[name] - wanted[name]).abs().max()) for name in wanted)
+    assert state.keys() == expected.keys()
+    return max(float((state[name] - expected[name]).abs().max()) for name in expected)

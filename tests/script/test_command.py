@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import COURSE, PATIENCE, TORCHRUN, awaited, flags, parameters_in, started
+from processes import COURSE, PATIENCE, TORCHRUN, background_process, flags, parameters_in, wait_for
 from small_job import largest_difference, run_job, write_small_model
 
 from course_utils.cli import main
@@ -14,13 +14,13 @@ from course_utils.script import Job, examples
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    more = {"precision": "fp64", "steps": 4, "save_every": 2, "micro_batch": 3, "quick": True}
-    return {**write_small_model(tmp_path_factory.mktemp("job")), **more}
+    folder = tmp_path_factory.mktemp("job")
+    return write_small_model(folder, precision="fp64", steps=4, save_every=2, micro_batch=3, quick=True)
 
 
 @pytest.fixture(scope="module")
-def alone(job, tmp_path_factory):
-    return run_job({**job, "out": tmp_path_factory.mktemp("alone")})[0]
+def reference(job, tmp_path_factory):
+    return run_job({**job, "out": tmp_path_factory.mktemp("reference")})[0]
 
 
 # Accelerate starts ranks by torchrun only where it is told of several GPUs; there need not be any.
@@ -28,7 +28,7 @@ ACCELERATE = (
     "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no --main_process_port 0"
 )
 COMMAND = ["-m", "course_utils.cli", "train"]
-WAYS = {
+LAUNCHERS = {
     "with ranks": [*COURSE, "--ranks", 2],
     "torchrun": [*TORCHRUN, "--standalone", "--nproc-per-node", 2, *COMMAND],
     "accelerate": [sys.executable, "-m", "accelerate.commands.launch", *ACCELERATE.split(), *COMMAND],
@@ -36,31 +36,32 @@ WAYS = {
 
 
 @pytest.mark.parametrize(
-    "way",
+    "launcher",
     [
         "with ranks",
         pytest.param("torchrun", marks=pytest.mark.slow),
         pytest.param("accelerate", marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_train_as_one_does(job, alone, way, tmp_path):
+def test_two_processes_train_as_one_does(job, reference, launcher, tmp_path):
     text = Path(shutil.copy(job["data"], tmp_path))
-    own = {**job, "strategy": "fsdp2", "data": text}
-    with started([*WAYS[way], *flags(own, tmp_path / "run")], tmp_path / "output.log") as process:
-        if way == "with ranks":  # The command has written the tokens for its ranks.
-            awaited(lambda: list((tmp_path / "run").glob("examples-*.pt")))
+    fields = {**job, "strategy": "fsdp2", "data": text}
+    command = [*LAUNCHERS[launcher], *flags(fields, tmp_path / "run")]
+    with background_process(command, tmp_path / "output.log") as process:
+        if launcher == "with ranks":  # The command has written the tokens for its ranks.
+            wait_for(lambda: list((tmp_path / "run").glob("examples-*.pt")))
             text.unlink()
         code = process.wait(PATIENCE)
     output = (tmp_path / "output.log").read_text(encoding="utf-8", errors="replace")
     assert code == 0, output
     assert "4 updates, " in output
     assert "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" not in output  # nothing restarts here, or it is set
-    assert largest_difference(parameters_in(tmp_path / "run", 4), alone) < 1e-10
+    assert largest_difference(parameters_in(tmp_path / "run", 4), reference) < 1e-10
 
 
 def test_alone_it_says_what_it_took_beside_what_was_predicted(job, tmp_path, capsys):
-    own = {**job, "precision": "fp32", "quick": False}
-    assert main(["train", *flags(own, tmp_path)]) == 0
+    fields = {**job, "precision": "fp32", "quick": False}
+    assert main(["train", *flags(fields, tmp_path)]) == 0
     output = capsys.readouterr().out
     assert "4 updates, " in output
     measured, predicted = (float(output.split(word)[1].split(" MiB")[0]) for word in ("peak of rank 0 ", "predicted "))
@@ -95,13 +96,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_is_one_sentence_before_any_process_starts(job, name, tmp_path, capsys, monkeypatch):
-    words, sentence = REFUSED[name]
+    arguments, sentence = REFUSED[name]
     monkeypatch.setattr("os.execve", lambda *_: pytest.fail("A process was started."))
     own_flags = flags(job, tmp_path)
-    for word in words[::2]:
+    for word in arguments[::2]:
         if word in own_flags:
             del own_flags[own_flags.index(word) : own_flags.index(word) + 2]
-    assert main(["train", *own_flags, *words]) == 2
+    assert main(["train", *own_flags, *arguments]) == 2
     errors = capsys.readouterr().err
     assert sentence in errors
     assert errors.count("\n") == 1
@@ -131,24 +132,25 @@ def test_torchrun_takes_no_flag_of_a_run_for_one_of_its_own(job, tmp_path, torch
     assert parsed.nproc_per_node == "2"
 
 
-@pytest.mark.parametrize("what", ["text", "own task"])
-def test_a_run_on_ranks_tokenizes_once(job, what, tmp_path, monkeypatch, torchrun_is_caught):
+@pytest.mark.parametrize("task", ["text", "own task"])
+def test_a_run_on_ranks_tokenizes_once(job, task, tmp_path, monkeypatch, torchrun_is_caught):
     """The process that becomes torchrun does, and not its ranks; a rank that is started by hand does so itself."""
-    own = {**job, "strategy": "ddp"} if what == "text" else {"batch": 4, "sequence": 16, "strategy": "ddp"}
-    module, name = (examples, "tokenizer_of") if what == "text" else (examples.data, "tokenize")
-    tokenize, calls = getattr(module, name), []
+    fields = {**job, "strategy": "ddp"} if task == "text" else {"batch": 4, "sequence": 16, "strategy": "ddp"}
+    module, name = (examples, "tokenizer_of") if task == "text" else (examples.data, "tokenize")
+    tokenize = getattr(module, name)
+    calls = []
     monkeypatch.setattr(module, name, lambda *arguments: calls.append(arguments) or tokenize(*arguments))
     with pytest.raises(BecameTorchrunError) as became:
-        main(["train", *flags(own, tmp_path), "--ranks", "2"])
+        main(["train", *flags(fields, tmp_path), "--ranks", "2"])
     assert len(calls) == 1
     for name, value in became.value.args[1].items():
         monkeypatch.setenv(name, value)
-    on_rank = examples.load(Job(**own, out=tmp_path))[1]
+    on_rank = examples.load(Job(**fields, out=tmp_path))[1]
     assert len(calls) == 1
-    examples.load(Job(**{**own, "sequence": 12}, out=tmp_path))
+    examples.load(Job(**{**fields, "sequence": 12}, out=tmp_path))
     assert len(calls) == 2, "what was prepared for another job is left alone"
     monkeypatch.delenv("COURSE_EXAMPLES")
-    by_hand = examples.load(Job(**own, out=tmp_path))[1]
+    by_hand = examples.load(Job(**fields, out=tmp_path))[1]
     assert len(calls) == 3
     assert (on_rank.key, on_rank.fixed, len(on_rank)) == (by_hand.key, by_hand.fixed, len(by_hand))
     assert on_rank.columns.keys() == by_hand.columns.keys()

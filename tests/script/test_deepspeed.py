@@ -22,12 +22,13 @@ STAGES, ROOT = (1, 2, 3), Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    more = {"steps": 5, "micro_batch": 3, "clipping": True, "warmup": 2, "quick": True, "save_every": 2, "keep": 3}
-    return {**write_small_model(tmp_path_factory.mktemp("job")), **more, "optimizer": "torch.AdamW"}
+    folder = tmp_path_factory.mktemp("job")
+    fields = write_small_model(folder, steps=5, micro_batch=3, clipping=True, quick=True, save_every=2, keep=3)
+    return {**fields, "warmup": 2, "optimizer": "torch.AdamW"}
 
 
 @pytest.fixture(scope="module")
-def alone(job, tmp_path_factory):
+def reference(job, tmp_path_factory):
     return {
         name: run_rank({**job, "precision": name, "out": tmp_path_factory.mktemp(name)})
         for name in ("fp32", "autocast")
@@ -39,37 +40,39 @@ def run_rank(fields):
     lines = []
     result = train(Job(**fields), say=lines.append)
     plain = result.engine.plain
-    kinds, held = {p.dtype for p in plain.parameters()}, sum(p.numel() for p in plain.parameters())
+    kinds = {p.dtype for p in plain.parameters()}
     if not fields.get("strategy"):
-        return parameters(result.engine), result.losses, lines, kinds, held
+        return parameters(result.engine), result.losses, lines, kinds, sum(p.numel() for p in plain.parameters())
     import deepspeed
 
-    held = sum(getattr(p, "ds_tensor", p).numel() for p in plain.parameters())
+    num_elements = sum(getattr(p, "ds_tensor", p).numel() for p in plain.parameters())
     with deepspeed.zero.GatheredParameters(list(plain.parameters())):
-        return {name: p.detach().clone() for name, p in plain.named_parameters()}, result.losses, lines, kinds, held
+        state = {name: p.detach().clone() for name, p in plain.named_parameters()}
+    return state, result.losses, lines, kinds, num_elements
 
 
 @needs_deepspeed
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
-def test_two_ranks_train_as_one_process_does_and_go_on_from_what_is_whole(job, alone, stage, tmp_path):
+def test_two_ranks_train_as_one_process_does_and_go_on_from_what_is_whole(job, reference, stage, tmp_path):
     """With dropout, accumulation, clipping and a schedule; then the newest checkpoint is cut short, and the next lacks a file."""
     fields = {**job, "strategy": f"deepspeed-{stage}", "out": tmp_path / "run"}
-    single, losses, _, _, elements = alone["fp32"]
+    single, losses, _, _, elements = reference["fp32"]
     undisturbed = launch(run_rank, 2, fields)
-    for state, _, _, kinds, held in undisturbed:
+    for state, _, _, kinds, num_elements in undisturbed:
         assert largest_difference(state, single) < 1e-5
         assert kinds == {torch.float32}
-        assert held == pytest.approx(elements / 2 if stage == 3 else elements, rel=0.01)
-    assert {step: sum(mine[step] for _, mine, *_ in undisturbed) for step in losses} == pytest.approx(losses, rel=1e-6)
+        assert num_elements == pytest.approx(elements / 2 if stage == 3 else elements, rel=0.01)
+    totals = {step: sum(rank_losses[step] for _, rank_losses, *_ in undisturbed) for step in losses}
+    assert totals == pytest.approx(losses, rel=1e-6)
 
     newest, next_one, _ = sorted((tmp_path / "run" / "checkpoints").iterdir(), reverse=True)
     cut = newest / "deepspeed" / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
     os.truncate(cut, cut.stat().st_size // 2)
     (next_one / "deepspeed" / cut.name).unlink()
-    (again, some, lines, _, _), _ = launch(run_rank, 2, fields)
-    assert largest_difference(again, undisturbed[0][0]) == 0
-    assert some == {step: undisturbed[0][1][step] for step in (3, 4, 5)}
+    (resumed, resumed_losses, lines, _, _), _ = launch(run_rank, 2, fields)
+    assert largest_difference(resumed, undisturbed[0][0]) == 0
+    assert resumed_losses == {step: undisturbed[0][1][step] for step in (3, 4, 5)}
     assert f"deepspeed/{cut.name} is shorter than it was" in lines[0]
     assert "cannot be read (FileNotFoundError)" in lines[1]
     assert lines[2] == "Goes on after update 2; updates 3 to 5 are computed again."
@@ -77,7 +80,7 @@ def test_two_ranks_train_as_one_process_does_and_go_on_from_what_is_whole(job, a
 
 @needs_deepspeed
 @pytest.mark.slow
-def test_halves_are_those_that_were_asked_for(job, alone, tmp_path):
+def test_halves_are_those_that_were_asked_for(job, reference, tmp_path):
     """Autocast rounds what travels, too, so parameters differ by parts of an update; bf16 has copies in float32."""
     for precision, kind in (("autocast", torch.float32), ("bf16", torch.bfloat16)):
         fields = {
@@ -88,13 +91,13 @@ def test_halves_are_those_that_were_asked_for(job, alone, tmp_path):
             "out": tmp_path / precision,
         }
         ranks = launch(run_rank, 2, fields)
-        losses = {step: sum(mine[step] for _, mine, *_ in ranks) for step in range(1, 6)}
+        losses = {step: sum(rank_losses[step] for _, rank_losses, *_ in ranks) for step in range(1, 6)}
         assert ranks[0][3] == {kind}
-        assert losses == pytest.approx(alone["autocast"][1], rel=1e-3)
-        assert losses[1] != alone["fp32"][1][1]
+        assert losses == pytest.approx(reference["autocast"][1], rel=1e-3)
+        assert losses[1] != reference["fp32"][1][1]
         if precision == "autocast":
-            assert losses[1] == pytest.approx(alone["autocast"][1][1], rel=1e-6)
-            assert 0 < largest_difference(ranks[0][0], alone["autocast"][0]) < 2e-3
+            assert losses[1] == pytest.approx(reference["autocast"][1][1], rel=1e-6)
+            assert 0 < largest_difference(ranks[0][0], reference["autocast"][0]) < 2e-3
 
 
 @needs_deepspeed
@@ -120,16 +123,16 @@ def test_the_command_says_nothing_that_is_deepspeeds_own(tmp_path):
     """Under torchrun, whose variables DeepSpeed reads."""
     sizes = ["--steps", "4", "--batch", "8", "--micro-batch", "2", "--sequence", "16", "--quick", "--clipping"]
     command = [sys.executable, "-m", "course_utils.cli", "train", "--out", str(tmp_path / "run"), *sizes]
-    done = subprocess.run(
+    result = subprocess.run(
         [*command, "--strategy", "deepspeed-3", "--ranks", "2"],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=200,
     )
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"4 updates, [\d,]+ tokens a second\.\n", done.stdout)
-    assert not {"DeepSpeed", "deepspeed", "FutureWarning"} & set(re.findall(r"\w+", done.stderr))
+    assert result.returncode == 0, result.stderr
+    assert re.fullmatch(r"4 updates, [\d,]+ tokens a second\.\n", result.stdout)
+    assert not {"DeepSpeed", "deepspeed", "FutureWarning"} & set(re.findall(r"\w+", result.stderr))
 
 
 def test_without_deepspeed_a_sentence_comes_before_any_process(job, tmp_path, monkeypatch, capsys):

@@ -1,7 +1,6 @@
 """Every strategy trains the same model to the same parameters as one process, dropout included."""
 
 import json
-from dataclasses import fields
 
 import pytest
 import torch
@@ -18,13 +17,14 @@ from course_utils.script.examples import Order, load
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
-    more = {"precision": "fp64", "steps": 5, "micro_batch": 3, "clipping": True, "warmup": 2, "quick": True}
-    return {**write_small_model(folder), **more, "optimizer": "torch.AdamW"}
+    return write_small_model(
+        folder, precision="fp64", steps=5, micro_batch=3, clipping=True, warmup=2, quick=True, optimizer="torch.AdamW"
+    )
 
 
 @pytest.fixture(scope="module")
-def alone(job, tmp_path_factory):
-    return run_job({**job, "out": tmp_path_factory.mktemp("alone")})
+def reference(job, tmp_path_factory):
+    return run_job({**job, "out": tmp_path_factory.mktemp("reference")})
 
 
 # With adapters most parameters are frozen.
@@ -39,20 +39,20 @@ def on_two_ranks(job, tmp_path_factory):
     return launch(run_jobs, 2, {name: {**job, "out": tmp_path_factory.mktemp(name)} for name, job in jobs.items()})
 
 
-def check(ranks, alone):
+def check(ranks, expected):
     for state, _, _ in ranks:
-        assert largest_difference(state, alone[0]) < 1e-10
-    together = {step: sum(losses[step] for _, losses, _ in ranks) for step in alone[1]}
-    assert together == pytest.approx(alone[1], rel=1e-6)  # Transformers computes the loss in float32
+        assert largest_difference(state, expected[0]) < 1e-10
+    totals = {step: sum(losses[step] for _, losses, _ in ranks) for step in expected[1]}
+    assert totals == pytest.approx(expected[1], rel=1e-6)  # Transformers computes the loss in float32
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp2"])
-def test_ranks_train_as_one_process_does(alone, on_two_ranks, strategy):
-    check([rank[strategy] for rank in on_two_ranks], alone)
+def test_ranks_train_as_one_process_does(reference, on_two_ranks, strategy):
+    check([rank[strategy] for rank in on_two_ranks], reference)
 
 
-def test_two_groups_of_two_ranks_train_as_one_process_does(job, alone, tmp_path):
-    check(launch(run_job, 4, {**job, "strategy": "hsdp", "replicas": 2, "out": tmp_path}), alone)
+def test_two_groups_of_two_ranks_train_as_one_process_does(job, reference, tmp_path):
+    check(launch(run_job, 4, {**job, "strategy": "hsdp", "replicas": 2, "out": tmp_path}), reference)
 
 
 def test_adapters_train_on_ranks_too(job, on_two_ranks, tmp_path):
@@ -63,21 +63,22 @@ def test_adapters_train_on_ranks_too(job, on_two_ranks, tmp_path):
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_the_courses_own_task_trains_on_ranks_too(strategy, tmp_path):
     """It has a mask, labels of its own and another schedule."""
-    own = {"precision": "fp64", "steps": 3, "batch": 8, "sequence": 16, "quick": True, "micro_batch": 2}
-    ranks = launch(run_job, 2, {**own, "strategy": strategy, "out": tmp_path / "two"})
-    check(ranks, run_job({**own, "out": tmp_path / "one"}))
+    task = {"precision": "fp64", "steps": 3, "batch": 8, "sequence": 16, "quick": True, "micro_batch": 2}
+    ranks = launch(run_job, 2, {**task, "strategy": strategy, "out": tmp_path / "two"})
+    check(ranks, run_job({**task, "out": tmp_path / "one"}))
 
 
 def test_one_process_trains_as_a_plain_loop_does(job, tmp_path):
     """The loop written out, without micro-batches, on a model without dropout."""
-    still = without_dropout(job, tmp_path) | {"micro_batch": 0}
-    state, losses, _ = run_job({**still, "out": tmp_path / "run"})
-    source, examples = load(Job(**still, out=tmp_path))
-    model, order = source.make().double(), Order(len(examples), still["batch"], 0)
+    fields = without_dropout(job, tmp_path) | {"micro_batch": 0}
+    state, losses, _ = run_job({**fields, "out": tmp_path / "run"})
+    source, examples = load(Job(**fields, out=tmp_path))
+    model = source.make().double()
+    order = Order(len(examples), fields["batch"], 0)
     optimizer = torch.optim.AdamW(model.parameters())
     falling = [schedules.cosine(step, 3, floor=Job.floor) for step in range(3)]
     factors = [0.5, 1.0, *falling]  # a warm-up of 2 of the 5 steps
-    for step in range(still["steps"]):
+    for step in range(fields["steps"]):
         loss = model(**examples[order[step]]).loss
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -112,14 +113,12 @@ def test_the_command_line_of_a_job_asks_for_that_job(job, tmp_path):
     command.add_arguments(parser)
     settings = {**job, "strategy": "hsdp", "replicas": 2, "options": {"weight_decay": 0.1, "foreach": False}}
     settings |= {"compiled": True, "logs": (), "save_every": 4, "keep": 3, "lr": 0.02}
-    wanted = Job(**settings, out=tmp_path)
-    again = command.job_from(parser.parse_args(wanted.flags()))
-    assert {f.name: getattr(again, f.name) for f in fields(Job)} == {
-        f.name: getattr(wanted, f.name) for f in fields(Job)
-    }
+    original = Job(**settings, out=tmp_path)
+    parsed = command.job_from(parser.parse_args(original.flags()))
+    assert parsed == original
 
 
 def test_the_model_is_the_one_that_the_settings_seed_makes(job, tmp_path):
-    made = models.from_configuration(models.from_json(job["data"].parent / "config.json"))
+    expected = models.from_configuration(models.from_json(job["data"].parent / "config.json"))
     state, _, _ = run_job({**job, "precision": "fp32", "steps": 1, "lr": 1e-30, "warmup": 0, "out": tmp_path})
-    assert largest_difference(state, made.state_dict()) < 1e-20
+    assert largest_difference(state, expected.state_dict()) < 1e-20

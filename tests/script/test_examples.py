@@ -15,27 +15,28 @@ from course_utils.techniques.chunked_loss import IGNORED
 
 TINY = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 TINY |= {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "num_layers": 2}
-OWN = {"gptj": {"rotary_dim": 8}, "gpt_neo": {"attention_types": [[["global"], 2]]}}
+FAMILY_FIELDS = {"gptj": {"rotary_dim": 8}, "gpt_neo": {"attention_types": [[["global"], 2]]}}
 
 
 @pytest.mark.parametrize("family", PACKED)
 def test_documents_of_one_row_do_not_see_each_other(family):
     """With positions that begin anew each has the logits that it has alone."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family, **{**TINY, **OWN.get(family, {})})
+    config = AutoConfig.for_model(family, **{**TINY, **FAMILY_FIELDS.get(family, {})})
     model = AutoModelForCausalLM.from_config(config).eval()
     first, second = torch.randint(1, 64, (1, 5)), torch.randint(1, 64, (1, 7))
     positions = torch.cat([torch.arange(5), torch.arange(7)])[None]
     with torch.no_grad():
-        together = model(input_ids=torch.cat([first, second], 1), position_ids=positions, use_cache=False).logits
-        apart = torch.cat([model(input_ids=ids, use_cache=False).logits for ids in (first, second)], 1)
-    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
+        packed = model(input_ids=torch.cat([first, second], 1), position_ids=positions, use_cache=False).logits
+        separate = torch.cat([model(input_ids=ids, use_cache=False).logits for ids in (first, second)], 1)
+    torch.testing.assert_close(packed, separate, rtol=1e-4, atol=1e-5)
 
 
 def test_other_families_are_refused(tmp_path):
     config = AutoConfig.for_model("opt", vocab_size=259, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     (tmp_path / "config.json").write_text(config.to_json_string(), encoding="utf-8")
-    fields = write_small_model(tmp_path / "text" if (tmp_path / "text").mkdir() is None else tmp_path)
+    (tmp_path / "text").mkdir()
+    fields = write_small_model(tmp_path / "text")
     with pytest.raises(CourseError, match="Documents in one row of opt see each other"):
         load(Job(**{**fields, "model": str(tmp_path / "config.json")}, packed=True, out=tmp_path))
 
@@ -73,7 +74,7 @@ def test_every_epoch_has_every_batch_in_an_order_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "sentence"),
     [
         ("empty.txt", b"", "There is no text in"),
         ("latin.txt", "Müller".encode("latin-1"), "is not UTF-8 text"),
@@ -82,10 +83,10 @@ def test_every_epoch_has_every_batch_in_an_order_of_its_own():
         ("half.jsonl", b'{"text": ', "has a line that is no JSON object with a text"),
     ],
 )
-def test_what_is_no_text_is_said(tmp_path, name, content, words):
+def test_what_is_no_text_is_said(tmp_path, name, content, sentence):
     fields = write_small_model(tmp_path)
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(CourseError, match=words):
+    with pytest.raises(CourseError, match=sentence):
         load(Job(**{**fields, "data": tmp_path / name}, out=tmp_path))
 
 
@@ -102,25 +103,26 @@ def test_training_begins_from_the_weights_that_are_named(tmp_path):
     batch = examples[Order(len(examples), 12, seed=0)[0]]
     with torch.no_grad():
         expected = model(**batch).loss.item()
-    _, fresh, _ = run_job({**job, "out": tmp_path / "fresh"})
+    _, random_losses, _ = run_job({**job, "out": tmp_path / "fresh"})
     _, losses, _ = run_job({**job, "weights": str(tmp_path / "trained"), "out": tmp_path / "on"})
     assert losses[1] == pytest.approx(expected, rel=1e-5)
-    assert abs(fresh[1] - expected) > 0.1
+    assert abs(random_losses[1] - expected) > 0.1
 
 
 def test_who_named_no_tokenizer_is_told_that_tokens_are_bytes(tmp_path):
-    fields = {**write_small_model(tmp_path), "steps": 1, "quick": True}
+    fields = write_small_model(tmp_path, steps=1, quick=True)
     _, losses, lines = run_job({**fields, "tokenizer": "", "out": tmp_path / "unnamed"})
     assert lines[0] == "Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own."
-    _, same, silent = run_job({**fields, "out": tmp_path / "named"})
-    assert losses == same
+    _, named_losses, silent = run_job({**fields, "out": tmp_path / "named"})
+    assert losses == named_losses
     assert len(lines) == 1 + len(silent)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_trained_weights_without_their_tokenizer_are_refused(tmp_path, family):
     """Transformers reads a folder without one as an empty tokenizer, to which all texts are the same."""
-    fields, folder = write_small_model(tmp_path), tmp_path / "trained"
+    fields = write_small_model(tmp_path)
+    folder = tmp_path / "trained"
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     configuration = AutoConfig.for_model(family, vocab_size=256, num_key_value_heads=2, **sizes)
     AutoModelForCausalLM.from_config(configuration).save_pretrained(folder)
@@ -131,17 +133,17 @@ def test_trained_weights_without_their_tokenizer_are_refused(tmp_path, family):
 
 
 def test_the_trained_model_is_had_as_the_document_says(tmp_path, monkeypatch):
-    state, _, _ = run_job({**write_small_model(tmp_path), "steps": 1, "quick": True, "out": tmp_path / "runs" / "mine"})
+    state, _, _ = run_job(write_small_model(tmp_path, steps=1, quick=True, out=tmp_path / "runs" / "mine"))
     document = (Path(__file__).parents[2] / "docs" / "train.md").read_text(encoding="utf-8")
     (code,) = re.findall("```python\n(.*?)```", document, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "train.md", "exec"), {})
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "mine").state_dict()
-    assert all(torch.equal(loaded[name], wanted) for name, wanted in state.items())
+    assert all(torch.equal(loaded[name], expected) for name, expected in state.items())
 
 
 def test_adapters_on_random_weights_are_said_to_be_that(tmp_path):
-    fields = {**write_small_model(tmp_path), "steps": 1, "quick": True, "lora": 2}
+    fields = write_small_model(tmp_path, steps=1, quick=True, lora=2)
     _, _, lines = run_job({**fields, "out": tmp_path / "run"})
     assert any("random weights" in line and "--weights" in line for line in lines)
     with pytest.raises(CourseError, match="--weights, .* are for language models; add --model and --data"):

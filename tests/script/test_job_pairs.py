@@ -14,16 +14,14 @@ from torch import nn
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.script import Job, train
-from course_utils.script.job import PRECISIONS, STRATEGIES
+from course_utils.script.job import PRECISIONS, STRATEGIES, BatchSplit
 
 PAGE = Path(__file__).parents[2] / "docs" / "train.md"
+OPTIMIZERS = ("adamw", "course.AdamW", "adamw8bit", "adafactor", "muon")
 # What a flag is called, and the fields of a job that it stands for.
 FLAGS = {
     **{f"--strategy {name}": {"strategy": name} for name in STRATEGIES},
-    **{
-        f"--optimizer {name}": {"optimizer": name}
-        for name in ("adamw", "course.AdamW", "adamw8bit", "adafactor", "muon")
-    },
+    **{f"--optimizer {name}": {"optimizer": name} for name in OPTIMIZERS},
     **{f"--precision {name}": {"precision": name} for name in PRECISIONS},
     "accumulation": {"micro_batch": 1},
     "--clipping": {"clipping": True},
@@ -36,12 +34,9 @@ FLAGS = {
 
 
 def fields_of(*names):
-    fields = {}
-    for name in names:
-        for field, value in FLAGS[name].items():
-            if field in fields:
-                return None  # the same flag twice
-            fields[field] = value
+    fields = {field: value for name in names for field, value in FLAGS[name].items()}
+    if len(fields) < len(names):
+        return None  # the same flag twice
     return fields | ({"replicas": 2} if fields.get("strategy") == "hsdp" else {})
 
 
@@ -89,9 +84,9 @@ def groups():
 @pytest.mark.parametrize("group", groups(), ids=lambda group: f"{group[0]}{', compiled' * group[1]}")
 def test_every_legal_pair_trains(plain, group, tmp_path):
     pairs = [pair for pair in groups()[group] if not refusal(pair, plain)]
-    way = find_failures_captured if group[1] else find_failures
+    run = find_failures_captured if group[1] else find_failures
     ranks = {"none": 1, "hsdp": 4}.get(group[0], 2)
-    failures = [way(plain, pairs, tmp_path)] if ranks == 1 else launch(way, ranks, plain, pairs, tmp_path, seconds=600)
+    failures = [run(plain, pairs, tmp_path)] if ranks == 1 else launch(run, ranks, plain, pairs, tmp_path, seconds=600)
     assert failures == ranks * [{}]
 
 
@@ -119,7 +114,7 @@ def table(plain) -> str:
     lines = [head, ["---"] + len(strategies) * [":-:"], *rows]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     refused = {pair: refusal(pair, plain) for pair in itertools.combinations(others, 2) if pair in PAIRS}
-    return text + "\n\n" + "\n".join(f"- `{a}` with `{b}`: {why}" for (a, b), why in refused.items() if why)
+    return text + "\n\n" + "\n".join(f"- `{a}` with `{b}`: {reason}" for (a, b), reason in refused.items() if reason)
 
 
 def refusal(pair, plain) -> str:
@@ -127,7 +122,7 @@ def refusal(pair, plain) -> str:
     fields = fields_of(*pair)
     try:
         with patch.multiple("course_utils.script.job", find_spec=lambda name: True, version=lambda name: "99"):
-            Job(**{**plain, **fields}).split({"none": 1, "hsdp": 4}.get(fields.get("strategy", "none"), 2))
+            BatchSplit(Job(**{**plain, **fields}), {"none": 1, "hsdp": 4}.get(fields.get("strategy", "none"), 2))
     except CourseError as error:
         return str(error)
     return ""

@@ -10,8 +10,8 @@ import torch
 from small_job import SIZES, write_small_model
 
 from course_utils.script import Job, expectation, train
-from course_utils.script.examples import load
 from course_utils.script.loggers import CsvLogger, TensorBoardLogger
+from course_utils.script.loop import prepare
 
 
 class RowsByStep:
@@ -27,15 +27,16 @@ class RowsByStep:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    more = {"steps": 6, "micro_batch": 3, "clipping": True, "log_every": 4, "save_every": 3}
-    return {**write_small_model(tmp_path_factory.mktemp("job")), **more}
+    folder = tmp_path_factory.mktemp("job")
+    return write_small_model(folder, steps=6, micro_batch=3, clipping=True, log_every=4, save_every=3)
 
 
 @pytest.fixture(scope="module")
 def run(job, tmp_path_factory):
     """A run, its folder, and what a logger of our own was given."""
-    folder, own = tmp_path_factory.mktemp("run"), RowsByStep()
-    return train(Job(**job, out=folder), loggers=[own], say=len), folder, own
+    folder = tmp_path_factory.mktemp("run")
+    logger = RowsByStep()
+    return train(Job(**job, out=folder), loggers=[logger], say=len), folder, logger
 
 
 def rows_in(folder):
@@ -43,14 +44,14 @@ def rows_in(folder):
 
 
 def test_a_row_has_the_mean_of_its_updates(run):
-    result, folder, own = run
+    result, folder, logger = run
     first, last = rows_in(folder)
     assert (first["step"], last["step"]) == ("4", "6")
     assert float(first["loss"]) == pytest.approx(sum(result.losses[step] for step in range(1, 5)) / 4, rel=1e-6)
     assert float(last["lr"]) == pytest.approx(1e-3 * (1 + cos(pi * 5 / 6)) / 2)
     assert (int(first["tokens"]), int(last["tokens"])) == (4 * 12 * 24, 2 * 12 * 24)
-    assert own.rows[4]["loss"] == float(first["loss"])
-    assert own.is_closed
+    assert logger.rows[4]["loss"] == float(first["loss"])
+    assert logger.is_closed
 
 
 def test_flops_are_those_of_the_operators(run):
@@ -73,7 +74,8 @@ def test_a_rate_is_of_its_precision_and_its_device(job, tmp_path, monkeypatch):
 
     def rate(precision, device):
         settings = Job(**{**job, "precision": precision, "compiled": True}, out=tmp_path)  # Nothing predicts this.
-        return expectation.Expectation.of(settings, settings.split(1), load(settings)[0], torch.device(device)).flops
+        split, source, _ = prepare(settings, 1)
+        return expectation.Expectation.load_or_compute(split, source, torch.device(device)).flops_per_second
 
     assert [rate("fp32", "cpu"), rate("fp32", "cpu")] == [1, 1]
     assert [rate("autocast", "cpu"), rate("autocast", "cuda"), rate("fp32", "cuda")] == [2, 3, 4]

@@ -14,18 +14,17 @@ from course_utils.script.store import serve
 
 def test_a_port_that_is_taken_is_named():
     memory = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with pytest.raises(
-        CourseError, match=f"No store can listen at 127.0.0.1:{memory.port} .*; give another host or port"
-    ):
+    sentence = f"No store can listen at 127.0.0.1:{memory.port} .*; give another host or port"
+    with pytest.raises(CourseError, match=sentence):
         serve(port=memory.port)
 
 
 @pytest.fixture
 def process():
     command = [sys.executable, "-m", "course_utils.script.store", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
-        yield started
-        started.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as store:
+        yield store
+        store.kill()
 
 
 @pytest.mark.slow

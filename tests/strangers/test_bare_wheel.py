@@ -32,25 +32,25 @@ def course(tmp_path_factory):
 
 
 def test_it_answers_for_a_named_model(course, tmp_path):
-    done = ask(course, tmp_path, "plan", "llama-3.1-8b", "--memory", "24GB")
-    assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("llama-3.1-8b: does not fit in 24.0 GiB.")
-    assert "What would make it fit" in done.stdout
+    result = ask(course, tmp_path, "plan", "llama-3.1-8b", "--memory", "24GB")
+    assert (result.returncode, result.stderr) == (1, "")
+    assert result.stdout.startswith("llama-3.1-8b: does not fit in 24.0 GiB.")
+    assert "What would make it fit" in result.stdout
 
 
 @pytest.mark.parametrize(
-    "words", ["plan config.json --memory 24GB", "train --out runs", "lab", "ledger", "check 03", "guide a.pdf"]
+    "command", ["plan config.json --memory 24GB", "train --out runs", "lab", "ledger", "check 03", "guide a.pdf"]
 )
-def test_all_else_says_what_to_install(course, tmp_path, words):
+def test_all_else_says_what_to_install(course, tmp_path, command):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    done = ask(course, tmp_path, *words.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "course-utils[course,lab]" in done.stderr
-    assert done.stderr.count("\n") == 1
+    result = ask(course, tmp_path, *command.split())
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "course-utils[course,lab]" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
-def ask(course, folder, *words):
+def ask(course, folder, *arguments):
     environment = {"COURSE_HOME": str(folder / "home"), "PATH": "", "HOME": str(folder)}
     return subprocess.run(
-        [course, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        [course, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )

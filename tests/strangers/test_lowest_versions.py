@@ -15,14 +15,7 @@ from course_utils.settings import environment_for_child
 ROOT = Path(__file__).parents[2]
 
 # What the lowest versions are tried with: the rooms that stand on the libraries, and two chapters.
-TELLING = (
-    "tests/models",
-    "tests/data",
-    "tests/optim",
-    "tests/training",
-    "tests/viz/test_display.py",
-    "tests/precision",
-)
+ROOMS = ("models", "data", "optim", "training", "viz/test_display.py", "precision")
 CHAPTERS = ("00", "03")
 # What today's Transformers refuses itself, and what chapters 06 and 10 say of today's Trainer and Accelerate.
 SINCE_THEN = (
@@ -36,9 +29,9 @@ def lowest() -> list[str]:
     """Every dependency of a reader's kernel at its lower bound. Torch stays: its older builds are hundreds of MB each."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [Requirement(text) for text in [*project["dependencies"], *extras["course"], *extras["lab"]]]
+    requirements = [Requirement(text) for text in [*project["dependencies"], *extras["course"], *extras["lab"]]]
     bounds = {}
-    for requirement in wanted:
+    for requirement in requirements:
         (bound,) = [specifier.version for specifier in requirement.specifier]
         bounds[requirement.name] = bound  # of two, that of the notebook server here: ipywidgets' lower one is Colab's
     installed = {"torch", "pip", "jupyterlab"}
@@ -57,23 +50,22 @@ def oldest(tmp_path_factory):
     shared = Path(purelib.strip()) / "shared.pth"
     shared.write_text(f"{sysconfig.get_path('purelib')}\n{ROOT}\n", encoding="utf-8")
     command = [python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *lowest()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL)
-    if done.returncode and not re.search(r"conflicting dependencies|No matching distribution", done.stderr):
-        pytest.skip(f"the package index does not answer: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL)
+    if result.returncode and not re.search(r"conflicting dependencies|No matching distribution", result.stderr):
+        pytest.skip(f"the package index does not answer: {result.stderr.strip().splitlines()[-1]}")
+    assert result.returncode == 0, result.stderr
     return python
 
 
 def run_old(python: Path, *arguments: str, timeout: float) -> str:
     """What a module says under the old libraries; pytest's plug-ins are those of newer ones, so they are named."""
     environment = environment_for_child(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", OMP_NUM_THREADS="1")
-    command = [python, "-m", *arguments]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
+    result = subprocess.run(
+        [python, "-m", *arguments], cwd=ROOT, env=environment, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-6000:]
-    return done.stdout
+    assert result.returncode == 0, result.stdout[-6000:]
+    return result.stdout
 
 
 @pytest.mark.slow
@@ -81,7 +73,7 @@ def run_old(python: Path, *arguments: str, timeout: float) -> str:
 def test_the_lowest_versions_pass_the_tests_of_what_stands_on_them(oldest):
     options = ["-p", "pytest_timeout", "-p", "no:cacheprovider", "-m", "not slow and not browser"]
     options += [f"--deselect={test}" for test in SINCE_THEN]
-    output = run_old(oldest, "pytest", *options, *TELLING, timeout=1500)
+    output = run_old(oldest, "pytest", *options, *(f"tests/{room}" for room in ROOMS), timeout=1500)
     assert re.search(r"\d{3,} passed|\[100%\]", output)
 
 

@@ -27,7 +27,7 @@ def batches(split):
 
 
 @pytest.fixture
-def fresh():
+def model_and_optimizer():
     """A function that returns model and optimizer, the same at every call."""
 
     def build(make_optimizer=optim.AdamW):
@@ -38,21 +38,21 @@ def fresh():
 
 
 @pytest.fixture
-def scheduled(fresh):
-    """As `fresh`, with a schedule that warms up and decays."""
+def scheduled(model_and_optimizer):
+    """As `model_and_optimizer`, with a schedule that warms up and decays."""
 
     def build(make_optimizer=optim.AdamW):
-        model, optimizer = fresh(make_optimizer)
+        model, optimizer = model_and_optimizer(make_optimizer)
         return model, optimizer, training.linear_decay(optimizer, 12, warmup=3)
 
     return build
 
 
 @pytest.fixture
-def train(fresh, batches):
+def train(model_and_optimizer, batches):
     """A function that trains a model of `build`; returns model and history."""
 
-    def train_with(*callbacks, build=fresh, loader=batches, **options):
+    def train_with(*callbacks, build=model_and_optimizer, loader=batches, **options):
         model, optimizer, *schedule = build()
         if schedule:
             options["schedule"] = schedule[0]

@@ -18,7 +18,7 @@ from course_utils.training import Accumulate, Autocast, ClipGradients, SaveCheck
 
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
 GPT2 = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
-WORDS, LENGTH = 30, 7
+VOCABULARY, LENGTH = 30, 7
 
 
 class Tagger(nn.Module):
@@ -28,7 +28,7 @@ class Tagger(nn.Module):
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            self.table = nn.Embedding(WORDS, 4, dtype=torch.float64)
+            self.table = nn.Embedding(VOCABULARY, 4, dtype=torch.float64)
             self.head = nn.Linear(4, 3, dtype=torch.float64)
         self.dropout = nn.Dropout(dropout)
 
@@ -40,25 +40,21 @@ class Tagger(nn.Module):
 def ragged(counts, seed=0, rows=2):
     """A micro-batch for each count: `rows` rows of tokens of which so many carry a label."""
     draw = torch.Generator().manual_seed(seed)
-    made = []
+    batches = []
     for count in counts:
-        ids = torch.randint(WORDS, (rows, LENGTH), generator=draw)
+        ids = torch.randint(VOCABULARY, (rows, LENGTH), generator=draw)
         labels = torch.randint(3, (rows * LENGTH,), generator=draw)
         labels[torch.randperm(rows * LENGTH, generator=draw)[count:]] = -100
-        made.append({"input_ids": ids, "labels": labels.view(rows, LENGTH)})
-    return made
+        batches.append({"input_ids": ids, "labels": labels.view(rows, LENGTH)})
+    return batches
 
 
-def joined(micro_batches):
+def concatenate(micro_batches):
     return {name: torch.cat([batch[name] for batch in micro_batches]) for name in micro_batches[0]}
 
 
 def groups_of(batches, k):
-    return [joined(batches[i : i + k]) for i in range(0, len(batches), k)]
-
-
-class Loader(list):
-    sampler = None
+    return [concatenate(batches[i : i + k]) for i in range(0, len(batches), k)]
 
 
 def train(batches, callbacks=(), **options):
@@ -67,7 +63,7 @@ def train(batches, callbacks=(), **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
     options |= {"schedule": schedule, "callbacks": list(callbacks), "progress": False}
-    return model, training.train(model, optimizer, Loader(batches), **options)
+    return model, training.train(model, optimizer, batches, **options)
 
 
 def assert_same(first, second, tolerance=1e-12):
@@ -87,17 +83,17 @@ def test_parameters_are_those_of_whole_batches(counts, k, epochs, clip, seed):
     batches = ragged(counts, seed)
     clipping = [ClipGradients(clip)] if clip else []
     accumulated, history = train(batches, [Accumulate(k), *clipping], epochs=epochs)
-    whole, at_once = train(groups_of(batches, k), clipping, epochs=epochs)
-    assert_same(accumulated, whole)
+    expected, expected_history = train(groups_of(batches, k), clipping, epochs=epochs)
+    assert_same(accumulated, expected)
     rates = history.frame()["learning_rate"].tolist()
     at_updates = [rates[i] for i in range(len(rates)) if i % len(batches) % k == 0]
-    assert at_updates == at_once.frame()["learning_rate"].tolist()
+    assert at_updates == expected_history.frame()["learning_rate"].tolist()
     assert len(at_updates) == training.num_updates(len(batches), k, epochs)
 
 
 def test_a_micro_batch_in_which_nothing_counts_changes_nothing():
     batches = ragged([0, 4, 0, 9])
-    assert_same(train(batches, [Accumulate(4)])[0], train([joined(batches)])[0])
+    assert_same(train(batches, [Accumulate(4)])[0], train([concatenate(batches)])[0])
     model, _ = train(ragged([0, 0]), [Accumulate(2)])
     assert_same(model, Tagger(), 0)
 
@@ -122,25 +118,26 @@ class Interrupt(training.Callback):
 
 @pytest.mark.parametrize("stopped_after", [1, 2, 4, 6])
 def test_a_run_resumed_in_the_middle_of_a_group_gives_the_same_losses(tmp_path, stopped_after):
-    batches, path = ragged([3, 9, 5, 7, 2]), tmp_path / "run.pt"
+    batches = ragged([3, 9, 5, 7, 2])
+    path = tmp_path / "run.pt"
 
-    class Repeatable(Loader):
+    class Repeatable(list):
         sampler = SimpleNamespace(set_epoch=lambda epoch: None)
 
-    def go(*more, **options):
+    def run_training(*extra_callbacks, **options):
         model = Tagger(dropout=0.5)
         optimizer = optim.AdamW(model.parameters(), lr=0.1)
         schedule = training.linear_decay(optimizer, training.num_updates(5, 3, 2))
-        callbacks = [Accumulate(3), ClipGradients(0.1), *more]
+        callbacks = [Accumulate(3), ClipGradients(0.1), *extra_callbacks]
         run = {"schedule": schedule, "callbacks": callbacks, "progress": False, "epochs": 2}
         return model, training.train(model, optimizer, Repeatable(batches), **run, **options)
 
-    model, whole = go()
+    model, expected = run_training()
     with pytest.raises(KeyboardInterrupt):
-        go(SaveCheckpoints(path, stopped_after), Interrupt(stopped_after))
-    again, resumed = go(resume_from=path)
-    assert resumed.losses == whole.losses
-    assert_same(again, model, 0)
+        run_training(SaveCheckpoints(path, stopped_after), Interrupt(stopped_after))
+    resumed_model, resumed = run_training(resume_from=path)
+    assert resumed.losses == expected.losses
+    assert_same(resumed_model, model, 0)
 
 
 def test_padding_and_autocast_on_a_real_model(split):
@@ -148,13 +145,13 @@ def test_padding_and_autocast_on_a_real_model(split):
     batches = list(data.batches(split, 8))
     results = {}
     for name, examples, callbacks in [
-        ("whole", [joined(batches)], []),
+        ("whole", [concatenate(batches)], []),
         ("accumulated", batches, [Accumulate(len(batches))]),
     ]:
         for autocast in ([], [Autocast(torch.bfloat16)]):
             model = models.build("distilbert", labels=3, **NO_DROPOUT)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            training.train(model, optimizer, Loader(examples), callbacks=[*callbacks, *autocast], progress=False)
+            training.train(model, optimizer, examples, callbacks=[*callbacks, *autocast], progress=False)
             results[name, bool(autocast)] = model
     assert_same(results["accumulated", False], results["whole", False], 1e-6)
     assert_same(results["accumulated", True], results["whole", True], 2e-3)
@@ -193,8 +190,9 @@ def test_no_number_of_micro_batches_is_refused(k):
 
 
 def test_the_joint_loss_of_a_step_is_the_mean_over_its_terms():
-    batches, model = ragged([3, 9, 0]), Tagger()
-    expected = model(**joined(batches)).loss.item()
+    batches = ragged([3, 9, 0])
+    model = Tagger()
+    expected = model(**concatenate(batches)).loss.item()
     step = training.accumulated_step(model, torch.optim.SGD(model.parameters()), batches)
     assert step == pytest.approx(expected, rel=1e-12)
 
@@ -234,9 +232,9 @@ def test_the_order_among_callbacks_that_rescale_does_not_matter():
 
 def test_a_class_of_the_readers_own_shifts_labels_like_the_class_it_extends():
     model = models.build("llama")
-    own = type("Mine", (type(model),), {})
+    subclass = type("Mine", (type(model),), {})
     batch = {"labels": torch.arange(6).view(2, 3)}
-    model.__class__ = own
+    model.__class__ = subclass
     assert training.num_loss_tokens(model, batch) == 4
     learn_from(model, models.build("llama"))  # another class, whose forward is no plain function
     assert training.num_loss_tokens(model, batch) == 4
@@ -281,21 +279,22 @@ def test_a_wrapped_causal_model_accumulates_to_the_update_of_the_whole_batch(wra
     labels = ids.clone()
     for row, length in enumerate([12, 3, 2, 9, 4, 12]):
         labels[row, length:] = -100
-    parts, ends = [slice(0, 3), slice(3, 4), slice(4, 6)], []
+    parts = [slice(0, 3), slice(3, 4), slice(4, 6)]
+    ends = []
     for at_once in (True, False):
         torch.manual_seed(0)
         model = wrap(models.build("gpt2", **GPT2).double())
-        trained = [p for p in model.parameters() if p.requires_grad]
-        start = nn.utils.parameters_to_vector(trained).detach().clone()
-        optimizer = torch.optim.SGD(trained, lr=0.5)
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        start = nn.utils.parameters_to_vector(parameters).detach().clone()
+        optimizer = torch.optim.SGD(parameters, lr=0.5)
         if at_once:
             model(input_ids=ids, labels=labels).loss.backward()
             optimizer.step()
         else:
             training.accumulated_step(model, optimizer, [{"input_ids": ids[p], "labels": labels[p]} for p in parts])
-        ends.append(nn.utils.parameters_to_vector(trained).detach())
-    whole, accumulated = ends
-    assert (accumulated - whole).norm() < 3e-7 * (whole - start).norm()  # the loss itself is made in float32
+        ends.append(nn.utils.parameters_to_vector(parameters).detach())
+    expected, accumulated = ends
+    assert (accumulated - expected).norm() < 3e-7 * (expected - start).norm()  # the loss itself is made in float32
 
 
 def test_a_vision_language_model_predicts_the_next_token_too():

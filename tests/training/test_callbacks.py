@@ -46,8 +46,8 @@ def test_clipping_bounds_the_joint_norm(train):
         training.ClipGradients(0)
 
 
-def test_autocast_is_really_on(fresh, batches):
-    model, optimizer = fresh()
+def test_autocast_is_really_on(model_and_optimizer, batches):
+    model, optimizer = model_and_optimizer()
     seen = []
     model.classifier.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
     training.train(model, optimizer, batches, steps=1, callbacks=[training.Autocast(torch.bfloat16)], progress=False)

@@ -37,22 +37,22 @@ class Counts(training.Callback):
 @pytest.mark.parametrize("stopped_after", [3, 5, 7])
 def test_a_resumed_run_gives_the_same_losses(train, scheduled, batches, path, stopped_after):
     options = {"build": scheduled, "epochs": 2}
-    model, whole = train(evaluate_on=batches, **options)
-    train(SaveCheckpoints(path, every=stopped_after), steps=stopped_after, **options)
+    model, expected = train(evaluate_on=batches, **options)
+    train(SaveCheckpoints(path, interval=stopped_after), steps=stopped_after, **options)
     torch.randn(100)  # another process has drawn other numbers
-    again, resumed = train(evaluate_on=batches, resume_from=path, **options)
-    assert resumed.losses == whole.losses
-    assert resumed.frame()["learning_rate"].tolist() == whole.frame()["learning_rate"].tolist()
+    resumed_model, resumed = train(evaluate_on=batches, resume_from=path, **options)
+    assert resumed.losses == expected.losses
+    assert resumed.frame()["learning_rate"].tolist() == expected.frame()["learning_rate"].tolist()
     assert resumed.frame()["seconds"].is_monotonic_increasing
-    assert all(torch.equal(p, q) for p, q in zip(again.parameters(), model.parameters(), strict=True))
+    assert all(torch.equal(p, q) for p, q in zip(resumed_model.parameters(), model.parameters(), strict=True))
 
 
 def test_gradients_that_wait_for_an_update_and_states_of_callbacks_are_saved(train, path):
-    _, whole = train(EverySecond(), Counts(), epochs=2)
-    train(EverySecond(), Counts(), SaveCheckpoints(path, every=3), epochs=2, steps=3)
+    _, expected = train(EverySecond(), Counts(), epochs=2)
+    train(EverySecond(), Counts(), SaveCheckpoints(path, interval=3), epochs=2, steps=3)
     later = Counts()
     _, resumed = train(EverySecond(), later, epochs=2, resume_from=path)
-    assert resumed.losses == whole.losses
+    assert resumed.losses == expected.losses
     assert later.seen == 10
 
 
@@ -84,16 +84,16 @@ def test_what_is_no_checkpoint_is_refused(train, tmp_path):
     damaged, foreign = tmp_path / "damaged.pt", tmp_path / "foreign.pt"
     damaged.write_bytes(b"half a checkpoint")
     torch.save({"model": {}}, foreign)
-    for path, words in (
+    for path, sentence in (
         (tmp_path / "no.pt", "There is no checkpoint"),
         (tmp_path, "There is no checkpoint"),
         (damaged, "is damaged"),
         (foreign, "is not a checkpoint"),
     ):
-        with pytest.raises(CourseError, match=words):
+        with pytest.raises(CourseError, match=sentence):
             train(resume_from=path)
-    with pytest.raises(CourseError, match="every=0"):
-        SaveCheckpoints(tmp_path / "run.pt", every=0)
+    with pytest.raises(CourseError, match="interval=0"):
+        SaveCheckpoints(tmp_path / "run.pt", interval=0)
 
 
 def larger():
@@ -107,16 +107,16 @@ def with_sgd():
 
 
 @pytest.mark.parametrize(
-    ("build", "words"), [(larger, "another model"), (with_sgd, "AdamW, here SGD"), ("scheduled", "another schedule")]
+    ("build", "sentence"), [(larger, "another model"), (with_sgd, "AdamW, here SGD"), ("scheduled", "another schedule")]
 )
-def test_another_run_is_refused(train, path, build, words, request):
+def test_another_run_is_refused(train, path, build, sentence, request):
     train(SaveCheckpoints(path, 1), steps=1)
     build = request.getfixturevalue(build) if isinstance(build, str) else build
-    built = build()
-    before = [p.clone() for p in built[0].parameters()]
-    with pytest.raises(CourseError, match=words):
-        train(build=lambda: built, resume_from=path)
-    assert words == "another model" or all(map(torch.equal, before, built[0].parameters()))
+    pair = build()
+    before = [p.clone() for p in pair[0].parameters()]
+    with pytest.raises(CourseError, match=sentence):
+        train(build=lambda: pair, resume_from=path)
+    assert sentence == "another model" or all(map(torch.equal, before, pair[0].parameters()))
 
 
 def test_a_schedule_or_callbacks_that_are_gone_are_refused(train, scheduled, path):

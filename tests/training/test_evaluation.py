@@ -7,26 +7,23 @@ from course_utils import models, training
 from course_utils.errors import CourseError
 
 
-def test_evaluate_against_a_count_by_hand(fresh, batches, split):
-    model = fresh()[0]
+def test_evaluate_against_a_count_by_hand(model_and_optimizer, batches, split):
+    model = model_and_optimizer()[0]
     model.classifier.eval()
     result = training.evaluate(model, batches)
     assert model.training
     assert not model.classifier.training
     model.eval()
+    batch = {name: torch.tensor(split[name][:]) for name in ("input_ids", "attention_mask", "labels")}
     with torch.no_grad():
-        output = model(
-            input_ids=torch.tensor(split["input_ids"][:]),
-            attention_mask=torch.tensor(split["attention_mask"][:]),
-            labels=torch.tensor(split["labels"][:]),
-        )
-    right = (output.logits.argmax(-1) == torch.tensor(split["labels"][:])).float().mean().item()
+        output = model(**batch)
+    right = (output.logits.argmax(-1) == batch["labels"]).float().mean().item()
     assert result["accuracy"] == pytest.approx(right)
     assert result["loss"] == pytest.approx(output.loss.item(), rel=1e-5)
 
 
-def test_evaluate_on_nothing_is_refused_and_a_failure_leaves_the_mode(fresh, batches):
-    model = fresh()[0]
+def test_evaluate_on_nothing_is_refused_and_a_failure_leaves_the_mode(model_and_optimizer, batches):
+    model = model_and_optimizer()[0]
     with pytest.raises(CourseError, match="nothing to evaluate"):
         training.evaluate(model, [])
     with pytest.raises(ValueError, match="input_ids"):

@@ -12,7 +12,7 @@ def batches():
     return [{"x": torch.ones(2, 3)} for _ in range(2)]
 
 
-def test_a_plain_loop_takes_the_steps_in_the_order_in_which_it_calls_them():
+def test_a_plain_loop_takes_the_steps_in_its_order():
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with four_steps(model) as log:
@@ -21,9 +21,7 @@ def test_a_plain_loop_takes_the_steps_in_the_order_in_which_it_calls_them():
             model(batch["x"]).sum().backward()
             optimizer.step()
     assert [step.name for step in log] == 2 * ["reset", "forward", "backward", "update"]
-    assert {step.caller.rpartition(".")[2] for step in log} == {
-        "test_a_plain_loop_takes_the_steps_in_the_order_in_which_it_calls_them"
-    }
+    assert {step.caller.rpartition(".")[2] for step in log} == {"test_a_plain_loop_takes_the_steps_in_its_order"}
 
 
 def test_the_modules_own_reset_counts_and_nothing_is_left_behind():

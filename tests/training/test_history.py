@@ -5,8 +5,8 @@ import pytest
 from course_utils import training
 
 
-def test_the_history_counts_tokens_time_and_operations(fresh, batches):
-    model, optimizer = fresh()
+def test_the_history_counts_tokens_time_and_operations(model_and_optimizer, batches):
+    model, optimizer = model_and_optimizer()
     frame = training.train(model, optimizer, batches, progress=False).frame()
     assert list(frame.index) == [1, 2, 3, 4, 5]
     assert frame["tokens"].tolist() == [128, 128, 128, 128, 80]

@@ -43,7 +43,9 @@ class Deep(nn.Module):
 
 
 def test_two_gradients_at_most_live_at_once():
-    model, batch, peaks = Deep(), {"input_ids": torch.ones(1, 64)}, []
+    model = Deep()
+    batch = {"input_ids": torch.ones(1, 64)}
+    peaks = []
     optimizer = optim.AdamW(model.parameters())
     for callbacks in ([], [UpdateInBackward()]):
         measured = memory.measure((model, optimizer, batch, callbacks), training.train_step)

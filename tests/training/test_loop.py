@@ -26,7 +26,7 @@ def bare_loop(model, optimizer, schedule, batches, epochs):
     return losses
 
 
-def same(first, second):
+def all_equal(first, second):
     return all(torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))
 
 
@@ -35,7 +35,7 @@ def test_the_loop_is_the_bare_loop(scheduled, batches):
     history = training.train(model, optimizer, batches, epochs=2, schedule=schedule, progress=False)
     reference, its_optimizer, its_schedule = scheduled()
     assert history.losses == bare_loop(reference, its_optimizer, its_schedule, batches, epochs=2)
-    assert same(model, reference)
+    assert all_equal(model, reference)
     assert history.optimizer is optimizer
 
 
@@ -105,12 +105,13 @@ def test_what_is_no_training_is_refused(train, batches):
             train(**wrong)
 
 
-def test_one_step_marks_its_phases_and_updates(fresh, batches):
+def test_one_step_marks_its_phases_and_updates(model_and_optimizer, batches):
     from course_utils.memory import measure
 
-    model, optimizer = fresh()
-    before, batch = copy.deepcopy(model), next(iter(batches))
+    model, optimizer = model_and_optimizer()
+    before = copy.deepcopy(model)
+    batch = next(iter(batches))
     measured = measure((model, optimizer, batch), training.train_step)
     assert set(measured.by_phase) == {"forward", "backward", "update"}
-    assert not same(model, before)
+    assert not all_equal(model, before)
     assert all(p.grad is None for p in model.parameters())

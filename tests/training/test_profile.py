@@ -20,7 +20,7 @@ from course_utils.training.profile import ELSEWHERE, LOADING, Trace
 
 def trace_of(*rows):
     """A trace of rows (kind, name, start, end) and perhaps own seconds, by default all of it."""
-    rows = [(kind, name, a, b, *(own or [b - a])) for kind, name, a, b, *own in rows]
+    rows = [(kind, name, a, b, *(self_time or [b - a])) for kind, name, a, b, *self_time in rows]
     return Trace(pd.DataFrame(rows, columns=["kind", "name", "start", "end", "own"]))
 
 
@@ -104,7 +104,7 @@ def test_on_a_gpu_only_what_the_gpu_does_counts():
             event("aten::view", 8, 9),
         ]
     )
-    assert len(trace.of("step")) == 1  # the run did not reach the second
+    assert len(trace.spans_of("step")) == 1  # the run did not reach the second
     assert rows_of(trace.gaps(2)) == [(0, 4, "forward"), (20, 9, "backward")]
     table = trace.operator_seconds()
     assert table["seconds"].to_dict() == {"aten::matmul": 16, "aten::adam": 7}
@@ -120,20 +120,20 @@ def test_work_and_gaps_fill_the_steps_without_overlap(points, shortest):
     """Operators between every other pair of points: gaps of any length are what they leave."""
     operators = [("operator", "op", float(a), float(b)) for a, b in zip(points[::2], points[1::2], strict=False)]
     trace = trace_of(("step", "", 0.0, 1000.0), *operators)
-    every, busy = trace.gaps(shortest=0), trace.computing()
-    assert every["seconds"].sum() + sum(end - start for _, _, start, end in operators) == 1000
-    pieces = sorted([*zip(every["start"], every["end"], strict=True), *zip(busy["start"], busy["end"], strict=True)])
+    gaps, busy = trace.gaps(shortest=0), trace.computing_spans()
+    assert gaps["seconds"].sum() + sum(end - start for _, _, start, end in operators) == 1000
+    pieces = sorted([*zip(gaps["start"], gaps["end"], strict=True), *zip(busy["start"], busy["end"], strict=True)])
     assert all(a[1] == b[0] for a, b in zip(pieces, pieces[1:], strict=False))
-    assert list(trace.gaps(shortest)["start"]) == list(every["start"][every["seconds"] >= shortest])
+    assert list(trace.gaps(shortest)["start"]) == list(gaps["start"][gaps["seconds"] >= shortest])
 
 
 @pytest.fixture
-def profiled(fresh, batches, tmp_path):
+def profiled(model_and_optimizer, batches, tmp_path):
     """A function that records steps of the small task."""
 
     def run(loader, **options):
         callback = training.Profile(path=tmp_path / "traces" / "t.json", **options)
-        training.train(*fresh(), loader, epochs=2, callbacks=[callback], progress=False)
+        training.train(*model_and_optimizer(), loader, epochs=2, callbacks=[callback], progress=False)
         return callback
 
     return run
@@ -142,8 +142,8 @@ def profiled(fresh, batches, tmp_path):
 def test_a_real_trace_has_its_steps_phases_and_operators(profiled, batches):
     callback = profiled(batches, steps=3, skip=3)  # it goes over the end of the first epoch
     trace = callback.trace()
-    assert len(trace.of("step")) == 3
-    assert list(trace.of("phase")["name"]) == ["forward", "backward", "update"] * 3
+    assert len(trace.spans_of("step")) == 3
+    assert list(trace.spans_of("phase")["name"]) == ["forward", "backward", "update"] * 3
     table = trace.operator_seconds()
     assert table.loc["aten::addmm", "forward"] > 0
     assert table.loc["aten::mm", "backward"] > 0
@@ -151,8 +151,8 @@ def test_a_real_trace_has_its_steps_phases_and_operators(profiled, batches):
     assert table.loc["aten::stack", LOADING] > 0
     pd.testing.assert_series_equal(table.iloc[:, 1:-1].sum(axis=1), table["seconds"], check_names=False)
     assert table["seconds"].sum() <= trace.end
-    stored = json.loads(callback.path.read_text())["traceEvents"]  # for Perfetto: the same steps and products
-    names = [event["name"] for event in stored if event.get("ph") == "X"]
+    events = json.loads(callback.path.read_text())["traceEvents"]  # for Perfetto: the same steps and products
+    names = [event["name"] for event in events if event.get("ph") == "X"]
     assert {"ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"} <= set(names)
     assert names.count("aten::mm") == table.loc["aten::mm", "calls"]
     with torch.profiler.profile() as afterwards, phases.phase("forward"):
@@ -172,10 +172,10 @@ def test_a_planted_wait_is_in_the_trace_and_the_batches_are_the_same(profiled, b
         assert ((gaps["where"] == LOADING) & (gaps["seconds"] >= pause)).sum() == 2
 
 
-def test_training_is_the_same_with_and_without_the_profiler(fresh, batches):
+def test_training_is_the_same_with_and_without_the_profiler(model_and_optimizer, batches):
     callback = training.Profile(steps=2, skip=1)
     losses = [
-        training.train(*fresh(), batches, callbacks=callbacks, progress=False).losses
+        training.train(*model_and_optimizer(), batches, callbacks=callbacks, progress=False).losses
         for callbacks in ([], [callback], [])
     ]
     assert losses[0] == losses[1] == losses[2]
@@ -183,7 +183,7 @@ def test_training_is_the_same_with_and_without_the_profiler(fresh, batches):
 
 
 def test_a_run_that_ends_early_gives_what_it_recorded_or_says_why_not(profiled, batches):
-    assert len(profiled(batches, skip=8, steps=6).trace().of("step")) == 2
+    assert len(profiled(batches, skip=8, steps=6).trace().spans_of("step")) == 2
     with pytest.raises(CourseError, match="train for more than 50 steps"):
         profiled(batches, skip=50).trace()
     with pytest.raises(ValueError, match="at least 1"):
@@ -199,8 +199,8 @@ def test_throughput_is_work_over_time_over_the_peak():
     rates = training.throughput(training.History(steps=rows(flops=8.1e12)), machine("T4"))
     assert (rates.tokens_per_second, rates.flops_per_second) == (5.0, pytest.approx(8.1e12))
     assert rates.utilization == pytest.approx(1.0)
-    late = [{**row, "seconds": row["seconds"] + 99} for row in rows(flops=8.1e12)]  # the first step warms up
-    assert training.throughput(training.History(steps=late), machine("T4")) == rates
+    delayed = [{**row, "seconds": row["seconds"] + 99} for row in rows(flops=8.1e12)]  # the first step warms up
+    assert training.throughput(training.History(steps=delayed), machine("T4")) == rates
     slow_second = [{**row, "seconds": row["seconds"] + 9 * (row["step"] > 1)} for row in rows(flops=65e12 / 2)]
     half = training.throughput(training.History(steps=slow_second), machine("T4"), "float16", skip=2)
     assert half.utilization == pytest.approx(0.5)

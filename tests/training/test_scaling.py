@@ -23,18 +23,18 @@ class InTwos(training.Callback):
 class Overflow(training.Callback):
     """Makes the objective infinite in the steps `at`, counted from 0."""
 
-    def __init__(self, *at):
-        self.at = at
+    def __init__(self, *steps):
+        self.steps = steps
 
     def scale_loss(self, run, loss):
-        return loss * math.inf if run.step in self.at else loss
+        return loss * math.inf if run.step in self.steps else loss
 
 
 def parameters(model):
     return [p.detach().clone() for p in model.parameters()]
 
 
-def same(first, second):
+def all_equal(first, second):
     return all(torch.equal(p, q) for p, q in zip(first, second, strict=True))
 
 
@@ -69,20 +69,21 @@ def test_fp16_with_clipping_is_torch_s_bare_loop(scheduled, batches, scale):
     assert history.losses == bare_loop(other, its_optimizer, its_schedule, batches, scaler)
     assert callbacks[1].scaler.get_scale() == scaler.get_scale()
     assert (callbacks[1].scaler.skipped > 0) == (scale > 2**20)
-    assert same(model.parameters(), other.parameters())
+    assert all_equal(model.parameters(), other.parameters())
     assert schedule.last_epoch == its_schedule.last_epoch
 
 
 @pytest.mark.parametrize("broken", [0, 1])
 def test_an_overflow_in_any_micro_batch_leaves_the_group_out_and_the_schedule_waits(scheduled, batches, broken):
     model, optimizer, schedule = scheduled()
-    before, scaling = parameters(model), training.ScaleLoss(LossScaler(16.0))
+    before = parameters(model)
+    scaling = training.ScaleLoss(LossScaler(16.0))
     run = partial(training.train, model, optimizer, batches, schedule=schedule, progress=False)
     run(steps=2, callbacks=[Overflow(broken), scaling, InTwos()])
-    assert same(before, model.parameters())
+    assert all_equal(before, model.parameters())
     assert (scaling.scaler.get_scale(), scaling.scaler.skipped, schedule.last_epoch) == (8.0, 1, 0)
     run(steps=4, callbacks=[scaling, InTwos()])  # the first update of the warm-up has a learning rate of 0
-    assert not same(before, model.parameters())
+    assert not all_equal(before, model.parameters())
     assert schedule.last_epoch == 2
 
 
@@ -90,25 +91,25 @@ def test_a_scale_changes_nothing_in_float32_and_a_group_is_unscaled_once(train):
     """Powers of two are exact, so the parameters are those without scaling, bit for bit."""
     for rest in ([], [InTwos()]):
         scaled, _ = train(training.ScaleLoss(LossScaler(2.0**8)), *rest, steps=4)
-        assert same(scaled.parameters(), train(*rest, steps=4)[0].parameters())
+        assert all_equal(scaled.parameters(), train(*rest, steps=4)[0].parameters())
 
 
 def test_a_resumed_run_has_the_same_scale_count_and_losses(train, tmp_path):
     def callbacks():
         scaling = training.ScaleLoss(LossScaler(2.0**30, growth_interval=2))
-        return [Overflow(3), FP16, scaling, training.SaveCheckpoints(tmp_path / "run.pt", every=2)]
+        return [Overflow(3), FP16, scaling, training.SaveCheckpoints(tmp_path / "run.pt", interval=2)]
 
-    whole, rest = callbacks(), callbacks()
-    _, straight = train(*whole[:3], epochs=2)
+    first_callbacks, later_callbacks = callbacks(), callbacks()
+    _, straight = train(*first_callbacks[:3], epochs=2)
     train(*callbacks(), epochs=2, steps=4)
-    _, resumed = train(*rest, epochs=2, resume_from=tmp_path / "run.pt")
+    _, resumed = train(*later_callbacks, epochs=2, resume_from=tmp_path / "run.pt")
     assert resumed.losses == straight.losses
-    assert rest[2].state_dict() == whole[2].state_dict()
+    assert later_callbacks[2].state_dict() == first_callbacks[2].state_dict()
 
 
-def test_what_scaling_cannot_help_is_refused(train, fresh):
+def test_what_scaling_cannot_help_is_refused(train, model_and_optimizer):
     def in_fp16():
-        model, optimizer = fresh()
+        model, optimizer = model_and_optimizer()
         return model.half(), optimizer
 
     with pytest.raises(CourseError, match="ScaleLoss puts the gradients right only after ClipGradients"):

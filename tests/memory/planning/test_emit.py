@@ -26,6 +26,7 @@ from course_utils.memory.planning.command import OWN_LOOP
 from course_utils.memory.planning.emit import emit, kind_for
 from course_utils.memory.step.recipe import OPTIMIZERS, PRECISIONS
 from course_utils.optim import hidden_matrices
+from course_utils.script.job import BatchSplit
 
 PLAIN = Recipe("adamw-foreach", batch=4, sequence=256, accumulation=2, device="cuda")
 EVERYTHING = replace(
@@ -84,7 +85,7 @@ def test_every_kind_starts_the_same_training(kind):
 def test_course_train_takes_its_command():
     for recipe in (PLAIN, EVERYTHING):
         arguments = cli.make_parser().parse_args(shlex.split(emit("train", "gpt2", recipe), comments=True)[1:])
-        split = train.job_from(arguments).split(recipe.ranks)
+        split = BatchSplit(train.job_from(arguments), recipe.ranks)
         assert (split.micro_batch, split.accumulation) == (recipe.batch, recipe.accumulation)
 
 
