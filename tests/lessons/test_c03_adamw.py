@@ -57,9 +57,9 @@ def small_work():
 def test_the_bytes_of_an_update_are_counted_and_its_seconds_taken():
     """Twenty numbers of 4 bytes for each parameter, read or written, as the chapter adds them up."""
     cost = lesson.predict_and_time(small_work, training.update, hardware.machine("A100-40GB"))
-    assert cost.moved == pytest.approx(20 * 64 * 4, rel=0.01)
-    assert cost.new == 64 * 4  # the denominator
-    assert cost.predicted == pytest.approx(cost.moved / 1555e9)
+    assert cost.bytes_moved == pytest.approx(20 * 64 * 4, rel=0.01)
+    assert cost.new_bytes == 64 * 4  # the denominator
+    assert cost.predicted == pytest.approx(cost.bytes_moved / 1555e9)
     assert cost.measured > 0
 
 
