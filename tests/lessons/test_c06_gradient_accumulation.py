@@ -41,8 +41,8 @@ class Loader(list):
 @pytest.fixture(scope="module")
 def batches():
     draw = torch.Generator().manual_seed(1)
-    made = [torch.randn(count, 5, generator=draw, dtype=torch.float64) for count in COUNTS]
-    return Loader({"input_ids": rows[:, :4], "labels": rows[:, 4] * 3} for rows in made)
+    tensors = [torch.randn(count, 5, generator=draw, dtype=torch.float64) for count in COUNTS]
+    return Loader({"input_ids": rows[:, :4], "labels": rows[:, 4] * 3} for rows in tensors)
 
 
 def parts(model):
@@ -92,7 +92,7 @@ def _clip_in_units(model, first):
         p.grad *= unit
 
 
-def trained(batches, callback):
+def train_with(batches, callback):
     model = Regression()
     optimizer, schedule = parts(model)
     training.train(model, optimizer, batches, schedule=schedule, callbacks=[callback], progress=False)
@@ -113,8 +113,8 @@ SLIPS = {
 @pytest.mark.parametrize("wrong", SLIPS)
 def test_a_slip_is_the_plain_loop_with_that_line_wrong(batches, wrong):
     expected = nn.utils.parameters_to_vector(plain_loop(batches, wrong).parameters()).detach()
-    assert torch.allclose(trained(batches, SLIPS[wrong]), expected, rtol=0, atol=1e-12)
-    right = trained(batches, training.Accumulate(K))
+    assert torch.allclose(train_with(batches, SLIPS[wrong]), expected, rtol=0, atol=1e-12)
+    right = train_with(batches, training.Accumulate(K))
     assert (wrong == "none") == torch.allclose(expected, right, rtol=0, atol=1e-4)
 
 
@@ -142,7 +142,7 @@ def test_clipping_each_time_with_equal_micro_batches_is_the_loop_that_divides_by
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     torch.optim.SGD(model.parameters(), lr=RATE).step()
     expected = nn.utils.parameters_to_vector(model.parameters()).detach()
-    assert torch.allclose(trained(Loader(equal), lesson.ClipsEachTime(K, CLIP)), expected, rtol=0, atol=1e-6)
+    assert torch.allclose(train_with(Loader(equal), lesson.ClipsEachTime(K, CLIP)), expected, rtol=0, atol=1e-6)
 
 
 def joint_gradient(batches):
@@ -184,9 +184,9 @@ def test_no_sync_sends_once_and_gives_the_gradient_of_all_ranks_together(batches
     shares = [batches[:3], batches[3:6]]
     right = joint_gradient(batches[:6])
     size = sum(p.nbytes for p in Regression().parameters())
-    for ways in launch(lesson.accumulate_on_rank, 2, Regression, shares):
-        assert [ways[name][1].payload for name in lesson.WAYS] == [3 * size, size, size, 3 * size]
-        for gradients, _ in ways.values():
+    for by_method in launch(lesson.accumulate_on_rank, 2, Regression, shares):
+        assert [by_method[name][1].payload for name in lesson.NO_SYNC] == [3 * size, size, size, 3 * size]
+        for gradients, _ in by_method.values():
             assert torch.allclose(gradients["layer.weight"], right, rtol=0, atol=1e-12)
 
 
@@ -203,19 +203,22 @@ def ragged_texts():
 
 def test_libraries_are_where_the_chapter_puts_them(ragged_texts):
     """Plain Accelerate is a mean of means; Trainer counts tokens, with the shift where the class's name tells of it."""
-    parts, whole = ragged_texts
+    parts, joint_batches = ragged_texts
     model = models.build("llama").double()
 
-    def used(batches, way, **options):
-        return gradient_of_update(model, lambda sgd: way(model, sgd, batches, **options))
+    def gradient_by(batches, train, **options):
+        return gradient_of_update(model, lambda sgd: train(model, sgd, batches, **options))
 
-    right = used(whole, training.train, progress=False)
-    means = used(parts, training.train, progress=False, callbacks=[lesson.DividesByK(4)])
-    assert relative_error(used(parts, training.train, progress=False, callbacks=[training.Accumulate(4)]), right) < 1e-6
+    right = gradient_by(joint_batches, training.train, progress=False)
+    means = gradient_by(parts, training.train, progress=False, callbacks=[lesson.DividesByK(4)])
+    assert (
+        relative_error(gradient_by(parts, training.train, progress=False, callbacks=[training.Accumulate(4)]), right)
+        < 1e-6
+    )
     assert relative_error(means, right) > 0.1
-    plain = used(parts, training.train_with_accelerate, gradient_accumulation_steps=4)
+    plain = gradient_by(parts, training.train_with_accelerate, gradient_accumulation_steps=4)
     assert relative_error(plain, means) < 1e-6
-    assert relative_error(used(parts, training.train_with_trainer, gradient_accumulation_steps=4), right) < 1e-6
+    assert relative_error(gradient_by(parts, training.train_with_trainer, gradient_accumulation_steps=4), right) < 1e-6
 
 
 TOKENS = st.lists(st.integers(1, 1000), min_size=1, max_size=20)
@@ -229,17 +232,19 @@ def test_a_mean_of_means_gives_every_micro_batch_the_same(counts):
 
 def test_the_play_knows_how_far_a_mean_of_means_is_off(ragged_texts):
     """From the texts' own gradients it finds what training finds."""
-    parts, whole = ragged_texts
+    parts, joint_batches = ragged_texts
     model = models.build("llama").double()
     gradients = lesson.token_gradients(model, data.batches(ragged_rows(parts), 1))
     counts, error = gradients.mean_of_means(4, by_length=True)
     assert counts.tolist() == [training.num_loss_tokens(model, batch) for batch in parts]
 
-    def used(batches, *callbacks):
+    def gradient_with(batches, *callbacks):
         run = {"callbacks": callbacks, "progress": False}
         return gradient_of_update(model, lambda sgd: training.train(model, sgd, batches, **run))
 
-    assert error == pytest.approx(relative_error(used(parts, lesson.DividesByK(4)), used(whole)), rel=1e-4)
+    assert error == pytest.approx(
+        relative_error(gradient_with(parts, lesson.DividesByK(4)), gradient_with(joint_batches)), rel=1e-4
+    )
     assert gradients.mean_of_means(16, by_length=False)[1] == pytest.approx(0, abs=1e-6)
 
 
@@ -261,16 +266,16 @@ def test_play_draws_counts_and_weights():
 def test_weighing_by_text_is_the_same_where_all_texts_are_equally_long():
     ids, mask = torch.randint(5, 900, (64, 12), generator=torch.Generator().manual_seed(0)), torch.ones(64, 12).long()
 
-    def both():
+    def train_both():
         held_out = ids[:8], mask[:8]
         return [lesson.train_on_texts(models.build("llama"), ids, mask, held_out, kind, 1) for kind in (False, True)]
 
-    by_token, by_text = both()
+    by_token, by_text = train_both()
     for kind in ("reported", "by token", "by text"):
         assert by_token[kind] == pytest.approx(by_text[kind], abs=1e-4)
         assert len(by_token[kind]) == 2
     mask[::2, 6:] = 0
-    by_token, by_text = both()
+    by_token, by_text = train_both()
     assert abs(by_token["by token"][-1] - by_text["by token"][-1]) > 1e-5
     _, alt = lesson.two_curves_figure({"right": by_token, "mean of means": by_text}, 1)
     means = "Mean per token (right) or per text (mean of means)"
@@ -291,8 +296,7 @@ def test_noise_falls_with_the_micro_batches_of_a_group():
 def test_groups_show_what_is_left_over():
     figure, alt = lesson.groups_figure({"right": [4, 2], "wrong": [1, 4]}, 6)
     assert len(figure.axes[0].patches) == 12
-    names = ["update 1", "update 2", "update 1", "update 2", "left over"]
-    assert [text.get_text() for text in figure.axes[0].texts] == names
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["update 1", "update 2", "left over"]
     assert "wrong: update 1 × 1, update 2 × 4, left over × 1" in alt
 
 
