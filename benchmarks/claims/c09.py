@@ -46,7 +46,9 @@ def _runs(seed, ways, of=("mixed", "by package"), steps=STEPS, **options):
     """Runs by kind and name; `ways` are pairs of an optimizer and a way."""
     kinds, evaluate_on, padding = _texts()
     build = partial(_build, seed, SCALE.vocabulary, padding)
-    plans = {name: RunPlan(by, steps, way, loss_every=steps, seed=seed, **options) for name, (by, way) in ways.items()}
+    plans = {
+        name: RunPlan(by, steps, way, loss_interval=steps, seed=seed, **options) for name, (by, way) in ways.items()
+    }
     return launch(train_on_rank, 2, build, {kind: kinds[kind] for kind in of}, evaluate_on, plans, seconds=600)[0]
 
 
