@@ -343,7 +343,8 @@ def noise_figure(sizes: Sequence[int], measurements: Sequence[Sequence[float]]) 
     `measurements` holds several independent measurements for each size: a point is their mean, its bar two standard errors.
     """
     variances = torch.tensor(measurements, dtype=torch.float64)
-    means, errors = variances.mean(1), variances.std(1) / variances.shape[1] ** 0.5
+    means = variances.mean(1)
+    errors = variances.std(1) / variances.shape[1] ** 0.5
     predicted = means[0] * sizes[0] / torch.tensor(sizes)
     strokes = torch.stack([means - 2 * errors, means, means + 2 * errors], 1)
     data = {

@@ -312,11 +312,12 @@ def _draw_fields(axes: Axes, row: int, fmt: Format) -> None:
 
 def _name_fields(axes: Axes, fmt: Format, y: float, letter: float) -> None:
     """The names of the fields of `fmt` above its bits, side by side; a letter is about `letter` bits wide."""
-    left, free = 0, 0.0
+    left = end = 0.0
     for name, width in zip(BIT_COLORS, _widths(fmt), strict=True):
-        free = max(left, free)
-        axes.text(free, y, name, va="center", fontsize=9)
-        free, left = free + letter * (len(name) + 1), left + width
+        start = max(left, end)
+        axes.text(start, y, name, va="center", fontsize=9)
+        end = start + letter * (len(name) + 1)
+        left += width
 
 
 def _widths(fmt: Format) -> tuple[int, int, int]:

@@ -23,7 +23,8 @@ def test_a_step_is_as_large_as_gradients_agree():
 
 def test_decay_alone_is_what_the_closed_forms_say():
     """AdamW and SGD with L2 leave (1 - αλ)^steps at every scale; Adam with L2 follows the pencil."""
-    scales, options = (0.01, 1.0, 100.0), {"lr": 0.01, "weight_decay": 0.1}
+    scales = (0.01, 1.0, 100.0)
+    options = {"lr": 0.01, "weight_decay": 0.1}
     expected = torch.full((3,), (1 - 0.001) ** 200, dtype=torch.float64)
     for kind in (AdamW, torch.optim.AdamW, torch.optim.SGD):
         left = lesson.left_after_noise(lambda p, kind=kind: kind(p, **options), scales, 200, pairs=50)

@@ -92,7 +92,8 @@ def test_no_matrix_of_rank_one_has_less_divergence(shape_and_seed, size):
     """Shazeer & Stern 2018, section 3."""
     rows, columns, seed = shape_and_seed
     squares = lesson.random_squares(2, rows, columns, noise=0.5, seed=seed)
-    predicted, generator = lesson.estimate(squares), torch.Generator().manual_seed(seed)
+    predicted = lesson.estimate(squares)
+    generator = torch.Generator().manual_seed(seed)
     left, right = ((size * torch.randn(s, generator=generator)).exp() for s in ((rows, 1), (1, columns)))
     assert divergence(squares, predicted) <= divergence(squares, predicted * left * right) + 1e-9
 

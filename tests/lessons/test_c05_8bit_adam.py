@@ -150,7 +150,8 @@ def test_the_library_still_does_what_its_table_says():
 
     module, optimizer, (gradient,) = training.model_with_gradients(AdamW8bit, lesson.single_parameter((1024, 256)))
     training.update(module, optimizer, [gradient])
-    state, p = optimizer.state[module[0]], module[0].detach()
+    state = optimizer.state[module[0]]
+    p = module[0].detach()
     books = [state[name] for name in ("qmap1", "qmap2", "absmax1", "absmax2")]
     with OperatorWatch() as watch:
         _optimizer_update_8bit_blockwise_cpu(

@@ -66,7 +66,8 @@ def test_a_run_that_diverged_is_never_the_best():
 
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_sizes_from_shapes_are_what_optimizers_keep(itemsize):
-    model, sizes = models.build("distilbert"), lesson.sizes_of("distilbert", itemsize)
+    sizes = lesson.sizes_of("distilbert", itemsize)
+    model = models.build("distilbert")
     model.to({2: torch.bfloat16, 4: torch.float32}[itemsize])
     kinds = {"AdamW": torch.optim.AdamW, "SGD, momentum": lambda ps: torch.optim.SGD(ps, momentum=0.9)}
     kinds |= {"AdamW, 8 bits": optim.AdamW8bit, "Muon": lambda _: lesson.muon(model, 0.1)}

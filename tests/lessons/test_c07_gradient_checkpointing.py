@@ -11,7 +11,7 @@ SIZES = st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(1
 
 
 @given(SIZES)
-def test_the_closed_form_is_the_fullest_moment_and_every_block_is_computed_once_more(sizes):
+def test_the_closed_form_is_the_fullest_moment_of_the_walk(sizes):
     blocks, segments, per_block = sizes
     for count in (None, segments):
         moments = lesson.walk(blocks, count, per_block)
@@ -39,7 +39,8 @@ def test_equal_segments_are_lowest_at_the_root_of_r_n(length, per_block):
 
 
 @given(SIZES, st.floats(0, 1))
-def test_every_block_is_best_where_its_gradients_outweigh_a_boundary_but_not_what_it_saves(sizes, part):
+def test_every_block_is_best_where_gradients_outweigh_a_boundary(sizes, part):
+    """They must not outweigh what a block saves: else the end of backward is higher still."""
     blocks, _, per_block = sizes
     per_block = max(per_block, 1.0)
     gradients = 1 + part * (per_block - 1)

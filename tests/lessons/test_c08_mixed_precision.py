@@ -87,13 +87,15 @@ def test_gradients_are_those_without_checkpointing():
     class Checkpointed(nn.Module):
         def __init__(self, reentrant):
             super().__init__()
-            self.inner, self.reentrant = make_model(), reentrant
+            self.inner = make_model()
+            self.reentrant = reentrant
 
         def forward(self, x):
             return checkpoint(self.inner, x, use_reentrant=self.reentrant)
 
     for reentrant in (True, False):
-        model, x = Checkpointed(reentrant), torch.ones(5, 3, requires_grad=True)
+        model = Checkpointed(reentrant)
+        x = torch.ones(5, 3, requires_grad=True)
         expected = lesson.gradients_of(model.inner, lambda model=model, x=x: model.inner(x).sum())
         outputs, parameters = lesson.gradients_of(model, lambda model=model, x=x: model(x).sum())
         assert all(torch.equal(a, b) for a, b in zip(parameters, expected[1], strict=True))
@@ -126,7 +128,8 @@ def test_the_error_by_rounding_is_small_with_a_good_scale_and_all_with_none_left
         def forward(self, x):
             return SimpleNamespace(loss=1e-3 * self.inner(x).square().mean())
 
-    model, batch = WithLoss(), {"x": torch.randn(5, 3)}
+    model = WithLoss()
+    batch = {"x": torch.randn(5, 3)}
     good, none = (lesson.error_by_rounding(model, batch, scale) for scale in (2.0**10, 2.0**-40))
     assert good.keys() == dict(model.named_parameters()).keys()
     assert all(0 < error < 2.0**-10 for error in good.values())

@@ -92,7 +92,8 @@ def four_times_the_rows():
 
 def by_hand(shares, k, interval):
     """Eight updates of `k` micro-batches of 16 rows, with this package's LocalSGD; parameters as one vector."""
-    model, (inputs, labels) = build(), shares[torch.distributed.get_rank()]
+    model = build()
+    inputs, labels = shares[torch.distributed.get_rank()]
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     local = LocalSGD(optimizer, interval)
     for update in torch.arange(16 * 8 * k).split(16 * k):
@@ -143,7 +144,8 @@ def ring_by_pencil(ranks):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_ring_in_real_processes_turns_as_by_pencil(ranks):
-    seen, expected = launch(lesson.ring_on_rank, ranks), ring_by_pencil(ranks)
+    seen = launch(lesson.ring_on_rank, ranks)
+    expected = ring_by_pencil(ranks)
     assert {len(turns) for turns in seen} == {2 * (ranks - 1) + 1}
     for rank, turns in enumerate(seen):
         for turn, row in enumerate(turns):
@@ -209,7 +211,7 @@ def test_drift_is_drawn_as_it_was_seen_and_says_its_end():
     assert "By package. Distance to the ranks' mean against step. H = 2: 0 at 0, 3 at 1." in alt
 
 
-def test_ranks_that_begin_apart_are_seen_from_afar_and_near_0():
+def test_unequal_starts_are_drawn_as_they_were_noted():
     lines = {
         "run A": [(0, 250.0), (1, 250.0), (2, 250.0)],
         "run B": [(0, 250.0), (1, 250.0), (1, 0.0), (2, 2.0), (2, 0.0)],
@@ -238,7 +240,7 @@ def test_waiting_and_averaging_are_timed_apart_on_both_ranks():
         assert all(seconds > 0 for pair in timed.values() for seconds in pair)
 
 
-def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
+def test_strategies_are_drawn_with_what_one_loss_costs_them():
     ddp = RankHistory([10, 20], [1.0, 0.9], [1000, 2000], [20, 40])
     histories = {"DDP": ddp, "H = 20": RankHistory([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
     figure, alt = figures.losses_by_strategy_figure(histories, computing=0.1, network=(1000, 0.5), name="string")
@@ -252,7 +254,7 @@ def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
     assert "DDP: 10 steps, 1000 B sent, 12.0 s; H = 20: 20 steps, 100 B sent, 3.10 s" in alt
 
 
-def test_losses_against_every_have_a_band_for_each_kind_and_strokes_over_the_seeds():
+def test_losses_by_interval_have_a_line_and_ddp_s_band_for_each_kind():
     figure, alt = figures.losses_by_interval_figure({"mixed": {1: [1.0, 1.2, 1.1], 20: [1.5]}}, {"mixed": [0.9, 0.8]})
     (axes,) = figure.axes
     assert list(axes.lines[0].get_ydata()) == pytest.approx([1.1, 1.5])
@@ -277,10 +279,14 @@ def test_one_local_step_is_descent_on_the_mean_bowl():
         assert np.allclose(places[step].mean(0), theta)
 
 
-def test_with_equal_bowls_nobody_drifts_and_with_many_local_steps_the_mean_ends_elsewhere():
+def test_with_equal_bowls_nobody_drifts():
     matrices, centers = figures.bowls(3, 1.0)
     equal_paths = figures.local_paths(10, np.tile(matrices[:1], (3, 1, 1)), np.tile(centers[:1], (3, 1)), 0.3)
     assert np.allclose(equal_paths, equal_paths[:, :1])
+
+
+def test_with_many_local_steps_the_mean_ends_elsewhere():
+    matrices, centers = figures.bowls(3, 1.0)
     lowest = figures.joint_minimum(matrices, centers)
     off = [
         np.linalg.norm(figures.local_paths(h, matrices, centers, 0.5, steps=2400)[-1].mean(0) - lowest)
@@ -289,7 +295,7 @@ def test_with_equal_bowls_nobody_drifts_and_with_many_local_steps_the_mean_ends_
     assert off[0] < 1e-6 < off[1] < off[2]
 
 
-def test_corrected_steps_bring_the_mean_to_the_joint_minimum_with_many_local_steps_too():
+def test_corrected_steps_end_at_the_joint_minimum():
     matrices, centers = figures.bowls(3, 1.0)
     ends = figures.local_paths(20, matrices, centers, 0.3, corrected=True, steps=2400)[-1].mean(0)
     assert np.linalg.norm(ends - figures.joint_minimum(matrices, centers)) < 1e-3
