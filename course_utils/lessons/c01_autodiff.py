@@ -65,9 +65,8 @@ def cost_figure(y: float = 1, w: float = 2, x: float = 3, b: float = -1) -> tupl
     """The graph of C = y − max(0, w·x + b) at these values, after backward; the title says whether max lets through."""
     output = cost(y, w, x, b)
     output.backward(retain_graph=True)
-    state = (
-        "w·x + b is above 0: gradients pass max" if w * x + b > 0 else "w·x + b is not above 0: max stops all gradients"
-    )
+    is_above = w * x + b > 0
+    state = "w·x + b is above 0: gradients pass max" if is_above else "w·x + b is not above 0: max stops all gradients"
     return graph_figure(output, f"C = y − max(0, w·x + b);  {state}")
 
 

@@ -207,10 +207,10 @@ def predicted_variance(lr: float, momentum: float = 0.0) -> float:
     return lr * (1 + momentum) / ((1 - momentum) * (2 * (1 + momentum) - lr))
 
 
-# Where the axis of losses ends.
+# The axis of losses ends here.
 _LOWEST = 1e-12
-# The least size of a gradient that is drawn.
-_SMALLEST_SIZE = 1e-9
+# Smaller sizes of a gradient are not drawn.
+_FLOOR = 1e-9
 
 STEERED = {
     "gradient descent": lambda p, lr, beta1, beta2: SGD(p, lr),
@@ -274,27 +274,21 @@ def sizes_figure(sizes: Mapping[str, float]) -> tuple[Figure, str]:
 
     Left out, and counted, are those whose size is below `_LEAST`.
     """
-    visible = {name: size for name, size in sizes.items() if size > _SMALLEST_SIZE}
+    visible = {name: size for name, size in sizes.items() if size > _FLOOR}
     grouped: dict[str, list[float]] = {}
     for name, size in visible.items():
         grouped.setdefault(re.sub(r"^distilbert\.|transformer\.layer\.\d+\.", "", name), []).append(size)
     names = sorted(grouped, key=lambda name: max(grouped[name]), reverse=True)
     largest, smallest = max(visible.values()), min(visible.values())
-    lowest = min(names, key=lambda name: min(grouped[name]))
     factor = f"{float(f'{largest / smallest:.2g}'):,.0f}"
     title = f"Before training, tensors' gradients differ by a factor of up to {factor}"
-    left_out = (
-        f"{len(sizes) - len(visible)} of {len(sizes)} tensors are left out: their gradient is below {_SMALLEST_SIZE:g}"
-    )
+    left_out = f"{len(sizes) - len(visible)} of {len(sizes)} tensors are left out: their gradient is below {_FLOOR:g}"
     if all(name.endswith("k_lin.bias") for name in sizes.keys() - visible.keys()):
         left_out += "\n(keys' biases: softmax cancels them)"
     label = "size of the tensor's gradient (root mean square, log)\ndots in a row: the same tensor in each layer"
     data = {name: grouped[name] for name in names}
-    figure, _ = dots(data, title, f"{label}\n{left_out}", log=True, axes=panels(height=0.8 + 0.24 * len(names))[1])
-    return figure, (
-        f"Root mean square of the gradient of {len(visible)} tensors before training: from {smallest:.2g} for {lowest} "
-        f"to {largest:.2g} for {names[0]}. {left_out}."
-    )
+    axes = panels(height=0.8 + 0.24 * len(names))[1]
+    return dots(data, title, f"{label}\n{left_out}", log=True, number=".2g", axes=axes)
 
 
 def steering_figure(

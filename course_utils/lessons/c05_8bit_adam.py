@@ -127,14 +127,8 @@ LIBRARY_UPDATE = {
 def library_seconds(machine: Machine, elements: int) -> float:
     """Seconds of `LIBRARY_UPDATE` on so many values, at the machine's rates of memory."""
     works = (
-        Work(
-            "pointwise",
-            bytes=bytes_moved * elements,
-            new=new * elements,
-            elements=elements,
-            reach=bytes_moved * elements,
-        )
-        for bytes_moved, new in LIBRARY_UPDATE.values()
+        Work("pointwise", bytes=size * elements, new=new * elements, elements=elements, reach=size * elements)
+        for size, new in LIBRARY_UPDATE.values()
     )
     return sum(map(machine.seconds, works))
 
@@ -341,10 +335,8 @@ def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
         ("more than 50 %", 0.5, 9, "second"),
     )
     for label, low, high, color in limits:
-        in_range = (error > low) & (error <= high)
-        share = np.array(
-            [(in_range & (groups == decade)).sum() / max(1, (groups == decade).sum()) for decade in decades]
-        )
+        hits = (error > low) & (error <= high)
+        share = np.array([(hits & (groups == decade)).sum() / max(1, (groups == decade).sum()) for decade in decades])
         axes.bar(decades, share, 0.85, bottom=bottom, color=COLORS[color], label=label)
         bottom += share
     axes.set_xticks(decades, ["less", *(f"$10^{{{decade}}}$" for decade in decades[1:-1]), "≥ 1"])

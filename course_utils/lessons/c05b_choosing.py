@@ -50,7 +50,7 @@ def shared_out(model: nn.Module, lr: float, use_muon: bool, rest_lr: float) -> t
 def contenders() -> dict[str, Contender]:
     """The optimizers that this torch has, by name. All have the same schedule; each has the best rate of `RUNS`' sweep."""
     decayed = optim.decay_groups
-    candidates = {
+    table = {
         "SGD, Nesterov": Contender(lambda model, lr: optim.Nesterov(model.parameters(), lr, momentum=0.9), 0.3),
         "Adam": Contender(lambda model, lr: optim.Adam(model.parameters(), lr=lr), 2e-3),
         "AdamW": Contender(lambda model, lr: optim.AdamW(decayed(model, _DECAY), lr=lr), 2e-3),
@@ -58,11 +58,7 @@ def contenders() -> dict[str, Contender]:
         "Adafactor": Contender(lambda model, lr: optim.Adafactor(decayed(model, 0.0), lr=lr), 0.1),
         "Muon": Contender(muon, 1e-2),
     }
-    return (
-        candidates
-        if hasattr(torch.optim, "Muon")
-        else {name: c for name, c in candidates.items() if c.make is not muon}
-    )
+    return table if hasattr(torch.optim, "Muon") else {name: c for name, c in table.items() if c.make is not muon}
 
 
 def final_loss(history: History) -> float:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -174,16 +173,16 @@ def accumulation_figure() -> tuple[Figure, str]:
     """The idea: micro-batches of different numbers of counted tokens add up in one G, which is divided once."""
     figure, axes = panels(height=3.4)
     counts = (3, 8, 5, 2)
-    stations = (("G\nadd $T_i g_i$", "gradients"), ("÷ Σ$T_i$", "ink"), ("clip,\nthen step", "ink"))
-    buffer, *others = (box(axes, 15 + 4 * i, 2, text, color, "ink") for i, (text, color) in enumerate(stations))
+    buffer = box(axes, 15, 2, "G\nadd $T_i g_i$", "gradients", "ink")
+    division = box(axes, 19, 2, "÷ Σ$T_i$")
+    arrow(axes, buffer, division)
+    arrow(axes, division, box(axes, 23, 2, "clip,\nthen step"))
     for number, count in enumerate(counts, 1):
         y = len(counts) - number
         for place in range(max(counts)):
             cell(axes, place, y, "first" if place < count else "grid", height=0.6)
         axes.text(-0.5, y + 0.3, f"micro-batch {number}", ha="right", va="center")
         arrow(axes, box(axes, 10.5, y + 0.3, f"$T_{number}\\,g_{number}$, $T_{number}$ = {count}"), buffer)
-    for start, end in pairwise([buffer, *others]):
-        arrow(axes, start, end)
     drawing(axes, (-4.6, 25), (-0.4, len(counts) + 0.1), "Each micro-batch counts by its tokens; G is divided once")
     legend(axes, ("token that counts", "first"), ("padding", "grid"))
     listed = ", ".join(map(str, counts))
@@ -316,9 +315,8 @@ def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[F
         spans += [Span(row, place - 0.45, place + 0.45, kind) for place, kind in enumerate(kinds)]
     *_, (name, sizes) = updates.items()
     title = f"“{name}”: the first update gets {sizes[0]} of {batches} micro-batches, and {batches - sum(sizes)} is left over"
-    colors = dict(zip(sorted({span.kind for span in spans} - {"left over"}), SERIES, strict=False)) | {
-        "left over": "grid"
-    }
+    kinds_of_updates = sorted({span.kind for span in spans} - {"left over"})
+    colors = dict(zip(kinds_of_updates, SERIES, strict=False)) | {"left over": "grid"}
     styles = {kind: (color, "") for kind, color in colors.items()}
     figure, alt = timeline(spans, list(updates), title, "micro-batch, counted from 0", styles=styles)
     legend(figure.axes[0], *colors.items())

@@ -63,8 +63,8 @@ def walk(blocks: int, segments: int | None, per_block: float) -> list[tuple[int,
     moments = [(run[0], j, 0) for j, run in enumerate(ranges, 1)]
     time = blocks
     for j, run in reversed(list(enumerate(ranges, 1))):
-        for count in range(len(run)):
-            moments.append((time, j, per_block * (count + 1)))
+        for count in range(1, len(run) + 1):
+            moments.append((time, j, per_block * count))
             time += 1
         for left in reversed(range(len(run))):
             time += 2

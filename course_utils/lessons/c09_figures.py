@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_utils.lessons.c09_local_sgd import RankHistory
-from course_utils.units import format_bytes, format_counted, format_seconds
+from course_utils.units import format_counted, format_seconds
 from course_utils.viz.parts import cell, drawing
 from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
 from course_utils.viz.style import COLORS, MARKS, SERIES
@@ -144,17 +144,6 @@ def losses_by_strategy_figure(
         strategy: cost.step * computing + cost.sent / bandwidth + cost.messages * latency
         for strategy, cost in costs.items()
     }
-    colors = dict(zip(runs, SERIES, strict=False))
-    figure, (curves, left, right) = panels(1, 3, height=3.3, width_ratios=(1.5, 1, 1))
-    _draw_losses(curves, runs, level, costs)
-    for axes, values, unit, heading, x in (
-        (left, sent, "bytes", "bytes by then", "sent by a rank"),
-        (right, times, "seconds", "time by then, on paper", f"predicted,\n{name}"),
-    ):
-        rows = {strategy: {strategy: value} for strategy, value in values.items()}
-        bars(rows, heading, x, unit=unit, colors=colors, show_legend=False, axes=axes)
-        axes.set_xlim(0, 1.2 * axes.get_xlim()[1])
-    right.set_yticklabels([])
     quickest = min(costs, key=lambda strategy: costs[strategy].step)
     dearest = max(sent, key=sent.get)
     slowest = max(times, key=times.get)
@@ -163,24 +152,20 @@ def losses_by_strategy_figure(
         title += "the most bytes and, on paper, the most time"
     else:
         title += f"{dearest} the most bytes and, on paper, {slowest} the most time"
-    by_strategy = "; ".join(
-        f"{strategy}: {format_counted(cost.step, 'step')}, {format_bytes(cost.sent)} sent, {format_seconds(times[strategy])}"
-        for strategy, cost in costs.items()
-    )
-    text = f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs, in predicted times on {name}."
-    return together(figure, title, f"{text} {by_strategy}.")
-
-
-def _draw_losses(axes: Axes, runs: Mapping[str, RankHistory], level: float, costs: Mapping[str, CostOfLoss]) -> None:
-    """A line for each strategy, and a mark where it reaches `level`."""
+    names = {strategy: f"{strategy}, {format_counted(cost.step, 'step')}" for strategy, cost in costs.items()}
+    figure, (left, middle, right) = panels(1, 3, height=3.3)
     data = {strategy: zip(run.steps, run.losses, strict=True) for strategy, run in runs.items()}
-    title = f"mark: from here averages stay at or below {level:.2f}"
-    styles = {strategy: (color, "-") for strategy, color in zip(runs, SERIES, strict=False)}
-    lines(data, title, "steps", "loss of the mean", styles=styles, labels="legend", number=".2f", axes=axes)
-    axes.axhline(level, color=COLORS["predicted"], linestyle=":")
-    for (strategy, run), color, marker in zip(runs.items(), SERIES, MARKS, strict=False):
-        step = costs[strategy].step
-        axes.plot(step, run.losses[run.steps.index(step)], marker, color=COLORS[color], markersize=9, alpha=0.7)
+    levels = {f"{level:.2f}": level}
+    texts = [lines(data, "", y="loss of the mean", levels=levels, labels="legend", number=".2f", axes=left)[1]]
+    for axes, values, unit, x in (
+        (middle, sent, "bytes", "sent by then"),
+        (right, times, "seconds", f"time by then, predicted,\n{name}"),
+    ):
+        rows = {names[strategy]: value for strategy, value in values.items()}
+        texts.append(bars(rows, "", x, unit=unit, axes=axes)[1])
+        axes.set_xlim(0, 1.2 * axes.get_xlim()[1])
+    right.set_yticklabels([])
+    return together(figure, title, *texts)
 
 
 def losses_by_interval_figure(
@@ -225,14 +210,14 @@ def local_paths(
     place = np.tile([-2.2, 1.4], (len(centers), 1))
     places = [place]
     control = np.zeros_like(place)
-    began = place
+    round_start = place
     for step in range(1, steps + 1):
         slope = np.einsum("rij,rj->ri", matrices, place - centers)
         place = place - rate * (slope + (control.mean(0) - control if corrected else 0))
         places.append(place)
         if step % interval == 0:
-            control = control - control.mean(0) + (began - place) / (interval * rate)
-            place = began = np.tile(place.mean(0), (len(place), 1))
+            control = control - control.mean(0) + (round_start - place) / (interval * rate)
+            place = round_start = np.tile(place.mean(0), (len(place), 1))
     return np.stack(places)
 
 
