@@ -272,12 +272,12 @@ def six_figure(
 def sizes_figure(sizes: Mapping[str, float]) -> tuple[Figure, str]:
     """`gradient_sizes` of an untrained model, the largest on top; tensors of the same name in several layers share a row.
 
-    Left out, and counted, are those whose size is below `_LEAST`.
+    Left out, and counted, are those whose size is below `_FLOOR`.
     """
     visible = {name: size for name, size in sizes.items() if size > _FLOOR}
     grouped: dict[str, list[float]] = {}
     for name, size in visible.items():
-        grouped.setdefault(re.sub(r"^distilbert\.|transformer\.layer\.\d+\.", "", name), []).append(size)
+        grouped.setdefault(re.sub(r"^distilbert\.(embeddings\.)?|transformer\.layer\.\d+\.", "", name), []).append(size)
     names = sorted(grouped, key=lambda name: max(grouped[name]), reverse=True)
     largest, smallest = max(visible.values()), min(visible.values())
     factor = f"{float(f'{largest / smallest:.2g}'):,.0f}"

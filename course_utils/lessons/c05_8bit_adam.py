@@ -16,7 +16,7 @@ from course_utils.optim.codebook import dynamic_codebook, linear_codebook, value
 from course_utils.optim.quantization import BLOCK, dequantize, nearest, quantize, stochastic
 from course_utils.units import format_bytes
 from course_utils.viz.parts import box, cell, drawing
-from course_utils.viz.plots import dots, legend, lines, panels, together
+from course_utils.viz.plots import bars, dots, legend, lines, panels, together
 from course_utils.viz.style import BIT_COLORS, COLORS, SERIES
 
 
@@ -318,31 +318,27 @@ def codebook_figure(
     figure, (top, below) = panels(2, 1, height=4.6, height_ratios=(1, 4))
     _draw_entries(top, codebook, 0, "first")
     top.set(xscale="log", xlim=(3e-8, 1.5), yticks=(), xlabel="entry of the codebook (logarithmic)")
-    _draw_shares(below, values, error)
+    colors = {"lose up to 10 %": "first", "10 to 50 %": "activations", "more than 50 %": "second"}
+    shares = _shares_by_decade(values, error, list(colors))
+    notes = {name: f"{parts['more than 50 %']:.0%}" for name, parts in shares.items()}
+    x = "share of the values; at the end: more than 50 % lost"
+    bars(shares, "", x, unit="%", colors=colors, notes=notes, show_legend=False, axes=below)
+    legend(below, *colors.items())
     title = f"{kind}, blocks of {block_size:,}: {bits:.2f} bits a value, and {lost_share:.1%} lose more than half"
     text = f"{len(codebook)} entries. Of {format_bytes(values.nbytes)} of values over six decades the median relative error is"
     return together(figure, title, f"{text} {error.median():.1%}.")
 
 
-def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
-    """A bar for each decade of `values`: how many lose up to a tenth, up to a half, and more."""
-    decades = list(range(-8, 1))
-    groups = values.log10().floor().clamp(decades[0], decades[-1])
-    bottom = np.zeros(len(decades))
-    limits = (
-        ("lose up to 10 %", -1, 0.1, "first"),
-        ("10 to 50 %", 0.1, 0.5, "activations"),
-        ("more than 50 %", 0.5, 9, "second"),
-    )
-    for label, low, high, color in limits:
-        hits = (error > low) & (error <= high)
-        share = np.array([(hits & (groups == decade)).sum() / max(1, (groups == decade).sum()) for decade in decades])
-        axes.bar(decades, share, 0.85, bottom=bottom, color=COLORS[color], label=label)
-        bottom += share
-    axes.set_xticks(decades, ["less", *(f"$10^{{{decade}}}$" for decade in decades[1:-1]), "≥ 1"])
-    axes.set(xlabel="value, by the lower edge of its decade", ylabel="share of the values", ylim=(0, 1))
-    axes.grid(visible=False)
-    legend(axes)
+def _shares_by_decade(values: torch.Tensor, error: torch.Tensor, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The shares of `values` in each decade that lose up to a tenth, up to a half, and more, by these names."""
+    groups = values.log10().floor().clamp(-8, 0)
+    labels = {-8: "less", **{decade: f"$10^{{{decade}}}$" for decade in range(-7, 0)}, 0: "≥ 1"}
+    shares = {}
+    for decade, label in labels.items():
+        lost = error[groups == decade]
+        parts = (lost <= 0.1), (lost > 0.1) & (lost <= 0.5), (lost > 0.5)
+        shares[label] = {name: part.float().mean().item() for name, part in zip(names, parts, strict=True)}
+    return shares
 
 
 def _draw_entries(axes: Axes, codebook: torch.Tensor, row: int, color: str) -> None:

@@ -131,7 +131,7 @@ class Reductions:
 
 
 def accumulate_on_rank(build: Callable[[], nn.Module], shares: Sequence[Sequence[dict]]) -> dict[str, tuple]:
-    """To be launched: the gradient of one update on this rank for each of `WAYS`, and what was reduced.
+    """To be launched: the gradient of one update on this rank for each case of `NO_SYNC`, and what was reduced.
 
     `build` makes the same model on every rank; `shares[rank]` are its micro-batches. Returns `(gradients, Reductions)` by
     name of the case; gradients by parameter's name, of the mean over all terms of all ranks.

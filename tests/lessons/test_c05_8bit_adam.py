@@ -179,7 +179,7 @@ def test_the_playing_figure_follows_each_control(control):
 
 def test_the_bars_of_the_playing_figure_are_whole():
     bars = lesson.codebook_figure()[0].axes[1].patches
-    tops = {}
+    ends = {}
     for bar in bars:
-        tops[bar.get_x()] = tops.get(bar.get_x(), 0) + bar.get_height()
-    assert all(top == pytest.approx(1) for top in tops.values())
+        ends[bar.get_y()] = ends.get(bar.get_y(), 0) + bar.get_width()
+    assert list(ends.values()) == pytest.approx([100] * 9)
