@@ -214,8 +214,8 @@ def byte_figure(bits: str) -> tuple[Figure, str]:
         ][1 - first :]
         edge = 0
         for color, width, text in parts:
-            for place in range(edge, edge + width):
-                cell(axes, place + 0.05, y, color, bits[place])
+            for index in range(edge, edge + width):
+                cell(axes, index + 0.05, y, color, bits[index])
             axes.text(edge + width / 2, y - 0.12, text, ha="center", va="top", fontsize=8.5)
             edge += width
         name = "m" if signed else "v"
@@ -335,8 +335,8 @@ def _shares_by_decade(values: torch.Tensor, error: torch.Tensor, names: Sequence
     labels = {-8: "less", **{decade: f"$10^{{{decade}}}$" for decade in range(-7, 0)}, 0: "≥ 1"}
     shares = {}
     for decade, label in labels.items():
-        lost = error[groups == decade]
-        parts = (lost <= 0.1), (lost > 0.1) & (lost <= 0.5), (lost > 0.5)
+        errors = error[groups == decade]
+        parts = (errors <= 0.1), (errors > 0.1) & (errors <= 0.5), (errors > 0.5)
         shares[label] = {name: part.float().mean().item() for name, part in zip(names, parts, strict=True)}
     return shares
 

@@ -179,8 +179,8 @@ def accumulation_figure() -> tuple[Figure, str]:
     arrow(axes, division, box(axes, 23, 2, "clip,\nthen step"))
     for number, count in enumerate(counts, 1):
         y = len(counts) - number
-        for place in range(max(counts)):
-            cell(axes, place, y, "first" if place < count else "grid", height=0.6)
+        for index in range(max(counts)):
+            cell(axes, index, y, "first" if index < count else "grid", height=0.6)
         axes.text(-0.5, y + 0.3, f"micro-batch {number}", ha="right", va="center")
         arrow(axes, box(axes, 10.5, y + 0.3, f"$T_{number}\\,g_{number}$, $T_{number}$ = {count}"), buffer)
     drawing(axes, (-4.6, 25), (-0.4, len(counts) + 0.1), "Each micro-batch counts by its tokens; G is divided once")
@@ -312,7 +312,7 @@ def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[F
     for row, sizes in enumerate(updates.values()):
         kinds = [f"update {number}" for number, size in enumerate(sizes, 1) for _ in range(size)]
         kinds += ["left over"] * (batches - len(kinds))
-        spans += [Span(row, place - 0.45, place + 0.45, kind) for place, kind in enumerate(kinds)]
+        spans += [Span(row, index - 0.45, index + 0.45, kind) for index, kind in enumerate(kinds)]
     *_, (name, sizes) = updates.items()
     title = f"“{name}”: the first update gets {sizes[0]} of {batches} micro-batches, and {batches - sum(sizes)} is left over"
     kinds_of_updates = sorted({span.kind for span in spans} - {"left over"})

@@ -238,10 +238,10 @@ class NumberPicker(VBox):
         """The typed number times the slider's power of two."""
         return self.number.value * 2.0**self.power.value
 
-    def flip(self, place: int) -> None:
-        """Turn the bit at `place`, counted from the left, and ask for the number that the pattern then is."""
+    def flip(self, index: int) -> None:
+        """Turn the bit at `index`, counted from the left, and ask for the number that the pattern then is."""
         fmt = FORMATS[self.format.value]
-        pattern = self.value[1] ^ 1 << (fmt.bits - 1 - place)
+        pattern = self.value[1] ^ 1 << (fmt.bits - 1 - index)
         self._flipped = True
         if isfinite(fmt.value(pattern)):  # else the field keeps the last number that can be typed
             self.number.value = fmt.value(pattern)
@@ -256,18 +256,18 @@ class NumberPicker(VBox):
     def _show(self, pattern: int, request: float) -> None:
         fmt = FORMATS[self.format.value]
         if len(self.bits.children) != fmt.bits:
-            self.bits.children = [self._button(place) for place in range(fmt.bits)]
-        for place, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
-            button = self.bits.children[place]
-            part = list(BIT_COLORS)[(place > 0) + (place > fmt.exponent_bits)]
+            self.bits.children = [self._button(index) for index in range(fmt.bits)]
+        for index, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
+            button = self.bits.children[index]
+            part = list(BIT_COLORS)[(index > 0) + (index > fmt.exponent_bits)]
             button.description = bit
             button.style.button_color = COLORS[BIT_COLORS[part]]
-            button.tooltip = f"{part} bit {place + 1}, {bit}: press to flip"
+            button.tooltip = f"{part} bit {index + 1}, {bit}: press to flip"
         self.value = (fmt.name, pattern, request)
 
-    def _button(self, place: int) -> Button:
+    def _button(self, index: int) -> Button:
         button = Button(layout={"width": "2.1em", "padding": "0", "margin": "1px"}, style={"text_color": BIT_INK})
-        button.on_click(lambda _: self.flip(place))
+        button.on_click(lambda _: self.flip(index))
         return button
 
 
@@ -305,8 +305,8 @@ def number_figure(number: tuple[str, int, float]) -> tuple[Figure, str]:
 def _draw_fields(axes: Axes, row: int, fmt: Format) -> None:
     left = 0
     for color, width in zip(BIT_COLORS.values(), _widths(fmt), strict=True):
-        for place in range(left, left + width):
-            cell(axes, place, row - 0.35, color, width=0.9, height=0.7)
+        for index in range(left, left + width):
+            cell(axes, index, row - 0.35, color, width=0.9, height=0.7)
         left += width
 
 
@@ -333,8 +333,8 @@ def _draw_range(axes: Axes, row: int, fmt: Format) -> None:
 
 def _draw_bits(axes: Axes, fmt: Format, pattern: int) -> None:
     _draw_fields(axes, 0, fmt)
-    for place, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
-        axes.text(place + 0.45, 0, bit, ha="center", va="center", color=BIT_INK, fontsize=10)
+    for index, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
+        axes.text(index + 0.45, 0, bit, ha="center", va="center", color=BIT_INK, fontsize=10)
     sign, exponent, mantissa = fmt.fields(pattern)
     power = max(exponent, 1) - fmt.bias
     _name_fields(axes, fmt, -0.75, 0.33)
@@ -352,11 +352,10 @@ def _draw_neighbors(axes: Axes, fmt: Format, value: float, request: float) -> No
         marks.append(marks[-1] + fmt.spacing(below))
     axes.plot(marks, [0] * len(marks), "|", color=COLORS["ink"], markersize=22)
     axes.plot([value], [0], "o", color=COLORS["first"], markersize=9)
-    text_style = {"ha": "center", "va": "center", "fontsize": 9}
-    axes.text(value, -0.42, "the number stored", color=text_color("first"), **text_style)
+    axes.text(value, -0.42, "the number stored", ha="center", va="center", color=text_color("first"))
     if low <= request <= high:
         axes.plot([request], [0.3], "v", color=COLORS["second"], markersize=9)
-        axes.text(request, 0.52, "the number asked for", color=text_color("second"), **text_style)
+        axes.text(request, 0.52, "the number asked for", ha="center", va="center", color=text_color("second"))
     axes.set(xlim=(low, high), ylim=(-0.6, 0.7), yticks=(), xlabel=f"numbers of {fmt.name}")
     axes.ticklabel_format(axis="x", useOffset=False)
     axes.locator_params(axis="x", nbins=5)

@@ -207,17 +207,17 @@ def local_paths(
     After each `interval` steps all go on from their mean, which is then the position of that step. `corrected` is SCAFFOLD:
     from each slope a rank takes its own mean slope of the last round (`control`), and adds that of all ranks.
     """
-    place = np.tile([-2.2, 1.4], (len(centers), 1))
-    places = [place]
-    control = np.zeros_like(place)
-    round_start = place
+    positions = np.tile([-2.2, 1.4], (len(centers), 1))
+    places = [positions]
+    control = np.zeros_like(positions)
+    round_start = positions
     for step in range(1, steps + 1):
-        slope = np.einsum("rij,rj->ri", matrices, place - centers)
-        place = place - rate * (slope + (control.mean(0) - control if corrected else 0))
-        places.append(place)
+        slope = np.einsum("rij,rj->ri", matrices, positions - centers)
+        positions = positions - rate * (slope + (control.mean(0) - control if corrected else 0))
+        places.append(positions)
         if step % interval == 0:
-            control = control - control.mean(0) + (round_start - place) / (interval * rate)
-            place = round_start = np.tile(place.mean(0), (len(place), 1))
+            control = control - control.mean(0) + (round_start - positions) / (interval * rate)
+            positions = round_start = np.tile(positions.mean(0), (len(positions), 1))
     return np.stack(places)
 
 

@@ -25,7 +25,7 @@ class Contender:
     cosine: bool = True  # the rate warms up over a tenth of the steps and then falls to 0
 
     def with_lr(self, lr: float) -> "Contender":
-        """The same at another learning rate."""
+        """A copy with another learning rate."""
         return replace(self, lr=lr)
 
     def factor(self, step: int, steps: int) -> float:

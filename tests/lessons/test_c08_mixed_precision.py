@@ -203,9 +203,9 @@ def test_the_window_of_scales_is_what_the_format_loses():
     gradients = [10.0 ** torch.linspace(-9, -2, 200, dtype=torch.float64)]
     figure, alt = figures.scale_window_figure(gradients, FORMATS["fp16"], powers=(0, 10, 30))
     vanished, _, overflowed = (line.get_ydata() for line in figure.axes[0].lines)
-    for place, power in enumerate((0, 10, 30)):
+    for index, power in enumerate((0, 10, 30)):
         loss = lesson.underflow_in(gradients, FORMATS["fp16"], 2.0**power)
-        assert (vanished[place], overflowed[place]) == (100 * loss.vanished, 100 * loss.overflowed)
+        assert (vanished[index], overflowed[index]) == (100 * loss.vanished, 100 * loss.overflowed)
     assert "From S = 2^10 to 2^10 less than 1 % vanish" in alt
 
 
