@@ -50,12 +50,12 @@ def main():
         losses = {}
         for lr in RATES[name.split(",")[0]]:
             for seed in lesson.SWEEP_SEEDS:
-                scores = task.run(low.contender.at(lr), seed)
+                scores = task.run(low.contender.with_lr(lr), seed)
                 losses[lr] = losses.get(lr, 0) + (inf if scores["loss"] is None else scores["loss"])
                 note(name=name, lr=lr, seed=seed, **scores)
         best = min(losses, key=losses.get)
         for seed in lesson.RACE_SEEDS:
-            note(name=name, lr=best, seed=seed, **task.run(low.contender.at(best), seed))
+            note(name=name, lr=best, seed=seed, **task.run(low.contender.with_lr(best), seed))
     teacher = lesson.teacher()
     note(name="teacher", seed=lesson.TEACHER_SEED, test=round(lesson.held_out_token_loss(teacher), 4))
     taught = {f"taught, T = {t:g}": {"taught": lesson.from_teacher(teacher, t)} for t in (1.0, 2.0, 4.0)}

@@ -69,7 +69,7 @@ def main():
 
     def note(name: str, schedule: str, lr: float, seed: int, contender: Contender, **extra: float) -> None:
         row = {"name": name, "schedule": schedule, "lr": lr} | extra | {"seed": seed}
-        runs.append(row | task.run(contender.at(lr), seed))
+        runs.append(row | task.run(contender.with_lr(lr), seed))
         print(json.dumps(runs[-1]), flush=True)
 
     for (name, schedule), contender in contenders_by_schedule().items():

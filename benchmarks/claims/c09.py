@@ -47,7 +47,7 @@ def _runs(seed, strategies, kinds_of_data=("mixed", "by package"), steps=STEPS, 
     kinds, evaluate_on, padding = _texts()
     build = partial(_build, seed, SCALE.vocabulary, padding)
     plans = {
-        name: RunPlan(by, steps, strategy, loss_every=steps, seed=seed, **options)
+        name: RunPlan(by, steps, strategy, loss_interval=steps, seed=seed, **options)
         for name, (by, strategy) in strategies.items()
     }
     return launch(

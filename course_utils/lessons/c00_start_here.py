@@ -16,18 +16,18 @@ def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
     """
     if not history.evaluations:
         raise CourseError("There is no evaluation to draw; train with evaluate_on=….")
-    loss, evaluations = history.frame()["loss"], history.evaluation_frame()
-    curves = {"each step": loss, "mean of 20": loss.rolling(20, min_periods=1, center=True).mean()}
-    accuracy = {"accuracy": evaluations.set_index("step")["accuracy"]}
+    loss = history.frame()["loss"]
+    mean = loss.rolling(20, min_periods=1, center=True).mean()
+    accuracy = history.evaluation_frame().set_index("step")["accuracy"]
     figure, (left, right) = panels(1, 2, height=3.2)
-    falls = f"The mean loss falls from {curves['mean of 20'].iloc[0]:.2f} to {curves['mean of 20'].iloc[-1]:.2f}"
-    right_ones = f"On unseen files {evaluations['accuracy'].iloc[-1]:.0%} are right"
-    styles = {"each step": ("not attributed", "-"), "mean of 20": ("first", "-"), "accuracy": ("first", "o-")}
-    _, first = lines(curves, falls, y="training loss", styles=styles, labels="legend", number=".2f", axes=left)
+    curves = {"each step": loss, "mean of 20": mean}
+    title = f"The mean loss falls from {mean.iloc[0]:.2f} to {mean.iloc[-1]:.2f}"
+    styles = {"each step": ("not attributed", "-"), "mean of 20": ("first", "-")}
+    _, first = lines(curves, title, y="training loss", styles=styles, labels="legend", number=".2f", axes=left)
+    title = f"On unseen files {accuracy.iloc[-1]:.0%} are right"
     levels = {"always the largest class": chance}
-    _, second = lines(accuracy, right_ones, y="accuracy", styles=styles, levels=levels, number=".2f", axes=right)
-    left.lines[0].set_linewidth(0.8)
-    right.set(xlim=(0, None), ylim=(0, 1))
+    _, second = lines({"accuracy": accuracy}, title, y="accuracy", levels=levels, number=".2f", axes=right)
+    right.set_ylim(0, 1)
     return figure, f"Left: {first} Right: {second}"
 
 
@@ -41,9 +41,6 @@ def peak_against_batch(
     """
     data = {"predicted": predicted, "measured": dict(zip(batch_sizes, measured, strict=True))}
     title = "With few examples the peak is near the rule; with many, activations dominate"
-    x, y = "examples in the batch", "peak of a step"
     styles = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
     levels = {"four numbers for each parameter": rule}
-    figure, alt = lines(data, title, x, y, unit="bytes", styles=styles, levels=levels)
-    figure.axes[0].set_xticks(batch_sizes)
-    return figure, alt
+    return lines(data, title, "examples in the batch", "peak of a step", unit="bytes", styles=styles, levels=levels)

@@ -6,18 +6,16 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
 from course_utils.autodiff import Variable, backward_order, relu
 from course_utils.viz.parts import drawing
-from course_utils.viz.plots import bars, panels
+from course_utils.viz.plots import bars, legend, panels
 from course_utils.viz.style import COLORS, text_color
 
 _WIDTH, _HEIGHT = 0.66, 0.62  # of a node, where columns and rows are 1 apart
 _NUMBERS_SHOWN = 3
-_SAVED = "#D6ECF8"  # a light tone of the color of activations
 
 
 def cost(
@@ -35,7 +33,7 @@ def cost(
 def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
     """The graph behind `output`: a box per variable with its value and gradient, a local derivative on each arrow.
 
-    Boxes are shaded where the value was saved for backward. Call `output.backward(retain_graph=True)` first: else
+    Boxes are blue where the value was saved for backward. Call `output.backward(retain_graph=True)` first: else
     there are no gradients to draw, and what was saved is not known any more.
     """
     order = backward_order(output)
@@ -51,12 +49,13 @@ def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
             bends = [places[Bend(operand, variable, number, column)] for column in between]
             _draw_arrow(axes, places[operand], bends, places[variable], local)
             arrows.append(f"{_heading(operand)} to {_heading(variable)} {local}".strip())
-        _draw_box(axes, *places[variable], variable, id(variable.value) in saved)
+        is_saved = id(variable.value) in saved
+        _draw_box(axes, *places[variable], variable, is_saved)
         gradient = "" if variable.grad is None else f", gradient {_value(variable.grad)}"
-        note = ", saved" if id(variable.value) in saved else ""
+        note = ", saved" if is_saved else ""
         boxes.insert(0, f"{_heading(variable)} = {_value(variable.value)}{gradient}{note}")
     drawing(axes, (-0.4, places[output][0] + 0.4), (rows - 0.5, -0.5), title)
-    _draw_legend(figure)
+    legend(axes, ("saved for backward", "activations"), ("local derivative", "third"), ("gradient", "second"))
     return figure, (
         f"A graph of {len(order)} boxes: {'; '.join(boxes)}. Arrows with local derivatives: {'; '.join(arrows)}."
     )
@@ -66,8 +65,8 @@ def cost_figure(y: float = 1, w: float = 2, x: float = 3, b: float = -1) -> tupl
     """The graph of C = y − max(0, w·x + b) at these values, after backward; the title says whether max lets through."""
     output = cost(y, w, x, b)
     output.backward(retain_graph=True)
-    through = w * x + b > 0
-    state = "w·x + b is above 0: gradients pass max" if through else "w·x + b is not above 0: max stops all gradients"
+    is_above = w * x + b > 0
+    state = "w·x + b is above 0: gradients pass max" if is_above else "w·x + b is not above 0: max stops all gradients"
     return graph_figure(output, f"C = y − max(0, w·x + b);  {state}")
 
 
@@ -135,46 +134,28 @@ def _rows(uses: Mapping, columns: Mapping) -> dict[Variable | Bend, float]:
     """Column by column from the right, as near as there is room to the mean row of the uses."""
     rows: dict = {}
     for column in sorted(set(columns.values()), reverse=True):
-        inside = [place for place in uses if columns[place] == column]
-        wish = {place: np.mean([rows[use] + side for use, side in uses[place]] or [0.0]) for place in inside}
-        inside.sort(key=wish.get)
-        room = [0.5 if isinstance(place, Bend) else 1.0 for place in inside]
-        for number, place in enumerate(inside):
-            above = rows[inside[number - 1]] + (room[number - 1] + room[number]) / 2 if number else wish[place]
+        stations = [place for place in uses if columns[place] == column]
+        wish = {place: np.mean([rows[use] + side for use, side in uses[place]] or [0.0]) for place in stations}
+        stations.sort(key=wish.get)
+        room = [0.5 if isinstance(place, Bend) else 1.0 for place in stations]
+        for number, place in enumerate(stations):
+            above = rows[stations[number - 1]] + (room[number - 1] + room[number]) / 2 if number else wish[place]
             rows[place] = max(wish[place], above)
-        too_low = np.mean([rows[place] - wish[place] for place in inside])
-        rows |= {place: rows[place] - too_low for place in inside}
+        too_low = np.mean([rows[place] - wish[place] for place in stations])
+        rows |= {place: rows[place] - too_low for place in stations}
     return rows
 
 
-def _draw_legend(figure: Figure) -> None:
-    def letters(text: str, color: str, label: str) -> Line2D:
-        mark_style = {
-            "markerfacecolor": text_color(color),
-            "markeredgecolor": "none",
-            "markersize": 7 * len(text) ** 0.8,
-        }
-        return Line2D([], [], linestyle="", marker=rf"$\mathrm{{{text}}}$", label=label, **mark_style)
-
-    shade = {"color": _SAVED, "markeredgecolor": COLORS["ink"], "label": "saved for backward"}
-    entries = [
-        Line2D([], [], linestyle="", marker="s", **shade),
-        letters("2", "third", "local derivative"),
-        letters(r"grad\ 3", "second", "gradient at this box"),
-    ]
-    figure.legend(handles=entries, loc="outside lower center", ncols=3, handlelength=3)
-
-
 def _draw_box(axes: Axes, x: float, y: float, variable: Variable, saved: bool) -> None:
-    face = _SAVED if saved else COLORS["paper"]
-    frame = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": face, "edgecolor": COLORS["ink"], "zorder": 3}
-    axes.add_patch(FancyBboxPatch((x - _WIDTH / 2, y - _HEIGHT / 2), _WIDTH, _HEIGHT, linewidth=1.2, **frame))
-    lines = [(_heading(variable), COLORS["ink"], "bold"), (_value(variable.value), COLORS["ink"], "normal")]
+    frame = {"edgecolor": COLORS["activations"], "linewidth": 3} if saved else {"edgecolor": COLORS["ink"]}
+    corner = x - _WIDTH / 2, y - _HEIGHT / 2
+    axes.add_patch(Rectangle(corner, _WIDTH, _HEIGHT, facecolor=COLORS["paper"], **frame))
+    lines = [(_heading(variable), "ink", "bold"), (_value(variable.value), "ink", "normal")]
     if variable.grad is not None:
-        lines.append((f"grad {_value(variable.grad)}", text_color("second"), "normal"))
-    for i, (text, color, weight) in enumerate(lines):
-        place = y + 0.19 * (i - (len(lines) - 1) / 2)
-        axes.text(x, place, text, ha="center", va="center", color=color, weight=weight, fontsize=8.5, zorder=4)
+        lines.append((f"grad {_value(variable.grad)}", "second", "normal"))
+    for row, (text, color, weight) in enumerate(lines):
+        height = y + 0.19 * (row - (len(lines) - 1) / 2)
+        axes.text(x, height, text, ha="center", va="center", color=text_color(color), weight=weight, fontsize=8.5)
 
 
 def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local: str) -> None:
@@ -183,13 +164,12 @@ def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local:
     for x, y in bends:
         points += [(x - _WIDTH / 2, y), (x + _WIDTH / 2, y)]
     tip = (end[0] - _WIDTH / 2, end[1])
-    axes.plot(*zip(*points, strict=True), color=COLORS["ink"], linewidth=1.1, zorder=1)
-    shape = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", xy=tip, xytext=points[-1], arrowprops=shape, zorder=1)
+    axes.plot(*zip(*points, strict=True), color=COLORS["ink"], linewidth=1)
+    axes.annotate("", tip, points[-1], arrowprops={"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0})
     if local:
-        at = [0.75 * a + 0.25 * b for a, b in zip(points[-1], tip, strict=True)]
-        text_style = {"color": text_color("third"), "fontsize": 8.5, "ha": "center", "va": "center", "zorder": 2}
-        axes.text(*at, local, bbox={"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 0.6}, **text_style)
+        x, y = (0.75 * a + 0.25 * b for a, b in zip(points[-1], tip, strict=True))
+        paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 0.6}
+        axes.text(x, y, local, ha="center", va="center", color=text_color("third"), fontsize=8.5, bbox=paper)
 
 
 def _heading(variable: Variable) -> str:
@@ -198,8 +178,8 @@ def _heading(variable: Variable) -> str:
     if ctx is None:
         return variable.name or "leaf"
     numbers = [f"{x:g}" for x in ctx.inputs if not isinstance(x, Variable)]
-    made = " ".join([ctx.function.symbol, *numbers])
-    return f"{variable.name}:  {made}" if variable.name else made
+    operation = " ".join([ctx.function.symbol, *numbers])
+    return f"{variable.name}:  {operation}" if variable.name else operation
 
 
 def _number(value: np.ndarray) -> str:

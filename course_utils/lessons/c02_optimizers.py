@@ -14,7 +14,7 @@ from course_utils.errors import CourseError
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
 from course_utils.settings import settings
 from course_utils.viz.parts import arrow, box, drawing
-from course_utils.viz.plots import legend, lines, panels, together
+from course_utils.viz.plots import dots, legend, lines, panels, together
 from course_utils.viz.style import COLORS, SERIES, text_color
 
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
@@ -91,37 +91,37 @@ def fewest_steps(
     groups = [{"params": [place], "lr": rate} for place, rate in zip(places, rates, strict=True)]
     optimizer = make_optimizer(groups, rates[0])
     limit = share * surface.height(*places[0]).item()
-    outside = torch.zeros(len(rates), dtype=torch.long)  # the last update before which the loss was too high
+    last_above = torch.zeros(len(rates), dtype=torch.long)  # the last update before which the loss was too high
     for t in range(1, steps + 1):
-        together = torch.stack(places).requires_grad_()
-        losses = surface.height(*together.T)
-        (gradients,) = torch.autograd.grad(losses.sum(), together)
-        outside[~(losses <= limit)] = t
+        points = torch.stack(places).requires_grad_()
+        losses = surface.height(*points.T)
+        (gradients,) = torch.autograd.grad(losses.sum(), points)
+        last_above[~(losses <= limit)] = t
         for place, gradient in zip(places, gradients, strict=True):
             place.grad = gradient
         optimizer.step()
-    best = outside.argmin().item()
-    return outside[best].item(), rates[best]
+    best = last_above.argmin().item()
+    return last_above[best].item(), rates[best]
 
 
-def steps_to_shrink(make_optimizer: Make, curvature: float, share: float, most: int = 100_000) -> int | None:
+def steps_to_shrink(make_optimizer: Make, curvature: float, share: float, max_steps: int = 100_000) -> int | None:
     """Updates until (x, y) = (1, 1) has shrunk to `share` of its length on the loss (x² + `curvature`·y²) / 2, for good.
 
-    None where `most` updates do not suffice.
+    None where `max_steps` updates do not suffice.
     """
     theta = torch.ones(2, dtype=torch.float64)
     bends = torch.tensor([1.0, curvature], dtype=torch.float64)
     optimizer = make_optimizer([theta])
-    wanted = share * 2**0.5
-    reached = None
-    for t in range(1, most + 1):
+    target = share * 2**0.5
+    first_step = None
+    for t in range(1, max_steps + 1):
         theta.grad = bends * theta
         optimizer.step()
-        inside = theta.norm().item() <= wanted
-        reached = (reached or t) if inside else None
-        if reached and t >= 2 * reached:  # and it did not swing out again
-            return reached
-    return reached
+        is_short = theta.norm().item() <= target
+        first_step = (first_step or t) if is_short else None
+        if first_step and t >= 2 * first_step:  # and it did not swing out again
+            return first_step
+    return first_step
 
 
 def predicted_steps(curvature: float, share: float) -> dict[str, int]:
@@ -130,7 +130,8 @@ def predicted_steps(curvature: float, share: float) -> dict[str, int]:
     From (1, 1): gradient descent is at dᵗ and (−d)ᵗ, with d = (κ − 1)/(κ + 1); momentum at (1 + (1 − ρ)t)ρᵗ and
     (1 + (1 + ρ)t)(−ρ)ᵗ, with ρ = (√κ − 1)/(√κ + 1); Nesterov at (1 + qt/(1 + q))(1 − q)ᵗ, with q = 1/√κ, and from t = 2 on at 0.
     """
-    q, d = 1 / sqrt(curvature), (curvature - 1) / (curvature + 1)
+    d = (curvature - 1) / (curvature + 1)
+    q = 1 / sqrt(curvature)
     r = (1 - q) / (1 + q)
     t = torch.arange(2, int(4 * curvature * log(1 / share)), dtype=torch.float64)
     places = {
@@ -138,8 +139,8 @@ def predicted_steps(curvature: float, share: float) -> dict[str, int]:
         "momentum": ((1 + (1 - r) * t) * r**t, (1 + (1 + r) * t) * r**t),
         "Nesterov": ((1 + q * t / (1 + q)) * (1 - q) ** t, 0 * t),
     }
-    outside = {name: torch.hypot(x, y) > share * sqrt(2) for name, (x, y) in places.items()}
-    return {name: int(t[far].max()) + 1 for name, far in outside.items()}
+    masks = {name: torch.hypot(x, y) > share * sqrt(2) for name, (x, y) in places.items()}
+    return {name: int(t[mask].max()) + 1 for name, mask in masks.items()}
 
 
 def update_sizes(make_optimizer: Make, steps: int) -> list[float]:
@@ -167,8 +168,8 @@ def gradient_variance(model: torch.nn.Module, examples: dict, batch_size: int, d
     squares = 0.0
     count = len(next(iter(examples.values())))
     for _ in range(draws):
-        chosen = torch.randint(count, (batch_size,), generator=generator)
-        loss = model(**{name: values[chosen].to(parameters[0].device) for name, values in examples.items()}).loss
+        indices = torch.randint(count, (batch_size,), generator=generator)
+        loss = model(**{name: values[indices].to(parameters[0].device) for name, values in examples.items()}).loss
         for total, gradient in zip(sums, torch.autograd.grad(loss, parameters), strict=True):
             total += gradient
             squares += gradient.square().sum().item()
@@ -206,8 +207,10 @@ def predicted_variance(lr: float, momentum: float = 0.0) -> float:
     return lr * (1 + momentum) / ((1 - momentum) * (2 * (1 + momentum) - lr))
 
 
-_LOWEST = 1e-12  # where the axis of losses ends
-_LEAST = 1e-9  # a gradient's size that is drawn
+# The axis of losses ends here.
+_LOWEST = 1e-12
+# Smaller sizes of a gradient are not drawn.
+_FLOOR = 1e-9
 
 STEERED = {
     "gradient descent": lambda p, lr, beta1, beta2: SGD(p, lr),
@@ -220,7 +223,7 @@ STEERED = {
 """Optimizers by name, made from parameters, α, β₁ (μ for momentum) and β₂ (β for RMSProp)."""
 
 
-def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str = "") -> tuple[Figure, str]:
+def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str) -> tuple[Figure, str]:
     """Up to four paths over a surface, and beside them the loss against steps; `title` says what they show.
 
     Raises `CourseError` for more than four.
@@ -230,16 +233,13 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
     figure, (plan, curve) = panels(1, 2, height=3.6)
     _draw_contours(plan, surface)
     for places, color in zip(paths.values(), SERIES, strict=False):
-        plan.plot(*places.T, ".-", color=COLORS[color], linewidth=1.2, markersize=4)
-    plan.plot(*next(iter(paths.values()))[0], "o", color=COLORS["ink"], markersize=6)
-    plan.set(xlabel="x", ylabel="y", xlim=surface.view[0], ylim=surface.view[1], title=f"Paths on the {surface.name}")
-    plan.set_aspect("equal")
-    drawn = {name: enumerate(heights(surface, places).clamp(min=_LOWEST)) for name, places in paths.items()}
+        plan.plot(*places.T, ".-", color=COLORS[color], markersize=4)
+    plan.set(xlabel="x", ylabel="y", title=f"Paths on the {surface.name}", aspect="equal")
+    plan.axis([*surface.view[0], *surface.view[1]])
+    curves = {name: enumerate(heights(surface, places).clamp(min=_LOWEST)) for name, places in paths.items()}
     styles = {name: (color, "-") for name, color in zip(paths, SERIES, strict=False)}
-    _, alt = lines(drawn, "Loss against steps", y="loss (log)", log="y", styles=styles, labels="legend", axes=curve)
-    if title:
-        together(figure, title)
-    return figure, f"{title}{'. ' if title else ''}Paths over the {surface.name}. {alt}"
+    _, alt = lines(curves, "Loss against steps", y="loss (log)", log="y", styles=styles, labels="legend", axes=curve)
+    return together(figure, title, f"Paths over the {surface.name}.", alt)
 
 
 def six_figure(
@@ -251,17 +251,17 @@ def six_figure(
     """
     figure, grid = panels(2, 3, height=5.6, sharex=True, sharey=True)
     counts = []
-    for axes, (name, ways) in zip(grid.flat, fewest.items(), strict=True):
+    for axes, (name, by_surface) in zip(grid.flat, fewest.items(), strict=True):
         _draw_contours(axes, replace(RAVINE, view=((-5, 2), (-3.2, 1.7))))
         for surface, color, width, mark in ((RAVINE, "second", 3.5, 0), (TURNED_RAVINE, "first", 1, 2.5)):
-            count, rate = ways[surface.name]
+            count, rate = by_surface[surface.name]
             x, y = path(partial(makers[name], lr=rate), surface, count).T
             if surface is TURNED_RAVINE:
                 x, y = (x + y) / sqrt(2), (y - x) / sqrt(2)
             axes.plot(x, y, ".-", color=COLORS[color], linewidth=width, markersize=mark)
-        straight, turned = (ways[surface.name][0] for surface in (RAVINE, TURNED_RAVINE))
-        axes.set(xlim=(-5, 2), ylim=(-3.2, 1.7), xlabel="along the ravine", ylabel="across")
-        axes.set_title(f"{name}: {straight} and {turned}", fontsize=10)
+        straight, turned = (by_surface[surface.name][0] for surface in (RAVINE, TURNED_RAVINE))
+        axes.set(xlabel="along the ravine", ylabel="across", title=f"{name}: {straight} and {turned}")
+        axes.axis([-5, 2, -3.2, 1.7])
         counts.append(f"{name} {straight}, {turned}")
     legend(axes, ("ravine along the axis", "second"), ("ravine turned by 45°, drawn turned back", "first"))
     title = "Turning the ravine costs AdaGrad and RMSProp many steps (in each title: straight and turned)"
@@ -272,32 +272,23 @@ def six_figure(
 def sizes_figure(sizes: Mapping[str, float]) -> tuple[Figure, str]:
     """`gradient_sizes` of an untrained model, the largest on top; tensors of the same name in several layers share a row.
 
-    Left out, and counted, are those whose size is below `_LEAST`.
+    Left out, and counted, are those whose size is below `_FLOOR`.
     """
-    shown = {name: size for name, size in sizes.items() if size > _LEAST}
+    visible = {name: size for name, size in sizes.items() if size > _FLOOR}
     grouped: dict[str, list[float]] = {}
-    for name, size in shown.items():
-        grouped.setdefault(re.sub(r"^distilbert\.|transformer\.layer\.\d+\.", "", name), []).append(size)
-    names = sorted(grouped, key=lambda name: max(grouped[name]))
-    largest, smallest = max(shown.values()), min(shown.values())
-    lowest = min(names, key=lambda name: min(grouped[name]))
-    figure, axes = panels(height=0.8 + 0.19 * len(names))
-    for row, name in enumerate(names):
-        axes.plot([smallest / 3, max(grouped[name])], [row, row], color=COLORS["grid"], linewidth=1)
-        axes.plot(grouped[name], [row] * len(grouped[name]), "o", color=COLORS["first"], markersize=5)
-    axes.set_yticks(range(len(names)), names, fontsize=8)
+    for name, size in visible.items():
+        grouped.setdefault(re.sub(r"^distilbert\.(embeddings\.)?|transformer\.layer\.\d+\.", "", name), []).append(size)
+    names = sorted(grouped, key=lambda name: max(grouped[name]), reverse=True)
+    largest, smallest = max(visible.values()), min(visible.values())
     factor = f"{float(f'{largest / smallest:.2g}'):,.0f}"
     title = f"Before training, tensors' gradients differ by a factor of up to {factor}"
-    left_out = f"{len(sizes) - len(shown)} of {len(sizes)} tensors are left out: their gradient is below {_LEAST:g}"
-    if all(name.endswith("k_lin.bias") for name in sizes.keys() - shown.keys()):
+    left_out = f"{len(sizes) - len(visible)} of {len(sizes)} tensors are left out: their gradient is below {_FLOOR:g}"
+    if all(name.endswith("k_lin.bias") for name in sizes.keys() - visible.keys()):
         left_out += "\n(keys' biases: softmax cancels them)"
-    what = "size of the tensor's gradient (root mean square, log)\ndots in a row: the same tensor in each layer"
-    axes.set(xscale="log", xlabel=f"{what}\n{left_out}", title=title)
-    axes.set(xlim=(smallest / 3, largest * 3), ylim=(-1, len(names)))
-    return figure, (
-        f"Root mean square of the gradient of {len(shown)} tensors before training: from {smallest:.2g} for {lowest} "
-        f"to {largest:.2g} for {names[-1]}. {left_out}."
-    )
+    label = "size of the tensor's gradient (root mean square, log)\ndots in a row: the same tensor in each layer"
+    data = {name: grouped[name] for name in names}
+    axes = panels(height=0.8 + 0.24 * len(names))[1]
+    return dots(data, title, f"{label}\n{left_out}", log=True, number=".2g", axes=axes)
 
 
 def steering_figure(
@@ -308,11 +299,11 @@ def steering_figure(
     It begins where the surface says, with y multiplied by `nearer`.
     """
     make = partial(STEERED[optimizer], lr=lr, beta1=beta1, beta2=beta2)
-    here = SURFACES[surface]
-    x, y = here.start
-    places = path(make, here, steps, start=(x, nearer * y))
-    before, after = heights(here, places)[[0, -1]].tolist()
-    return paths_figure(here, {optimizer: places}, f"{steps} steps take the loss from {before:.2g} to {after:.2g}")
+    landscape = SURFACES[surface]
+    x, y = landscape.start
+    places = path(make, landscape, steps, start=(x, nearer * y))
+    before, after = heights(landscape, places)[[0, -1]].tolist()
+    return paths_figure(landscape, {optimizer: places}, f"{steps} steps take the loss from {before:.2g} to {after:.2g}")
 
 
 def linear(step: int, total: int, warmup: int = 0) -> float:
@@ -322,7 +313,7 @@ def linear(step: int, total: int, warmup: int = 0) -> float:
 
 def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
     """The course's schedules over `total` updates as factors on α, a panel each."""
-    drawn = {
+    factors = {
         "warm-up only": partial(schedules.warm_up, warmup=warmup),
         "inverse square root": partial(schedules.inverse_sqrt, warmup=warmup),
         "exponential": partial(schedules.exponential, gamma=0.01 ** (1 / total)),
@@ -331,23 +322,23 @@ def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
         "cosine": partial(schedules.cosine, total=total, warmup=warmup),
     }
     figure, grid = panels(2, 3, height=4.2, sharex=True, sharey=True)
-    for axes, (name, factor) in zip(grid.flat, drawn.items(), strict=True):
+    for axes, (name, factor) in zip(grid.flat, factors.items(), strict=True):
         line = {name: {step: factor(step) for step in range(total + 1)}}
         title = f"{name}: ends at {factor(total):.2g}"
-        lines(line, title, "update", "factor on α", styles={name: ("first", "-")}, labels="none", axes=axes)
-    grid.flat[3].lines[0].set_drawstyle("steps-post")
-    ends = "; ".join(f"{name} {f(0):.2g}, {f(warmup):.2g}, {f(total):.2g}" for name, f in drawn.items())
+        lines(line, title, "update", "factor on α", labels="none", axes=axes)
+    ends = "; ".join(f"{name} {f(0):.2g}, {f(warmup):.2g}, {f(total):.2g}" for name, f in factors.items())
     text = f"Factors on the learning rate at updates 0, {warmup} and {total}: {ends}."
     return together(figure, "Linear and cosine end at zero", text)
 
 
-def noise_figure(sizes: Sequence[int], repeated: Sequence[Sequence[float]]) -> tuple[Figure, str]:
+def noise_figure(sizes: Sequence[int], measurements: Sequence[Sequence[float]]) -> tuple[Figure, str]:
     """Variance of a batch's gradient against the batch's size, and the line through the first point that falls as 1 / size.
 
-    `repeated` holds several independent measurements for each size: a point is their mean, its bar two standard errors.
+    `measurements` holds several independent measurements for each size: a point is their mean, its bar two standard errors.
     """
-    variances = torch.tensor(repeated, dtype=torch.float64)
-    means, errors = variances.mean(1), variances.std(1) / variances.shape[1] ** 0.5
+    variances = torch.tensor(measurements, dtype=torch.float64)
+    means = variances.mean(1)
+    errors = variances.std(1) / variances.shape[1] ** 0.5
     predicted = means[0] * sizes[0] / torch.tensor(sizes)
     strokes = torch.stack([means - 2 * errors, means, means + 2 * errors], 1)
     data = {
@@ -355,9 +346,8 @@ def noise_figure(sizes: Sequence[int], repeated: Sequence[Sequence[float]]) -> t
         "measured, with two standard errors": dict(zip(sizes, strokes, strict=True)),
     }
     styles = dict(zip(data, (("predicted", "-"), ("first", "o")), strict=True))
-    title = "Twice the batch, half the variance"
     x, y = "batch size (log)", "variance of the gradient (log)"
-    figure, alt = lines(data, title, x, y, log="xy", styles=styles, labels="legend")
+    figure, alt = lines(data, "Twice the batch, half the variance", x, y, log="xy", styles=styles, labels="legend")
     ratios = ", ".join(f"{m:.2f} ± {2 * e:.2f}" for m, e in zip(means / predicted, errors / predicted, strict=True))
     return figure, f"{alt} Measured over predicted, with two standard errors: {ratios}."
 
@@ -389,12 +379,11 @@ def family_figure() -> tuple[Figure, str]:
         if added:
             ends = boxes[start].get_position(), boxes[end].get_position()
             middle = [sum(pair) / 2 for pair in zip(*ends, strict=True)]
-            paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1.5}
+            paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1}
             axes.text(*middle, added, ha="center", va="center", fontsize=8.5, bbox=paper)
     axes.text(0.92, 0.34, "average both,\ncorrect the start", ha="center", va="top", fontsize=8.5)
-    axes.text(0.51, 1.0, "a better direction", ha="center", color=COLORS["first"], style="italic")
-    below = {"ha": "center", "va": "top", "color": text_color("second"), "style": "italic"}
-    axes.text(0.51, 0.0, "a step size for each parameter", **below)
+    axes.text(0.51, 1.0, "a better direction", ha="center", color=text_color("first"))
+    axes.text(0.51, -0.05, "a step size for each parameter", ha="center", color=text_color("second"))
     drawing(axes, ylim=(-0.1, 1.1))
     steps = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)
     text = "A family tree from gradient descent over two branches to Adam"

@@ -16,8 +16,7 @@ from course_utils.optim import Adam, AdamW
 from course_utils.settings import settings
 from course_utils.training import History
 from course_utils.viz.parts import arrow, box, drawing
-from course_utils.viz.plots import lines, note, panels, together
-from course_utils.viz.style import COLORS, LINES
+from course_utils.viz.plots import lines, panels, together
 from course_utils.viz.words import seeds_of
 
 GRADIENT_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -63,7 +62,8 @@ def left_after_noise(
 
 def predicted_left_l2(scales: Sequence[float], steps: int, lr: float, weight_decay: float) -> torch.Tensor:
     """What `left_after_noise` finds for L2 inside Adam's gradient: Adam on the means of g and g², which are λθ and σ² + λ²θ²."""
-    theta, sigma = torch.ones(len(scales), dtype=torch.float64), torch.tensor(scales, dtype=torch.float64)
+    sigma = torch.tensor(scales, dtype=torch.float64)
+    theta = torch.ones_like(sigma)
     m = v = torch.zeros_like(theta)
     for t in range(1, steps + 1):
         m = 0.9 * m + 0.1 * weight_decay * theta
@@ -87,30 +87,31 @@ def forward_backward(model: torch.nn.Module, batch: dict) -> None:
 
 
 class Timing(NamedTuple):
-    """Seconds of a piece of work, predicted and measured; the bytes that its operators move, and those of them to new memory."""
+    """Seconds of a piece of work, predicted and measured, and the bytes that its operators move; `new_bytes` go to new memory."""
 
     predicted: float
     measured: float
-    moved: int
-    new: int = 0
+    bytes_moved: int
+    new_bytes: int = 0
 
 
 def predict_and_time(build: Callable, step: Callable, machine: Machine) -> Timing:
     """`step(*build())` on `machine`: from the count of its operators, and by the clock."""
     parts = build()
     step(*parts)  # the optimizer's state is created
-    thought = memory.predict_seconds(build, step, machine)
-    moved, new = (sum(getattr(operator.work, kind) for operator in thought.operators) for kind in ("bytes", "new"))
-    return Timing(thought.seconds, seconds_of(lambda: step(*parts)), moved, new)
+    prediction = memory.predict_seconds(build, step, machine)
+    works = [operator.work for operator in prediction.operators]
+    measured = seconds_of(lambda: step(*parts))
+    return Timing(prediction.seconds, measured, sum(work.bytes for work in works), sum(work.new for work in works))
 
 
 def decay_paths_figure() -> tuple[Figure, str]:
     """The idea in numbers: of two parameters at 1 with λ = 0.001, one has gradients of about 0.01, the other of about 100."""
     figure, (above, below) = panels(2, 1, height=4.6)
-    inside = "L2 inside Adam: the decay is divided, and 0.001 α becomes 0.1 α or 0.00001 α"
-    around = "AdamW: the decay goes around the division, and stays 0.001 α"
-    _draw_flow(above, inside, "second", joins=0, loses=("0.1", "0.00001"))
-    _draw_flow(below, around, "first", joins=3, loses=("0.001", "0.001"))
+    l2_title = "L2 inside Adam: the decay is divided, and 0.001 α becomes 0.1 α or 0.00001 α"
+    adamw_title = "AdamW: the decay goes around the division, and stays 0.001 α"
+    _draw_flow(above, l2_title, "second", joins=0, loses=("0.1", "0.00001"))
+    _draw_flow(below, adamw_title, "first", joins=3, loses=("0.001", "0.001"))
     return figure, (
         "Two flow charts, each from gradients over two averages and a division to what a parameter loses, for gradients of "
         "about 0.01 and of about 100. In the upper one the decay of 0.001 joins the gradient: divided by 0.01 it takes "
@@ -122,8 +123,8 @@ _STATIONS = (0.11, 0.355, 0.6, 0.87)
 
 
 def _draw_flow(axes: Axes, title: str, color: str, joins: int, loses: tuple[str, str]) -> None:
-    for y, size, lost in zip((0.62, 0.12), ("0.01", "100"), loses, strict=True):
-        texts = f"gradients of ± {size}", "averages m, v", f"divided by √v̂,\nhere {size}", f"θ: decay takes {lost} α"
+    for y, size, decay in zip((0.62, 0.12), ("0.01", "100"), loses, strict=True):
+        texts = f"gradients of ± {size}", "averages m, v", f"divided by √v̂,\nhere {size}", f"θ: decay takes {decay} α"
         stations = [box(axes, x, y, text) for x, text in zip(_STATIONS, texts, strict=True)]
         for start, end in zip(stations[:-1], stations[1:], strict=True):
             arrow(axes, start, end)
@@ -144,8 +145,8 @@ def step_size_figure() -> tuple[Figure, str]:
     styles = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
     levels = {"noise alone: √(1/19) = 0.23": sqrt(1 / 19), "all gradients agree: 1": 1}
     figure, alt = lines(data, title, x, y, log="x", styles=styles, levels=levels, number=".2f")
-    apart = max(abs(predicted_step_size(x) - y) for x, y in data["measured"].items())
-    return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."
+    largest_difference = max(abs(predicted_step_size(x) - y) for x, y in data["measured"].items())
+    return figure, f"{alt} No point is farther than {largest_difference:.2g} from the predicted curve."
 
 
 def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) -> tuple[Figure, str]:
@@ -159,15 +160,13 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
         "Adam with L2": zip(GRADIENT_SCALES, l2, strict=True),
         "AdamW": zip(GRADIENT_SCALES, decoupled, strict=True),
     }
-    styles = {"L2, predicted": ("predicted", "-"), "Adam with L2": ("second", "s"), "AdamW": ("first", "o")}
-    styles["AdamW, predicted"] = "predicted", "-"
+    styles = dict.fromkeys(("L2, predicted", "AdamW, predicted"), ("predicted", "-"))
+    styles |= {"Adam with L2": ("second", "s"), "AdamW": ("first", "o")}
     levels = {"AdamW, predicted": (1 - lr * weight_decay) ** steps}
     title = f"AdamW leaves {decoupled.mean():.0%} at every scale, L2 from {l2.min():z.0%} to {l2.max():.0%}"
     title += f"; α = {lr:.3g}, λ = {weight_decay:.3g}"
     x, y = "scale σ of the parameter's gradients", f"left of θ = 1 after {steps} steps"
-    figure, alt = lines(data, title, x, y, log="x", styles=styles, levels=levels, number="z.2f")
-    figure.axes[0].lines[1].set(markersize=9, markerfacecolor="none")
-    return figure, alt
+    return lines(data, title, x, y, log="x", styles=styles, levels=levels, number="z.2f")
 
 
 def seconds_figure(passes: Mapping[int, Timing], updates: Mapping[str, Timing]) -> tuple[Figure, str]:
@@ -180,30 +179,26 @@ def seconds_figure(passes: Mapping[int, Timing], updates: Mapping[str, Timing]) 
     predicted, measured = data
     name, longest = max(updates.items(), key=lambda pair: pair[1].measured)
     as_long = np.interp(longest.measured, list(data[measured].values()), tokens)
-    about = {tokens[0]: "less than", tokens[-1]: "more than"}.get(as_long, "about")
+    relation = {tokens[0]: "less than", tokens[-1]: "more than"}.get(as_long, "about")
     styles = {predicted: ("predicted", "-"), measured: ("measured", "o-")}
     levels = {f"update, {name}": timing.measured for name, timing in updates.items()}
-    styles |= dict(zip(levels, zip(("second", "third"), LINES, strict=False), strict=False))
-    title = f"One update, {name}, takes as long as the passes over {about} {as_long:.0f} tokens"
+    title = f"One update, {name}, takes as long as the passes over {relation} {as_long:.0f} tokens"
     title += " (interpolated)" * (as_long not in passes)
     figure, alt = lines(data, "", "tokens of the text", "time", unit="seconds", styles=styles, levels=levels)
-    figure.axes[0].set(xlim=(0, None), xticks=tokens)
     return together(figure, title, alt)
 
 
 def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, str]:
     """Training and validation loss at the end of each epoch: mean and range over the runs of each name."""
-    trained, held_out = {}, {}
+    training, held_out = {}, {}
     for name, histories in runs.items():
         evaluated = np.array([[evaluation["loss"] for evaluation in history.evaluations] for history in histories])
         losses = np.array([history.losses for history in histories])
         by_epoch = losses.reshape(len(histories), evaluated.shape[1], -1).mean(2)
-        trained[name], held_out[name] = (list(enumerate(values.T, 1)) for values in (by_epoch, evaluated))
+        training[name], held_out[name] = (list(enumerate(values.T, 1)) for values in (by_epoch, evaluated))
     figure, axes = panels(1, 2, height=3.8, sharey=True)
-    _, left = lines(trained, "texts trained on", "epoch", "loss", number=".2f", labels="none", axes=axes[0])
+    _, left = lines(training, "texts trained on", "epoch", "loss", number=".2f", labels="none", axes=axes[0])
     _, right = lines(held_out, "texts held out", "epoch", "loss", number=".2f", axes=axes[1])
-    for panel in axes:
-        panel.set_xticks([epoch for epoch, _ in held_out[name]])
     above = " and ".join(f"at {line[-1][1].mean():.2f} with {name}" for name, line in held_out.items())
     title = f"On texts held out the loss ends {above}"
     return together(figure, title, left, right, seeds_of(len(runs[name])))
@@ -215,13 +210,10 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
     predicted = (1 - betas[0] ** steps) / (1 - betas[1] ** steps).sqrt()
     form, corrected = "predicted: (1 − β₁ᵗ) / √(1 − β₂ᵗ)", "with bias correction"
     data = {form: zip(steps, predicted, strict=True), "measured": zip(steps, measured, strict=True)}
-    largest = max(measured)
-    apart = (predicted - torch.tensor(measured)).abs().max().item()
-    at = measured.index(largest) + 1
-    title = f"Without the correction, updates are up to {largest:.1f} times too large"
+    largest_difference = (predicted - torch.tensor(measured)).abs().max().item()
+    title = f"Without the correction, updates are up to {max(measured):.1f} times too large"
     styles = {form: ("predicted", "-"), "measured": ("second", "."), corrected: ("first", "--")}
-    style = {"log": "x", "styles": styles, "levels": {corrected: 1}, "labels": "legend", "number": ".2f"}
-    figure, alt = lines(data, title, "step t", "update / α", **style)
-    text_style = {"arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]}}
-    note(figure.axes[0], f"{largest:.2f} at step {at}", (at, largest), (40, 0), **text_style)
-    return figure, f"{alt} No point is farther than {apart:.2g} from the predicted curve."
+    levels = {corrected: 1}
+    x, y = "step t", "update / α"
+    figure, alt = lines(data, title, x, y, log="x", styles=styles, levels=levels, labels="legend", number=".2f")
+    return figure, f"{alt} No point is farther than {largest_difference:.2g} from the predicted curve."

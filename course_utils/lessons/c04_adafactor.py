@@ -12,12 +12,9 @@ from matplotlib.image import AxesImage
 from course_utils.errors import CourseError
 from course_utils.optim.adafactor import rank_one, rms
 from course_utils.training.gradients import relative_error
-from course_utils.units import MiB
 from course_utils.viz.memory import instants_figure
-from course_utils.viz.parts import byte_unit
-from course_utils.viz.plots import lines, note, panels, together
+from course_utils.viz.plots import lines, panels, together
 from course_utils.viz.style import COLORS
-from course_utils.viz.words import seeds_of
 
 
 def row_means(squares: torch.Tensor) -> torch.Tensor:
@@ -35,14 +32,6 @@ def estimate(squares: torch.Tensor) -> torch.Tensor:
     return rank_one(row_means(squares), column_means(squares), torch.finfo(squares.dtype).tiny)
 
 
-def divergence(squares: torch.Tensor, estimated: torch.Tensor) -> float:
-    """Σ V log(V / V̂) − V + V̂, the generalized Kullback-Leibler divergence.
-
-    It is 0 where the two agree. Of all matrices of rank 1, `estimate` has the smallest (Shazeer & Stern 2018, section 3).
-    """
-    return (torch.xlogy(squares, squares) - torch.xlogy(squares, estimated) - squares + estimated).sum().item()
-
-
 def random_squares(rank: int, rows: int, columns: int, noise: float, seed: int = 0) -> torch.Tensor:
     """A positive matrix for experiments, in 64 bits: a sum of `rank` products of a column and a row, times noise.
 
@@ -58,15 +47,14 @@ SMALL_SCALES = tuple(10.0**exponent for exponent in range(-18, 1))
 
 
 def change_at_scales(make_optimizer: Callable, scales: Sequence[float]) -> list[float]:
-    """How much the way of a parameter matrix changes when all its gradients are multiplied by each of `scales`.
+    """How much the displacement d of a parameter matrix changes when all its gradients are multiplied by each of `scales`.
 
-    `make_optimizer` is called with a list of parameters. Given is ‖way − way₁‖ / ‖way₁‖, way₁ being that at scale 1, in 32 bits.
+    `make_optimizer` is called with a list of parameters. The change is ‖d − d₁‖ / ‖d₁‖, where d₁ is that at scale 1, in 32 bits.
     The gradients have rows and columns of scales of their own, about a decade apart, as those of a model have.
     """
     gradients = _draw_gradients()
     reference = _displacement(make_optimizer, gradients)
-    ways = [_displacement(make_optimizer, gradients * scale) for scale in scales]
-    return [relative_error(way, reference) for way in ways]
+    return [relative_error(_displacement(make_optimizer, gradients * scale), reference) for scale in scales]
 
 
 def step_in_bfloat16(make_optimizer: Callable, scale: float, seed: int = 0) -> dict[str, float]:
@@ -85,10 +73,10 @@ def step_in_bfloat16(make_optimizer: Callable, scale: float, seed: int = 0) -> d
     }
 
 
-def watched(kind: type) -> type:
-    """`kind` of Adafactor, which notes of each matrix and step RMS(U) before clipping, in `lengths`."""
+def record_lengths(kind: type) -> type:
+    """A subclass of `kind`, an Adafactor, that notes RMS(U) before clipping of each matrix and step in `lengths`."""
 
-    class Watched(kind):
+    class Recorder(kind):
         def __init__(self, *args, **options):
             super().__init__(*args, **options)
             self.lengths = []
@@ -99,7 +87,7 @@ def watched(kind: type) -> type:
                 self.lengths.append(rms(direction))
             return direction
 
-    return Watched
+    return Recorder
 
 
 def last_ten(histories: Sequence) -> list[float]:
@@ -160,23 +148,23 @@ def squared_sum(delta: torch.Tensor, x: torch.Tensor, mixed: bool = True) -> tor
     return (delta.T @ x) ** 2 if mixed else (delta**2).T @ x**2
 
 
-def growing(model: torch.nn.Module, layer: torch.nn.Linear, batches: Sequence[Mapping]) -> dict[str, torch.Tensor]:
+def squares_by_size(model: torch.nn.Module, layer: torch.nn.Linear, batches: Sequence) -> dict[str, torch.Tensor]:
     """g² of `layer` from one token, one text, one batch, and its mean over all `batches`; the model stays as it is.
 
     The token is the loudest one of the first text, by the norm of δ.
     """
     delta, x = outer_products(model, layer, batches[0])
     loudest = delta[0].norm(dim=-1).argmax()
-    every = [squared_sum(*outer_products(model, layer, batch)) for batch in batches]
+    squares = [squared_sum(*outer_products(model, layer, batch)) for batch in batches]
     return {
         "one token": squared_sum(delta[0, loudest][None], x[0, loudest][None]),
         "one text": squared_sum(delta[0], x[0]),
-        "one batch": every[0],
-        f"mean of {len(every)} batches": sum(every) / len(every),
+        "one batch": squares[0],
+        f"mean of {len(squares)} batches": sum(squares) / len(squares),
     }
 
 
-def growing_figure(matrices: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
+def squares_figure(matrices: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
     """A column for each of `matrices`: the matrix over its mean above, V̂ / V below."""
     figure, axes = panels(2, len(matrices), height=4.6, sharex=True, sharey=True)
     errors = {}
@@ -186,15 +174,17 @@ def growing_figure(matrices: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
         title = f"{name}\nerror {errors[name]:.0%}"
         size = _draw_heat(above, (squares / squares.mean()).log10(), (-3, 1), "viridis", title)
         ratio = _draw_heat(below, (guess / squares).log10(), (-_DECADES, _DECADES), "RdBu_r", "V̂ / V")
-    for row, picture, what in zip(axes, (size, ratio), ("V / its mean", "V̂ / V"), strict=True):
-        figure.colorbar(picture, ax=row.tolist(), label=f"log₁₀ of {what}", extend="both", aspect=12)
+    for row, picture, quantity in zip(axes, (size, ratio), ("V / its mean", "V̂ / V"), strict=True):
+        figure.colorbar(picture, ax=row.tolist(), label=f"log₁₀ of {quantity}", extend="both", aspect=12)
     by_name = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
-    text = f"The first {_DRAWN} rows and columns of V = g², and V̂ / V below. Error of the whole matrix: {by_name}."
+    text = f"The first {_MAX_DRAWN} rows and columns of V = g², and V̂ / V below. Error of the whole matrix: {by_name}."
     return together(figure, "One token is exact; sums of tokens are not", text)
 
 
-_DECADES = 0.6  # how far the ratio's color scale reaches to each side
-_DRAWN = 64  # rows and columns of a large matrix that a panel has room for
+# How far the ratio's color scale reaches to each side.
+_DECADES = 0.6
+# So many rows and columns of a large matrix have room in a panel.
+_MAX_DRAWN = 64
 
 
 def factoring_figure() -> tuple[Figure, str]:
@@ -213,9 +203,8 @@ def factoring_figure() -> tuple[Figure, str]:
     _draw_matrix(axes[1, 1], row_means(squares), limits, f"R: {rows}\nrow means")
     _draw_matrix(axes[1, 3], estimated, limits, below=f"V̂\nerror ‖V − V̂‖ / ‖V‖: {error:.0%}")
     note = f"keep {rows} + {columns} = {rows + columns}\nof {rows * columns} numbers"
-    axes[1, 2].text(0.5, 0.62, note, ha="center", va="bottom", fontsize=11, color=COLORS["first"])
-    arrow = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.6}
-    axes[1, 2].annotate("", xy=(0.95, 0.5), xytext=(0.05, 0.5), arrowprops=arrow)
+    axes[1, 2].text(0.5, 0.62, note, ha="center")
+    axes[1, 2].annotate("", (0.95, 0.5), (0.05, 0.5), arrowprops={"arrowstyle": "-|>"})
     return figure, (
         f"A matrix of {rows} by {columns} squares in shades by size; the means of its {rows} rows and {columns} columns, which "
         f"alone are kept; and the matrix that they give back, with an error of {error:.0%}."
@@ -241,11 +230,11 @@ def estimate_figure(squares: torch.Tensor, name: str = "", conclusion: str = "")
     quotient = _draw_heat(axes[2], ratio, (-_DECADES, _DECADES), "RdBu_r", "V̂ / V")
     figure.colorbar(quotient, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
     finite = ratio[ratio.isfinite()]
-    near = (finite.abs() <= log10(2)).double().mean().item()
+    share = (finite.abs() <= log10(2)).double().mean().item()
     off = relative_error(estimated, squares)
-    error = f"error {off:.1%}, within a factor of 2 at {near:.0%}" if off > 1e-9 else f"error {off:.0e}"
-    shown = " × ".join(str(min(_DRAWN, size)) for size in squares.shape)
-    crop = f"; first {shown} shown" if max(squares.shape) > _DRAWN else ""
+    error = f"error {off:.1%}, within a factor of 2 at {share:.0%}" if off > 1e-9 else f"error {off:.0e}"
+    crop = " × ".join(str(min(_MAX_DRAWN, size)) for size in squares.shape)
+    crop = f"; first {crop} shown" if max(squares.shape) > _MAX_DRAWN else ""
     size = f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {error}{crop}"
     text = (
         f"Three pictures of a matrix{f' ({name})' if name else ''} of {squares.shape[0]} by {squares.shape[1]} squares: "
@@ -272,28 +261,19 @@ def adafactor_schedules_figure(steps: int = 100_000) -> tuple[Figure, str]:
     return lines(data, title, "step t", "1 − β₂ₜ, the share of the newest g²", log="xy", number=".2g")
 
 
-def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence[float]) -> tuple[Figure, str]:
+def small_gradients_figure(changes: Mapping[str, Sequence[float]], scales: Sequence[float]) -> tuple[Figure, str]:
     """How much of an update changes when all gradients are multiplied by a scale; one line per optimizer."""
-    data = {name: dict(zip(scales, values, strict=True)) for name, values in lost.items()}
-    y = "relative change of the steps"
+    data = {name: dict(zip(scales, values, strict=True)) for name, values in changes.items()}
     title = "With small gradients ε takes over, in PyTorch's Adafactor first"
-    figure, alt = lines(data, title, "scale of the gradients", y, log="x", labels="legend", number=".2f")
-    (axes,) = figure.axes
-    axes.axhline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
-    text_style = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
-    note(axes, "1: as far off as no step at all", (1, 1), (0, 3), **text_style)
-    most, scale = max((value, scale) for line in data.values() for scale, value in line.items())
-    if most > 1.01:
-        note(axes, "off by more than its length", (scale, most), (0, 9))
-    axes.set_ylim(-0.02, 1.12 * max(1, most))
-    return figure, alt
+    x, y = "scale of the gradients", "relative change of the steps"
+    level = "as far off as no step at all"
+    styles = {level: ("ink", ":")}
+    return lines(data, title, x, y, log="x", styles=styles, levels={level: 1}, labels="legend", number=".2f")
 
 
 def rates_figure(ends: Mapping[str, Mapping[float, Sequence[float]]], title: str) -> tuple[Figure, str]:
     """Losses at the end against the learning rate: by name and rate one of each seed. Mean and range are drawn."""
-    figure, alt = lines(ends, title, "lr", "loss, mean of the last ten steps", log="x", number=".2f")
-    seeds = len(next(iter(next(iter(ends.values())).values())))
-    return figure, f"{alt} {seeds_of(seeds)}"
+    return lines(ends, title, "lr", "loss, mean of the last ten steps", log="x", number=".2f")
 
 
 def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[Figure, str]:
@@ -302,14 +282,9 @@ def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[
     for name, plan in plans.items():
         instant, parts = max(plan.items(), key=lambda pair: sum(pair[1].values()))
         fullest[f"{name}: {instant}"] = parts
-    (before, after) = (sum(parts.values()) for parts in fullest.values())
+    before, after = (sum(parts.values()) for parts in fullest.values())
     title = f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's"
-    figure, alt = instants_figure(fullest, title, mark=False)
-    kinds = list(parts)  # Adafactor's state is too thin to be seen
-    place = sum(parts[kind] for kind in kinds[: kinds.index("optimizer state")]) / byte_unit(max(before, after))[1]
-    text = f"optimizer state: {parts['optimizer state'] / MiB:.2f} MiB"
-    note(figure.axes[0], text, (place, 0.69), (14, 8), arrowprops={"arrowstyle": "-"})
-    return figure, alt
+    return instants_figure(fullest, title, mark=False)
 
 
 def _color_limits(*matrices: torch.Tensor) -> tuple[float, float]:
@@ -325,16 +300,16 @@ def _draw_matrix(
     axes.axis("on")
     _draw_heat(axes, values.log10(), limits, "viridis", "")
     for (row, column), value in np.ndenumerate(values.numpy()):
-        paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1.2}
-        axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, color=COLORS["ink"], bbox=paper)
-    axes.set_title(title, fontsize=10, loc="center")
+        paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1}
+        axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, bbox=paper)
     axes.set(xticks=[], yticks=[], xlabel=below, ylabel="")
+    axes.set_title(title, fontsize=10, loc="center")
 
 
 def _draw_heat(axes: Axes, values: torch.Tensor, limits: tuple[float, float], colors: str, title: str) -> AxesImage:
-    drawn = values[:_DRAWN, :_DRAWN].numpy()
+    corner = values[:_MAX_DRAWN, :_MAX_DRAWN].numpy()
     low, high = limits
-    picture = axes.imshow(drawn, vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
+    picture = axes.imshow(corner, vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
     axes.set(xlabel="column", ylabel="row", title=title)
     axes.grid(visible=False)
     return picture

@@ -16,8 +16,8 @@ from course_utils.optim.codebook import dynamic_codebook, linear_codebook, value
 from course_utils.optim.quantization import BLOCK, dequantize, nearest, quantize, stochastic
 from course_utils.units import format_bytes
 from course_utils.viz.parts import box, cell, drawing
-from course_utils.viz.plots import dots, legend, lines, panels, together
-from course_utils.viz.style import BIT_COLORS, COLORS, text_color
+from course_utils.viz.plots import bars, dots, legend, lines, panels, together
+from course_utils.viz.style import BIT_COLORS, COLORS, SERIES
 
 
 class LinearBook(AdamW8bit):
@@ -45,8 +45,8 @@ class DynamicWithoutZero(LinearBook):
 def rounding_errors(values: torch.Tensor, codebook: torch.Tensor, block_size: int) -> torch.Tensor:
     """|read back − written| / |written| for each value that is not 0, flat; 1 means that the value came back as 0."""
     back = dequantize(*quantize(values, codebook, block_size), codebook, block_size)
-    written = values != 0
-    return (back - values).abs()[written] / values.abs()[written]
+    nonzero = values != 0
+    return (back - values).abs()[nonzero] / values.abs()[nonzero]
 
 
 def count_vanished(v: torch.Tensor, block_size: int = BLOCK) -> int:
@@ -74,7 +74,7 @@ class Walk(NamedTuple):
 
 
 def walk(make_optimizer: Callable, decades: float, seed: int = 0, steps: int = 30, **options) -> Walk:
-    """The way of a 96 × 64 parameter in `steps` of an optimizer at α = 0.001.
+    """Train a 96 × 64 parameter for `steps` updates of an optimizer at α = 0.001.
 
     Each element's gradients are normal numbers of a scale of its own; the scales are spread over `decades` decades.
     """
@@ -94,14 +94,15 @@ def walk(make_optimizer: Callable, decades: float, seed: int = 0, steps: int = 3
 
 
 def off_by(make_optimizer: Callable, decades: float, seed: int = 0, **options) -> tuple[float, int, float]:
-    """How far from AdamW's end the path of another optimizer ends, as a share of AdamW's way; how many v were 0 after some step.
+    """The distance between the ends of another optimizer's path and AdamW's, relative to AdamW's displacement.
 
-    The last number is the first one without the parameters of those v.
+    With it, how many v were 0 after some step, and the distance without the parameters of those v.
     """
-    right, rounded = walk(AdamW, decades, seed).end, walk(make_optimizer, decades, seed, **options)
-    apart, length = rounded.end - right, right.norm()
-    rest = apart[~rounded.vanished]
-    return (apart.norm() / length).item(), int(rounded.vanished.sum()), (rest.norm() / length).item()
+    right = walk(AdamW, decades, seed).end
+    rounded = walk(make_optimizer, decades, seed, **options)
+    differences = (rounded.end - right) / right.norm()
+    others = differences[~rounded.vanished]
+    return differences.norm().item(), int(rounded.vanished.sum()), others.norm().item()
 
 
 def single_parameter(shape: Sequence[int]) -> Callable[[], nn.ParameterList]:
@@ -126,8 +127,8 @@ LIBRARY_UPDATE = {
 def library_seconds(machine: Machine, elements: int) -> float:
     """Seconds of `LIBRARY_UPDATE` on so many values, at the machine's rates of memory."""
     works = (
-        Work("pointwise", bytes=moved * elements, new=new * elements, elements=elements, reach=moved * elements)
-        for moved, new in LIBRARY_UPDATE.values()
+        Work("pointwise", bytes=size * elements, new=new * elements, elements=elements, reach=size * elements)
+        for size, new in LIBRARY_UPDATE.values()
     )
     return sum(map(machine.seconds, works))
 
@@ -165,23 +166,21 @@ def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[F
     back = dequantize(codes, scale, codebook, len(values))
     scale = scale.item()
     heads = ("a block of m", f"÷ {scale:g}", "nearest entry", "code: 1 byte", "read back", "off by")
-    places = (0.07, 0.25, 0.44, 0.62, 0.79, 0.94)
-    figure, axes = panels(height=0.42 * len(values) + 1.5)
-    middle = {"ha": "center", "va": "center"}
-    journeys = []
-    for row, (value, code, read) in enumerate(zip(values, codes.tolist(), back.tolist(), strict=True)):
-        error = abs(read - value) / abs(value)
-        texts = [*map(_write, (value, value / scale, codebook[code].item())), "", _write(read), f"{error:.1%}"]
-        colors = ["ink"] * 5 + ["warning" if error > 0.5 else "ink"]
-        for place, text, color in zip(places, texts, colors, strict=True):
-            axes.text(place, -row, text, color=text_color(color), **middle)
-        box(axes, places[3], -row, str(code), "optimizer state", "ink")
+    rows, journeys = [heads], []
+    for value, code, read in zip(values, codes.tolist(), back.tolist(), strict=True):
+        numbers = map(_write, (value, value / scale, codebook[code].item()))
+        rows.append([*numbers, str(code), _write(read), f"{abs(read - value) / abs(value):.1%}"])
         journeys.append(f"{_write(value)} is kept as {code} and read back as {_write(read)}")
-    for place, head in zip(places, heads, strict=True):
-        axes.text(place, 0.85, head, fontsize=9.5, fontweight="bold", **middle)
-    box(axes, places[3], -len(values) - 0.05, f"scale {scale:g}: 4 bytes", "optimizer state", "ink")
-    axes.text(0.5, -len(values) - 0.05, "kept for the block  ", ha="right", va="center")
-    drawing(axes, ylim=(-len(values) - 0.6, 1.2))
+    figure, axes = panels(height=0.42 * len(values) + 1.5)
+    for y, texts in enumerate(rows):
+        for x, text in enumerate(texts):
+            if x == 3 and y > 0:
+                box(axes, x, y, text, "optimizer state", "ink")
+            else:
+                axes.text(x, y, text, ha="center", va="center")
+    axes.text(1.5, len(rows), "kept for the block", ha="center", va="center")
+    box(axes, 3, len(rows), f"scale {scale:g}: 4 bytes", "optimizer state", "ink")
+    drawing(axes, (-0.5, 5.5), (len(rows) + 0.5, -0.5))
     title = f"{len(values)} values are kept as {len(values)} bytes and one scale; the smallest is lost"
     return together(figure, title, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(journeys)}.")
 
@@ -215,8 +214,8 @@ def byte_figure(bits: str) -> tuple[Figure, str]:
         ][1 - first :]
         edge = 0
         for color, width, text in parts:
-            for place in range(edge, edge + width):
-                cell(axes, place + 0.05, y, color, bits[place])
+            for index in range(edge, edge + width):
+                cell(axes, index + 0.05, y, color, bits[index])
             axes.text(edge + width / 2, y - 0.12, text, ha="center", va="top", fontsize=8.5)
             edge += width
         name = "m" if signed else "v"
@@ -233,26 +232,23 @@ def codebooks_figure() -> tuple[Figure, str]:
     books = {"linear": linear_codebook(False), "dynamic": dynamic_codebook(False)}
     values = torch.logspace(-7, 0, 20_000)
     figure, (top, below) = panels(2, 1, height=4.6, sharex=True, height_ratios=(1, 2))
-    ends, lost, errors = [], {}, {}
-    for row, (name, codebook), color in zip((1, 0), books.items(), ("second", "first"), strict=True):
-        _draw_entries(top, codebook, row, color)
+    ends, limits, errors = [], {}, {}
+    for row, (name, codebook) in enumerate(books.items()):
+        _draw_entries(top, codebook, row, SERIES[row])
         error = rounding_errors(values, codebook, len(values))
         errors[name] = zip(values.view(200, 100)[:, 50], error.view(200, 100).amax(1), strict=True)
-        lost[name] = values[error > 0.5].max().item()
+        limits[name] = values[error > 0.5].max().item()
         decades = [(codebook > 10.0**-d).sum() - (codebook > 10.0 ** (1 - d)).sum() for d in (1, 2, 3)]
         counts = ", ".join(str(int(count)) for count in decades)
         ends.append(
             f"the {name} book has {counts} entries in the three uppermost decades and loses more than half of a value "
-            f"below {lost[name]:.2g}"
+            f"below {limits[name]:.2g}"
         )
-    top.set(yticks=(1, 0), yticklabels=books, ylim=(-0.6, 1.6), title="Where the 256 entries lie")
-    styles = {"linear": ("second", "-"), "dynamic": ("first", "-")}
+    top.set(yticks=(0, 1), yticklabels=books, ylim=(1.6, -0.6), title="Where the 256 entries lie")
     title, x = "Error of the nearest entry; 1: the value becomes 0", "value / largest of its block"
-    lines(errors, title, x, "largest relative error", log="xy", styles=styles, labels="none", axes=below)
-    below.set_ylim(1e-3, 2)
-    for name, x, y in (("linear", 0.012, 0.2), ("dynamic", 8e-5, 0.3)):
-        below.text(x, y, name, color=text_color(styles[name][0]), va="bottom")
-    title = f"Off by more than half below {lost['linear']:.2g} in the linear book, below {_power(lost['dynamic'])} in the dynamic"
+    lines(errors, title, x, "largest relative error", log="xy", labels="legend", axes=below)
+    linear, dynamic = limits.values()
+    title = f"Off by more than half below {linear:.2g} in the linear book, below {_power(dynamic)} in the dynamic"
     return together(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
 
 
@@ -273,13 +269,7 @@ def blocks_figure(values: torch.Tensor) -> tuple[Figure, str]:
         for name, size in rows.items()
     }
     title, x = "With one scale for all, one outlier spoils the median", "median relative error of v"
-    figure, alt = dots(data, title, x, unit="%", log=True, number=".2%", axes=panels(height=2.8)[1])
-    for text in figure.axes[0].texts:
-        text.set_zorder(1)  # below the marks
-    figure.axes[0].xaxis.set_major_formatter("{x:g}")
-    figure.axes[0].lines[1].set_markersize(9)
-    figure.axes[0].set_ylim(2.6, -0.7)
-    return figure, alt
+    return dots(data, title, x, unit="%", log=True, number=".2%", axes=panels(height=2.8)[1])
 
 
 def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
@@ -308,8 +298,7 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
         title = f"{title}:\nin the end {step}"
         y = "v / largest of its block"
         texts.append(lines(data, title, y=y, styles=styles, labels="none", number=".3f", axes=panel)[1])
-        panel.lines[0].set_linewidth(5)
-        panel.lines[2].set_linewidth(1)
+        panel.lines[0].set_linewidth(5)  # so that it is seen beneath the mean
     legend(panel)
     return together(figure, "Rounded to the nearest entry, v freezes: too high or too low", *texts)
 
@@ -323,41 +312,36 @@ def codebook_figure(
         codebook = dynamic_codebook(False, total_bits, exponent_bits)
     values = spread_values(decades=6, outliers=1 / 1024)
     error = rounding_errors(values, codebook, block_size)
-    lost = (error > 0.5).float().mean().item()
+    lost_share = (error > 0.5).float().mean().item()
     scales = quantize(values, codebook, block_size)[1]
     bits = total_bits + 32 * len(scales) / values.numel()
     figure, (top, below) = panels(2, 1, height=4.6, height_ratios=(1, 4))
     _draw_entries(top, codebook, 0, "first")
     top.set(xscale="log", xlim=(3e-8, 1.5), yticks=(), xlabel="entry of the codebook (logarithmic)")
-    _draw_shares(below, values, error)
-    title = f"{kind}, blocks of {block_size:,}: {bits:.2f} bits a value, and {lost:.1%} lose more than half"
-    about = f"{len(codebook)} entries. Of {format_bytes(values.nbytes)} of values over six decades"
-    return together(figure, title, f"{about} the median relative error is {error.median():.1%}.")
+    colors = {"lose up to 10 %": "first", "10 to 50 %": "activations", "more than 50 %": "second"}
+    shares = _shares_by_decade(values, error, list(colors))
+    notes = {name: f"{parts['more than 50 %']:.0%}" for name, parts in shares.items()}
+    x = "share of the values; at the end: more than 50 % lost"
+    bars(shares, "", x, unit="%", colors=colors, notes=notes, show_legend=False, axes=below)
+    legend(below, *colors.items())
+    title = f"{kind}, blocks of {block_size:,}: {bits:.2f} bits a value, and {lost_share:.1%} lose more than half"
+    text = f"{len(codebook)} entries. Of {format_bytes(values.nbytes)} of values over six decades the median relative error is"
+    return together(figure, title, f"{text} {error.median():.1%}.")
 
 
-def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:
-    """A bar for each decade of `values`: how many lose up to a tenth, up to a half, and more."""
-    decades = list(range(-8, 1))
-    groups = values.log10().floor().clamp(decades[0], decades[-1])
-    bottom = np.zeros(len(decades))
-    limits = (
-        ("lose up to 10 %", -1, 0.1, "first"),
-        ("10 to 50 %", 0.1, 0.5, "activations"),
-        ("more than 50 %", 0.5, 9, "second"),
-    )
-    for label, low, high, color in limits:
-        inside = (error > low) & (error <= high)
-        share = np.array([(inside & (groups == decade)).sum() / max(1, (groups == decade).sum()) for decade in decades])
-        axes.bar(decades, share, 0.85, bottom=bottom, color=COLORS[color], label=label)
-        bottom += share
-    axes.set_xticks(decades, ["less", *(f"$10^{{{decade}}}$" for decade in decades[1:-1]), "≥ 1"])
-    axes.set(xlabel="value, by the lower edge of its decade", ylabel="share of the values", ylim=(0, 1))
-    axes.grid(visible=False)
-    legend(axes)
+def _shares_by_decade(values: torch.Tensor, error: torch.Tensor, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The shares of `values` in each decade that lose up to a tenth, up to a half, and more, by these names."""
+    groups = values.log10().floor().clamp(-8, 0)
+    labels = {-8: "less", **{decade: f"$10^{{{decade}}}$" for decade in range(-7, 0)}, 0: "≥ 1"}
+    shares = {}
+    for decade, label in labels.items():
+        errors = error[groups == decade]
+        parts = (errors <= 0.1), (errors > 0.1) & (errors <= 0.5), (errors > 0.5)
+        shares[label] = {name: part.float().mean().item() for name, part in zip(names, parts, strict=True)}
+    return shares
 
 
 def _draw_entries(axes: Axes, codebook: torch.Tensor, row: int, color: str) -> None:
     entries = codebook[codebook > 0]
-    mark_style = {"color": COLORS[color], "markersize": 16, "markeredgewidth": 0.8}
-    axes.plot(entries, torch.full_like(entries, row), "|", **mark_style)
+    axes.plot(entries, torch.full_like(entries, row), "|", color=COLORS[color], markersize=16, markeredgewidth=0.8)
     axes.grid(visible=False)

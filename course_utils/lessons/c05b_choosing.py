@@ -22,7 +22,8 @@ _DECAY = 0.01
 RUNS = Path(__file__).with_name("c05b_runs.json")
 SWEEP_SEEDS = (3, 4, 5)
 RACE_SEEDS = (0, 1, 2)
-LAST = 20  # steps at the end of a run, whose losses judge it
+LAST = 20
+"""Steps at the end of a run, whose losses judge it."""
 RESTS = (("AdamW", 2e-3, 1e-2), ("Muon", 1e-2, 2e-3))
 """What moves the hidden matrices, at which rate, and AdamW's rate for the rest: the race's pairs, crossed."""
 
@@ -49,7 +50,7 @@ def shared_out(model: nn.Module, lr: float, use_muon: bool, rest_lr: float) -> t
 def contenders() -> dict[str, Contender]:
     """The optimizers that this torch has, by name. All have the same schedule; each has the best rate of `RUNS`' sweep."""
     decayed = optim.decay_groups
-    every = {
+    table = {
         "SGD, Nesterov": Contender(lambda model, lr: optim.Nesterov(model.parameters(), lr, momentum=0.9), 0.3),
         "Adam": Contender(lambda model, lr: optim.Adam(model.parameters(), lr=lr), 2e-3),
         "AdamW": Contender(lambda model, lr: optim.AdamW(decayed(model, _DECAY), lr=lr), 2e-3),
@@ -57,7 +58,7 @@ def contenders() -> dict[str, Contender]:
         "Adafactor": Contender(lambda model, lr: optim.Adafactor(decayed(model, 0.0), lr=lr), 0.1),
         "Muon": Contender(muon, 1e-2),
     }
-    return every if hasattr(torch.optim, "Muon") else {name: c for name, c in every.items() if c.make is not muon}
+    return table if hasattr(torch.optim, "Muon") else {name: c for name, c in table.items() if c.make is not muon}
 
 
 def final_loss(history: History) -> float:
@@ -111,26 +112,23 @@ def best_rates(runs: pd.DataFrame) -> dict[str, float]:
 
 
 def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
-    """Loss against learning rate, a panel for each optimizer: mean and range over the seeds, the best rate marked."""
+    """Loss against learning rate, a panel for each optimizer: mean and range over the seeds, with a dotted line at 0.001."""
     figure, grid = panels(2, 3, height=4.8, sharex=True, sharey=True)
     by_optimizer = []
     for panel, (name, best) in zip(grid.flat, best_rates(runs).items(), strict=True):
         of_name = runs[runs["name"] == name]
         curve = {name: losses_of_seeds(of_name)}
-        styles = {name: ("first", "o-")}
         title = f"{name}: own rate {best:g}"
         x, y = "learning rate α (log)", "training loss, last 20 steps"
-        _, alt = lines(curve, title, x, y, log="x", styles=styles, labels="none", number=".2f", axes=panel)
-        panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1)
+        _, alt = lines(curve, title, x, y, log="x", labels="none", number=".2f", axes=panel)
+        panel.axvline(1e-3, color=COLORS["ink"], linestyle=":")
         for rate, losses in curve[name].items():
-            if lost := sum(loss == inf for loss in losses):
-                panel.plot(rate, 2.8, "x", color=COLORS["second"])
-                note(panel, f"{lost} of {len(losses)} runs diverged", (rate, 2.8), (-8, 0))
-        panel.plot(best, losses_by_rate(of_name)["mean"][best], "o", color=COLORS["second"], markersize=8)
-        panel.set(ylim=(0, 3.1))
+            if divergences := sum(loss == inf for loss in losses):
+                text = f"at {rate:g}: {divergences} of {len(losses)} runs diverged"
+                note(panel, text, (1, 0.9), (-1, 0), xycoords="axes fraction")
+        panel.set_ylim(0, 3.1)
         tick(panel, [0.001, 0.01, 0.1])
         by_optimizer.append(alt)
-    grid[0, 0].text(1.1e-3, 0.1, "0.001", fontsize=9)
     return together(figure, "Every best rate lies inside its grid; 0.001 is the best of none", *by_optimizer)
 
 
@@ -143,14 +141,11 @@ def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     for panel, (schedule, of_schedule) in zip(axes, runs.groupby("schedule"), strict=True):
         by_name = dict(list(of_schedule.groupby("name")))
         curves = {name: losses_of_seeds(of_name) for name, of_name in by_name.items()}
-        styles = dict(zip(curves, (("first", "o-"), ("second", "D--")), strict=True))
         title = f"schedule: {schedule}"
-        texts.append(lines(curves, title, x, y, log="x", styles=styles, labels="none", number=".2f", axes=panel)[1])
-        panel.lines[1].set(markerfacecolor="none", markersize=9)
+        texts.append(lines(curves, title, x, y, log="x", labels="none", number=".2f", axes=panel)[1])
         at_default = losses_by_rate(of_schedule)["mean"][1e-3]
-        panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1, zorder=0)
-        note(panel, f"{at_default:.2f}", (1e-3, at_default), (-8, -9), fontsize=10)
-        panel.set(ylim=(0, 2.6))
+        panel.axvline(1e-3, color=COLORS["ink"], linestyle=":")
+        note(panel, f"{at_default:.2f}", (1e-3, at_default), (-8, -9))
     legend(axes[0])
     return together(figure, "At 0.0003 and 0.001 the schedule moves the loss, and the optimizer does not", *texts)
 
@@ -165,14 +160,14 @@ def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Fig
     title = "Muon ends lowest, and a smaller state need not mean a higher loss"
     x = "loss at the end; seeds 0, 1 and 2 from top to bottom of each row"
     figure, alt = dots(ends, title, x, spread=0.3, axes=panels(height=3.6)[1])
-    figure.axes[0].set(xlim=(0, 2.6))
+    figure.axes[0].set_xlim(0, 2.6)
     return figure, alt
 
 
 def as_range(losses: pd.Series) -> str:
     """Least and most, and how many diverged."""
-    lost = losses.isna().sum()
-    return f"{losses.min():.2f} to {losses.max():.2f}" + (f", {lost} diverged" if lost else "")
+    divergences = losses.isna().sum()
+    return f"{losses.min():.2f} to {losses.max():.2f}" + (f", {divergences} diverged" if divergences else "")
 
 
 CARD = 80 * GiB

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.distributed as dist
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -16,9 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 from course_utils.optim import AdamW
 from course_utils.training import Accumulate, Callback, Run, num_loss_tokens
 from course_utils.units import format_bytes
-from course_utils.viz.parts import box, cell, drawing
-from course_utils.viz.plots import Span, bars, legend, lines, note, panels, timeline, together
-from course_utils.viz.style import COLORS
+from course_utils.viz.parts import arrow, box, cell, drawing
+from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
+from course_utils.viz.style import COLORS, MARKS, SERIES
 
 # Slips from published code or from practice, each as a difference to `Accumulate`.
 
@@ -52,18 +51,18 @@ class DropsLastGroup(Accumulate):
 class ForgetsToZero(Accumulate):
     """No `zero_grad`: every update gets the gradients of those before it once more."""
 
-    _left = ()
+    _gradients = ()
 
     def before_update(self, run: Run):
         """Adds the gradients of the update before, which the loop has dropped."""
         super().before_update(run)
-        for parameter, gradient in self._left:
+        for parameter, gradient in self._gradients:
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def update(self, run: Run, optimizer_step: Callable[[], object]):
-        made = optimizer_step()
-        self._left = [(p, p.grad) for p in run.model.parameters() if p.grad is not None]
-        return made
+        result = optimizer_step()
+        self._gradients = [(p, p.grad) for p in run.model.parameters() if p.grad is not None]
+        return result
 
 
 class ZeroesEachTime(Accumulate):
@@ -78,7 +77,8 @@ class ZeroesEachTime(Accumulate):
 class ClipsEachTime(Accumulate):
     """The sum so far is clipped after every micro-batch, not once when it is whole.
 
-    The sum is in units of T₁, about k times the mean that it becomes; so the bound is k times `max_norm` until then.
+    The sum is in units of T₁, the terms of the first micro-batch, and so about k times as long as the mean that it becomes.
+    Its bound is therefore k times `max_norm`.
     """
 
     def __init__(self, k: int, max_norm: float):
@@ -95,13 +95,13 @@ class SchedulesEachTime(Accumulate):
 
     def should_update(self, run: Run):
         """Step where the loop will not."""
-        wanted = super().should_update(run)
-        if not wanted and run.schedule is not None:
+        is_due = super().should_update(run)
+        if not is_due and run.schedule is not None:
             run.schedule.step()
-        return wanted
+        return is_due
 
 
-WAYS = {
+NO_SYNC = {
     "all-reduce every time": (False, False),
     "no_sync": (True, True),
     "no_sync around forward only": (True, False),
@@ -131,12 +131,12 @@ class Reductions:
 
 
 def accumulate_on_rank(build: Callable[[], nn.Module], shares: Sequence[Sequence[dict]]) -> dict[str, tuple]:
-    """To be launched: the gradient of one update on this rank for each of `WAYS`, and what was reduced.
+    """To be launched: the gradient of one update on this rank for each case of `NO_SYNC`, and what was reduced.
 
-    `build` makes the same model on every rank; `shares[rank]` are its micro-batches. Returns `(gradients, Reductions)` by way;
-    gradients by parameter's name, of the mean over all terms of all ranks.
+    `build` makes the same model on every rank; `shares[rank]` are its micro-batches. Returns `(gradients, Reductions)` by
+    name of the case; gradients by parameter's name, of the mean over all terms of all ranks.
     """
-    return {name: _one_update(build(), shares[dist.get_rank()], *quiet) for name, quiet in WAYS.items()}
+    return {name: _one_update(build(), shares[dist.get_rank()], *quiet) for name, quiet in NO_SYNC.items()}
 
 
 def _one_update(
@@ -147,10 +147,10 @@ def _one_update(
     model.register_comm_hook(reduced, _count_all_reduce)
     weights = _loss_weights(module, micro_batches)
     for number, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True), start=1):
-        more = number < len(micro_batches)
-        with model.no_sync() if quiet_forward and more else nullcontext():
+        is_last = number == len(micro_batches)
+        with model.no_sync() if quiet_forward and not is_last else nullcontext():
             loss = model(**batch).loss * weight
-        with model.no_sync() if quiet_backward and more else nullcontext():
+        with model.no_sync() if quiet_backward and not is_last else nullcontext():
             loss.backward()
     return {name: p.grad for name, p in module.named_parameters()}, reduced
 
@@ -173,23 +173,17 @@ def accumulation_figure() -> tuple[Figure, str]:
     """The idea: micro-batches of different numbers of counted tokens add up in one G, which is divided once."""
     figure, axes = panels(height=3.4)
     counts = (3, 8, 5, 2)
-    widest = max(counts)
-    middle = len(counts) / 2 - 0.2
-    for row, count in enumerate(counts):
-        y = len(counts) - 1 - row
-        for place in range(widest):
-            cell(axes, place + 0.05, y, "first" if place < count else "grid", width=0.85, height=0.6)
-        axes.text(-0.5, y + 0.3, f"micro-batch {row + 1}", ha="right", va="center")
-        axes.text(widest + 0.4, y + 0.3, f"$T_{row + 1}$ = {count}", va="center")
-        _draw_line(axes, (widest + 4.8, y + 0.3), (widest + 5.7, middle + 0.2 * (y + 0.3 - middle)))
-        axes.text(widest + 3.7, y + 0.3, f"$T_{row + 1}\\,g_{row + 1}$", ha="center", va="center")
-    stations = (("G\nadd $T_i g_i$", "gradients"), ("÷ Σ$T_i$", "ink"), ("clip,\nthen step", "ink"))
-    x = widest + 7.1
-    for place, (text, color) in enumerate(stations):
-        box(axes, x + 4.1 * place, middle, text, color, ink="ink")
-        if place:
-            _draw_line(axes, (x - 2.4 + 4.1 * place, middle), (x - 1.5 + 4.1 * place, middle))
-    drawing(axes, (-4.6, x + 10), (-0.4, len(counts) + 0.1), "Each micro-batch counts by its tokens; G is divided once")
+    buffer = box(axes, 15, 2, "G\nadd $T_i g_i$", "gradients", "ink")
+    division = box(axes, 19, 2, "÷ Σ$T_i$")
+    arrow(axes, buffer, division)
+    arrow(axes, division, box(axes, 23, 2, "clip,\nthen step"))
+    for number, count in enumerate(counts, 1):
+        y = len(counts) - number
+        for index in range(max(counts)):
+            cell(axes, index, y, "first" if index < count else "grid", height=0.6)
+        axes.text(-0.5, y + 0.3, f"micro-batch {number}", ha="right", va="center")
+        arrow(axes, box(axes, 10.5, y + 0.3, f"$T_{number}\\,g_{number}$, $T_{number}$ = {count}"), buffer)
+    drawing(axes, (-4.6, 25), (-0.4, len(counts) + 0.1), "Each micro-batch counts by its tokens; G is divided once")
     legend(axes, ("token that counts", "first"), ("padding", "grid"))
     listed = ", ".join(map(str, counts))
     return figure, (
@@ -243,15 +237,14 @@ def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -
     weights = token_weights(counts)
     k = len(counts)
     figure, (above, below) = panels(2, 1, height=4.2, sharex=True)
-    places = np.arange(1, k + 1)
-    above.bar(places, counts, color=COLORS["first"])
-    above.set(ylabel="tokens\nthat count", ylim=(0, None))
-    below.bar(places, weights - 1, bottom=1, color=[COLORS["warning"] if w > 1 else COLORS["third"] for w in weights])
-    below.axhline(1, color=COLORS["ink"], linewidth=1.4)
-    below.set(yscale="log", ylim=(0.3, 6), xlabel="micro-batch", ylabel="weight over the\nright one (log)")
+    numbers = np.arange(1, k + 1)
+    above.bar(numbers, counts, color=COLORS["first"])
+    above.set(ylabel="tokens\nthat count")
+    below.bar(numbers, weights - 1, bottom=1, color=[COLORS["warning"] if w > 1 else COLORS["third"] for w in weights])
+    below.set(yscale="log", xlabel="micro-batch", ylabel="weight over the\nright one (log)", ylim=(0.3, 6))
     below.set_yticks([0.5, 1, 2, 5], ["0.5", "1", "2", "5"])
     below.minorticks_off()
-    below.set_xticks(places[:: max(1, k // 16)])
+    below.set_xticks(numbers[:: max(1, k // 16)])
     order = "sorted by length" if by_length else "not sorted"
     title = f"{k} × {size} texts, {order}: a mean of means is off by {error:.0%} of the gradient"
     text = f"{k} micro-batches of {counts.min()} to {counts.max()} tokens; the gradient is off by {error:.1%}. "
@@ -260,12 +253,12 @@ def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -
 
 
 def train_on_texts(
-    model: nn.Module, ids: torch.Tensor, mask: torch.Tensor, held_out: tuple, by_text: bool, every: int = 10
+    model: nn.Module, ids: torch.Tensor, mask: torch.Tensor, held_out: tuple, by_text: bool, interval: int = 10
 ) -> dict[str, list[float]]:
-    """One pass in updates from 32 texts; what it reports and what `held_out` texts say, after each `every` updates.
+    """One pass in updates from 32 texts; what it reports and what `held_out` texts say, after each `interval` updates.
 
     A token weighs as any other, or `by_text` as in a mean of means over micro-batches of one text: 1 / (32 T). Both means are
-    taken of the last `every` updates' losses (`reported` is the one that was minimized) and of the held-out loss.
+    taken of the last `interval` updates' losses (`reported` is the one that was minimized) and of the held-out loss.
     """
     optimizer = AdamW(model.parameters(), lr=1e-3)
     losses = []
@@ -277,12 +270,12 @@ def train_on_texts(
         optimizer.step()
         optimizer.zero_grad()
         losses.append(torch.stack(means).detach())
-        if len(losses) % every == 0:
+        if len(losses) % interval == 0:
             with torch.no_grad():
-                both = *(sum(losses[-every:]) / every), *_mean_losses(model, *held_out)
-            for name, value in zip(names, both, strict=True):
+                current = *(sum(losses[-interval:]) / interval), *_mean_losses(model, *held_out)
+            for name, value in zip(names, current, strict=True):
                 curves[name].append(value.item())
-            curves["reported"].append(both[by_text].item())
+            curves["reported"].append(current[by_text].item())
     return curves
 
 
@@ -290,11 +283,12 @@ def _mean_losses(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> tup
     """Losses of predicting each next token that is no padding: the mean over tokens, and that over the texts' own means."""
     logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
     losses = nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
-    sums, terms = (losses * mask[:, 1:]).sum(1), mask[:, 1:].sum(1)
+    terms = mask[:, 1:].sum(1)
+    sums = (losses * mask[:, 1:]).sum(1)
     return sums.sum() / terms.sum(), (sums / terms).mean()
 
 
-def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: int = 10) -> tuple[Figure, str]:
+def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], interval: int = 10) -> tuple[Figure, str]:
     """What each run of `train_on_texts` reports, and beside it the held-out loss of a token."""
     figure, axes = panels(1, 2, height=3.6, sharey=True)
     kinds = {"reported": "training loss, as reported", "by token": "held-out loss of a token"}
@@ -302,39 +296,30 @@ def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: 
     by_token, by_text = runs
     losses = f"mean per token ({by_token})\nor per text ({by_text})", "mean per token"
     for panel, (kind, title), y, labels in zip(axes, kinds.items(), losses, ("none", "ends"), strict=True):
-        data = {name: {every * (i + 1): loss for i, loss in enumerate(run[kind])} for name, run in runs.items()}
+        data = {name: {interval * (i + 1): loss for i, loss in enumerate(run[kind])} for name, run in runs.items()}
         x = "update, from 32 texts each"
         texts.append(lines(data, title, x, y, number=".2f", labels=labels, axes=panel)[1])
-        panel.set_ylabel("loss")
-    notes = ("mean per token", (8, 9)), ("mean per text", (-8, -11))
-    for run, (text, offset) in zip(runs.values(), notes, strict=True):
-        middle = len(run["reported"]) // 2
-        here = every * (middle + 1), run["reported"][middle]
-        note(axes[0], text, here, offset)
     title = "The mean of means reports a lower loss, and predicts held-out tokens about as well"
     return together(figure, title, *texts)
 
 
 def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[Figure, str]:
-    """Which micro-batches went into which update: a row for each way, `updates` being the numbers of micro-batches in its
-    updates, in order; what of `batches` is left over stays pale."""
-    axes = panels(height=0.9 + 0.9 * len(updates))[1]
+    """Which micro-batches went into which update: a row for each name, with the numbers of micro-batches in its updates.
+
+    What of `batches` is left over stays pale.
+    """
     spans = []
-    styles = {"left over": ("grid", "")}
     for row, sizes in enumerate(updates.values()):
-        kinds = [f"update {number + 1}" for number, size in enumerate(sizes) for _ in range(size)]
+        kinds = [f"update {number}" for number, size in enumerate(sizes, 1) for _ in range(size)]
         kinds += ["left over"] * (batches - len(kinds))
-        spans += [Span(row, place + 0.06, place + 0.94, kind) for place, kind in enumerate(kinds)]
-        for number, kind in enumerate(dict.fromkeys(kinds)):
-            styles.setdefault(kind, (("first", "second", "third")[number % 3], ""))
-            middle = kinds.index(kind) + kinds.count(kind) / 2
-            axes.text(middle, row + 0.5, kind, ha="center", va="center", fontsize=8)
+        spans += [Span(row, index - 0.45, index + 0.45, kind) for index, kind in enumerate(kinds)]
     *_, (name, sizes) = updates.items()
     title = f"“{name}”: the first update gets {sizes[0]} of {batches} micro-batches, and {batches - sum(sizes)} is left over"
-    figure, alt = timeline(spans, list(updates), title, "micro-batch, counted from 0", styles=styles, axes=axes)
-    axes.set_xticks([place + 0.5 for place in range(batches)], range(batches))
-    axes.grid(visible=False)
-    axes.tick_params(length=0)
+    kinds_of_updates = sorted({span.kind for span in spans} - {"left over"})
+    colors = dict(zip(kinds_of_updates, SERIES, strict=False)) | {"left over": "grid"}
+    styles = {kind: (color, "") for kind, color in colors.items()}
+    figure, alt = timeline(spans, list(updates), title, "micro-batch, counted from 0", styles=styles)
+    legend(figure.axes[0], *colors.items())
     return figure, alt
 
 
@@ -351,29 +336,22 @@ def noise_by_groups(gradients: torch.Tensor, ks: Sequence[int]) -> list[float]:
 
 def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Sequence[float]]]) -> tuple[Figure, str]:
     """The gradient's noise against the micro-batches of an update: by name a list over `ks` of each seed, mean and range."""
-    data = {name: dict(zip(ks, zip(*measured, strict=True), strict=True)) for name, measured in noise.items()}
-    styles = dict(zip(data, (("first", "o"), ("second", "D")), strict=False))
+    data, styles = {}, {}
+    for (name, measured), color, mark in zip(noise.items(), SERIES, MARKS, strict=False):
+        by_k = np.transpose(measured)
+        data[name] = dict(zip(ks, by_k, strict=True))
+        data[f"{name}, as 1/k"] = {k: by_k[0].mean() * ks[0] / k for k in ks}
+        styles |= {name: (color, mark), f"{name}, as 1/k": (color, "-")}
     title = "Twice the micro-batches, half the noise; training raises it relative to the gradient"
     x, y = "k, micro-batches of an update (log)", "noise variance / squared\ngradient norm (log)"
-    figure, alt = lines(data, title, x, y, log="xy", styles=styles)
-    for line in list(figure.axes[0].lines)[: len(data)]:
-        first = line.get_ydata()[0]
-        figure.axes[0].plot(ks, [first * ks[0] / k for k in ks], color=line.get_color(), linewidth=1)
-        middle = len(ks) // 2
-        place = ks[middle], first * ks[0] / ks[middle]
-        note(figure.axes[0], "as 1/k", place, (4, 9))
-    return figure, f"{alt} Thin lines fall as 1/k."
+    return lines(data, title, x, y, log="xy", styles=styles, labels="legend")
 
 
 def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[Figure, str]:
-    """Peaks of a step by the way its batch is cut: a bar in closed form, a mark from the run, and the sizes in words."""
+    """Peaks of a step for each cut of its batch: a bar in closed form, a mark from the dry run, and its size in words."""
     pencil = "closed form: P + O + A (+ G)"
     rows = {name: {pencil: size} for name, size in predicted.items()}
     notes = {name: f"dry run: {format_bytes(size)}" for name, size in dry.items()}
     title = "A second micro-batch adds one G here; further ones add nothing"
     colors = {pencil: "predicted"}
     return bars(rows, title, "peak of a step", colors=colors, notes=notes, marks=("dry run", dry))
-
-
-def _draw_line(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    axes.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.2})

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import sqrt
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import nn
 
 from course_utils.techniques import blocks_of, segment_ranges
@@ -16,7 +16,8 @@ from course_utils.viz.parts import byte_unit
 from course_utils.viz.plots import dots, layers, legend, lines, panels, together
 from course_utils.viz.style import COLORS
 
-ITEMSIZE = 4  # bytes of a float32 number
+ITEMSIZE = 4
+"""Bytes of a float32 number."""
 
 
 @contextmanager
@@ -56,14 +57,14 @@ def walk(blocks: int, segments: int | None, per_block: float) -> list[tuple[int,
     Time counts forward passes of one block; a backward takes two.
     """
     if segments is None:
-        forward = [(done, 0, per_block * (done + 1)) for done in range(blocks)]
-        return forward + [(blocks + 2 * (done + 1), 0, per_block * (blocks - done - 1)) for done in range(blocks)]
+        forward = [(block, 0, per_block * (block + 1)) for block in range(blocks)]
+        return forward + [(blocks + 2 * (block + 1), 0, per_block * (blocks - block - 1)) for block in range(blocks)]
     ranges = segment_ranges(blocks, segments)
     moments = [(run[0], j, 0) for j, run in enumerate(ranges, 1)]
     time = blocks
     for j, run in reversed(list(enumerate(ranges, 1))):
-        for again in range(len(run)):
-            moments.append((time, j, per_block * (again + 1)))
+        for count in range(1, len(run) + 1):
+            moments.append((time, j, per_block * count))
             time += 1
         for left in reversed(range(len(run))):
             time += 2
@@ -73,24 +74,22 @@ def walk(blocks: int, segments: int | None, per_block: float) -> list[tuple[int,
 
 def idea_figure(blocks: int = 6, per_block: int = 8) -> tuple[Figure, str]:
     """Memory over one step: everything kept, and beside it each block's input kept and the rest computed again."""
-    plain, again = walk(blocks, None, per_block), walk(blocks, blocks, per_block)
-    figure, grid = panels(1, 2, height=3.0, sharey=True)
-    highest = [max(low + high for _, low, high in moments) for moments in (plain, again)]
+    plain = walk(blocks, None, per_block)
+    recomputing = walk(blocks, blocks, per_block)
+    figure, grid = panels(1, 2, height=3.4, sharex=True, sharey=True)
+    highest = [max(low + high for _, low, high in moments) for moments in (plain, recomputing)]
     titles = f"Everything is kept: {highest[0]} at the peak", f"Computed again from boundaries: {highest[1]}"
-    for axes, moments, title, color in zip(grid, (plain, again), titles, ("activations", "recomputed"), strict=True):
-        _draw_walk(axes, moments, title, "kept, in boundaries", {"activations": color, "boundaries": "activations"})
-        axes.axvline(blocks, color=COLORS["ink"], linestyle=":", linewidth=1)
-        for middle, name in ((blocks / 2, "forward"), ((blocks + moments[-1][0]) / 2, "backward")):
-            axes.text(middle, 1.03 * per_block * blocks, name, ha="center", fontsize=9)
-        axes.set(ylim=(0, 1.15 * per_block * blocks), xlim=(0, again[-1][0]))
-    above = blocks + 1, highest[1] + 2
-    grid[1].text(*above, "one block's activations, for a moment", fontsize=9, color=COLORS["recomputed"])
-    grid[1].text(blocks + 1, 1, "boundaries", fontsize=9)
-    grid[1].set_ylabel("")
+    uppers = {"activations": "activations"}, {"one block's activations": "recomputed"}
+    for axes, moments, title, upper in zip(grid, (plain, recomputing), titles, uppers, strict=True):
+        _draw_walk(axes, moments, title, "kept, in boundaries", {"boundaries": "activations"} | upper)
+        axes.axvline(blocks, color=COLORS["ink"], linestyle=":")
+        axes.text(blocks, per_block * blocks, "forward   backward", ha="center", va="bottom")
+    grid[0].set(xlim=(0, recomputing[-1][0]), ylim=(0, 1.15 * highest[0]))
+    legend(grid[1])
     return figure, (
         f"Memory over one step of {blocks} blocks that save {per_block} boundaries each. Left, everything kept: it climbs to "
         f"{highest[0]} boundaries and falls in backward. Right, only boundaries kept: at most {highest[1]}, since one block at a "
-        f"time computes its activations again; the step takes {again[-1][0]} units of time instead of {plain[-1][0]}."
+        f"time computes its activations again; the step takes {recomputing[-1][0]} units of time instead of {plain[-1][0]}."
     )
 
 
@@ -113,31 +112,30 @@ def segment_curves_figure(
         above.append(line[nearest] / line[lowest] - 1)
         title = f"{title}\nlowest at {lowest}, √(r·n) = {root:.3g}{' > n' if root > max(line) else ''}"
         _, alt = lines(data, title, "segments c", "peak", unit="bytes", styles=styles, labels="none", axes=axes)
-        axes.lines[0].set_linewidth(4)
-        axes.axvline(root, color=COLORS["warning"], linestyle=":", linewidth=1.4, label="√(r·n)")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.axvline(root, color=COLORS["warning"], linestyle=":", label="√(r·n)")
         texts.append(alt)
     legend(axes)
-    near = f"within {max(above):.0%} of the lowest" if max(above) >= 0.005 else "the lowest"
-    title = f"At √(r·n) segments, at most one per block, the peak is {near} that we tried"
+    verdict = f"within {max(above):.0%} of the lowest" if max(above) >= 0.005 else "the lowest"
+    title = f"At √(r·n) segments, at most one per block, the peak is {verdict} that we tried"
     return together(figure, title, *texts)
 
 
-def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Figure, str]:
-    """A row per way to train: its memory and its time, both relative to the first one's."""
-    figure, grid = panels(1, 2, height=0.9 + 0.4 * len(ways), sharey=True)
+def time_and_memory_figure(relative_costs: Mapping[str, tuple[float, float]]) -> tuple[Figure, str]:
+    """A row for each method: its memory and its seconds, both relative to the first one's."""
+    memory, seconds = ({name: costs[i] for name, costs in relative_costs.items()} for i in (0, 1))
+    figure, grid = panels(1, 2, height=0.9 + 0.4 * len(memory), sharey=True)
     texts = []
-    for panel, what in enumerate(("peak,\nrelative to no checkpoint", "seconds of a step,\nrelative to no checkpoint")):
-        data = {name: [both[panel]] for name, both in ways.items()}
-        texts.append(dots(data, x=what, axes=grid[panel])[1])
-        grid[panel].axvline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
-        grid[panel].set_xlim(0, 1.1 * max(both[panel] for both in ways.values()))
-    saving = list(ways)[1:]
-    least = min(saving, key=lambda name: ways[name][0])
-    *others, slowest = sorted(saving, key=lambda name: ways[name][1])
-    title = f"The allocator's peak falls by at least {1 - max(ways[name][0] for name in saving):.0%}; lowest: {least}"
-    if ways[slowest][1] > 1.05 * max(ways[name][1] for name in others):  # nearer ones may swap places
-        title += ", the slowest" if slowest == least else f"; slowest: {slowest}"
+    for axes, quantity, values in zip(grid, ("peak", "seconds of a step"), (memory, seconds), strict=True):
+        data = {name: [value] for name, value in values.items()}
+        texts.append(dots(data, x=f"{quantity},\nrelative to no checkpoint", axes=axes)[1])
+        axes.axvline(1, color=COLORS["ink"], linestyle=":")
+        axes.set_xlim(0, 1.1 * max(values.values()))
+    saving = list(memory)[1:]
+    lowest = min(saving, key=memory.get)
+    *others, slowest = sorted(saving, key=seconds.get)
+    title = f"The allocator's peak falls by at least {1 - max(map(memory.get, saving)):.0%}; lowest: {lowest}"
+    if seconds[slowest] > 1.05 * max(map(seconds.get, others)):  # nearer ones may swap places
+        title += ", the slowest" if slowest == lowest else f"; slowest: {slowest}"
     return together(figure, title, "Both relative to the first.", *texts)
 
 
@@ -148,29 +146,29 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     """
     segments = min(segments, blocks)
     boundary = batch * 128 * 768 * ITEMSIZE
-    plain, again = walk(blocks, None, per_block), walk(blocks, segments, per_block)
+    plain = walk(blocks, None, per_block)
+    recomputing = walk(blocks, segments, per_block)
     without = boundary * peak(blocks, None, per_block)
     peaks = {count: boundary * peak(blocks, count, per_block) for count in range(1, blocks + 1)}
     lowest = _join_counts([count for count, value in peaks.items() if value == min(peaks.values())])
-    now, end, plain_end = peaks[segments], again[-1][0], plain[-1][0]
+    end, plain_end = (moments[-1][0] for moments in (recomputing, plain))
     figure, (left, right) = panels(1, 2, height=3.5, width_ratios=(2, 1))
     colors = {"boundaries": "activations", "computed again": "recomputed"}
-    sized = [(time, boundary * low, boundary * high) for time, low, high in again]
-    title = f"{format_bytes(now)} instead of {format_bytes(without)}, time {end} instead of {plain_end}"
+    sized = [(time, boundary * low, boundary * high) for time, low, high in recomputing]
+    title = f"{format_bytes(peaks[segments])} instead of {format_bytes(without)}, time {end} instead of {plain_end}"
     _draw_walk(left, sized, title, "activations kept", colors, unit="bytes")
     size = byte_unit(max(low + high for _, low, high in sized))[1]
-    dashed = {"where": "post", "color": COLORS["ink"], "linestyle": "--", "label": "no checkpoint"}
-    left.step([moment[0] for moment in plain], [boundary * moment[2] / size for moment in plain], **dashed)
+    times, _, activations = np.transpose(plain)
+    left.step(times, boundary * activations / size, "--", color=COLORS["ink"], where="post", label="no checkpoint")
     left.set(xlim=(0, None), ylim=(0, 1.1 * without / size))
     left.legend(loc="upper right")
+    data = {"peak": peaks, "yours": {segments: peaks[segments]}}
+    styles = {"peak": ("predicted", ".-"), "yours": ("warning", "o")}
     title = f"The dot is your c = {segments}"
-    styles = {"peak": ("predicted", ".-")}
-    lines({"peak": peaks}, title, "segments c", "peak", unit="bytes", styles=styles, labels="none", axes=right)
-    right.plot(segments, right.lines[0].get_ydata()[segments - 1], "o", color=COLORS["warning"], markersize=9)
-    right.xaxis.set_major_locator(MaxNLocator(integer=True))
+    lines(data, title, "segments c", "peak", unit="bytes", styles=styles, labels="none", axes=right)
     return figure, (
         f"{blocks} blocks in {segments} segments, batch {batch}, {per_block:g} boundaries per block: at most "
-        f"{format_bytes(now)} are kept instead of {format_bytes(without)}; {blocks} blocks are computed "
+        f"{format_bytes(peaks[segments])} are kept instead of {format_bytes(without)}; {blocks} blocks are computed "
         f"again, so that a step takes {end} units of time instead of {plain_end}. The lowest peak has {lowest} segments."
     )
 
@@ -183,8 +181,8 @@ def _join_counts(counts: Sequence[int]) -> str:
             runs[-1].append(count)
         else:
             runs.append([count])
-    words = [word for run in runs for word in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    parts = [word for run in runs for word in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    return " or ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def _draw_walk(

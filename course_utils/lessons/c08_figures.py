@@ -9,15 +9,14 @@ import torch
 from ipywidgets import Box, Button, Dropdown, FloatText, IntSlider, VBox
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from traitlets import Tuple
 
 from course_utils.lessons.c08_mixed_precision import in_binary, underflow_in
 from course_utils.precision import FORMATS, Format
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.units import format_seconds
-from course_utils.viz.parts import arrow, box, cell, drawing, second_unit
-from course_utils.viz.plots import bars, dots, lines, note, panels, together
+from course_utils.viz.parts import arrow, box, cell, drawing
+from course_utils.viz.plots import Span, bars, dots, lines, panels, timeline, together
 from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, text_color
 
 PHASE_COLORS = {
@@ -30,41 +29,30 @@ PHASE_COLORS = {
 
 
 def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
-    """What ran when: a row each for the data loader, the phases and the model's operators; the gaps are hatched."""
-    unit, size = second_unit(trace.end)
-    gaps, phases = trace.gaps(), trace.spans_of("phase")
-    rows = {LOADING: trace.spans_of(LOADING)} | {name: phases[phases["name"] == name] for name in PHASES}
-    figure, axes = panels(height=2.9)
-    for row, (name, spans) in enumerate({**rows, "model computes": trace.computing_spans()}.items()):
-        bars = zip(spans["start"] / size, (spans["end"] - spans["start"]) / size, strict=True)
-        axes.broken_barh(list(bars), (row - 0.36, 0.72), facecolor=COLORS[PHASE_COLORS.get(name, "ink")])
-    for start in trace.spans_of("step")["start"][1:]:
-        axes.axvline(start / size, color=COLORS["not attributed"], linewidth=0.8, linestyle=":")
-    hatching = {"facecolor": "none", "edgecolor": COLORS["warning"], "hatch": "////", "linewidth": 0.8}
-    for gap in gaps.itertuples():
-        axes.add_patch(Rectangle((gap.start / size, -0.5), gap.seconds / size, 5.0, **hatching))
-        if gap.seconds >= 0.04 * trace.end:  # there is room for its length
-            middle = (gap.start + gap.end) / 2 / size
-            axes.text(middle, -0.55, format_seconds(gap.seconds), ha="center", va="bottom", color=text_color("warning"))
-    axes.set(yticks=range(5), yticklabels=[*rows, "model computes"], ylim=(4.6, -1.0), xlim=(0, trace.end / size))
-    axes.set(xlabel=f"time since the first recorded step, {unit}; dotted: a new step begins", title=title)
-    axes.grid(axis="y", visible=False)
-    figure.legend([Rectangle((0, 0), 1, 1, **hatching)], ["no operator of the model runs"], loc="outside upper right")
-    sums = {name: (spans["end"] - spans["start"]).sum() for name, spans in rows.items()}
-    split = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in sums.items())
+    """What ran when: a lane each for the data loader, the phases and the model's operators, and one for their gaps."""
+    phases = trace.spans_of("phase")
+    gaps = trace.gaps()
+    lanes = {LOADING: trace.spans_of(LOADING)} | {name: phases[phases["name"] == name] for name in PHASES}
+    lanes |= {"model computes": trace.computing_spans(), "no operator runs": gaps}
+    styles = {name: (PHASE_COLORS.get(name, "ink"), "") for name in lanes} | {"no operator runs": ("warning", "////")}
+    spans = [
+        Span(lane, span.start, span.end, name)
+        for lane, (name, frame) in enumerate(lanes.items())
+        for span in frame.itertuples()
+    ]
+    x = "time since the first recorded step"
+    figure, alt = timeline(spans, list(lanes), title, x, unit="seconds", styles=styles)
     lengths = "; ".join(f"{format_seconds(gap.seconds)} ({gap.where})" for gap in gaps.itertuples())
-    return figure, (
-        f"A timeline of {len(trace.spans_of('step'))} steps in {format_seconds(trace.end)}: {split}. "
-        f"Gaps in which no operator of the model ran: {lengths or 'none'}."
-    )
+    steps = f"{len(trace.spans_of('step'))} steps in {format_seconds(trace.end)}"
+    return figure, f"{alt} {steps}; gaps in which no operator of the model ran: {lengths or 'none'}."
 
 
 def operator_seconds_figure(table: pd.DataFrame, top: int = 8) -> tuple[Figure, str]:
     """The `top` slowest operators of `Trace.operator_seconds`, each bar split by phase; the rest is one bar."""
     rest = table.iloc[top:]
-    shown = pd.concat([table.iloc[:top], rest.sum().to_frame(f"{len(rest)} others").T])
-    shares = {name: f"{share:.0%}" for name, share in (shown["seconds"] / table["seconds"].sum()).items()}
-    rows = shown[list(PHASE_COLORS)].to_dict("index")
+    slowest = pd.concat([table.iloc[:top], rest.sum().to_frame(f"{len(rest)} others").T])
+    shares = {name: f"{share:.0%}" for name, share in (slowest["seconds"] / table["seconds"].sum()).items()}
+    rows = slowest[list(PHASE_COLORS)].to_dict("index")
     x = "its own time in all recorded steps"
     figure, alt = bars(rows, "", x, unit="seconds", colors=PHASE_COLORS, notes=shares)
     percentages = ", ".join(f"{name} {share}" for name, share in shares.items())
@@ -125,55 +113,40 @@ def mixed_precision_figure() -> tuple[Figure, str]:
 
 
 def _draw_rescue(axes: Axes) -> None:
-    """fp16's range on a line of powers of two, a gradient beside it, and where the loss scale takes it."""
+    """fp16's range on a line of powers of two, a gradient below it, and where the loss scale takes it."""
     _draw_range(axes, 0, FORMATS["fp16"])
-    axes.text(1, 0, "fp16", ha="center", va="center", color=BIT_INK, fontweight="bold")
-    axes.text(-19, 0, "subnormal", ha="center", va="center", fontsize=9)
-    axes.plot([-28], [0], "o", color=COLORS["warning"], markersize=9)
-    axes.plot([-12], [0], "o", color=COLORS["first"], markersize=9)
-    leap = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=-0.3", "shrinkA": 6, "shrinkB": 6, "linewidth": 1.4}
-    axes.annotate("", (-12, 0.1), (-28, 0.1), arrowprops=leap | {"color": COLORS["ink"]})
-    axes.text(-20, 0.95, "× S = 2¹⁶", ha="center", va="center")
-    axes.text(
-        -28, -0.55, "a gradient 2⁻²⁸\nbecomes 0", ha="center", va="center", color=text_color("warning"), fontsize=9
-    )
-    axes.text(-12, -0.55, "2⁻¹²\nis kept", ha="center", va="center", color=text_color("first"), fontsize=9)
-    axes.set(xlim=(-34, 18), ylim=(-0.9, 1.15), yticks=(), xlabel="size of a gradient, as a power of two")
-    axes.grid(visible=False)
-    axes.spines["left"].set_visible(False)
+    axes.plot([-28, -12], [0, 0], "o", color=COLORS["warning"])
+    axes.annotate("", (-12, 0.1), (-28, 0.1), arrowprops={"arrowstyle": "-|>", "connectionstyle": "arc3,rad=-0.3"})
+    texts = (-20, 0.95, "× S = 2¹⁶"), (-28, -0.65, "a gradient 2⁻²⁸\nbecomes 0"), (-12, -0.65, "2⁻¹²\nis kept")
+    for x, y, text in texts:
+        axes.text(x, y, text, ha="center", va="center", fontsize=9)
+    x = "size of a gradient, as a power of two; bar: range of fp16, subnormal numbers pale"
+    axes.set(xlim=(-34, 18), ylim=(-1, 1.2), yticks=(), xlabel=x)
 
 
 def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str]:
     """How many gradients of layers' outputs and of parameters lie in each power of two, under the ranges of formats."""
     names = ("fp16", "bf16", "fp8 e5m2", "fp8 e4m3")
-    levels = sorted(outputs | parameters)
     edge = log2(FORMATS["fp16"].smallest_subnormal) - 1  # what is smaller than half of the smallest is rounded to 0
     figure, (top, *histograms) = panels(3, 1, height=5.2, sharex=True, height_ratios=(1.1, 1.5, 1.5))
-    lost, tails = [], []
-    left = max(levels[0] - 2, -52)
+    vanishing, tails = [], []
     for axes, counts, name in zip(histograms, (outputs, parameters), ("outputs", "parameters"), strict=True):
         total = sum(counts.values())
-        lost.append(sum(n for e, n in counts.items() if e < edge) / total)
+        share = _percent(sum(n for e, n in counts.items() if e < edge) / total)
         colors = [COLORS["warning" if e < edge else "first"] for e in counts]
         axes.bar([e + 0.5 for e in counts], [100 * n / total for n in counts.values()], 0.9, color=colors)
-        words = {"transform": axes.get_xaxis_transform(), "va": "top"}
-        axes.text(left + 1, 0.97, f"{_percent(lost[-1])} vanish", color=text_color("warning"), **words)
-        axes.text(levels[-1] + 2, 0.97, f"gradients of\n{name}", **words)
-        axes.set(ylabel="% of them")
-        tails.append(f"of {total:,} gradients of {name} {_percent(lost[-1])} lie below 2^{edge:.0f}")
+        axes.set(ylabel="% of them", title=f"gradients of {name}: {share} vanish")
+        vanishing.append(share)
+        tails.append(f"of {total:,} gradients of {name} {share} lie below 2^{edge:.0f}")
     for row, name in enumerate(names):
         _draw_range(top, row, FORMATS[name])
     for axes in (top, *histograms):
-        axes.axvline(edge, color=COLORS["ink"], linewidth=1, linestyle="--")
-    top.text(left + 0.5, 1, "◂ to 2⁻¹³³", va="center", ha="left", fontsize=8, color=BIT_INK)
-    top.text(left + 0.5, 0, "subnormal numbers are pale", va="center", fontsize=8)
-    top.text(edge - 0.5, 2.5, "half of fp16's smallest", va="center", ha="right", fontsize=8)
-    top.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.3, -0.6))
-    top.grid(visible=False, axis="y")
-    histograms[1].set(xlabel="size of a gradient, as a power of two", xlim=(left, 20))
-    shares = f"{_percent(lost[0])} of the outputs' gradients vanish in fp16, and {_percent(lost[1])} of the parameters'"
-    text = f"Histograms over powers of two: {'; '.join(tails)}, half of fp16's smallest."
-    return together(figure, f"Without a scale, {shares}", text)
+        axes.axvline(edge, color=COLORS["ink"], linestyle="--")
+    top.set(yticks=range(len(names)), yticklabels=names, title="ranges; subnormal numbers are pale")
+    x = "size of a gradient, as a power of two; dashed: half of fp16's smallest"
+    histograms[1].set(xlabel=x, xlim=(max(min(outputs | parameters) - 2, -52), 20))
+    title = f"Without a scale, {vanishing[0]} of the outputs' gradients vanish in fp16, and {vanishing[1]} of the parameters'"
+    return together(figure, title, f"Histograms over powers of two: {'; '.join(tails)}, half of fp16's smallest.")
 
 
 def _percent(share: float) -> str:
@@ -196,14 +169,10 @@ def scale_window_figure(
     if good:
         title = f"From S = 2^{good[0]} to 2^{good[-1]} less than 1 % vanish in {fmt.name}, and none overflows"
     x, y = "loss scale S, as a power of two", "all gradients that are not 0"
-    figure, alt = lines(data, "", x, y, unit="%", styles=styles, labels="none")
-    for name, line in data.items():  # named where they are highest: elsewhere they lie on each other
-        top = max(line, key=line.get)
-        offset = (-6 if top == max(powers) else 8, 6)
-        note(figure.axes[0], name, (top, 100 * line[top]), offset, fontsize=10, color=text_color(styles[name][0]))
+    figure, alt = lines(data, title, x, y, unit="%", styles=styles, labels="legend")
     if good:
         figure.axes[0].axvspan(good[0], good[-1], color=COLORS["third"], alpha=0.15, linewidth=0)
-    return together(figure, title, alt)
+    return figure, alt
 
 
 def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
@@ -214,12 +183,11 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
     calls, (wide, *narrow) = (list(dict.fromkeys(times.index.get_level_values(level))) for level in (0, 1))
     speed = {(call, dtype): times.loc[(call, wide)] / times.loc[(call, dtype)] for dtype in narrow for call in calls}
     sources = "measured", "predicted"
-    rows = {"{} in {}".format(*key): {source: [both[source]] for source in sources} for key, both in speed.items()}
+    rows = {"{} in {}".format(*key): {source: [speeds[source]] for source in sources} for key, speeds in speed.items()}
     figure, axes = panels(height=1.2 + 0.5 * len(rows))
     x = "speed as a multiple of float32's, logarithmic axis"
     _, alt = dots(rows, x=x, log=True, number=".2g", axes=axes)
-    axes.margins(x=0.08)
-    axes.axvline(1, color=COLORS["ink"], linewidth=1, linestyle="--")
+    axes.axvline(1, color=COLORS["ink"], linestyle="--")
     return together(figure, _speed_conclusion(speed, calls, narrow), alt)
 
 
@@ -238,9 +206,9 @@ def _say_speed(multiple: float) -> str:
 
 
 def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
-    """The error of a product's other rows against one value of a factor, which grows; a line for each way to quantize.
+    """The error of a product's other rows against one value of a factor, which grows; a line for each quantizer.
 
-    `errors` has a row for each size of that value, as a multiple of the largest of the others, and a column for each way.
+    `errors` has a row for each size of that value, as a multiple of the largest of the others, and a column for each quantizer.
     """
     x, y = "one value of x, as a multiple of the largest other one, logarithmic axis", "error of the other rows"
     figure, alt = lines(dict(errors.items()), "", x, y, unit="%", log="x")
@@ -266,14 +234,14 @@ class NumberPicker(VBox):
         self._read()
 
     @property
-    def wanted(self) -> float:
+    def request(self) -> float:
         """The typed number times the slider's power of two."""
         return self.number.value * 2.0**self.power.value
 
-    def flip(self, place: int) -> None:
-        """Turn the bit at `place`, counted from the left, and ask for the number that the pattern then is."""
+    def flip(self, index: int) -> None:
+        """Turn the bit at `index`, counted from the left, and ask for the number that the pattern then is."""
         fmt = FORMATS[self.format.value]
-        pattern = self.value[1] ^ 1 << (fmt.bits - 1 - place)
+        pattern = self.value[1] ^ 1 << (fmt.bits - 1 - index)
         self._flipped = True
         if isfinite(fmt.value(pattern)):  # else the field keeps the last number that can be typed
             self.number.value = fmt.value(pattern)
@@ -283,23 +251,23 @@ class NumberPicker(VBox):
 
     def _read(self, _: dict | None = None) -> None:
         if not self._flipped:
-            self._show(FORMATS[self.format.value].pattern(self.wanted), self.wanted)
+            self._show(FORMATS[self.format.value].pattern(self.request), self.request)
 
-    def _show(self, pattern: int, wanted: float) -> None:
+    def _show(self, pattern: int, request: float) -> None:
         fmt = FORMATS[self.format.value]
         if len(self.bits.children) != fmt.bits:
-            self.bits.children = [self._button(place) for place in range(fmt.bits)]
-        for place, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
-            button = self.bits.children[place]
-            part = list(BIT_COLORS)[(place > 0) + (place > fmt.exponent_bits)]
+            self.bits.children = [self._button(index) for index in range(fmt.bits)]
+        for index, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
+            button = self.bits.children[index]
+            part = list(BIT_COLORS)[(index > 0) + (index > fmt.exponent_bits)]
             button.description = bit
             button.style.button_color = COLORS[BIT_COLORS[part]]
-            button.tooltip = f"{part} bit {place + 1}, {bit}: press to flip"
-        self.value = (fmt.name, pattern, wanted)
+            button.tooltip = f"{part} bit {index + 1}, {bit}: press to flip"
+        self.value = (fmt.name, pattern, request)
 
-    def _button(self, place: int) -> Button:
+    def _button(self, index: int) -> Button:
         button = Button(layout={"width": "2.1em", "padding": "0", "margin": "1px"}, style={"text_color": BIT_INK})
-        button.on_click(lambda _: self.flip(place))
+        button.on_click(lambda _: self.flip(index))
         return button
 
 
@@ -308,7 +276,7 @@ def number_figure(number: tuple[str, int, float]) -> tuple[Figure, str]:
 
     `number` is (format name, bit pattern, the number that was asked for).
     """
-    name, pattern, asked_for = number
+    name, pattern, request = number
     fmt = FORMATS[name]
     value = fmt.value(pattern)
     figure, (bits, line, span) = panels(3, 1, height=4.4, height_ratios=(1.3, 1.2, 0.8))
@@ -316,20 +284,19 @@ def number_figure(number: tuple[str, int, float]) -> tuple[Figure, str]:
     text = f"{value:.9g} = {in_binary(value)}" if isfinite(value) else f"{value}"
     bits.set_title(f"{name}: {text}")
     if isfinite(value):
-        _draw_neighbors(line, fmt, value, asked_for)
-        error = f", relative error {abs(value - asked_for) / abs(asked_for):.2g}" if asked_for else ""
-        line.set_title(f"{asked_for:.9g} becomes {value:.9g}{error}; spacing here {fmt.spacing(value):.3g}")
+        _draw_neighbors(line, fmt, value, request)
+        error = f", relative error {abs(value - request) / abs(request):.2g}" if request else ""
+        line.set_title(f"{request:.9g} becomes {value:.9g}{error}; spacing here {fmt.spacing(value):.3g}")
     else:
-        line.set_title(f"{asked_for:.9g} becomes {value}: the largest number is {fmt.largest:.5g}")
+        line.set_title(f"{request:.9g} becomes {value}: the largest number is {fmt.largest:.5g}")
         line.axis("off")
     _draw_range(span, 0, fmt)
     if value and isfinite(value):
         span.plot([log2(abs(value))], [0], "o", color=COLORS["first"], markersize=9)
-    span.set(yticks=(), xlim=(-155, 135), ylim=(-0.6, 0.6))
-    span.set(xlabel="range of the format, as powers of two; subnormal numbers are pale")
-    span.grid(visible=False, axis="y")
+    x = "range of the format, as powers of two; subnormal numbers are pale"
+    span.set(yticks=(), xlim=(-155, 135), ylim=(-0.6, 0.6), xlabel=x)
     return figure, (
-        f"{name}, pattern {pattern:0{fmt.bits}b}: {text}. Asked for {asked_for:.9g}. Spacing "
+        f"{name}, pattern {pattern:0{fmt.bits}b}: {text}. Asked for {request:.9g}. Spacing "
         f"{fmt.spacing(value) if isfinite(value) else inf:.3g}, largest {fmt.largest:.5g}, smallest normal "
         f"{fmt.smallest_normal:.3g}, smallest above zero {fmt.smallest_subnormal:.3g}."
     )
@@ -338,18 +305,19 @@ def number_figure(number: tuple[str, int, float]) -> tuple[Figure, str]:
 def _draw_fields(axes: Axes, row: int, fmt: Format) -> None:
     left = 0
     for color, width in zip(BIT_COLORS.values(), _widths(fmt), strict=True):
-        for place in range(left, left + width):
-            cell(axes, place, row - 0.35, color, width=0.9, height=0.7)
+        for index in range(left, left + width):
+            cell(axes, index, row - 0.35, color, width=0.9, height=0.7)
         left += width
 
 
 def _name_fields(axes: Axes, fmt: Format, y: float, letter: float) -> None:
     """The names of the fields of `fmt` above its bits, side by side; a letter is about `letter` bits wide."""
-    left, free = 0, 0.0
+    left = end = 0.0
     for name, width in zip(BIT_COLORS, _widths(fmt), strict=True):
-        free = max(left, free)
-        axes.text(free, y, name, va="center", fontsize=9)
-        free, left = free + letter * (len(name) + 1), left + width
+        start = max(left, end)
+        axes.text(start, y, name, va="center", fontsize=9)
+        end = start + letter * (len(name) + 1)
+        left += width
 
 
 def _widths(fmt: Format) -> tuple[int, int, int]:
@@ -365,8 +333,8 @@ def _draw_range(axes: Axes, row: int, fmt: Format) -> None:
 
 def _draw_bits(axes: Axes, fmt: Format, pattern: int) -> None:
     _draw_fields(axes, 0, fmt)
-    for place, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
-        axes.text(place + 0.45, 0, bit, ha="center", va="center", color=BIT_INK, fontsize=10)
+    for index, bit in enumerate(f"{pattern:0{fmt.bits}b}"):
+        axes.text(index + 0.45, 0, bit, ha="center", va="center", color=BIT_INK, fontsize=10)
     sign, exponent, mantissa = fmt.fields(pattern)
     power = max(exponent, 1) - fmt.bias
     _name_fields(axes, fmt, -0.75, 0.33)
@@ -375,7 +343,7 @@ def _draw_bits(axes: Axes, fmt: Format, pattern: int) -> None:
     drawing(axes, (-0.5, 32.5), (1.2, -1.2))
 
 
-def _draw_neighbors(axes: Axes, fmt: Format, value: float, asked_for: float) -> None:
+def _draw_neighbors(axes: Axes, fmt: Format, value: float, request: float) -> None:
     spacing = fmt.spacing(value)
     low, high = value - 4.5 * spacing, value + 4.5 * spacing
     marks = [fmt.nearest(torch.tensor(max(low, -fmt.largest), dtype=torch.float64)).item()]
@@ -384,13 +352,11 @@ def _draw_neighbors(axes: Axes, fmt: Format, value: float, asked_for: float) -> 
         marks.append(marks[-1] + fmt.spacing(below))
     axes.plot(marks, [0] * len(marks), "|", color=COLORS["ink"], markersize=22)
     axes.plot([value], [0], "o", color=COLORS["first"], markersize=9)
-    words = {"ha": "center", "va": "center", "fontsize": 9}
-    axes.text(value, -0.42, "the number stored", color=text_color("first"), **words)
-    if low <= asked_for <= high:
-        axes.plot([asked_for], [0.3], "v", color=COLORS["second"], markersize=9)
-        axes.text(asked_for, 0.52, "the number asked for", color=text_color("second"), **words)
-    axes.text(low, -0.42, f"│ numbers of {fmt.name}", ha="left", va="center", fontsize=9)
-    axes.set(xlim=(low, high), ylim=(-0.6, 0.7), yticks=())
+    axes.text(value, -0.42, "the number stored", ha="center", va="center", color=text_color("first"))
+    if low <= request <= high:
+        axes.plot([request], [0.3], "v", color=COLORS["second"], markersize=9)
+        axes.text(request, 0.52, "the number asked for", ha="center", va="center", color=text_color("second"))
+    axes.set(xlim=(low, high), ylim=(-0.6, 0.7), yticks=(), xlabel=f"numbers of {fmt.name}")
     axes.ticklabel_format(axis="x", useOffset=False)
     axes.locator_params(axis="x", nbins=5)
     axes.grid(visible=False)

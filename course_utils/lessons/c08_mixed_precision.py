@@ -186,21 +186,23 @@ class OperatorTypes(Watch):
 
 def unmoved_share(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> float:
     """The share of all elements that are the same in both lists of tensors."""
-    same = sum((b == a).sum().item() for b, a in zip(before, after, strict=True))
-    return same / sum(b.numel() for b in before)
+    unmoved = sum((b == a).sum().item() for b, a in zip(before, after, strict=True))
+    return unmoved / sum(b.numel() for b in before)
 
 
 class Waiting(Dataset):
     """A data set that is slow now and then: it waits for `seconds` before every `every`-th batch, as for a busy disk."""
 
-    def __init__(self, rows: Dataset, seconds: float, every: int = 1):
-        self.rows, self.seconds, self.every = rows, seconds, every
+    def __init__(self, rows: Dataset, seconds: float, interval: int = 1):
+        self.rows = rows
+        self.seconds = seconds
+        self.interval = interval
         self.fetched = 0
 
     def __getitems__(self, indices: list[int]) -> list:
         """The rows of one batch: a loader asks for them together."""
         self.fetched += 1
-        if self.fetched % self.every == 0:
+        if self.fetched % self.interval == 0:
             time.sleep(self.seconds)
         return [self.rows[index] for index in indices]
 
@@ -211,11 +213,11 @@ class Waiting(Dataset):
         return len(self.rows)
 
 
-def slow_to_read(batches: DataLoader, seconds: float, every: int = 1, workers: int = 0) -> DataLoader:
+def slow_to_read(batches: DataLoader, seconds: float, interval: int = 1, workers: int = 0) -> DataLoader:
     """The batches of `batches` in the same order, read with waits as of `Waiting`.
 
-    With `workers` that many processes read ahead, each two batches, and each counts `every` for itself.
+    With `workers` that many processes read ahead, each two batches, and each counts `interval` for itself.
     """
-    rows = Waiting(batches.dataset, seconds, every)
+    rows = Waiting(batches.dataset, seconds, interval)
     options = {name: getattr(batches, name) for name in ("sampler", "collate_fn", "generator", "drop_last")}
     return DataLoader(rows, batches.batch_size, num_workers=workers, **options)

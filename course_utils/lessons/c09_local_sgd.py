@@ -1,4 +1,4 @@
-"""Chapter 09: the ring turn by turn, ranks that keep together in one way or another, and their seconds."""
+"""Chapter 09: the ring turn by turn, ranks that keep together by one strategy or another, and their seconds."""
 
 import statistics
 import time
@@ -22,27 +22,27 @@ BATCH = 16
 
 
 def ring_on_rank() -> list[list[str]]:
-    """To be launched: the ring by hand on one element for each rank; whose parts each element here holds, turn by turn.
+    """To be launched: run the ring by hand on one element for each rank, and note after each turn whose parts each element holds.
 
     Rank r brings 2ʳ, so a sum in binary says who is in it: "02" are the parts of ranks 0 and 2. The first list is from before
     the first turn.
     """
     ranks = dist.get_world_size()
     tensor = torch.full((ranks,), 2.0 ** dist.get_rank())
-    seen = []
+    turns = []
     exchange = ring.exchange
 
     def note_parts() -> None:
-        seen.append(["".join(str(r) for r in range(ranks) if int(value) >> r & 1) for value in tensor])
+        turns.append(["".join(str(r) for r in range(ranks) if int(value) >> r & 1) for value in tensor])
 
-    def watched(outgoing: torch.Tensor, incoming: torch.Tensor) -> torch.Tensor:
+    def note_and_exchange(outgoing: torch.Tensor, incoming: torch.Tensor) -> torch.Tensor:
         note_parts()
         return exchange(outgoing, incoming)
 
-    with patch.object(ring, "exchange", watched):
+    with patch.object(ring, "exchange", note_and_exchange):
         ring.all_reduce(tensor)
     note_parts()
-    return seen
+    return turns
 
 
 def average_seconds_on_rank(elements: int, times: int = 5) -> dict[str, float]:
@@ -57,8 +57,8 @@ def average_seconds_on_rank(elements: int, times: int = 5) -> dict[str, float]:
     half = tensor[: elements // 2]
     incoming = torch.empty(elements // 2)
 
-    def send_one_way(most: int = elements) -> None:
-        for piece in tensor.split(most):
+    def send_one_way(max_elements: int = elements) -> None:
+        for piece in tensor.split(max_elements):
             for message, receiver in ((piece, 1), (answer, 0)):  # the answer says that all has come
                 dist.recv(message, 1 - rank) if rank == receiver else dist.send(message, 1 - rank)
 
@@ -66,48 +66,51 @@ def average_seconds_on_rank(elements: int, times: int = 5) -> dict[str, float]:
         for _ in range(2):
             ring.exchange(half, incoming)
 
-    parts = {"send, one way": send_one_way, "one way, by 8 MiB": partial(send_one_way, 2**21)}
-    parts["send, both ways"] = send_both_ways
-    parts["sum around the ring"] = lambda: ring.all_reduce(tensor)
-    parts["torch's all-reduce"] = lambda: dist.all_reduce(tensor)
-    parts["average of parameters"] = lambda: average_over_ranks([tensor])
+    parts = {
+        "send, one way": send_one_way,
+        "one way, by 8 MiB": partial(send_one_way, 2**21),
+        "send, both ways": send_both_ways,
+        "sum around the ring": lambda: ring.all_reduce(tensor),
+        "torch's all-reduce": lambda: dist.all_reduce(tensor),
+        "average of parameters": lambda: average_over_ranks([tensor]),
+    }
     return {name: _median_seconds(part, times) for name, part in parts.items()}
 
 
 def _median_seconds(call: Callable[[], object], times: int) -> float:
     """The median over `times` calls after a first one; all ranks begin each together."""
-    taken = []
+    seconds = []
     for _ in range(times + 1):
         dist.barrier()
         start = time.perf_counter()
         call()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken[1:])
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])
 
 
 @dataclass(frozen=True)
 class RunPlan:
     """How a rank trains; `finish` and `same_start` are slips where they are False.
 
-    `way` keeps ranks together: DDP, or LocalSGD or QSGD with options, as `partial(LocalSGD, sync_every=20)`. Without
-    `same_start` each rank begins with parameters of its own, put there after the way has made them equal.
+    `strategy` keeps ranks together: DDP, or LocalSGD or QSGD with options, as `partial(LocalSGD, sync_every=20)`. Without
+    `same_start` each rank begins with parameters of its own, put there after the strategy has made them equal.
     """
 
     make_optimizer: Callable  # takes the parameters
     steps: int
-    way: Callable = DDP
+    strategy: Callable = DDP
     finish: bool = True  # else a last, shorter round stays apart
     same_start: bool = True
-    loss_every: int = 40  # steps, after which the mean of the ranks is judged
+    loss_interval: int = 40  # steps, after which the mean of the ranks is judged
     note_drift: bool = False  # after every step
     seed: int = 0  # of the batches
 
 
 @dataclass
 class RankHistory:
-    """What came of a plan on one rank."""
+    """What came of a plan on one rank: `losses`, `sent` and `messages` are as of each of `steps`."""
 
-    steps: list[int] = field(default_factory=list)  # after which losses, sent and messages were noted
+    steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)  # of the mean of the ranks
     sent: list[int] = field(default_factory=list)  # bytes that each rank had sent by then
     messages: list[int] = field(default_factory=list)
@@ -136,7 +139,7 @@ def train_by_plan(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tu
     draw = torch.Generator().manual_seed(plan.seed * dist.get_world_size() + dist.get_rank())
     optimizer = plan.make_optimizer(model.parameters())
     with uncounted():
-        hooks = keep_together(plan.way, model, optimizer)
+        hooks = keep_together(plan.strategy, model, optimizer)
     if not plan.same_start:
         torch.manual_seed(1 + dist.get_rank())
         for module in model.modules():
@@ -153,7 +156,7 @@ def train_by_plan(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tu
                 run.drifts.append((step, 0.0))
             if step == plan.steps and plan.finish:
                 hooks.finish()
-            if step % plan.loss_every == 0 or step == plan.steps:
+            if step % plan.loss_interval == 0 or step == plan.steps:
                 run.steps.append(step)
                 run.sent.append(traffic.sent)
                 run.messages.append(traffic.messages)
@@ -164,7 +167,7 @@ def train_by_plan(plan: RunPlan, model: nn.Module, share: tuple, evaluate_on: tu
 
 
 class Hooks(NamedTuple):
-    """What a way of keeping ranks together does in a step; `after_update` returns whether it averaged."""
+    """What a strategy does in a step; `after_update` returns whether it averaged."""
 
     forward: Callable
     after_backward: Callable = lambda: None
@@ -180,31 +183,31 @@ class Hooks(NamedTuple):
         optimizer.zero_grad()
 
 
-def keep_together(way: Callable, model: nn.Module, optimizer: torch.optim.Optimizer) -> Hooks:
-    """The hooks of a way as in `RunPlan`."""
-    kind = getattr(way, "func", way)
+def keep_together(strategy: Callable, model: nn.Module, optimizer: torch.optim.Optimizer) -> Hooks:
+    """The hooks of a strategy as in `RunPlan`."""
+    kind = getattr(strategy, "func", strategy)
     if kind is LocalSGD:
-        local = way(optimizer)
+        local = strategy(optimizer)
         return Hooks(model, after_update=local.step, finish=local.finish)
     if kind is QSGD:
-        return Hooks(model, after_backward=way(model.parameters()).average)
-    return Hooks(way(model))
+        return Hooks(model, after_backward=strategy(model.parameters()).average)
+    return Hooks(strategy(model))
 
 
 def step_seconds_on_rank(
-    build: Callable, shares: Sequence, make_optimizer: Callable, ways: Mapping[str, Callable | None], steps: int
+    build: Callable, shares: Sequence, make_optimizer: Callable, strategies: Mapping[str, Callable | None], steps: int
 ) -> dict[str, float]:
-    """To be launched: seconds of a step by way, with its part of the averages; and those of one "average", by itself.
+    """To be launched: seconds of a step by strategy, with its part of the averages; and those of one "average", by itself.
 
-    A way is as in `RunPlan`, or None for a rank that trains alone. The median of three runs of `steps` steps, in turns.
+    A strategy is as in `RunPlan`, or None for a rank that trains alone. The median of three runs of `steps` steps, in turns.
     """
     share = shares[dist.get_rank()]
-    seconds = {name: [] for name in (*ways, "average")}
+    seconds = {name: [] for name in (*strategies, "average")}
     for _ in range(4):
-        for name, way in ways.items():
+        for name, strategy in strategies.items():
             model = build()
             optimizer = make_optimizer(model.parameters())
-            hooks = keep_together(way, model, optimizer) if way else Hooks(model)
+            hooks = keep_together(strategy, model, optimizer) if strategy else Hooks(model)
             dist.barrier()
             start = time.perf_counter()
             for i in range(steps):
@@ -213,7 +216,7 @@ def step_seconds_on_rank(
             hooks.finish()
             seconds[name].append((time.perf_counter() - start) / steps)
         seconds["average"].append(_median_seconds(partial(average_over_ranks, list(model.parameters())), 20))
-    return {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
+    return {name: statistics.median(runs[1:]) for name, runs in seconds.items()}
 
 
 def waiting_on_rank(
@@ -224,7 +227,8 @@ def waiting_on_rank(
     A barrier before each average keeps the two apart. The median of three runs of `steps` steps, in turns.
     """
     share = shares[dist.get_rank()]
-    waits, averages = {h: [] for h in periods}, {h: [] for h in periods}
+    waits = {h: [] for h in periods}
+    averages = {h: [] for h in periods}
     for _, h in product(range(4), periods):
         model = build()
         hooks = Hooks(model)
@@ -237,9 +241,10 @@ def waiting_on_rank(
             if (i + 1) % h == 0:
                 arrived = time.perf_counter()
                 dist.barrier()
-                together = time.perf_counter()
+                synchronized = time.perf_counter()
                 average_over_ranks(parameters)
-                waited, averaged = waited + together - arrived, averaged + time.perf_counter() - together
+                waited += synchronized - arrived
+                averaged += time.perf_counter() - synchronized
         waits[h].append(waited / (steps // h))
         averages[h].append(averaged / (steps // h))
     return {h: (statistics.median(waits[h][1:]), statistics.median(averages[h][1:])) for h in periods}
@@ -255,11 +260,11 @@ def _slice_rows(step: int) -> slice:
 def loss_of_mean(model: nn.Module, evaluate_on: tuple) -> float:
     """The loss that the mean of the ranks' parameters has; what this sends is not counted."""
     parameters = list(model.parameters())
-    own = [p.clone() for p in parameters]
+    own_parameters = [p.clone() for p in parameters]
     with uncounted():
         average_over_ranks(parameters)
     loss = nn.functional.cross_entropy(model(evaluate_on[0]), evaluate_on[1]).item()
-    for parameter, before in zip(parameters, own, strict=True):
+    for parameter, before in zip(parameters, own_parameters, strict=True):
         parameter.copy_(before)
     return loss
 
@@ -269,7 +274,7 @@ def accelerate_on_rank(
     shares: Sequence,
     micro_batches: int,
     k: int,
-    every: int,
+    interval: int,
     announced: bool = True,
     per_update: bool = True,
 ) -> dict:
@@ -288,7 +293,7 @@ def accelerate_on_rank(
     model = build()
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
     inputs, labels = shares[dist.get_rank()]
-    with counted() as traffic, TheirLocalSGD(accelerator=accelerator, model=model, local_sgd_steps=every) as local:
+    with counted() as traffic, TheirLocalSGD(accelerator=accelerator, model=model, local_sgd_steps=interval) as local:
         for rows in torch.arange(16 * micro_batches).split(16):
             with accelerator.accumulate(model):
                 accelerator.backward(nn.functional.cross_entropy(model(inputs[rows]), labels[rows]))

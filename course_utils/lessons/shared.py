@@ -24,8 +24,8 @@ class Contender:
     lr: float
     cosine: bool = True  # the rate warms up over a tenth of the steps and then falls to 0
 
-    def at(self, lr: float) -> "Contender":
-        """The same at another learning rate."""
+    def with_lr(self, lr: float) -> "Contender":
+        """A copy with another learning rate."""
         return replace(self, lr=lr)
 
     def factor(self, step: int, steps: int) -> float:
@@ -36,7 +36,7 @@ class Contender:
         """One epoch over `batches`."""
         optimizer = self.make(model, self.lr)
         steps = len(batches)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: self.factor(done + 1, steps))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda updates: self.factor(updates + 1, steps))
         return train(model, optimizer, batches, schedule=schedule, seed=seed, progress=False)
 
 

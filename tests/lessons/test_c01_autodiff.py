@@ -27,13 +27,13 @@ def quadratic_figure():
 @pytest.mark.parametrize("draw", [quadratic_figure, lesson.cost_figure])
 def test_boxes_do_not_overlap_and_stay_in_the_picture(draw):
     figure, _ = draw()
-    drawn = boxes(figure)
-    for i, box in enumerate(drawn):
-        assert not any(box.overlaps(other) for other in drawn[:i])
+    outlines = boxes(figure)
+    for i, box in enumerate(outlines):
+        assert not any(box.overlaps(other) for other in outlines[:i])
     axes = figure.axes[0]
-    assert min(box.x0 for box in drawn) >= axes.get_xlim()[0]
-    assert max(box.x1 for box in drawn) <= axes.get_xlim()[1]
-    assert min(min(box.y0, box.y1) for box in drawn) >= min(axes.get_ylim())
+    assert min(box.x0 for box in outlines) >= axes.get_xlim()[0]
+    assert max(box.x1 for box in outlines) <= axes.get_xlim()[1]
+    assert min(min(box.y0, box.y1) for box in outlines) >= min(axes.get_ylim())
 
 
 def test_arrows_pass_no_box():

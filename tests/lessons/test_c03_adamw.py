@@ -23,7 +23,8 @@ def test_a_step_is_as_large_as_gradients_agree():
 
 def test_decay_alone_is_what_the_closed_forms_say():
     """AdamW and SGD with L2 leave (1 - αλ)^steps at every scale; Adam with L2 follows the pencil."""
-    scales, options = (0.01, 1.0, 100.0), {"lr": 0.01, "weight_decay": 0.1}
+    scales = (0.01, 1.0, 100.0)
+    options = {"lr": 0.01, "weight_decay": 0.1}
     expected = torch.full((3,), (1 - 0.001) ** 200, dtype=torch.float64)
     for kind in (AdamW, torch.optim.AdamW, torch.optim.SGD):
         left = lesson.left_after_noise(lambda p, kind=kind: kind(p, **options), scales, 200, pairs=50)
@@ -57,9 +58,9 @@ def small_work():
 def test_the_bytes_of_an_update_are_counted_and_its_seconds_taken():
     """Twenty numbers of 4 bytes for each parameter, read or written, as the chapter adds them up."""
     cost = lesson.predict_and_time(small_work, training.update, hardware.machine("A100-40GB"))
-    assert cost.moved == pytest.approx(20 * 64 * 4, rel=0.01)
-    assert cost.new == 64 * 4  # the denominator
-    assert cost.predicted == pytest.approx(cost.moved / 1555e9)
+    assert cost.bytes_moved == pytest.approx(20 * 64 * 4, rel=0.01)
+    assert cost.new_bytes == 64 * 4  # the denominator
+    assert cost.predicted == pytest.approx(cost.bytes_moved / 1555e9)
     assert cost.measured > 0
 
 

@@ -58,14 +58,14 @@ def test_schedules_draw_the_formulas():
 def test_small_gradients_part_the_versions():
     """PyTorch's ε₁ matters first, Adam's ε later, ε₁ in the square last."""
     kinds = {"torch": Adafactor, "Adam": lambda p: AdamW(p, weight_decay=0), "paper": HFAdafactor}
-    lost = {name: change_at_scales(kind, SMALL_SCALES) for name, kind in kinds.items()}
+    changes = {name: change_at_scales(kind, SMALL_SCALES) for name, kind in kinds.items()}
     first_kept = {
-        name: next(s for s, change in zip(SMALL_SCALES, changes, strict=True) if change < 0.05)
-        for name, changes in lost.items()
+        name: next(s for s, change in zip(SMALL_SCALES, by_scale, strict=True) if change < 0.05)
+        for name, by_scale in changes.items()
     }
     assert first_kept["paper"] < first_kept["Adam"] < first_kept["torch"]
-    figure, alt = lesson.small_gradients_figure(lost, SMALL_SCALES)
-    assert list(figure.axes[0].lines[0].get_ydata()) == lost["torch"]
+    figure, alt = lesson.small_gradients_figure(changes, SMALL_SCALES)
+    assert list(figure.axes[0].lines[0].get_ydata()) == changes["torch"]
     assert "paper" in alt
 
 
@@ -74,8 +74,8 @@ matrices = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**31)
 
 @given(matrices)
 @settings(deadline=None, max_examples=40)
-def test_the_estimate_is_exact_for_rank_one_and_keeps_both_means(drawn):
-    rows, columns, seed = drawn
+def test_the_estimate_is_exact_for_rank_one_and_keeps_both_means(shape_and_seed):
+    rows, columns, seed = shape_and_seed
     exact = lesson.random_squares(1, rows, columns, noise=0.0, seed=seed)
     torch.testing.assert_close(lesson.estimate(exact), exact, rtol=1e-12, atol=0)
     rough = lesson.random_squares(3, rows, columns, noise=1.0, seed=seed)
@@ -88,13 +88,19 @@ def test_the_estimate_is_exact_for_rank_one_and_keeps_both_means(drawn):
 
 @given(matrices, st.floats(0.01, 1.0))
 @settings(deadline=None, max_examples=40)
-def test_no_matrix_of_rank_one_diverges_less(drawn, size):
+def test_no_matrix_of_rank_one_has_less_divergence(shape_and_seed, size):
     """Shazeer & Stern 2018, section 3."""
-    rows, columns, seed = drawn
+    rows, columns, seed = shape_and_seed
     squares = lesson.random_squares(2, rows, columns, noise=0.5, seed=seed)
-    predicted, generator = lesson.estimate(squares), torch.Generator().manual_seed(seed)
+    predicted = lesson.estimate(squares)
+    generator = torch.Generator().manual_seed(seed)
     left, right = ((size * torch.randn(s, generator=generator)).exp() for s in ((rows, 1), (1, columns)))
-    assert lesson.divergence(squares, predicted) <= lesson.divergence(squares, predicted * left * right) + 1e-9
+    assert divergence(squares, predicted) <= divergence(squares, predicted * left * right) + 1e-9
+
+
+def divergence(squares, estimated):
+    """Σ V log(V / V̂) − V + V̂, the generalized Kullback-Leibler divergence, which is 0 where the two agree."""
+    return (torch.xlogy(squares, squares) - torch.xlogy(squares, estimated) - squares + estimated).sum().item()
 
 
 def linear(seed=0, examples=3, tokens=4):
@@ -132,15 +138,15 @@ def test_without_mixed_terms_the_squares_are_summed():
 def test_it_grows_from_an_exact_token_to_a_mean_of_batches():
     model, layer, batch = linear()
     _, _, other = linear(seed=1)
-    growth = lesson.growing(model, layer, [batch, other])
+    growth = lesson.squares_by_size(model, layer, [batch, other])
     assert list(growth) == ["one token", "one text", "one batch", "mean of 2 batches"]
     token = growth["one token"]
     assert lesson.relative_error(lesson.estimate(token), token) < 1e-12
     assert lesson.relative_error(lesson.estimate(growth["one batch"]), growth["one batch"]) > 1e-3
-    figure, alt = lesson.growing_figure(growth)
+    figure, alt = lesson.squares_figure(growth)
     assert len(pictures(figure)) == 8
-    drawn = torch.as_tensor(pictures(figure)[0])
-    torch.testing.assert_close(drawn, (growth["one token"] / growth["one token"].mean()).log10())
+    picture = torch.as_tensor(pictures(figure)[0])
+    torch.testing.assert_close(picture, (growth["one token"] / growth["one token"].mean()).log10())
     assert "one token 0%" in alt
     plt.close(figure)
 
@@ -170,9 +176,9 @@ def test_bfloat16_turns_small_steps_before_it_shortens_them(seed):
     assert small["cosine"] < 0.6
 
 
-def test_a_watched_optimizer_steps_as_before_and_notes_matrices_only():
+def test_lengths_are_recorded_of_matrices_and_the_steps_stay():
     ends = []
-    for kind in (Adafactor, lesson.watched(Adafactor)):
+    for kind in (Adafactor, lesson.record_lengths(Adafactor)):
         matrix, vector = torch.ones(3, 4), torch.ones(5)
         optimizer = kind([matrix, vector], lr=0.1)
         for p in (matrix, vector):

@@ -31,8 +31,8 @@ def test_a_byte_is_read_in_both_books():
 
 def test_the_books_are_drawn_entry_by_entry():
     figure, alt = lesson.codebooks_figure()
-    drawn = [len(line.get_xdata()) for line in figure.axes[0].lines]
-    assert drawn == [255, 255]  # all but 0
+    counts = [len(line.get_xdata()) for line in figure.axes[0].lines]
+    assert counts == [255, 255]  # all but 0
     assert "the dynamic book has 129, 64, 32 entries in the three uppermost decades" in alt
 
 
@@ -78,10 +78,10 @@ def test_the_library_reads_0_back_as_more_than_0_on_a_cpu():
     """So a parameter whose gradient was always 0 moves, if a neighbor in its block has one."""
     values = torch.full((256,), 2.9e-5)
     values[0], values[1] = 1, 0
-    for signed, least in ((False, 1.5625e-5), (True, 2.125e-5)):
+    for signed, smallest in ((False, 1.5625e-5), (True, 2.125e-5)):
         book = dynamic_codebook(signed)
         codes = functional.quantize_blockwise(values, book, blocksize=256)[0]
-        assert book[codes.long()][1:].unique().tolist() == pytest.approx([least])
+        assert book[codes.long()][1:].unique().tolist() == pytest.approx([smallest])
     theta = torch.zeros(4096, requires_grad=True)
     optimizer = AdamW8bit([theta], lr=1e-3, weight_decay=0)
     for _ in range(20):
@@ -112,9 +112,9 @@ def test_only_values_that_were_not_0_can_vanish():
 
 @pytest.mark.parametrize("kind", [lesson.LinearWithoutZero, lesson.DynamicWithoutZero])
 def test_a_book_without_zero_differs_in_that_entry_only(kind):
-    whole = lesson.LinearBook.codebook if kind is lesson.LinearWithoutZero else dynamic_codebook(False)
-    assert kind.codebook[0] == whole[1] / 2
-    assert torch.equal(kind.codebook[1:], whole[1:])
+    codebook = lesson.LinearBook.codebook if kind is lesson.LinearWithoutZero else dynamic_codebook(False)
+    assert kind.codebook[0] == codebook[1] / 2
+    assert torch.equal(kind.codebook[1:], codebook[1:])
 
 
 def test_a_path_ends_where_adamw_s_does_if_nothing_is_rounded():
@@ -139,7 +139,7 @@ def test_a_path_is_off_by_its_share_and_zeros_of_v_are_counted():
 
 
 def test_the_library_s_seconds_are_its_bytes_over_the_rate():
-    assert sum(moved for moved, _ in lesson.LIBRARY_UPDATE.values()) == 120
+    assert sum(bytes_moved for bytes_moved, _ in lesson.LIBRARY_UPDATE.values()) == 120
     machine = Machine("a machine", "", 2**30, 1e9, {}, 1e9, "", 1e9)
     assert lesson.library_seconds(machine, 10**6) == pytest.approx(0.12)
 
@@ -150,16 +150,17 @@ def test_the_library_still_does_what_its_table_says():
 
     module, optimizer, (gradient,) = training.model_with_gradients(AdamW8bit, lesson.single_parameter((1024, 256)))
     training.update(module, optimizer, [gradient])
-    state, p = optimizer.state[module[0]], module[0].detach()
+    state = optimizer.state[module[0]]
+    p = module[0].detach()
     books = [state[name] for name in ("qmap1", "qmap2", "absmax1", "absmax2")]
     with OperatorWatch() as watch:
         _optimizer_update_8bit_blockwise_cpu(
             "adam", gradient, p, state["state1"], state["state2"], 0.9, 0.999, 0, 0, 1e-8, 2, 1e-4, *books, 0.01, 1.0
         )
     works = [work for _, work in watch.operators]
-    moved, new = (sum(counts) for counts in zip(*lesson.LIBRARY_UPDATE.values(), strict=True))
+    bytes_moved, new = (sum(counts) for counts in zip(*lesson.LIBRARY_UPDATE.values(), strict=True))
     copied_to_itself = 8  # θ, at the end: the watch counts it, PyTorch returns at once
-    assert sum(work.bytes for work in works) / p.numel() - copied_to_itself == pytest.approx(moved, rel=0.02)
+    assert sum(work.bytes for work in works) / p.numel() - copied_to_itself == pytest.approx(bytes_moved, rel=0.02)
     assert sum(work.new for work in works) / p.numel() == pytest.approx(new, rel=0.02)
 
 
@@ -171,14 +172,14 @@ def test_the_update_is_timed_on_a_tensor_that_has_state():
     assert training.seconds_of_update(optim.AdamW, lesson.single_parameter((8, 8))) > 0
 
 
-@pytest.mark.parametrize("changed", [{"kind": "linear"}, {"total_bits": 4}, {"exponent_bits": 2}, {"block_size": 2048}])
-def test_the_playing_figure_follows_each_control(changed):
-    assert lesson.codebook_figure()[1] != lesson.codebook_figure(**changed)[1]
+@pytest.mark.parametrize("control", [{"kind": "linear"}, {"total_bits": 4}, {"exponent_bits": 2}, {"block_size": 2048}])
+def test_the_playing_figure_follows_each_control(control):
+    assert lesson.codebook_figure()[1] != lesson.codebook_figure(**control)[1]
 
 
 def test_the_bars_of_the_playing_figure_are_whole():
     bars = lesson.codebook_figure()[0].axes[1].patches
-    tops = {}
+    ends = {}
     for bar in bars:
-        tops[bar.get_x()] = tops.get(bar.get_x(), 0) + bar.get_height()
-    assert all(top == pytest.approx(1) for top in tops.values())
+        ends[bar.get_y()] = ends.get(bar.get_y(), 0) + bar.get_width()
+    assert list(ends.values()) == pytest.approx([100] * 9)

@@ -17,7 +17,7 @@ def test_each_moves_every_parameter_at_its_rate(name):
     contender = contenders()[name]
     model = models.build("distilbert", labels=3)
     before = [p.detach().clone() for p in model.parameters()]
-    optimizer = contender.at(0.5 * contender.lr).make(model, 0.5 * contender.lr)
+    optimizer = contender.with_lr(0.5 * contender.lr).make(model, 0.5 * contender.lr)
     for p in model.parameters():
         p.grad = torch.randn_like(p)
     optimizer.step()
@@ -66,29 +66,30 @@ def test_a_run_that_diverged_is_never_the_best():
 
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_sizes_from_shapes_are_what_optimizers_keep(itemsize):
-    made, sizes = models.build("distilbert"), lesson.sizes_of("distilbert", itemsize)
-    made.to({2: torch.bfloat16, 4: torch.float32}[itemsize])
+    sizes = lesson.sizes_of("distilbert", itemsize)
+    model = models.build("distilbert")
+    model.to({2: torch.bfloat16, 4: torch.float32}[itemsize])
     kinds = {"AdamW": torch.optim.AdamW, "SGD, momentum": lambda ps: torch.optim.SGD(ps, momentum=0.9)}
-    kinds |= {"AdamW, 8 bits": optim.AdamW8bit, "Muon": lambda _: lesson.muon(made, 0.1)}
+    kinds |= {"AdamW, 8 bits": optim.AdamW8bit, "Muon": lambda _: lesson.muon(model, 0.1)}
     for name, kind in kinds.items():
-        optimizer = kind(list(made.parameters()))
-        for p in made.parameters():
+        optimizer = kind(list(model.parameters()))
+        for p in model.parameters():
             p.grad = torch.zeros_like(p)
         optimizer.step()
         states = [
             t for state in optimizer.state.values() for key, t in state.items() if torch.is_tensor(t) and key[0] != "q"
         ]
         assert sizes[name]["optimizer state"] == sum(t.nbytes for t in states), name
-        assert sizes[name]["parameters"] == models.parameter_bytes(made)
-    assert sizes["Adafactor, in backward"]["gradients"] == max(p.nbytes for p in made.parameters())
+        assert sizes[name]["parameters"] == models.parameter_bytes(model)
+    assert sizes["Adafactor, in backward"]["gradients"] == max(p.nbytes for p in model.parameters())
 
 
 def test_bytes_add_up_and_the_title_says_what_fits():
     figure, alt = lesson.bytes_figure("distilbert", card=2**23)
     sizes = lesson.sizes_of("distilbert")
     total = sum(sum(parts.values()) for parts in sizes.values())
-    drawn = sum(patch.get_width() for patch in figure.axes[0].patches)
-    assert drawn * (MiB if "MiB" in figure.axes[0].get_xlabel() else KiB) == pytest.approx(total)
+    width = sum(patch.get_width() for patch in figure.axes[0].patches)
+    assert width * (MiB if "MiB" in figure.axes[0].get_xlabel() else KiB) == pytest.approx(total)
     fitting = sum(sum(parts.values()) <= 8 * MiB for parts in sizes.values())
     assert f"{fitting} of 6" in title(figure.axes[0]) or fitting in (0, 6)
     assert all(name in alt for name in sizes)

@@ -18,7 +18,10 @@ from course_utils.distributed import launch
 from course_utils.lessons import c06_gradient_accumulation as lesson
 from course_utils.training.gradients import gradient_of_update, relative_error
 
-K, CLIP, RATE, COUNTS = 3, 0.05, 0.5, (1, 6, 2, 6, 6, 3, 1, 5)
+K = 3
+CLIP = 0.05
+RATE = 0.5
+COUNTS = (1, 6, 2, 6, 6, 3, 1, 5)
 
 
 class Regression(nn.Module):
@@ -41,8 +44,8 @@ class Loader(list):
 @pytest.fixture(scope="module")
 def batches():
     draw = torch.Generator().manual_seed(1)
-    made = [torch.randn(count, 5, generator=draw, dtype=torch.float64) for count in COUNTS]
-    return Loader({"input_ids": rows[:, :4], "labels": rows[:, 4] * 3} for rows in made)
+    tensors = [torch.randn(count, 5, generator=draw, dtype=torch.float64) for count in COUNTS]
+    return Loader({"input_ids": rows[:, :4], "labels": rows[:, 4] * 3} for rows in tensors)
 
 
 def parts(model):
@@ -50,41 +53,39 @@ def parts(model):
     return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
 
 
-def plain_loop(batches, wrong):
-    """The loop as anyone would write it, with one line `wrong`."""
+def terms(batches):
+    return sum(len(batch["labels"]) for batch in batches)
+
+
+def by_terms(batch, group):
+    return terms([batch]) / terms(group)
+
+
+def plain_loop(groups, weigh=by_terms, after_backward=lambda model, schedule, batch, group: None):
+    """The loop as anyone would write it: an update for each group of batches, whose losses count by their weights."""
     model = Regression()
     optimizer, schedule = parts(model)
-    for i, batch in enumerate(batches):
-        group = batches[i - i % K : i - i % K + K]
-        if wrong == "at 0":
-            group = [batches[0]] if i == 0 else batches[(i - 1) // K * K + 1 :][:K]
-        share = len(batch["labels"]) / sum(len(b["labels"]) for b in group)
-        if wrong == "zero each time":
-            optimizer.zero_grad()
-        if wrong in ("zero each time", "clip each time"):
-            # Here the update divides what it finds by the terms of the group.
-            share = len(batch["labels"])
-        loss = model(**batch).loss * (1 / K if wrong == "by k" else share)
-        loss.backward()
-        if wrong == "clip each time":
-            _clip_in_units(model, batches[i - i % K])
-        last = i + 1 == len(batches) and wrong not in ("drop last", "at 0")
-        if (i % K == 0 if wrong == "at 0" else (i + 1) % K == 0) or last:
-            total = sum(len(b["labels"]) for b in group)
-            if wrong in ("zero each time", "clip each time"):
-                for p in model.parameters():
-                    p.grad /= total
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-        elif wrong == "schedule each time":
-            schedule.step()
-    return model
+    for group in groups:
+        for batch in group:
+            (model(**batch).loss * weigh(batch, group)).backward()
+            after_backward(model, schedule, batch, group)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
-def _clip_in_units(model, first):
+def groups_of(batches):
+    return [batches[i : i + K] for i in range(0, len(batches), K)]
+
+
+def full_groups(batches):
+    return [group for group in groups_of(batches) if len(group) == K]
+
+
+def clip_in_units(model, schedule, batch, group):
     """Clip as `Accumulate` sees the sum: in units of the first micro-batch's terms."""
-    unit = len(first["labels"])
+    unit = by_terms(group[0], group)
     for p in model.parameters():
         p.grad /= unit
     nn.utils.clip_grad_norm_(model.parameters(), K * CLIP)
@@ -92,7 +93,12 @@ def _clip_in_units(model, first):
         p.grad *= unit
 
 
-def trained(batches, callback):
+def step_before_the_update(model, schedule, batch, group):
+    if batch is not group[-1]:
+        schedule.step()
+
+
+def train_with(batches, callback):
     model = Regression()
     optimizer, schedule = parts(model)
     training.train(model, optimizer, batches, schedule=schedule, callbacks=[callback], progress=False)
@@ -100,26 +106,40 @@ def trained(batches, callback):
 
 
 SLIPS = {
-    "none": training.Accumulate(K),
-    "at 0": lesson.StepsAtBatchZero(K),
-    "by k": lesson.DividesByK(K),
-    "drop last": lesson.DropsLastGroup(K),
-    "zero each time": lesson.ZeroesEachTime(K),
-    "clip each time": lesson.ClipsEachTime(K, CLIP),
-    "schedule each time": lesson.SchedulesEachTime(K),
+    "at 0": (lesson.StepsAtBatchZero(K), lambda b: plain_loop([b[:1], *full_groups(b[1:])])),
+    "by k": (lesson.DividesByK(K), lambda b: plain_loop(groups_of(b), weigh=lambda batch, group: 1 / K)),
+    "drop last": (lesson.DropsLastGroup(K), lambda b: plain_loop(full_groups(b))),
+    "zero each time": (
+        lesson.ZeroesEachTime(K),
+        lambda b: plain_loop(groups_of(b), weigh=lambda batch, group: by_terms(batch, group) * (batch is group[-1])),
+    ),
+    "clip each time": (
+        lesson.ClipsEachTime(K, CLIP),
+        lambda b: plain_loop(groups_of(b), after_backward=clip_in_units),
+    ),
+    "schedule each time": (
+        lesson.SchedulesEachTime(K),
+        lambda b: plain_loop(groups_of(b), after_backward=step_before_the_update),
+    ),
 }
 
 
-@pytest.mark.parametrize("wrong", SLIPS)
-def test_a_slip_is_the_plain_loop_with_that_line_wrong(batches, wrong):
-    expected = nn.utils.parameters_to_vector(plain_loop(batches, wrong).parameters()).detach()
-    assert torch.allclose(trained(batches, SLIPS[wrong]), expected, rtol=0, atol=1e-12)
-    right = trained(batches, training.Accumulate(K))
-    assert (wrong == "none") == torch.allclose(expected, right, rtol=0, atol=1e-4)
+def test_accumulation_is_the_plain_loop(batches):
+    right = train_with(batches, training.Accumulate(K))
+    assert torch.allclose(right, plain_loop(groups_of(batches)), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_is_the_plain_loop_with_that_line_wrong(batches, slip):
+    callback, wrong_loop = SLIPS[slip]
+    expected = wrong_loop(batches)
+    assert torch.allclose(train_with(batches, callback), expected, rtol=0, atol=1e-12)
+    assert not torch.allclose(expected, train_with(batches, training.Accumulate(K)), rtol=0, atol=1e-4)
 
 
 def test_without_zeroing_every_update_holds_the_gradients_before_it(batches):
-    model, seen = Regression(), []
+    model = Regression()
+    seen = []
 
     class Look(training.Callback):
         def before_update(self, run):
@@ -132,7 +152,7 @@ def test_without_zeroing_every_update_holds_the_gradients_before_it(batches):
     assert torch.allclose(seen[1], second + first)
 
 
-def test_clipping_each_time_with_equal_micro_batches_is_the_loop_that_divides_by_k_and_clips_each_time(batches):
+def test_the_bound_of_equal_micro_batches_is_that_of_their_mean(batches):
     equal = Loader({name: value[:2] for name, value in batch.items()} for batch in batches if len(batch["labels"]) > 1)[
         :K
     ]
@@ -142,7 +162,7 @@ def test_clipping_each_time_with_equal_micro_batches_is_the_loop_that_divides_by
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     torch.optim.SGD(model.parameters(), lr=RATE).step()
     expected = nn.utils.parameters_to_vector(model.parameters()).detach()
-    assert torch.allclose(trained(Loader(equal), lesson.ClipsEachTime(K, CLIP)), expected, rtol=0, atol=1e-6)
+    assert torch.allclose(train_with(Loader(equal), lesson.ClipsEachTime(K, CLIP)), expected, rtol=0, atol=1e-6)
 
 
 def joint_gradient(batches):
@@ -184,16 +204,17 @@ def test_no_sync_sends_once_and_gives_the_gradient_of_all_ranks_together(batches
     shares = [batches[:3], batches[3:6]]
     right = joint_gradient(batches[:6])
     size = sum(p.nbytes for p in Regression().parameters())
-    for ways in launch(lesson.accumulate_on_rank, 2, Regression, shares):
-        assert [ways[name][1].payload for name in lesson.WAYS] == [3 * size, size, size, 3 * size]
-        for gradients, _ in ways.values():
+    for by_method in launch(lesson.accumulate_on_rank, 2, Regression, shares):
+        assert [by_method[name][1].payload for name in lesson.NO_SYNC] == [3 * size, size, size, 3 * size]
+        for gradients, _ in by_method.values():
             assert torch.allclose(gradients["layer.weight"], right, rtol=0, atol=1e-12)
 
 
 @pytest.fixture(scope="module")
 def ragged_texts():
     """A language model's texts, sorted by length, in four micro-batches and as one; padding does not count."""
-    lengths, generator = torch.arange(2, 18), torch.Generator().manual_seed(0)
+    lengths = torch.arange(2, 18)
+    generator = torch.Generator().manual_seed(0)
     ids = torch.randint(5, 900, (16, 17), generator=generator)
     mask = (torch.arange(17) < lengths[:, None]).long()
     columns = {"input_ids": ids, "attention_mask": mask, "labels": ids.where(mask == 1, -100)}
@@ -203,19 +224,22 @@ def ragged_texts():
 
 def test_libraries_are_where_the_chapter_puts_them(ragged_texts):
     """Plain Accelerate is a mean of means; Trainer counts tokens, with the shift where the class's name tells of it."""
-    parts, whole = ragged_texts
+    parts, joint_batches = ragged_texts
     model = models.build("llama").double()
 
-    def used(batches, way, **options):
-        return gradient_of_update(model, lambda sgd: way(model, sgd, batches, **options))
+    def gradient_by(batches, train, **options):
+        return gradient_of_update(model, lambda sgd: train(model, sgd, batches, **options))
 
-    right = used(whole, training.train, progress=False)
-    means = used(parts, training.train, progress=False, callbacks=[lesson.DividesByK(4)])
-    assert relative_error(used(parts, training.train, progress=False, callbacks=[training.Accumulate(4)]), right) < 1e-6
+    right = gradient_by(joint_batches, training.train, progress=False)
+    means = gradient_by(parts, training.train, progress=False, callbacks=[lesson.DividesByK(4)])
+    assert (
+        relative_error(gradient_by(parts, training.train, progress=False, callbacks=[training.Accumulate(4)]), right)
+        < 1e-6
+    )
     assert relative_error(means, right) > 0.1
-    plain = used(parts, training.train_with_accelerate, gradient_accumulation_steps=4)
+    plain = gradient_by(parts, training.train_with_accelerate, gradient_accumulation_steps=4)
     assert relative_error(plain, means) < 1e-6
-    assert relative_error(used(parts, training.train_with_trainer, gradient_accumulation_steps=4), right) < 1e-6
+    assert relative_error(gradient_by(parts, training.train_with_trainer, gradient_accumulation_steps=4), right) < 1e-6
 
 
 TOKENS = st.lists(st.integers(1, 1000), min_size=1, max_size=20)
@@ -229,17 +253,19 @@ def test_a_mean_of_means_gives_every_micro_batch_the_same(counts):
 
 def test_the_play_knows_how_far_a_mean_of_means_is_off(ragged_texts):
     """From the texts' own gradients it finds what training finds."""
-    parts, whole = ragged_texts
+    parts, joint_batches = ragged_texts
     model = models.build("llama").double()
     gradients = lesson.token_gradients(model, data.batches(ragged_rows(parts), 1))
     counts, error = gradients.mean_of_means(4, by_length=True)
     assert counts.tolist() == [training.num_loss_tokens(model, batch) for batch in parts]
 
-    def used(batches, *callbacks):
+    def gradient_with(batches, *callbacks):
         run = {"callbacks": callbacks, "progress": False}
         return gradient_of_update(model, lambda sgd: training.train(model, sgd, batches, **run))
 
-    assert error == pytest.approx(relative_error(used(parts, lesson.DividesByK(4)), used(whole)), rel=1e-4)
+    assert error == pytest.approx(
+        relative_error(gradient_with(parts, lesson.DividesByK(4)), gradient_with(joint_batches)), rel=1e-4
+    )
     assert gradients.mean_of_means(16, by_length=False)[1] == pytest.approx(0, abs=1e-6)
 
 
@@ -259,18 +285,19 @@ def test_play_draws_counts_and_weights():
 
 
 def test_weighing_by_text_is_the_same_where_all_texts_are_equally_long():
-    ids, mask = torch.randint(5, 900, (64, 12), generator=torch.Generator().manual_seed(0)), torch.ones(64, 12).long()
+    ids = torch.randint(5, 900, (64, 12), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
 
-    def both():
+    def train_both():
         held_out = ids[:8], mask[:8]
         return [lesson.train_on_texts(models.build("llama"), ids, mask, held_out, kind, 1) for kind in (False, True)]
 
-    by_token, by_text = both()
+    by_token, by_text = train_both()
     for kind in ("reported", "by token", "by text"):
         assert by_token[kind] == pytest.approx(by_text[kind], abs=1e-4)
         assert len(by_token[kind]) == 2
     mask[::2, 6:] = 0
-    by_token, by_text = both()
+    by_token, by_text = train_both()
     assert abs(by_token["by token"][-1] - by_text["by token"][-1]) > 1e-5
     _, alt = lesson.two_curves_figure({"right": by_token, "mean of means": by_text}, 1)
     means = "Mean per token (right) or per text (mean of means)"
@@ -291,8 +318,7 @@ def test_noise_falls_with_the_micro_batches_of_a_group():
 def test_groups_show_what_is_left_over():
     figure, alt = lesson.groups_figure({"right": [4, 2], "wrong": [1, 4]}, 6)
     assert len(figure.axes[0].patches) == 12
-    names = ["update 1", "update 2", "update 1", "update 2", "left over"]
-    assert [text.get_text() for text in figure.axes[0].texts] == names
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["update 1", "update 2", "left over"]
     assert "wrong: update 1 × 1, update 2 × 4, left over × 1" in alt
 
 
@@ -303,8 +329,9 @@ def test_peaks_are_bars_and_marks_in_order():
 
 
 def test_norms_are_noted_before_they_are_clipped():
-    noted, parameter = lesson.NotesNorms(), nn.Parameter(torch.zeros(2))
-    parameter.grad, unused = torch.tensor([3.0, 4.0]), nn.Parameter(torch.zeros(1))
+    noted = lesson.NotesNorms()
+    parameter, unused = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.tensor([3.0, 4.0])
     run = SimpleNamespace(model=SimpleNamespace(parameters=lambda: [parameter, unused]))
     for callback in (noted, training.ClipGradients(1.0), noted):
         callback.before_update(run)

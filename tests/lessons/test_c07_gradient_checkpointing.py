@@ -11,7 +11,7 @@ SIZES = st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(1
 
 
 @given(SIZES)
-def test_the_closed_form_is_the_fullest_moment_and_every_block_is_computed_once_more(sizes):
+def test_the_closed_form_is_the_fullest_moment_of_the_walk(sizes):
     blocks, segments, per_block = sizes
     for count in (None, segments):
         moments = lesson.walk(blocks, count, per_block)
@@ -39,7 +39,8 @@ def test_equal_segments_are_lowest_at_the_root_of_r_n(length, per_block):
 
 
 @given(SIZES, st.floats(0, 1))
-def test_every_block_is_best_where_its_gradients_outweigh_a_boundary_but_not_what_it_saves(sizes, part):
+def test_every_block_is_best_where_gradients_outweigh_a_boundary(sizes, part):
+    """They must not outweigh what a block saves: else the end of backward is higher still."""
     blocks, _, per_block = sizes
     per_block = max(per_block, 1.0)
     gradients = 1 + part * (per_block - 1)
@@ -49,8 +50,8 @@ def test_every_block_is_best_where_its_gradients_outweigh_a_boundary_but_not_wha
 
 
 def test_fewer_segments_are_best_where_a_boundary_is_larger_than_the_gradients():
-    of = {q: [lesson.peak(48, s, 23, q) for s in (33, 48)] for q in (12 * 128 / (64 * 16), 12 * 128 / (64 * 128))}
-    assert list(of.values()) == [[116, 94.5], [64.375, 71]]
+    peaks = {q: [lesson.peak(48, s, 23, q) for s in (33, 48)] for q in (12 * 128 / (64 * 16), 12 * 128 / (64 * 128))}
+    assert list(peaks.values()) == [[116, 94.5], [64.375, 71]]
 
 
 def test_unequal_segments_do_a_little_better():
@@ -63,24 +64,24 @@ def test_the_curves_mark_the_lowest_point_and_the_root():
     line = {1: 9e6, 4: 3e6, 16: 5e6}
     figure, alt = lesson.segment_curves_figure({"a chain": (25, {"predicted": line, "measured": line})})
     assert alt.startswith("At √(r·n) segments, at most one per block, the peak is the lowest that we tried.")
-    beside = {1: 9e6, 4: 3.6e6, 16: 3e6}
-    _, worse = lesson.segment_curves_figure({"a chain": (25, {"predicted": beside, "measured": beside})})
+    worse_line = {1: 9e6, 4: 3.6e6, 16: 3e6}
+    _, worse = lesson.segment_curves_figure({"a chain": (25, {"predicted": worse_line, "measured": worse_line})})
     assert worse.startswith(
         "At √(r·n) segments, at most one per block, the peak is within 20% of the lowest that we tried."
     )
     assert "Lowest at 4, √(r·n) = 5" in alt
     assert "√(r·n) = 17 > n" in lesson.segment_curves_figure({"few": (289, {"predicted": line, "measured": line})})[1]
-    drawn = figure.axes[0].lines
-    assert list(drawn[1].get_xdata()) == [1, 4, 16]
-    assert drawn[2].get_xdata()[0] == 5
+    curves = figure.axes[0].lines
+    assert list(curves[1].get_xdata()) == [1, 4, 16]
+    assert curves[2].get_xdata()[0] == 5
 
 
 def test_time_and_memory_are_said():
     figure, alt = lesson.time_and_memory_figure({"plain": (1, 1), "checkpointed": (0.3, 1.25), "kept": (0.6, 1.2)})
     assert alt.startswith("The allocator's peak falls by at least 40%; lowest: checkpointed.")
     assert alt.count("checkpointed: 0.30") == alt.count("checkpointed: 1.25") == 1
-    drawn = [axes.lines[0].get_xydata().tolist() for axes in figure.axes]
-    assert drawn == [[[1, 0], [0.3, 1], [0.6, 2]], [[1, 0], [1.25, 1], [1.2, 2]]]
+    points = [axes.lines[0].get_xydata().tolist() for axes in figure.axes]
+    assert points == [[[1, 0], [0.3, 1], [0.6, 2]], [[1, 0], [1.25, 1], [1.2, 2]]]
     _, alt = lesson.time_and_memory_figure({"plain": (1, 1), "filed": (0.3, 1.5), "kept": (0.6, 1.2)})
     assert alt.startswith("The allocator's peak falls by at least 40%; lowest: filed, the slowest.")
 
@@ -93,6 +94,6 @@ def test_the_playing_figure_draws_the_walk():
     assert lesson.segments_figure(blocks=3, segments=9)[1] == lesson.segments_figure(blocks=3, segments=3)[1]
 
 
-@pytest.mark.parametrize("changed", [{"blocks": 6}, {"segments": 12}, {"batch": 1}, {"per_block": 1.0}])
-def test_the_playing_figure_follows_each_control(changed):
-    assert lesson.segments_figure()[1] != lesson.segments_figure(**changed)[1]
+@pytest.mark.parametrize("control", [{"blocks": 6}, {"segments": 12}, {"batch": 1}, {"per_block": 1.0}])
+def test_the_playing_figure_follows_each_control(control):
+    assert lesson.segments_figure()[1] != lesson.segments_figure(**control)[1]

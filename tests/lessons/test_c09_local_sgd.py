@@ -33,13 +33,13 @@ def share(rank):
 @pytest.fixture(scope="module")
 def histories():
     plans = {
-        "DDP": RunPlan(SGD, 12, loss_every=4, note_drift=True),
-        "H = 1": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), loss_every=4),
-        "H = 5": RunPlan(SGD, 12, partial(LocalSGD, sync_every=5), loss_every=4, note_drift=True),
+        "DDP": RunPlan(SGD, 12, loss_interval=4, note_drift=True),
+        "H = 1": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), loss_interval=4),
+        "H = 5": RunPlan(SGD, 12, partial(LocalSGD, sync_every=5), loss_interval=4, note_drift=True),
         "H = 5, unfinished": RunPlan(SGD, 12, partial(LocalSGD, sync_every=5), finish=False),
         "8 bits": RunPlan(SGD, 12, QSGD),
         "unlike": RunPlan(SGD, 12, note_drift=True, same_start=False),
-        "another seed": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), loss_every=4, seed=1),
+        "another seed": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), loss_interval=4, seed=1),
     }
     shares = {"one kind": [share(0), share(1)]}
     return [by_kind["one kind"] for by_kind in launch(train_on_rank, 2, build, shares, share(2), plans)]
@@ -90,11 +90,12 @@ def four_times_the_rows():
     return [tuple(column.repeat(4, *[1] * (column.dim() - 1)) for column in share(rank)) for rank in range(2)]
 
 
-def by_hand(shares, k, every):
+def by_hand(shares, k, interval):
     """Eight updates of `k` micro-batches of 16 rows, with this package's LocalSGD; parameters as one vector."""
-    model, (inputs, labels) = build(), shares[torch.distributed.get_rank()]
+    model = build()
+    inputs, labels = shares[torch.distributed.get_rank()]
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    local = LocalSGD(optimizer, every)
+    local = LocalSGD(optimizer, interval)
     for update in torch.arange(16 * 8 * k).split(16 * k):
         for rows in update.split(16):
             (nn.functional.cross_entropy(model(inputs[rows]), labels[rows]) / k).backward()
@@ -108,7 +109,7 @@ def by_hand(shares, k, every):
 @pytest.mark.parametrize(("per_update", "updates", "others"), [(True, 4, 2), (False, 2, 4)])
 def test_accelerates_local_sgd_with_accumulation_ends_where_ours_does(per_update, updates, others):
     """H = 4 and k = 2; called after each micro-batch, as in its guide, H is two updates."""
-    work = partial(accelerate_on_rank, micro_batches=16, k=2, every=4, per_update=per_update)
+    work = partial(accelerate_on_rank, micro_batches=16, k=2, interval=4, per_update=per_update)
     theirs = launch(work, 2, build, four_times_the_rows(), seconds=100)[0]["parameters"]
     assert torch.allclose(theirs, launch(by_hand, 2, four_times_the_rows(), 2, updates)[0], atol=1e-6)
     assert not torch.allclose(theirs, launch(by_hand, 2, four_times_the_rows(), 2, others)[0], atol=1e-4)
@@ -117,7 +118,7 @@ def test_accelerates_local_sgd_with_accumulation_ends_where_ours_does(per_update
 @pytest.mark.parametrize(("announced", "per_update", "averages"), [(False, True, 0), (True, True, 3), (True, False, 5)])
 def test_accelerates_local_sgd_is_on_where_it_knows_of_the_others(announced, per_update, averages):
     """Four micro-batches, or four updates of two, to an average, and one at the end: of the two parameters' tensors, three."""
-    work = partial(accelerate_on_rank, micro_batches=16, k=2, every=4, announced=announced, per_update=per_update)
+    work = partial(accelerate_on_rank, micro_batches=16, k=2, interval=4, announced=announced, per_update=per_update)
     first, second = launch(work, 2, build, four_times_the_rows(), seconds=100)
     assert first["counts"]["calls"].sum() == 3 * averages
     assert first["counts"]["sent"].sum() == 4 * ELEMENTS * averages
@@ -133,24 +134,27 @@ def ring_by_pencil(ranks):
         state = [[set(parts) for parts in row] for row in state]
         for rank in range(ranks):
             piece = (rank - 1 - turn) % ranks if turn < ranks - 1 else (rank - (turn - ranks + 1)) % ranks
-            got = turns[-1][rank][piece]
-            state[(rank + 1) % ranks][piece] = got | (state[(rank + 1) % ranks][piece] if turn < ranks - 1 else set())
+            incoming = turns[-1][rank][piece]
+            state[(rank + 1) % ranks][piece] = incoming | (
+                state[(rank + 1) % ranks][piece] if turn < ranks - 1 else set()
+            )
         turns.append(state)
     return turns
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_ring_in_real_processes_turns_as_by_pencil(ranks):
-    seen, expected = launch(lesson.ring_on_rank, ranks), ring_by_pencil(ranks)
+    seen = launch(lesson.ring_on_rank, ranks)
+    expected = ring_by_pencil(ranks)
     assert {len(turns) for turns in seen} == {2 * (ranks - 1) + 1}
     for rank, turns in enumerate(seen):
         for turn, row in enumerate(turns):
             assert row == ["".join(map(str, sorted(parts))) for parts in expected[turn][rank]]
-    whole = "".join(map(str, range(ranks)))
-    assert [turns[ranks - 1].index(whole) for turns in seen] == list(range(ranks)), (
+    complete = "".join(map(str, range(ranks)))
+    assert [turns[ranks - 1].index(complete) for turns in seen] == list(range(ranks)), (
         "rank r ends the first half with sum r"
     )
-    assert all(turns[-1] == [whole] * ranks for turns in seen)
+    assert all(turns[-1] == [complete] * ranks for turns in seen)
 
 
 def test_the_ring_is_drawn_turn_by_turn_with_an_arrow_for_each_piece_that_came():
@@ -169,7 +173,7 @@ def test_the_ring_is_drawn_turn_by_turn_with_an_arrow_for_each_piece_that_came()
 
 
 def test_the_idea_draws_an_average_per_step_above_and_per_round_below():
-    figure, alt = figures.local_rounds_figure(ranks=3, every=4, steps=8)
+    figure, alt = figures.local_rounds_figure(ranks=3, interval=4, steps=8)
     above, below = figure.axes
     assert [len(panel.patches) for panel in (above, below)] == [3 * (8 + 8), 3 * (8 + 2)]
     assert "8 times" in alt
@@ -179,7 +183,7 @@ def test_the_idea_draws_an_average_per_step_above_and_per_round_below():
 def test_busy_shares_are_those_of_the_formula_with_a_mark_at_nine_tenths():
     figure, alt = figures.busy_figure({"slow": 1.0, "fast": 0.1}, {"string": 9.0})
     for axes, r in zip(figure.axes, (9, 90), strict=True):
-        _, curve, mark = axes.lines
+        curve, _, mark = axes.lines
         assert curve.get_ydata() == pytest.approx(100 * curve.get_xdata() / (curve.get_xdata() + r))
         assert (mark.get_xdata()[0], mark.get_ydata()[0]) == pytest.approx((9 * r, 90))
     assert "slow, string: nine tenths at H = 81; fast, string: nine tenths at H = 810" in alt
@@ -207,16 +211,14 @@ def test_drift_is_drawn_as_it_was_seen_and_says_its_end():
     assert "By package. Distance to the ranks' mean against step. H = 2: 0 at 0, 3 at 1." in alt
 
 
-def test_ranks_that_begin_apart_are_seen_from_afar_and_near_0():
+def test_unequal_starts_are_drawn_as_they_were_noted():
     lines = {
         "run A": [(0, 250.0), (1, 250.0), (2, 250.0)],
         "run B": [(0, 250.0), (1, 250.0), (1, 0.0), (2, 2.0), (2, 0.0)],
     }
-    figure, alt = figures.apart_figure(lines, low=5)
-    above, below = figure.axes
-    assert (above.get_ylim()[0], below.get_ylim()[1]) == (5, 5)
-    assert above.get_ylim()[1] > 250
-    assert [[text.get_text() for text in panel.texts] for panel in (above, below)] == [["run A"], ["run B"]]
+    figure, alt = figures.unequal_starts_figure(lines)
+    assert figure.axes[0].get_ylim()[1] > 250
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["run A", "run B"]
     assert "run A: 250 at 0, 250 at 1, 250 at 2; run B: 250 at 0, 250 at 1, 0 at 1, 2 at 2" in alt
     assert alt.endswith("0 at 2.")
 
@@ -238,26 +240,28 @@ def test_waiting_and_averaging_are_timed_apart_on_both_ranks():
         assert all(seconds > 0 for pair in timed.values() for seconds in pair)
 
 
-def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
+def test_strategies_are_drawn_with_what_one_loss_costs_them():
     ddp = RankHistory([10, 20], [1.0, 0.9], [1000, 2000], [20, 40])
     histories = {"DDP": ddp, "H = 20": RankHistory([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
-    figure, alt = figures.losses_of_ways_figure(histories, computing=0.1, network=(1000, 0.5), name="string")
+    figure, alt = figures.losses_by_strategy_figure(histories, computing=0.1, network=(1000, 0.5), name="string")
     curves, bytes_, seconds = figure.axes
-    assert title(curves) == "mark: from here averages stay at or below 1.10"
+    assert set(curves.lines[2].get_ydata()) == {1.1}
     assert [bar.get_width() for bar in bytes_.patches] == pytest.approx([1000 / 1024, 100 / 1024])
     assert [bar.get_width() for bar in seconds.patches] == pytest.approx([1 + 1 + 10, 2 + 0.1 + 1])
     assert figure.get_suptitle().startswith(
         "To a loss of 1.10, DDP takes the fewest steps, the most bytes and, on paper, "
     )
-    assert "DDP: 10 steps, 1000 B sent, 12.0 s; H = 20: 20 steps, 100 B sent, 3.10 s" in alt
+    assert "DDP, 10 steps: 1000 B; H = 20, 20 steps: 100 B" in alt
+    assert "DDP, 10 steps: 12.0 s; H = 20, 20 steps: 3.10 s" in alt
 
 
-def test_losses_against_every_have_a_band_for_each_kind_and_strokes_over_the_seeds():
-    figure, alt = figures.losses_against_every_figure({"mixed": {1: [1.0, 1.2, 1.1], 20: [1.5]}}, {"mixed": [0.9, 0.8]})
+def test_losses_by_interval_have_a_line_and_ddp_s_band_for_each_kind():
+    figure, alt = figures.losses_by_interval_figure({"mixed": {1: [1.0, 1.2, 1.1], 20: [1.5]}}, {"mixed": [0.9, 0.8]})
     (axes,) = figure.axes
     assert list(axes.lines[0].get_ydata()) == pytest.approx([1.1, 1.5])
     assert axes.patches[0].get_extents().height > 0
-    assert "mixed: 1.00 to 1.20 at H = 1, 1.50 to 1.50 at H = 20, DDP 0.80 to 0.90" in alt
+    assert "mixed: 1.10 (1.00 to 1.20) at 1, 1.50 at 20" in alt
+    assert "With DDP: mixed: 0.80 to 0.90" in alt
 
 
 @given(st.integers(2, 6), st.floats(0, 2))
@@ -276,10 +280,14 @@ def test_one_local_step_is_descent_on_the_mean_bowl():
         assert np.allclose(places[step].mean(0), theta)
 
 
-def test_with_equal_bowls_nobody_drifts_and_with_many_local_steps_the_mean_ends_elsewhere():
+def test_with_equal_bowls_nobody_drifts():
     matrices, centers = figures.bowls(3, 1.0)
-    alike = figures.local_paths(10, np.tile(matrices[:1], (3, 1, 1)), np.tile(centers[:1], (3, 1)), 0.3)
-    assert np.allclose(alike, alike[:, :1])
+    equal_paths = figures.local_paths(10, np.tile(matrices[:1], (3, 1, 1)), np.tile(centers[:1], (3, 1)), 0.3)
+    assert np.allclose(equal_paths, equal_paths[:, :1])
+
+
+def test_with_many_local_steps_the_mean_ends_elsewhere():
+    matrices, centers = figures.bowls(3, 1.0)
     lowest = figures.joint_minimum(matrices, centers)
     off = [
         np.linalg.norm(figures.local_paths(h, matrices, centers, 0.5, steps=2400)[-1].mean(0) - lowest)
@@ -288,14 +296,14 @@ def test_with_equal_bowls_nobody_drifts_and_with_many_local_steps_the_mean_ends_
     assert off[0] < 1e-6 < off[1] < off[2]
 
 
-def test_corrected_steps_bring_the_mean_to_the_joint_minimum_with_many_local_steps_too():
+def test_corrected_steps_end_at_the_joint_minimum():
     matrices, centers = figures.bowls(3, 1.0)
     ends = figures.local_paths(20, matrices, centers, 0.3, corrected=True, steps=2400)[-1].mean(0)
     assert np.linalg.norm(ends - figures.joint_minimum(matrices, centers)) < 1e-3
 
 
 def test_the_figure_to_play_with_says_how_far_the_mean_ends_from_the_minimum():
-    figure, alt = figures.play_local_drift(every=1, heterogeneity=1.0, ranks=3, rate=0.5)
+    figure, alt = figures.play_local_drift(interval=1, heterogeneity=1.0, ranks=3, rate=0.5)
     heading = figure.get_suptitle()
     assert heading.startswith("60 averages in 60 steps")
     assert "after 60 averages the mean is 0.0" in alt

@@ -163,10 +163,10 @@ def test_a_real_trace_has_its_steps_phases_and_operators(profiled, batches):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_planted_wait_is_in_the_trace_and_the_batches_are_the_same(profiled, batches, workers):
     pause = 0.05
-    slow = slow_to_read(batches, pause, every=2, workers=workers)
+    slow = slow_to_read(batches, pause, interval=2, workers=workers)
     assert slow.num_workers == workers
     assert [b["input_ids"].tolist() for b in slow] == [b["input_ids"].tolist() for b in batches]
-    trace = profiled(slow_to_read(batches, pause, every=2, workers=workers), steps=4, skip=2).trace()
+    trace = profiled(slow_to_read(batches, pause, interval=2, workers=workers), steps=4, skip=2).trace()
     if not workers:  # what a worker hides depends on the machine
         gaps = trace.gaps()
         assert ((gaps["where"] == LOADING) & (gaps["seconds"] >= pause)).sum() == 2

@@ -61,7 +61,7 @@ def test_every_value_is_one_that_the_control_can_have_and_not_where_it_starts(ch
 
 
 def test_a_chapter_is_drawn_into_files_that_are_found_again_and_other_settings_are_other_pictures(tmp_path, write):
-    write(("H is 10", ""), ("H is 1", "every = 1"), ("H is 10 again", "every = 10"))
+    write(("H is 10", ""), ("H is 1", "interval = 1"), ("H is 10 again", "interval = 10"))
     pictures = draw(LOCAL_SGD, tmp_path, "smoke")
     assert [still.label for still in pictures] == ["H is 10", "H is 1", "H is 10 again"]
     assert [still.file for still in pictures] == ["09-1.webp", "09-2.webp", "09-3.webp"]
@@ -75,7 +75,7 @@ def test_a_chapter_is_drawn_into_files_that_are_found_again_and_other_settings_a
         assert picture.format == "WEBP"
         assert picture.width / picture.height == pytest.approx(still.width / still.height, rel=0.005)
     assert load_stills("09_local_sgd", tmp_path) == pictures
-    write(("other words", ""), ("H is 1", "every = 1"), ("H is 10 again", "every = 10"))
+    write(("other words", ""), ("H is 1", "interval = 1"), ("H is 10 again", "interval = 10"))
     assert load_stills("09_local_sgd", tmp_path)[0].label == "other words", "those of today"
     write(("one", ""))
     with pytest.raises(CourseError, match="draw them with `course site --stills 09_local_sgd`"):
@@ -94,11 +94,11 @@ def test_the_still_of_the_start_says_what_the_stored_picture_says(chapter):
 @pytest.mark.parametrize(
     ("values", "control"),
     [
-        ("every = 61", "every"),  # past the end
+        ("interval = 61", "interval"),  # past the end
         ("heterogeneity = 0.55", "heterogeneity"),  # between two steps
         ('ranks = "three"', "ranks"),
         ("speed = 3", "speed"),
-        ('"every.least" = 1', "every.least"),
+        ('"interval.least" = 1', "interval.least"),
     ],
 )
 def test_a_value_that_the_control_cannot_have_is_refused_in_a_sentence(tmp_path, write, values, control):
