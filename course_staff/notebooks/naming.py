@@ -10,15 +10,14 @@ from course_utils.files import chapters_in
 
 ROOMS = ("benchmarks", "course_staff", "course_utils", "tests")
 
-VAGUE = frozenset(
-    """
-    about again alike alone also among apart around asked begun beside both built changed chosen copied done
-    drawn each entered every failed far filled found fresh given got held here how inside kept known late least
-    lost made many marked mine more most moved named near needed nothing now one otherwise outside over own
-    planned reached repeated said same settled several shown something started stored taken talk there thing
-    things together told trained used usual waiting wanted way ways what where whole words written
-    """.split()
-)
+_VAGUE = """
+about again alike alone also among apart around asked begun beside both built changed chosen copied done drawn each
+entered failed far filled found fresh given got held here how inside kept known late least lost made many marked
+mine more moved named near needed nothing now one otherwise outside over own planned reached repeated said settled
+several shown something started stored taken talk there thing things together told trained used usual waiting wanted
+way ways what where whole written
+"""
+VAGUE = frozenset(_VAGUE.split())
 """Names that are refused, whatever underscores stand around them, and in capitals too."""
 
 _IRREGULAR = re.compile(
