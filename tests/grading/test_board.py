@@ -11,7 +11,7 @@ from course_utils import settings as settings_room
 from course_utils.cli import main
 from course_utils.files import exercises_of
 from course_utils.grading import my_progress
-from course_utils.grading.board import FRESH, Board, Standing
+from course_utils.grading.board import NOTHING_PASSED, Board, Standing
 from course_utils.grading.loading import SETS, load_set
 from course_utils.grading.progress import PROGRESS, Attempts, recall
 
@@ -31,7 +31,7 @@ def typed(monkeypatch, answer):
 def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
     assert main(["check"]) == 0
     output = capsys.readouterr().out
-    assert f"Exercises: {FRESH}" in output
+    assert f"Exercises: {NOTHING_PASSED}" in output
     assert "█" not in output
     first = load_set(FIRST)["questions"][0]
     assert f"Next question: q1 · {first['title']}, in {exercises_of(FIRST)}." in output
@@ -55,7 +55,7 @@ def test_everything_passed_leaves_nothing_to_do():
         PROGRESS.put(path.stem, {entry["id"]: Attempts(0, True, entry["points"]) for entry in entries})
     table = my_progress()
     assert "nothing is left" in table.next
-    assert all((standing.share, standing.points) == (1, standing.of) for standing in table.standings)
+    assert all((standing.share, standing.points) == (1, standing.max_points) for standing in table.standings)
     assert "·····" not in str(table)
 
 
@@ -80,7 +80,7 @@ def test_questions_and_points_that_the_set_no_longer_has_do_not_count():
 
 @pytest.mark.parametrize(("passed", "full"), [(0, 0), (1, 1), (500, 10), (999, 19), (1000, 20)])
 def test_a_bar_is_full_or_empty_only_where_all_or_nothing_is_done(passed, full):
-    (line,) = Board((Standing("a", passed, questions=1000, points=0, of=1, next=""),)).bars
+    (line,) = Board((Standing("a", passed, questions=1000, points=0, max_points=1, next=""),)).bars
     assert line.split()[1] == "█" * full + "·" * (20 - full)
 
 
@@ -131,7 +131,7 @@ def test_reset_of_all_without_a_question_and_then_of_nothing(monkeypatch, capsys
     PROGRESS.put("03_adamw", {"q1": Attempts(2, False, 0.0)})
     monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
     assert main(["check", "--reset", "--yes"]) == 0
-    assert my_progress().head.startswith(FRESH)
+    assert my_progress().head.startswith(NOTHING_PASSED)
     assert recall("03_adamw") == {}
     capsys.readouterr()
     assert main(["check", "--reset"]) == 0

@@ -7,13 +7,13 @@ import torch
 from sample_question import HINTS, doubling
 
 from course_utils.grading.fingerprints import diagnose, outcome_fingerprint
-from course_utils.grading.judge import ENDINGS, Outcome, explain, judge_answer, judge_case
+from course_utils.grading.judge import OUTCOME_KINDS, Outcome, explain, judge_answer, judge_case
 from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.question import Case
 
 
 def test_every_ending_has_its_own_sentence():
-    kinds = [*ENDINGS][1:]
+    kinds = [*OUTCOME_KINDS][1:]
     outcomes = [Outcome(kind, text=f"{kind} it is", line="line 3: y = x") for kind in kinds]
     assert len({explain(doubling(), outcome) for outcome in outcomes}) == len(kinds)
     for kind in kinds:
@@ -53,7 +53,7 @@ def test_a_mistake_is_named_and_its_hint_follows():
     entry = entry_for(question, squaring=lambda x: x * x + 1e-9, tripling=lambda x: 3 * x)
     result = judge_answer(question, question.cases(), outcomes_of(lambda x: 3.0000001 * x), entry)
     assert (result.mistake, result.diagnosis, result.hint) == ("tripling", "this is tripling", "an outline")
-    assert (result.points, result.of, result.passed) == (0, 4, False)
+    assert (result.points, result.max_points, result.passed) == (0, 4, False)
     other = judge_answer(question, question.cases(), outcomes_of(lambda x: 5 * x), entry)
     assert (other.mistake, other.diagnosis) == ("", "")
     right = judge_answer(question, question.cases(), outcomes_of(lambda x: 2 * x), entry)
