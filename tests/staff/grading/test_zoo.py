@@ -52,7 +52,7 @@ def takes_long(name: str, authored) -> bool:
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), *SEEDS])  # with a seed, public ones too
 def test_the_solution_gets_full_marks(name, authored, seed):
     result = CaseRunner(authored, seed).result(authored.solution, entry(name, authored))
-    assert result.points == result.of, [verdict.sentence for verdict in result.verdicts if not verdict.passed]
+    assert result.points == result.max_points, [verdict.sentence for verdict in result.verdicts if not verdict.passed]
     assert result.diagnosis == result.hint == ""
 
 
