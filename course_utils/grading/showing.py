@@ -26,8 +26,7 @@ _STYLES = {
     "both": _CODE,
     **{kind: _TINTED.format(COLORS[kind]) for kind in ("yours", "ours")},
 }
-_SPACED_KINDS = ("older", "diagnosis", "hint")  # with some space above and below
-_CODE_KINDS = ("yours", "ours", "both")
+
 _SEEING, _ANYWAY = "solution=True", 'solution="anyway"'
 
 _MOST_FAILURES = 5  # with a sentence each; a learner mends the first ones first
@@ -58,17 +57,7 @@ class Shown:
     def _repr_html_(self):
         from course_utils.grading.rendering import render
 
-        return render(
-            "check.html.j2",
-            lines=self.lines,
-            state=self.state,
-            colors=COLORS,
-            sign_color=SIGN_COLOR,
-            styles=_STYLES,
-            signs=SIGNS,
-            spaced_kinds=_SPACED_KINDS,
-            code_kinds=_CODE_KINDS,
-        )
+        return render("check.html.j2", report=self, colors=COLORS, sign_color=SIGN_COLOR, styles=_STYLES, signs=SIGNS)
 
 
 def show_check(
@@ -99,10 +88,8 @@ def show_check(
         advice = [Line("hint", f"Hint: {result.hint}")]
     elif not result.passed:
         advice = [Line("fact", f'For a hint: `check("{result.question}", hint=1)`.')]
-    if not result.unanswered:
-        lines += [*advice, *case_lines(result.verdicts)]
-    else:
-        lines += advice if older else [*case_lines(result.verdicts), *advice]
+    verdicts = [] if older and result.unanswered else case_lines(result.verdicts)
+    lines += [*verdicts, *advice] if result.unanswered else [*advice, *verdicts]
     if question.counted and result.passed:
         names = ", ".join(f"`{name}`" for name in question.counted)
         lines.append(Line("fact", f"Counted while your code runs: {names}."))
