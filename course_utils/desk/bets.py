@@ -84,9 +84,9 @@ def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
     40.0
     """
     number = _to_finite(default, name)
-    stored = _look_up(name)
-    is_unchanged = stored is not None and stored.cell == number
-    wager = replace(stored, unit=unit) if is_unchanged else Bet(number, number, unit)
+    previous = _look_up(name)
+    is_unchanged = previous is not None and previous.cell == number
+    wager = replace(previous, unit=unit) if is_unchanged else Bet(number, number, unit)
     _store(name, wager)
     if settings().attended and has_kernel():
         _ask(name, wager, question)
@@ -105,10 +105,10 @@ def settle(name: str, truth: float) -> None:
     """
     from IPython.display import display
 
-    stored = _look_up(name)
-    if stored is None:
+    previous = _look_up(name)
+    if previous is None:
         raise CourseError(f"There is no bet {name!r} yet; first run the cell with bet({name!r}, …).")
-    wager = replace(stored, truth=_to_finite(truth, name))
+    wager = replace(previous, truth=_to_finite(truth, name))
     _store(name, wager)
     if has_kernel():
         fold = _FOLD.format(" open" if settings().attended else "", html.escape(str(wager)))
@@ -139,12 +139,12 @@ def _ask(name: str, wager: Bet, question: str) -> None:
     message = HTML(html.escape(_say_what_counts(name, wager)))
 
     def take(change: dict) -> None:
-        stored = _look_up(name) or wager
-        typed, text = _read_box(name, stored, change["new"])
-        if stored.truth is not None:
-            box.value = f"{stored.guess:.15g}"
+        current = _look_up(name) or wager
+        typed, text = _read_box(name, current, change["new"])
+        if current.truth is not None:
+            box.value = f"{current.guess:.15g}"
         message.value = html.escape(text)
-        if typed != stored:
+        if typed != current:
             _store(name, typed)
 
     box.observe(take, names="value")

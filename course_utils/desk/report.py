@@ -101,5 +101,5 @@ def _chapters_without_anything(bets: Mapping[str, Bet], rows: tuple[Row, ...]) -
         numbers = [chapter_number(path.stem) for path in chapters_in(find_place().notebooks)]
     except CourseError:
         return []
-    filled = {chapter_number(name) for name in (*bets, *(row.chapter for row in rows))}
-    return [number for number in numbers if number not in filled]
+    nonempty = {chapter_number(name) for name in (*bets, *(row.chapter for row in rows))}
+    return [number for number in numbers if number not in nonempty]

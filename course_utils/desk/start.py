@@ -88,13 +88,8 @@ class Desk:
     @classmethod
     def load(cls, folder: Path) -> "Desk":
         """The desk of the learner whose own copy of the course is `folder`."""
-        return cls(
-            _notebooks(folder / "notebooks"),
-            _notebooks(folder / "exercises"),
-            load_bets(),
-            my_progress(),
-            len(Ledger.load().rows),
-        )
+        chapters, exercises = (_notebooks(folder / name) for name in ("notebooks", "exercises"))
+        return cls(chapters, exercises, load_bets(), my_progress(), len(Ledger.load().rows))
 
     def page(self) -> str:
         """All of it as Markdown, without the table's empty columns."""
@@ -117,7 +112,6 @@ class Desk:
 
     @property
     def _last(self) -> Notebook | None:
-        """The notebook that was saved last."""
         notebooks = [notebook for notebook in (*self.chapters.values(), *self.exercises.values()) if notebook.saved_at]
         return max(notebooks, key=lambda notebook: notebook.saved_at, default=None)
 

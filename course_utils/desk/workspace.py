@@ -75,8 +75,8 @@ def merge(current: list[dict], base: list[dict], new: list[dict]) -> tuple[list[
     after the cells that they follow.
     """
     current_by_id, base_by_id, new_by_id = ({cell.get("id"): cell for cell in cells} for cells in (current, base, new))
-    changed = [cell for name, cell in base_by_id.items() if _text(cell) != _text(new_by_id.get(name))]
-    outdated = {(cell["id"], cell["source"]) for cell in map(_as_text, changed)}
+    changed_cells = [cell for name, cell in base_by_id.items() if _text(cell) != _text(new_by_id.get(name))]
+    outdated = {(cell["id"], cell["source"]) for cell in map(_as_text, changed_cells)}
     current = [cell for cell in current if (cell.get("id"), "".join(cell["source"])) not in outdated]
     merged, conflicts = _place_course_cells(current_by_id, base_by_id, new_by_id)
     return merged, conflicts + _insert_other_cells(merged, current, base_by_id, new_by_id)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of
+from course_utils.grading import showing
 from course_utils.grading.definition import Definition, digest_of_cell, find_definition, history_in
 from course_utils.grading.failures import failures_in, newest_failure
 from course_utils.grading.judge import Outcome, Result, judge_answer
@@ -16,16 +17,7 @@ from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.progress import Attempts, amend, recall
 from course_utils.grading.question import CASE_SECONDS, Question
 from course_utils.grading.run import is_untouched, run_cases
-from course_utils.grading.showing import (
-    Line,
-    Shown,
-    overview,
-    report_no_solution,
-    show_check,
-    show_hint,
-    show_solution,
-    withhold_solution,
-)
+from course_utils.grading.showing import Line, Shown
 from course_utils.grading.solutions import solution_in, solutions_at
 from course_utils.settings import settings, variables
 
@@ -88,7 +80,7 @@ class Checker:
     def _respond(self, question_id: str | None, hint: int | None, solution: bool | str, points: bool) -> float | None:
         result = None
         if question_id is None:
-            report = overview(self.set_name, list(self.entries.values()), recall(self.set_name))
+            report = showing.overview(self.set_name, list(self.entries.values()), recall(self.set_name))
         elif hint is not None:
             report = self._hint(question_from(self._entry(question_id)), hint)
         elif solution:
@@ -167,7 +159,9 @@ class Checker:
         graded = definition.sentence(question.answer, numbered=self._shell is not None) if definition else ""
         older = self.say_newer(question, definition, result.unanswered)
         has_solution = bool(solutions_at(self.set_name))
-        return show_check(result, question, graded, of_set, len(self.entries), older=older, has_solution=has_solution)
+        return showing.show_check(
+            result, question, graded, of_set, len(self.entries), older=older, has_solution=has_solution
+        )
 
     def _origin(self, definition: Definition) -> dict[str, str | float]:
         """The checked cell's digest, its notebook, and the time: they tell whether the notebook's file is older."""
@@ -183,7 +177,7 @@ class Checker:
         if number not in range(1, len(question.hints) + 1):
             raise CourseError(f"There is no hint {number!r}; ask for hint=1, 2 or 3.")
         self._update(question, hint=max(self._attempts(question).hint, number))
-        return show_hint(question, number, bool(solutions_at(self.set_name)))
+        return showing.show_hint(question, number, bool(solutions_at(self.set_name)))
 
     def _solution(self, entry: dict, wish: bool | str) -> Shown:
         question = question_from(entry)
@@ -191,14 +185,14 @@ class Checker:
             raise CourseError(f'There is no solution={wish!r}; ask for solution=True, or for solution="anyway".')
         path = solutions_at(self.set_name)
         if path is None:
-            return report_no_solution(question, self.set_name)
+            return showing.report_no_solution(question, self.set_name)
         if not (self._attempts(question).tried or wish == "anyway"):
-            return withhold_solution(question)
+            return showing.withhold_solution(question)
         solution = solution_in(path, question.id)
         _, definition = self._find_answer(question)
         answer = definition.source if definition and definition.source else entry["stub"]
         self._update(question, seen=True)
-        return show_solution(question, answer, solution, self._attempts(question).passed)
+        return showing.show_solution(question, answer, solution, self._attempts(question).passed)
 
     def _attempts(self, question: Question) -> Attempts:
         return recall(self.set_name).get(question.id, Attempts())

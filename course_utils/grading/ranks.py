@@ -127,6 +127,6 @@ def _call(use: Callable, answer: Callable, inputs: dict, in_place: tuple[str, ..
     with counted() as traffic:
         result = use(answer, **arguments)
     values = plain(result if type(result) is dict else {"result": result})
-    changed = {name: plain(arguments[name]) for name in in_place}
+    in_place_values = {name: plain(arguments[name]) for name in in_place}
     are_others_left = all(same(inputs[name], arguments[name]) for name in inputs if name not in in_place)
-    return {**values, **changed, LEFT: are_others_left, **counts(traffic)}
+    return {**values, **in_place_values, LEFT: are_others_left, **counts(traffic)}

@@ -40,15 +40,8 @@ def test_bytes_and_seconds_stand_in_one_table():
 def test_the_same_row_is_kept_for_each_device_and_files_without_a_unit_are_in_bytes():
     path = settings().home / "ledger" / "03.json"
     path.parent.mkdir(parents=True)
-    old_row = {
-        "chapter": "03",
-        "technique": "AdamW",
-        "quantity": "peak",
-        "predicted": 5,
-        "measured": 6,
-        "scale": "smoke",
-    }
-    path.write_text(json.dumps([old_row | {"device": "cuda"}]))
+    old = {"chapter": "03", "technique": "AdamW", "quantity": "peak", "predicted": 5, "measured": 6, "scale": "smoke"}
+    path.write_text(json.dumps([old | {"device": "cuda"}]))
     record("03", "AdamW", "peak", predicted=1, measured=2)
     rows = Ledger.load().rows
     assert [(row.device, row.unit, row.measured) for row in rows] == [("cuda", "bytes", 6), ("cpu", "bytes", 2)]

@@ -151,7 +151,7 @@ def test_where_nobody_reads_along_the_page_is_of_this_process(monkeypatch, resta
 def test_a_notebook_shows_a_link(monkeypatch, tmp_path):
     bundles = []
     monkeypatch.setattr(report, "has_kernel", lambda: True)
-    monkeypatch.setattr("IPython.display.display", lambda bundle, **how: bundles.append(bundle))
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: bundles.append(bundle))
     path = report.write(tmp_path / "a <b> c.html")
     assert path.is_file()
     assert f"<a href='{path.as_uri()}'>" in bundles[0]["text/html"]

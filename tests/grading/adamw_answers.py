@@ -137,10 +137,7 @@ WRONG = {
 }
 RIGHT = {
     "as it stands": (),
-    "in place": (
-        HALF,
-        "p.addcdiv_(m, v.sqrt().div_((1 - beta2**t) ** 0.5).add_(eps), value=-lr / (1 - beta1**t))",
-    ),
+    "in place": (HALF, "p.addcdiv_(m, v.sqrt().div_((1 - beta2**t) ** 0.5).add_(eps), value=-lr / (1 - beta1**t))"),
     "lerp": (FIRST, "m.lerp_(g, 1 - beta1)"),
     "out of place": (
         FIRST,
@@ -171,10 +168,7 @@ RIGHT = {
         "if p.grad is None:",
         "self.state[p]\n                if p.grad is None:",
     ),
-    "starts with weighted gradients": (
-        NEW,
-        'state["t"], state["m"], state["v"] = 0, 0 * g, 0 * g * g',
-    ),
+    "starts with weighted gradients": (NEW, 'state["t"], state["m"], state["v"] = 0, 0 * g, 0 * g * g'),
     "averages that are corrected all along": (
         FIRST,
         "m += (1 - beta1) / (1 - beta1**t) * (g - m)",
@@ -183,10 +177,7 @@ RIGHT = {
         "m / (1 - beta1**t), v / (1 - beta2**t)",
         "m, v",
     ),
-    "in float64 and back": (
-        HALF,
-        "p.copy_(p.double() - lr * m_hat.double() / (v_hat.double().sqrt() + eps))",
-    ),
+    "in float64 and back": (HALF, "p.copy_(p.double() - lr * m_hat.double() / (v_hat.double().sqrt() + eps))"),
     "a closure": ("def step(self):", "def step(self, closure=None):"),
     "foreach": (HALF, "torch._foreach_sub_([p], [lr * m_hat / (v_hat.sqrt() + eps)])"),
 }

@@ -48,8 +48,8 @@ def entry(name, code, answer, stub, **options):
 def run(shell, source):
     """Run a cell; what it displays, each as text and as HTML."""
     with capture_output() as captured:
-        done = shell.run_cell(source, store_history=True)
-    done.raise_error()
+        execution = shell.run_cell(source, store_history=True)
+    execution.raise_error()
     return [(output.data["text/plain"], output.data.get("text/html", "")) for output in captured.outputs]
 
 

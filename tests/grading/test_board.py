@@ -100,9 +100,9 @@ def test_text_and_html_say_the_same_and_every_bar_is_read_out():
         "0 of 3 questions passed",
     ]
     assert re.findall(r"width:(\d+%)", page) == ["25%", "0%"]
-    words = html.unescape(re.sub(r"<[^>]+>", " ", page))
+    text = html.unescape(re.sub(r"<[^>]+>", " ", page))
     for part in (table.head, table.next, "01_<b>", "1 of 4", "2.5 of 8"):
-        assert part in words
+        assert part in text
         assert part in str(table).replace("  1 of  4", "1 of 4") or part == "1 of 4" or part == "2.5 of 8"
     assert page.count('scope="col"') == 4
     assert re.findall(r"(?<![\w-])color:(\w+)", page) == ["inherit"], "text keeps the page's own color"
@@ -146,7 +146,7 @@ def test_where_nobody_can_be_asked_nothing_is_forgotten(monkeypatch, capsys):
     assert set(recall(FIRST)) == {"q1"}
 
 
-@pytest.mark.parametrize("words", [["--reset", "77"], ["--reset", "03_x"], ["--yes"]])
-def test_a_reset_that_cannot_be_meant_is_refused(words, capsys):
-    assert main(["check", *words]) == 2
+@pytest.mark.parametrize("options", [["--reset", "77"], ["--reset", "03_x"], ["--yes"]])
+def test_a_reset_that_cannot_be_meant_is_refused(options, capsys):
+    assert main(["check", *options]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

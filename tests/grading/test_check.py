@@ -36,8 +36,8 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
     assert lines[1] == "Graded: `double`, a function from In [1], line 1."
     assert lines[2:4] == ["Diagnosis: this is <tripling>", "Hint: a nudge"]
     assert lines[4] == "✗ one: `result` is 3 but should be 2."
-    again = [text_of(notebook).splitlines()[3] for _ in range(2)]
-    assert again == ["Hint: an outline"] * 2, "the mistake's own hint, from the second try on"
+    hints = [text_of(notebook).splitlines()[3] for _ in range(2)]
+    assert hints == ["Hint: an outline"] * 2, "the mistake's own hint, from the second try on"
 
 
 @pytest.mark.parametrize(

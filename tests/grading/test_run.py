@@ -109,9 +109,9 @@ def test_an_endless_loop_ends_in_another_thread():
     assert outcomes[0].kind == "timeout"
 
 
-@pytest.mark.parametrize("way", ["sys.exit(3)", "raise SystemExit", "raise GeneratorExit", "raise MemoryError"])
-def test_no_exception_gets_out(way):
-    assert outcome(f"import sys\ndef double(x):\n    {way}").kind == "exception"
+@pytest.mark.parametrize("statement", ["sys.exit(3)", "raise SystemExit", "raise GeneratorExit", "raise MemoryError"])
+def test_no_exception_gets_out(statement):
+    assert outcome(f"import sys\ndef double(x):\n    {statement}").kind == "exception"
 
 
 def test_an_exception_that_cannot_be_printed_is_an_outcome():
@@ -274,18 +274,18 @@ def test_the_clock_starts_when_ranks_can(monkeypatch):
 
 def test_the_inputs_of_a_case_are_copied_with_what_they_share():
     """As `copy.deepcopy` does: what lay in one memory lies in one memory again, and none of it in the old one."""
-    base, alone = torch.arange(6.0).view(2, 3), torch.arange(3.0)
-    inputs = {"base": base, "turned": base.T, "again": base, "alone": [alone, alone[1:]], "plain": torch.ones(2)}
+    base, vector = torch.arange(6.0).view(2, 3), torch.arange(3.0)
+    inputs = {"base": base, "turned": base.T, "again": base, "alone": [vector, vector[1:]], "plain": torch.ones(2)}
 
-    def overwrite(_, copied):
-        assert copied["again"] is copied["base"]
-        copied["base"].zero_()
-        copied["alone"][0].zero_()
-        copied["plain"].zero_()
-        return {"turned": copied["turned"], "tail": copied["alone"][1]}
+    def overwrite(_, copies):
+        assert copies["again"] is copies["base"]
+        copies["base"].zero_()
+        copies["alone"][0].zero_()
+        copies["plain"].zero_()
+        return {"turned": copies["turned"], "tail": copies["alone"][1]}
 
     outcome = run_case(replace(doubling(), run=overwrite), abs, Case("c", inputs))
     assert outcome.kind == "values", outcome
     assert not outcome.values["turned"].any()
     assert not outcome.values["tail"].any()
-    assert (base.sum(), alone.sum(), inputs["plain"].sum()) == (15, 3, 2)
+    assert (base.sum(), vector.sum(), inputs["plain"].sum()) == (15, 3, 2)
