@@ -17,7 +17,7 @@ from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.progress import Attempts, amend, recall
 from course_utils.grading.question import CASE_SECONDS, Question
 from course_utils.grading.run import is_untouched, run_cases
-from course_utils.grading.showing import Line, Shown
+from course_utils.grading.showing import Line, Report
 from course_utils.grading.solutions import solution_in, solutions_at
 from course_utils.settings import settings, variables
 
@@ -74,7 +74,7 @@ class Checker:
         except CourseError as error:
             if settings().strict or points or not self._shell:
                 raise
-            _display(Shown((Line("head", str(error)),)))
+            _display(Report((Line("head", str(error)),)))
             return None
 
     def _respond(self, question_id: str | None, hint: int | None, solution: bool | str, points: bool) -> float | None:
@@ -96,7 +96,7 @@ class Checker:
             raise FailedCheckError(str(report))
         return None
 
-    def check_answer(self, question_id: str) -> tuple[Result, Shown]:
+    def check_answer(self, question_id: str) -> tuple[Result, Report]:
         """The result, and the report on it, which is not shown; progress is remembered."""
         entry = self._entry(question_id)
         question = question_from(entry)
@@ -154,7 +154,7 @@ class Checker:
 
     def _make_report(
         self, question: Question, result: Result, definition: Definition | None, attempts: Mapping[str, Attempts]
-    ) -> Shown:
+    ) -> Report:
         of_set = {name: attempts[name] for name in attempts if name in self.entries}
         graded = definition.sentence(question.answer, numbered=self._shell is not None) if definition else ""
         older = self.say_newer(question, definition, result.unanswered)
@@ -173,13 +173,13 @@ class Checker:
             "time": time.time(),
         }
 
-    def _hint(self, question: Question, number: int) -> Shown:
+    def _hint(self, question: Question, number: int) -> Report:
         if number not in range(1, len(question.hints) + 1):
             raise CourseError(f"There is no hint {number!r}; ask for hint=1, 2 or 3.")
         self._update(question, hint=max(self._attempts(question).hint, number))
         return showing.show_hint(question, number, bool(solutions_at(self.set_name)))
 
-    def _solution(self, entry: dict, wish: bool | str) -> Shown:
+    def _solution(self, entry: dict, wish: bool | str) -> Report:
         question = question_from(entry)
         if wish not in (True, "anyway"):
             raise CourseError(f'There is no solution={wish!r}; ask for solution=True, or for solution="anyway".')
@@ -219,7 +219,7 @@ def _get_namespace() -> tuple[Mapping, object]:
     return shell.user_ns, getattr(shell, "compile", None)
 
 
-def _display(report: Shown) -> None:
+def _display(report: Report) -> None:
     if _running_shell() is None:
         print(report)
         return

@@ -36,22 +36,15 @@ def at_most(limit: float) -> Rule:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference: the value's `name`, the `step` from 1 on, the `index` into a tensor.
+    """The first difference: `subject` begins the sentence, `problem` or, without the right value, `guarded` ends it."""
 
-    `problem` continues a sentence that begins with the name; `guarded` does so without telling the right value.
-    """
-
-    name: str
+    subject: str
     problem: str
     guarded: str
-    step: int | None = None
-    index: tuple[int, ...] | None = None
 
     def sentence(self, reveal: bool = True) -> str:
         """One sentence for the learner; `reveal` lets it show the right value."""
-        after = f"After step {self.step}, " if self.step else ""
-        index = str(list(self.index)) if self.index else ""
-        return f"{after}`{self.name}{index}` {self.problem if reveal else self.guarded}."
+        return f"{self.subject} {self.problem if reveal else self.guarded}."
 
 
 def compare(expected: Values, actual: Values, tolerance: Tolerance) -> Difference | None:
@@ -186,18 +179,19 @@ def _say_how_far(number: float) -> str:
     return f"{number:,.0f} times as far off as" if number >= 100 else f"{number:.2g} times as far off as"
 
 
-def _differ(path: tuple, problem: str, guarded: str = "", index: tuple[int, ...] | None = None) -> Difference:
+def _differ(path: tuple, problem: str, guarded: str = "", index: tuple[int, ...] = ()) -> Difference:
     """The difference at `path`: `("a", "b", 2)` is called `a · b[2]`, and `("steps", 2, "a")` is `a` after step 3."""
-    step, names = None, []
+    step, names = "", []
     for previous, part in zip((None, *path), path, strict=False):
         if previous == STEPS and isinstance(part, int):
-            step = part + 1
+            step = f"After step {part + 1}, "
             names.pop()
         elif isinstance(part, int):
             names[-1:] = [f"{names[-1]}[{part}]" if names else f"[{part}]"]
         else:
             names.append(part[:_LONGEST_NAME])
-    return Difference(" · ".join(names) or "the answer", problem, guarded or problem, step, index)
+    name = " · ".join(names) or "the answer"
+    return Difference(f"{step}`{name}{list(index) if index else ''}`", problem, guarded or problem)
 
 
 def _name_kind(value: object) -> str:

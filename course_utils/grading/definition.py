@@ -14,10 +14,7 @@ from course_utils.grading.question import EXERCISE_LINE
 
 @dataclass(frozen=True)
 class Definition:
-    """Where an answer is defined, and its `kind` in words: "a function".
-
-    `cell` is the number of the cell as run, or None outside a notebook; `source` is its text, empty where unknown.
-    """
+    """The `kind` of answer ("a function"), the number of its `cell` (None outside a notebook), the cell's `source` if known."""
 
     kind: str
     cell: int | None = None
@@ -45,8 +42,7 @@ def find_definition(
 ) -> Definition:
     """Find where `answer`, called `name` in the namespace `names`, was defined; `compiler` is IPython's, where there is one.
 
-    The code of a function or class tells; any other value comes from the last cell that assigns the name, except for
-    `failed_cells`, which failed before they did.
+    The code of a function or class tells; any other value is from the last cell that assigns the name and did not fail before.
     """
     kind = _name_kind(answer)
     history = history_in(names)
@@ -106,10 +102,10 @@ def _name_kind(answer: object) -> str:
 
 def _code_of(answer: object) -> CodeType | None:
     """The code of a function, or of the first method that a class defines itself."""
-    if isinstance(answer, type):
-        methods = (getattr(value, "__func__", value) for value in vars(answer).values())
-        return next((code for method in methods if (code := _code_of_function(method))), None)
-    return _code_of_function(answer)
+    if not isinstance(answer, type):
+        return _code_of_function(answer)
+    methods = (getattr(value, "__func__", value) for value in vars(answer).values())
+    return next(filter(None, map(_code_of_function, methods)), None)
 
 
 def _code_of_function(function: object) -> CodeType | None:

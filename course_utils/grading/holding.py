@@ -79,10 +79,7 @@ class Peak(Born):
 
 
 def is_freed(make: Callable[[], torch.Tensor]) -> bool:
-    """Whether the tensor that `make` returns is freed as soon as it is dropped.
-
-    False if something else still refers to it, or if it is in a reference cycle.
-    """
+    """Whether the tensor that `make` returns is freed once it is dropped: nothing else refers to it, and it is in no cycle."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -55,10 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One case's verdict; `sentence` says why it failed and is empty where it passed.
-
-    `brief` is the sentence without the message of an exception: with its type and its line alone.
-    """
+    """One case's verdict; `sentence` says why it failed, and `brief` says so without the message of an exception."""
 
     case: str
     passed: bool
@@ -69,10 +66,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Result:
-    """One question's result. `diagnosis` tells the mistake if it is known, and `mistake` is its name in the set.
-
-    `public_only`: hidden cases exist and were not run.
-    """
+    """A question's result. `diagnosis` tells a known mistake, `mistake` is its name; `public_only`: hidden cases were not run."""
 
     question: str
     verdicts: tuple[Verdict, ...]
@@ -108,19 +102,23 @@ def judge_case(question: Question, case: Case, outcome: Outcome) -> CaseResult:
     """Compare what the answer gave on one case with what is expected."""
     expected = question.expected(case.inputs)
     outcome = replace(outcome, values=conform(expected, outcome.values))
-    if outcome.kind != "values":
-        versions = outcome, _without_words(outcome)
-        sentences = [shorten(explain(question, version), _LONGEST_SENTENCE) for version in versions]
-        verdict = Verdict(case.name, False, sentences[0], kind=outcome.kind, brief=sentences[1])
-        return CaseResult(case, expected, outcome, verdict)
+    if outcome.kind == "values":
+        sentence = brief = _find_fault(question, expected, outcome)
+    else:
+        sentence = explain(question, outcome)
+        brief = explain(question, _without_words(outcome))
+    sentence, brief = (shorten(text, _LONGEST_SENTENCE) for text in (sentence, brief))
+    return CaseResult(case, expected, outcome, Verdict(case.name, not sentence, sentence, outcome.kind, brief))
+
+
+def _find_fault(question: Question, expected: Values, outcome: Outcome) -> str:
+    """What is wrong with the values of an outcome, or with the inputs after it; empty if nothing is."""
     difference = compare(expected, outcome.values, question.tolerance)
     sentences = [difference.sentence(question.reveal)] if difference else []
     if outcome.mutated:
         names = ", ".join(f"`{name}`" for name in outcome.mutated)
         sentences.append(f"`{question.answer}` changed its input {names}: work on a copy, or out of place.")
-    sentence = shorten(" ".join(sentences), _LONGEST_SENTENCE)
-    verdict = Verdict(case.name, not sentences, sentence, brief=sentence)
-    return CaseResult(case, expected, outcome, verdict)
+    return " ".join(sentences)
 
 
 def explain(question: Question, outcome: Outcome) -> str:

@@ -280,9 +280,7 @@ def _to_numbers(value: object, spellings: Collection[str], depth: int = 0) -> ob
     if depth > DEEPEST:
         return value
     if type(value) is dict:
-        return {
-            name: _to_numbers(item, spellings, depth + 1) for name, item in _spell_as_known(value, spellings).items()
-        }
+        return {key: _to_numbers(item, spellings, depth + 1) for key, item in _spell_as_known(value, spellings).items()}
     if type(value) in (list, tuple):
         return [_to_numbers(item, spellings, depth + 1) for item in value]
     if type(value) is str:

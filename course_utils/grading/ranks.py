@@ -40,9 +40,8 @@ def so_many(count: int) -> str:
 def run_on_ranks(
     use: Callable, answer: Callable, calls: dict, sends: Callable, in_place: tuple[str, ...], replaces: tuple[str, ...]
 ) -> dict:
-    """The values of `use(answer, **inputs of the rank)` and the counts that `sends(rank, inputs of all ranks)` names, by call and
-    rank; raises as `launch` does. On the ranks `replaces` is disabled.
-    """
+    """By call and rank, the values of `use(answer, **inputs of the rank)` and the counts that `sends(rank, inputs of all ranks)`
+    names. On the ranks `replaces` is disabled. Raises as `launch` does."""
     work = (on_rank, use, answer, calls, in_place, replaces)
     by_rank = list(enumerate(launch(run_with_timeout, world_size(calls), PATIENCE, *work, seconds=RANK_SECONDS)))
     return {
@@ -69,9 +68,7 @@ def rules_for(exact_or_most: Mapping) -> dict:
 
 
 def _normalize_counts(values: dict, exact_or_most: Mapping) -> dict:
-    """Drop the counts that are not asked for, and raise those within their limit to it, so that one mistake looks the same in
-    answers that stay below it by different amounts.
-    """
+    """Drop counts that are not asked for, and raise those within a limit to it, so that a mistake looks alike in all styles."""
     relevant = {name: value for name, value in values.items() if name in exact_or_most or name not in _COUNTED}
     limits = {name: limit for name, limit in exact_or_most.items() if type(limit) is float and name in relevant}
     return {**relevant, **{name: max(relevant[name], limit) for name, limit in limits.items()}}

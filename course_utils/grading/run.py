@@ -46,11 +46,8 @@ _INSTALLED = tuple(
 def run_cases(
     question: Question, answer: object, cases: Sequence[Case], seconds: float = CASE_SECONDS
 ) -> list[Outcome]:
-    """The outcome of `answer` on each of the cases, while everything that it should replace is disabled.
-
-    After an endless loop the remaining cases get its outcome without being run. `seconds` is the time limit of a case, to which
-    the question's own is scaled.
-    """
+    """The outcome of `answer` on each of the cases, within `seconds` or the question's own time limit scaled to it; all that it
+    should replace is disabled. After an endless loop the remaining cases get its outcome without being run."""
     seconds = question.case_seconds(seconds)
     outcomes: list[Outcome] = []
     with without(question.replaces):

@@ -43,7 +43,7 @@ class Line:
 
 
 @dataclass(frozen=True, repr=False)
-class Shown:
+class Report:
     """Lines that a notebook shows as HTML and everything else as text; `state` is `passed`, `failed` or `open`."""
 
     lines: tuple[Line, ...]
@@ -69,7 +69,7 @@ def show_check(
     *,
     older: str = "",
     has_solution: bool = False,
-) -> Shown:
+) -> Report:
     """A check's report: the result, what was graded, the diagnosis, a hint, every case, and the progress in the set.
 
     `older` says why the newest answer is not the one that was checked. With `has_solution`, a learner who passed or saw all hints
@@ -102,19 +102,19 @@ def show_check(
     passed_count = sum(record.passed for record in records.values())
     lines.append(Line("fact", f"Progress: {passed_count} of {total} questions passed{seen_note}.{stays}"))
     state = "passed" if result.passed else "open" if result.unanswered else "failed"
-    return Shown(tuple(lines), state)
+    return Report(tuple(lines), state)
 
 
-def show_hint(question: Question, number: int, has_solution: bool = False) -> Shown:
+def show_hint(question: Question, number: int, has_solution: bool = False) -> Report:
     """One of the three hints, counted from 1."""
     lines = [Line("head", f"{question.id} · {question.title}: hint {number} of {len(question.hints)}")]
     lines.append(Line("hint", question.hints[number - 1]))
     if has_solution and number == len(question.hints):
         lines.append(_offer(question, "After a try of your own, to see our solution beside yours"))
-    return Shown(tuple(lines))
+    return Report(tuple(lines))
 
 
-def show_solution(question: Question, answer: str, solution: str, passed: bool) -> Shown:
+def show_solution(question: Question, answer: str, solution: str, passed: bool) -> Report:
     """Our solution beside the learner's answer, as the difference from theirs to ours, line by line."""
     counts = [] if passed else [Line("fact", "The question now counts as seen.")]
     lines = [Line("head", f"{question.id} · {question.title}: your answer and our solution")]
@@ -122,7 +122,7 @@ def show_solution(question: Question, answer: str, solution: str, passed: bool) 
     stripped = [[line.rstrip() for line in text] for text in (before, after)]
     changes = SequenceMatcher(None, *stripped, autojunk=False).get_opcodes()
     if [tag for tag, *_ in changes] == ["equal"]:
-        return Shown((*lines, Line("fact", "They are the same, line by line."), *counts), "passed")
+        return Report((*lines, Line("fact", "They are the same, line by line."), *counts), "passed")
     signs = "Lines with − are in yours alone, lines with + in ours."
     lines.append(Line("fact", f"{signs} Other answers may be just as right: the check decides."))
     for tag, first, last, start, end in changes:
@@ -131,10 +131,10 @@ def show_solution(question: Question, answer: str, solution: str, passed: bool) 
         else:
             lines += [Line("yours", line) for line in before[first:last]]
             lines += [Line("ours", line) for line in after[start:end]]
-    return Shown((*lines, *counts))
+    return Report((*lines, *counts))
 
 
-def withhold_solution(question: Question) -> Shown:
+def withhold_solution(question: Question) -> Report:
     """The report to a learner who asks for the solution before any try."""
     name = question.id
     condition = f'First check your own answer, right or wrong; then `check("{name}", {_SEEING})` shows ours beside it.'
@@ -142,20 +142,20 @@ def withhold_solution(question: Question) -> Shown:
         f'To see it now all the same: `check("{name}", {_ANYWAY})`. The question then counts as seen, not as passed.'
     )
     head = Line("head", f"{name} · {question.title}: our solution comes after a try of yours")
-    return Shown((head, Line("fact", condition), Line("fact", shortcut)))
+    return Report((head, Line("fact", condition), Line("fact", shortcut)))
 
 
-def report_no_solution(question: Question, name: str) -> Shown:
+def report_no_solution(question: Question, name: str) -> Report:
     """The report to a learner who has no solutions."""
     location = f"It is in `solutions/{name}.ipynb` of the course's repository, and that file is not on this machine."
-    return Shown((Line("head", f"{question.id} · {question.title}: our solution"), Line("fact", location)))
+    return Report((Line("head", f"{question.id} · {question.title}: our solution"), Line("fact", location)))
 
 
 def _offer(question: Question, invitation: str) -> Line:
     return Line("fact", f'{invitation}: `check("{question.id}", {_SEEING})`.')
 
 
-def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Attempts]) -> Shown:
+def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Attempts]) -> Report:
     """All questions of a set, with what is passed."""
     passed_ids = {entry["id"] for entry in entries if records.get(entry["id"], Attempts()).passed}
     lines = [Line("head", f"{name}: {len(passed_ids)} of {len(entries)} questions passed")]
@@ -163,7 +163,7 @@ def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Attemp
         kind = "passed" if entry["id"] in passed_ids else "open"
         seen = " · solution seen" if records.get(entry["id"], Attempts()).only_seen else ""
         lines.append(Line(kind, f"{entry['id']} · {entry['title']} · {format_counted(entry['points'], 'point')}{seen}"))
-    return Shown(tuple(lines), "passed" if len(passed_ids) == len(entries) else "open")
+    return Report(tuple(lines), "passed" if len(passed_ids) == len(entries) else "open")
 
 
 def _status(result: Result, record: Attempts, older: str = "") -> str:

@@ -167,9 +167,6 @@ class _Draw:
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
         return torch.randn(shape, generator=self.generator, dtype=torch.float64)
 
-    def chance(self, share: float) -> bool:
-        return self.random.random() < share
-
     def group(self, names: Sequence[str], options: dict, scale: float = 1.0) -> dict:
         return {"parameters": {name: self.normal(SHAPES[name]) * scale for name in names}, "options": options}
 
@@ -184,17 +181,16 @@ class _Draw:
         names = (["weight", "shift"], ["bias", "scale"])
         return [self.group(names[i], _plain_options({name: pair[i] for name, pair in pairs.items()})) for i in range(2)]
 
-    def gradient(self, name: str, number: int, distribution: Gradients) -> torch.Tensor | None:
-        if name in distribution.never or number < distribution.empty_steps or self.chance(distribution.missing):
+    def gradient(self, name: str, number: int, traits: Gradients) -> torch.Tensor | None:
+        if name in traits.never or number < traits.empty_steps or self.random.random() < traits.missing:
             return None
-        decades = distribution.decades
-        size = 10.0 ** (decades if distribution.steady else self.random.uniform(-decades, decades))
-        return self.normal(SHAPES[name]) * (0.0 if self.chance(distribution.zero) else size)
+        size = 10.0 ** (traits.decades if traits.steady else self.random.uniform(-traits.decades, traits.decades))
+        return self.normal(SHAPES[name]) * (0.0 if self.random.random() < traits.zero else size)
 
-    def case(self, name: str, groups: list[dict], steps: int, distribution: Gradients = Gradients(), **fields) -> Case:
-        """A case with gradients of this `distribution` and other `fields` of `Stream`; one with `scheduled` also gets `rates`."""
+    def case(self, name: str, groups: list[dict], steps: int, traits: Gradients = Gradients(), **fields) -> Case:
+        """A case with gradients of these `traits` and other `fields` of `Stream`; one with `scheduled` also gets `rates`."""
         parameters = [parameter for group in groups for parameter in group["parameters"]]
-        gradients = [{p: self.gradient(p, i, distribution) for p in parameters} for i in range(steps)]
+        gradients = [{p: self.gradient(p, i, traits) for p in parameters} for i in range(steps)]
         if "scheduled" in fields:
             fields["rates"] = [[self.random.choice((0.0, 0.5, 1.0, 2.0)) for _ in groups] for _ in range(steps)]
         return Case(name, vars(Stream(groups, gradients, **fields)))

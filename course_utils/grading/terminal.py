@@ -14,7 +14,7 @@ from course_utils.grading.judge import Result
 from course_utils.grading.loading import load_set
 from course_utils.grading.progress import recall
 from course_utils.grading.question import CASE_SECONDS, EXERCISE_LINE, Question
-from course_utils.grading.showing import Shown
+from course_utils.grading.showing import Report
 from course_utils.grading.time_limit import OutOfTime, time_limit
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class FileChecker(Checker):
         return f"Its cell stopped with {stopped}, {not_defined(question)}." if stopped and not is_defined else ""
 
 
-def check_notebook(path: Path, set_name: str) -> Iterator[tuple[Result, Shown]]:
+def check_notebook(path: Path, set_name: str) -> Iterator[tuple[Result, Report]]:
     """Run a learner's notebook from top to bottom in this process, silently; then check each question of the set.
 
     A cell that stops is named on stdout. Raises `CourseError` for an unknown set, for a file that is no notebook, and for one

@@ -125,9 +125,7 @@ def _copy_tensor(tensor: torch.Tensor, path: str) -> torch.Tensor:
 
 
 def same(a: object, b: object) -> bool:
-    """Whether two values are equal to the last bit, NaN included, and of tensors also `requires_grad` and whether there is a
-    `grad`; it tells whether inputs were changed.
-    """
+    """Whether two values are equal to the last bit, NaN included, and tensors also in `requires_grad` and in having a `grad`."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):

@@ -98,7 +98,7 @@ def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook,
     assert bets.load_bets()["07-peak"].truth is None
 
 
-def test_a_number_that_was_worked_out_begins_with_four_digits_in_the_box_and_counts_whole(notebook):
+def test_a_computed_number_has_four_digits_in_the_box_and_counts_in_full(notebook):
     assert bet("00-peak", 14.388824462890625) == 14.388824462890625
     assert box_of(notebook).value == "14.39"
     assert bets.load_bets()["00-peak"].guess == 14.388824462890625

@@ -34,7 +34,7 @@ def save(tmp_path):
     return save
 
 
-def test_a_box_that_the_notebook_still_shows_is_kept_with_what_it_is_made_of_and_no_other(save):
+def test_a_widget_that_is_still_shown_is_kept_with_its_parts_and_no_other(save):
     assert save(notebook(STATES)) == STATES
     for _ in range(2):
         assert save(notebook({})) == {name: STATES[name] for name in ("box", "layout-1")}

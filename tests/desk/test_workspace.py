@@ -109,7 +109,7 @@ def test_where_both_changed_a_cell_both_stand_and_only_the_learners_runs(place, 
     assert list(folder.rglob("*(old)*")) == [], "nothing is gone, so no copy is needed"
 
 
-def test_a_third_version_leaves_one_cell_of_the_courses_and_none_where_it_is_taken_over(place, folder):
+def test_a_third_version_leaves_one_cell_of_the_course_or_none_if_it_is_taken_over(place, folder):
     store(folder / EXERCISE, cell("q1-text"), cell("q1", "my answer"))
     _, second = update(place, folder, cell("q1-text"), cell("q1", "second"), cell("q2"))
     _, unrelated = update(place, folder, cell("q1-text"), cell("q1", "second"), cell("q2", "better q2"))

@@ -91,7 +91,7 @@ def test_what_is_next_can_be_followed():
     assert f">{target}</a>" in page
 
 
-def test_text_and_html_say_the_same_and_every_bar_is_read_out():
+def test_text_and_html_say_the_same_with_a_label_for_every_bar():
     table = Board((Standing("01_<b>", 1, 4, 2.5, 8, "q2 · A & B"), Standing("02_x", 0, 3, 0, 3, "q1 · C")))
     page = table._repr_html_()
     assert "<b>" not in page

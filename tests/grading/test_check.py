@@ -64,7 +64,7 @@ def test_every_failure_is_a_sentence_and_never_a_traceback(notebook, source, par
     assert len([line for line in text.splitlines() if line.startswith("Progress: 0 of 3")]) == 1
 
 
-def test_text_and_html_say_the_same_and_html_is_escaped(notebook):
+def test_text_and_escaped_html_say_the_same(notebook):
     run(notebook, "class Evil(Exception): pass\ndef double(x):\n    raise Evil('<script>alert(1)</script> `</code>`')")
     [(text, page)] = run(notebook, 'check("q1")')
     assert "<script" not in page
@@ -146,7 +146,7 @@ def test_hints_on_demand(notebook):
         ('"q1", solution="now"', "ask for solution=True"),
     ],
 )
-def test_an_impossible_request_is_a_sentence_for_a_learner_and_an_error_for_a_program(notebook, call, message):
+def test_an_impossible_request_is_a_sentence_or_with_points_an_error(notebook, call, message):
     [(text, _)] = run(notebook, f"check({call})")
     assert message in text
     with pytest.raises(CourseError, match=re.escape(message)):

@@ -159,7 +159,7 @@ for start in (
     assert process.stdout.split() == ["functions.jsonl.gz", "functions.py", *["refused"] * 5], process.stderr
 
 
-def test_for_good_what_is_not_loaded_can_be_imported_but_neither_called_nor_inherited_from():
+def test_for_good_a_module_not_loaded_yet_can_be_imported_but_not_used():
     source = """
 from course_utils.grading.foreign import ForeignError, forbid
 

@@ -64,7 +64,7 @@ def test_more_bytes_than_allowed_and_collectives_are_said():
     assert sentence == "`call · rank 0 · collectives` is 1 but should be 0."
 
 
-def test_only_what_is_asked_for_is_among_the_values_and_whatever_keeps_a_limit_looks_alike():
+def test_only_counts_that_are_asked_for_are_values_and_those_within_a_limit_look_alike():
     """By its values a mistake is known, in whatever style it is written."""
     at_once = answer("x", "d.all_reduce(x := x.clone())", "return x")
     in_parts = answer("x", "d.all_reduce((x := x.clone())[:1])", "d.all_reduce(x[1:])", "return x")
