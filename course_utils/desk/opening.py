@@ -54,10 +54,7 @@ def begin() -> None:
 
 
 def _quiet_the_libraries() -> None:
-    """Hide the libraries' progress bars and remarks, but not errors, without importing any of them.
-
-    A warning is shown without the file, which in a notebook is a temporary one of the kernel.
-    """
+    """Hide the libraries' progress bars, remarks and the files of warnings, but not errors, without importing any of them."""
     warnings.formatwarning = lambda message, category, *location, **options: f"{category.__name__}: {message}\n"
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     for name, value in _QUIET.items():

@@ -129,8 +129,8 @@ class Desk:
             minutes = next_chapter.minutes
             yield f"- **Next chapter**: {next_chapter.number}, {next_chapter.link}: about {minutes} minutes."
         if self.board.exercises:
-            name = Path(self.board.exercises).stem
-            yield f"- **Next question**: {self.board.next}, in [{name}]({self.board.exercises})."
+            exercises = self.board.exercises
+            yield f"- **Next question**: {self.board.next}, in [{Path(exercises).stem}]({exercises})."
         elif next_chapter is None:
             yield "- You have run every chapter and passed every question."
 
@@ -147,8 +147,7 @@ class Desk:
         if open_chapters := sorted({chapter_number(name) for name, bet in self.bets.items() if bet.truth is None}):
             yield f"- **Chapters with open bets**: {', '.join(open_chapters)}."
         if self.ledger_rows:
-            rows = format_counted(self.ledger_rows, "row")
-            yield f"- **Ledger**: {rows} of predictions and measurements (`course ledger`)."
+            yield f"- **Ledger**: {format_counted(self.ledger_rows, 'row')} of predictions and measurements (`course ledger`)."
 
     def _table(self) -> Iterator[str]:
         heads = ("", "chapter", "minutes", "exercises", "cells run", "bets within a factor of 2")

@@ -24,6 +24,8 @@ SOURCES = (
     *(f"docs/{name}.md" for name in ("glossary", "accuracy", "authors", "package", "plan", "train", "nodes", "died")),
 )
 
+Cells = dict[str, dict]
+"""A notebook's cells by id."""
 _NEW_VERSION_NOTE = """\
 **New from the course.** You changed or removed the older version of this cell, and your choice stands. This text does not run:
 take over what you like, then delete it.
@@ -82,8 +84,8 @@ def merge(current: list[dict], base: list[dict], new: list[dict]) -> tuple[list[
     return merged, conflicts + _insert_other_cells(merged, current, base_by_id, new_by_id)
 
 
-def _place_course_cells(current: dict, base: dict, new: dict) -> tuple[list[dict], int]:
-    """The `new` cells, by id, each as the learner has it if they changed it; and how many cells both changed."""
+def _place_course_cells(current: Cells, base: Cells, new: Cells) -> tuple[list[dict], int]:
+    """The `new` cells, each as the learner has it if they changed it; and how many cells both changed."""
     merged, conflicts = [], 0
     for name, cell in new.items():
         learner_cell, base_cell = current.get(name), base.get(name)
@@ -99,7 +101,7 @@ def _place_course_cells(current: dict, base: dict, new: dict) -> tuple[list[dict
     return merged, conflicts
 
 
-def _insert_other_cells(merged: list[dict], current: list[dict], base: dict, new: dict) -> int:
+def _insert_other_cells(merged: list[dict], current: list[dict], base: Cells, new: Cells) -> int:
     """Insert the learner's further cells into `merged`; returns how many of these the course has removed."""
     current_by_id = {cell.get("id"): cell for cell in current}
     last, conflicts = -1, 0

@@ -100,10 +100,7 @@ def _tensors(tree: object) -> list[torch.Tensor]:
 
 
 def reachable(root: object) -> Iterator[object]:
-    """Everything that `root` refers to: attributes, its class if a notebook defines it, containers, closures, generators.
-
-    Not followed: modules, installed classes, a notebook's namespace, a tensor's gradient.
-    """
+    """Everything that `root` refers to, but not by modules, installed classes, a notebook's namespace, a tensor's gradient."""
     pending, seen = [root], {}
     while pending:
         value = pending.pop()
@@ -161,11 +158,8 @@ def _bytes_of(value: object) -> int:
 
 
 class Waiting:
-    """Counts the rows of a model's forward passes that still have a graph, and so wait for their backward pass.
-
-    A context manager. `most` is the largest number of such rows after any forward pass, and `outputs` that of rows whose output
-    is not freed.
-    """
+    """A context that counts, after each forward pass of a model, the rows that wait for their backward pass because their graph
+    still exists (`most`, the largest number), and those whose output is not freed (`outputs`)."""
 
     def __init__(self, model: torch.nn.Module):
         self.most = self.outputs = 0

@@ -81,10 +81,9 @@ def collective(
     Cases come from `ranks.case(name, {call: [inputs of rank 0, of rank 1, …]})`; all calls of a case have as many ranks, and
     are made in one start of them. `oracle(rank, inputs of all ranks)` gives the right values of a rank. Inputs named in
     `in_place` are to be changed, all others must stay. `use(answer, **inputs)` is what a rank does with the answer; by default
-    it calls it.
-    `sends(rank, inputs of all ranks)` says how much a rank may send, by the names `ranks.MESSAGES`, `BYTES`, `PARTNERS` and
-    `COLLECTIVES`, or by names of what `use` counts itself: a float is the most that is allowed, anything else must be met.
-    Values: by call and rank, of the counts those that `sends` names.
+    it calls it. `sends(rank, inputs of all ranks)` says how much a rank may send, by the names `ranks.MESSAGES`, `BYTES`,
+    `PARTNERS` and `COLLECTIVES`, or by names of what `use` counts itself: a float is the most that is allowed, anything else must
+    be met. Values: by call and rank, with the counts that `sends` names.
     """
     from course_utils.grading import ranks
 

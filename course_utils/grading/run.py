@@ -33,14 +33,9 @@ _COUNTED = (
 # Of a text and of a line of code in characters; of exceptions that caused each other.
 _LONGEST_TEXT, _LONGEST_LINE, _LONGEST_CHAIN = 300, 120, 10
 _REFUSED_CALL = re.compile(r"\(\) (got|missing|takes) |object is not callable$")
-_INSTALLED = tuple(
-    Path(folder).resolve()
-    for folder in (
-        sysconfig.get_path("purelib"),
-        sysconfig.get_path("platlib"),
-        *(Path(course_utils.__file__).parents[1] / package for package in ("course_utils", "course_staff")),
-    )
-)
+_SITE_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_OUR_PACKAGES = [Path(course_utils.__file__).parents[1] / name for name in ("course_utils", "course_staff")]
+_INSTALLED = [Path(folder).resolve() for folder in (*_SITE_PACKAGES, *_OUR_PACKAGES)]
 
 
 def run_cases(

@@ -99,7 +99,6 @@ def share_killed(expected: Sequence[Values], passed: Sequence[bool]) -> float:
 
 
 def _strip_comments(source: str) -> str:
-    """The source without comments and docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-# Seconds until an exception that the code swallowed is raised once more.
-_RAISE_INTERVAL = 1.0
+_RAISE_INTERVAL = 1.0  # seconds
 
 
 class OutOfTime(BaseException):

@@ -41,7 +41,6 @@ def page_of(folder) -> str:
 
 
 def work_on(path: Path, cells: int, when: float) -> None:
-    """Run the first code cells of a notebook, and save it."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for count, cell in enumerate(code[:cells], start=1):

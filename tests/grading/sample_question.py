@@ -39,5 +39,4 @@ def grade_answer(question, answer, seed=None):
 
 
 def sentences(question, answer, seed=None) -> list[str]:
-    """What is said of the cases that failed."""
     return [verdict.sentence for verdict in grade_answer(question, answer, seed).verdicts if not verdict.passed]

@@ -79,7 +79,7 @@ def test_a_mistake_that_fails_on_other_cases_is_not_meant():
     question = doubling()
     entry = entry_for(question, tripling=lambda x: 3 * x)
     del entry["mistakes"]["tripling"]["prints"]["x = 2.0"]
-    entry["cases"], entry["mistakes"]["tripling"]["fails"] = ["x = 1.0", "x = 2.0"], ["x = 1.0", "x = 2.0"]
+    entry["cases"] = entry["mistakes"]["tripling"]["fails"] = ["x = 1.0", "x = 2.0"]
     assert judge_answer(question, question.cases(), outcomes_of(lambda x: 3 * x), entry).mistake == "tripling"
     half = [outcome_with(value) for value in (3.0, 4.0)]
     assert judge_answer(question, question.cases(), half, entry).mistake == ""

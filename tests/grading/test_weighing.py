@@ -138,7 +138,6 @@ CONTRADICTORY = {  # what is said of it
 
 
 def as_params(cases):
-    """With its name as its id."""
     marks = {name: () if name in QUICKLY else pytest.mark.slow for name in cases}
     return [pytest.param(case, id=name, marks=marks[name]) for name, case in cases.items()]
 
