@@ -127,7 +127,7 @@ class Checker:
     def _failures(self, answer: str) -> Mapping[int, str]:
         return failures_in(self._shell).without_change(answer) if self._shell else {}
 
-    def say_newer(self, question: Question, definition: Definition | None, untouched: bool) -> str:
+    def newer_failure(self, question: Question, definition: Definition | None, unanswered: bool) -> str:
         """A sentence if a newer answer than the one defined failed to run, else an empty string."""
         if definition and not definition.cell:
             return ""
@@ -137,7 +137,7 @@ class Checker:
         if newest is None:
             return ""
         failure = "In [{}] failed with {}".format(*newest)
-        if definition is None or untouched:
+        if definition is None or unanswered:
             return f"{failure}, {not_defined(question)} and run it again."
         return f"Not your newest answer: {failure}, so this is a verdict on the one from In [{last_cell}]."
 
@@ -155,12 +155,12 @@ class Checker:
     def _make_report(
         self, question: Question, result: Result, definition: Definition | None, attempts: Mapping[str, Attempts]
     ) -> Report:
-        of_set = {name: attempts[name] for name in attempts if name in self.entries}
-        graded = definition.sentence(question.answer, numbered=self._shell is not None) if definition else ""
-        older = self.say_newer(question, definition, result.unanswered)
+        records = {name: attempts[name] for name in attempts if name in self.entries}
+        note = definition.sentence(question.answer, numbered=self._shell is not None) if definition else ""
+        failure = self.newer_failure(question, definition, result.unanswered)
         has_solution = bool(solutions_at(self.set_name))
-        return showing.show_check(
-            result, question, graded, of_set, len(self.entries), older=older, has_solution=has_solution
+        return showing.check_report(
+            result, question, note, records, len(self.entries), newer_failure=failure, has_solution=has_solution
         )
 
     def _origin(self, definition: Definition) -> dict[str, str | float]:
@@ -177,7 +177,7 @@ class Checker:
         if number not in range(1, len(question.hints) + 1):
             raise CourseError(f"There is no hint {number!r}; ask for hint=1, 2 or 3.")
         self._update(question, hint=max(self._attempts(question).hint, number))
-        return showing.show_hint(question, number, bool(solutions_at(self.set_name)))
+        return showing.hint_report(question, number, bool(solutions_at(self.set_name)))
 
     def _solution(self, entry: dict, wish: bool | str) -> Report:
         question = question_from(entry)
@@ -185,14 +185,14 @@ class Checker:
             raise CourseError(f'There is no solution={wish!r}; ask for solution=True, or for solution="anyway".')
         path = solutions_at(self.set_name)
         if path is None:
-            return showing.report_no_solution(question, self.set_name)
+            return showing.no_solution_report(question, self.set_name)
         if not (self._attempts(question).tried or wish == "anyway"):
-            return showing.withhold_solution(question)
+            return showing.try_first_report(question)
         solution = solution_in(path, question.id)
         _, definition = self._find_answer(question)
         answer = definition.source if definition and definition.source else entry["stub"]
         self._update(question, seen=True)
-        return showing.show_solution(question, answer, solution, self._attempts(question).passed)
+        return showing.solution_report(question, answer, solution, self._attempts(question).passed)
 
     def _attempts(self, question: Question) -> Attempts:
         return recall(self.set_name).get(question.id, Attempts())

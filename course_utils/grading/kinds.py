@@ -185,7 +185,7 @@ def choice(
             key = actual.get(part)
             if key is None:
                 return f"The {part} is missing: answer with a pair of strings, the choice and the reason."
-            keys[part] = next((known for known in allowed if type(key) is str and fold(key) == known), key)
+            keys[part] = next((option for option in allowed if type(key) is str and fold(key) == option), key)
             if type(key) is not str or keys[part] not in allowed:
                 return f"The {part} {key!r} is not one of {', '.join(map(repr, allowed))}: answer with a pair of these strings."
         if keys["choice"] == right:

@@ -60,27 +60,27 @@ class Report:
         return render("check.html.j2", report=self, colors=COLORS, sign_color=SIGN_COLOR, styles=_STYLES, signs=SIGNS)
 
 
-def show_check(
+def check_report(
     result: Result,
     question: Question,
-    graded: str,
+    note: str,
     records: Mapping[str, Attempts],
     total: int,
     *,
-    older: str = "",
-    has_solution: bool = False,
+    newer_failure: str,
+    has_solution: bool,
 ) -> Report:
-    """A check's report: the result, what was graded, the diagnosis, a hint, every case, and the progress in the set.
+    """A check's report: the result, a `note` on what was graded, the diagnosis, a hint, every case, and the progress in the set.
 
-    `older` says why the newest answer is not the one that was checked. With `has_solution`, a learner who passed or saw all hints
-    is told how to see our solution.
+    `newer_failure` says why the newest answer is not the one that was checked. With `has_solution`, a learner who passed or saw
+    all hints is told how to see our solution.
     """
     record = records.get(question.id, Attempts())
-    lines = [Line("head", f"{question.id} · {question.title}: {_status(result, record, older)}")]
-    if graded and not result.unanswered:
-        lines.append(Line("fact", graded))
-    if older:
-        lines.append(Line("older", older))
+    lines = [Line("head", f"{question.id} · {question.title}: {_status(result, record, newer_failure)}")]
+    if note and not result.unanswered:
+        lines.append(Line("fact", note))
+    if newer_failure:
+        lines.append(Line("older", newer_failure))
     if result.diagnosis:
         lines.append(Line("diagnosis", f"Diagnosis: {result.diagnosis}"))
     advice = []
@@ -88,7 +88,7 @@ def show_check(
         advice = [Line("hint", f"Hint: {result.hint}")]
     elif not result.passed:
         advice = [Line("fact", f'For a hint: `check("{result.question}", hint=1)`.')]
-    verdicts = [] if older and result.unanswered else case_lines(result.verdicts)
+    verdicts = [] if newer_failure and result.unanswered else case_lines(result.verdicts)
     lines += [*verdicts, *advice] if result.unanswered else [*advice, *verdicts]
     if question.counted and result.passed:
         names = ", ".join(f"`{name}`" for name in question.counted)
@@ -98,14 +98,14 @@ def show_check(
         lines.append(_offer(question, invitation))
     seen = sum(record.only_seen for record in records.values())
     seen_note = f", {format_counted(seen, 'solution')} seen" if seen else ""
-    stays = "" if result.passed or not record.passed else f" You passed {question.id} before, and that stays."
+    earlier_pass = "" if result.passed or not record.passed else f" You passed {question.id} before, and that stays."
     passed_count = sum(record.passed for record in records.values())
-    lines.append(Line("fact", f"Progress: {passed_count} of {total} questions passed{seen_note}.{stays}"))
+    lines.append(Line("fact", f"Progress: {passed_count} of {total} questions passed{seen_note}.{earlier_pass}"))
     state = "passed" if result.passed else "open" if result.unanswered else "failed"
     return Report(tuple(lines), state)
 
 
-def show_hint(question: Question, number: int, has_solution: bool = False) -> Report:
+def hint_report(question: Question, number: int, has_solution: bool = False) -> Report:
     """One of the three hints, counted from 1."""
     lines = [Line("head", f"{question.id} · {question.title}: hint {number} of {len(question.hints)}")]
     lines.append(Line("hint", question.hints[number - 1]))
@@ -114,7 +114,7 @@ def show_hint(question: Question, number: int, has_solution: bool = False) -> Re
     return Report(tuple(lines))
 
 
-def show_solution(question: Question, answer: str, solution: str, passed: bool) -> Report:
+def solution_report(question: Question, answer: str, solution: str, passed: bool) -> Report:
     """Our solution beside the learner's answer, as the difference from theirs to ours, line by line."""
     counts = [] if passed else [Line("fact", "The question now counts as seen.")]
     lines = [Line("head", f"{question.id} · {question.title}: your answer and our solution")]
@@ -134,7 +134,7 @@ def show_solution(question: Question, answer: str, solution: str, passed: bool) 
     return Report((*lines, *counts))
 
 
-def withhold_solution(question: Question) -> Report:
+def try_first_report(question: Question) -> Report:
     """The report to a learner who asks for the solution before any try."""
     name = question.id
     condition = f'First check your own answer, right or wrong; then `check("{name}", {_SEEING})` shows ours beside it.'
@@ -145,7 +145,7 @@ def withhold_solution(question: Question) -> Report:
     return Report((head, Line("fact", condition), Line("fact", shortcut)))
 
 
-def report_no_solution(question: Question, name: str) -> Report:
+def no_solution_report(question: Question, name: str) -> Report:
     """The report to a learner who has no solutions."""
     location = f"It is in `solutions/{name}.ipynb` of the course's repository, and that file is not on this machine."
     return Report((Line("head", f"{question.id} · {question.title}: our solution"), Line("fact", location)))
@@ -166,11 +166,11 @@ def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Attemp
     return Report(tuple(lines), "passed" if len(passed_ids) == len(entries) else "open")
 
 
-def _status(result: Result, record: Attempts, older: str = "") -> str:
+def _status(result: Result, record: Attempts, newer_failure: str = "") -> str:
     passed = sum(verdict.passed for verdict in result.verdicts)
     worth = format_counted(result.max_points, "point")
     if result.unanswered:
-        return "no verdict yet" if older else "nothing to check yet"
+        return "no verdict yet" if newer_failure else "nothing to check yet"
     if result.passed and record.only_seen:
         return "right, and counted as seen, because our solution was shown before"
     if result.passed and result.public_only:

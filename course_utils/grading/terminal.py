@@ -28,9 +28,9 @@ class FileChecker(Checker):
         super().__init__(set_name, entries)
         self.stopped: dict[str, str] = {}
 
-    def say_newer(self, question: Question, definition: Definition | None, untouched: bool) -> str:
+    def newer_failure(self, question: Question, definition: Definition | None, unanswered: bool) -> str:
         stopped = self.stopped.get(question.id)
-        is_defined = definition is not None and not untouched
+        is_defined = definition is not None and not unanswered
         return f"Its cell stopped with {stopped}, {not_defined(question)}." if stopped and not is_defined else ""
 
 
