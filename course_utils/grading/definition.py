@@ -71,14 +71,14 @@ def binding_line(source: str, name: str) -> int | None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return None
-    return max((node.lineno for node in _top_level(tree) if name in _names_bound_by(node)), default=None)
+    return max((node.lineno for node in _top_level_nodes(tree) if name in _names_bound_by(node)), default=None)
 
 
-def _top_level(node: ast.AST) -> Iterator[ast.AST]:
+def _top_level_nodes(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            yield from _top_level(child)
+            yield from _top_level_nodes(child)
 
 
 def _names_bound_by(node: ast.AST) -> set[str]:

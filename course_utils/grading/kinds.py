@@ -45,7 +45,7 @@ def function(oracle: Callable, **fields) -> Question:
         result = answer(**inputs)
         return result if type(result) is dict else {"result": result}
 
-    return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **_replacing(oracle, **fields))
+    return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **_extend_replaces(oracle, **fields))
 
 
 def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fields) -> Question:
@@ -65,7 +65,7 @@ def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fiel
 
     defaults = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
     defaults["recognize"] = streams.recognize_changed_gradients
-    return Question(run=streams.drive, expected=expected, **{**defaults, **_replacing(oracle, **fields)})
+    return Question(run=streams.drive, expected=expected, **{**defaults, **_extend_replaces(oracle, **fields)})
 
 
 def collective(
@@ -253,7 +253,7 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
     )
 
 
-def _replacing(oracle: object, **fields) -> dict:
+def _extend_replaces(oracle: object, **fields) -> dict:
     """The fields, with an oracle of torch's and its base classes added to `replaces` by their public names."""
     objects = oracle.__mro__ if isinstance(oracle, type) else [oracle]
     modules = {item: str(getattr(item, "__module__", "")) for item in objects if item is not Optimizer}

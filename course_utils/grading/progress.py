@@ -47,11 +47,11 @@ def recall(name: str) -> dict[str, Attempts]:
 def amend(name: str, question_id: str, change: Callable[[Attempts], Attempts]) -> dict[str, Attempts]:
     """Store `change(attempts)` for a question of the set called `name`; returns the attempts at all its questions."""
 
-    def amended(attempts: dict[str, Attempts] | None) -> dict[str, Attempts]:
+    def add(attempts: dict[str, Attempts] | None) -> dict[str, Attempts]:
         attempts = attempts or {}
         return {**attempts, question_id: change(attempts.get(question_id, Attempts()))}
 
-    return PROGRESS.update(name, amended)
+    return PROGRESS.update(name, add)
 
 
 def _read_attempts(values: dict) -> Attempts:

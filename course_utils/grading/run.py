@@ -66,7 +66,7 @@ def run_case(question: Question, answer: object, case: Case, seconds: float = CA
         wait_for_server()
     inputs = _copy(case.inputs)
     try:
-        with _own_randomness(), time_limit(seconds):
+        with _fixed_randomness(), time_limit(seconds):
             values = plain(question.run(answer, inputs))
             mutated = tuple(name for name in case.inputs if not same(case.inputs[name], inputs.get(name)))
     except KeyboardInterrupt:
@@ -79,7 +79,7 @@ def run_case(question: Question, answer: object, case: Case, seconds: float = CA
 def outcome_of(error: BaseException, seconds: float) -> Outcome:
     """The outcome for an exception that an answer raised."""
     if isinstance(error, RankError):
-        return _of_rank(error)
+        return _rank_outcome(error)
     if foreign := _find_foreign(error):
         return Outcome("foreign", text=_message(foreign))
     line = learners_line(error.__traceback__)
@@ -107,10 +107,10 @@ def _find_foreign(error: BaseException | None) -> ForeignError | None:
     return None
 
 
-def _of_rank(error: RankError) -> Outcome:
+def _rank_outcome(error: RankError) -> Outcome:
     """The outcome for an error on a rank, as if the answer had raised it in this process."""
     is_learners = error.place and not error.place[0].startswith("<question")
-    line = _line(*error.place) if is_learners else ""
+    line = _line_in_words(*error.place) if is_learners else ""
     if error.kind == "NotImplementedError" and UNTOUCHED in error.text:
         return Outcome("untouched")
     kinds = {"ForeignError": "foreign", "UnfitError": "unsafe", "UnansweredError": "untouched"}
@@ -135,10 +135,10 @@ def learners_line(trace: TracebackType | None) -> str:
         for frame, number in traceback.walk_tb(trace)
         if frame.f_globals.get("__name__") == "__main__" and not _is_installed(frame.f_code.co_filename)
     ]
-    return _line(*lines[-1]) if lines else ""
+    return _line_in_words(*lines[-1]) if lines else ""
 
 
-def _line(file: str, number: int) -> str:
+def _line_in_words(file: str, number: int) -> str:
     source = linecache.getline(file, number).strip()
     if not source or "`" in source:  # code between back-ticks cannot contain one
         return f"line {number}"
@@ -171,7 +171,7 @@ def _copy(inputs: dict) -> dict:
 
 
 @contextmanager
-def _own_randomness() -> Iterator[None]:
+def _fixed_randomness() -> Iterator[None]:
     """Seeds `random` and torch's CPU generator (`torch.manual_seed` would look for every kind of device), and restores both."""
     python_state = random.getstate()
     torch_state = torch.get_rng_state()

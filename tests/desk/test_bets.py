@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("restart")
 
 @pytest.fixture
 def notebook(monkeypatch):
-    """A kernel with somebody before it; what it displays, bundle by bundle."""
+    """A notebook's kernel with a reader; the bundles that it displays."""
     bundles = []
 
     def display(bundle, raw, metadata=None):

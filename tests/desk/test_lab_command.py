@@ -32,7 +32,7 @@ def checkout(tmp_path, monkeypatch):
 
 
 def test_a_request_that_was_never_answered_does_not_keep_the_process():
-    """Python waits at its end for each thread that is no daemon, and anyio's end only with the request."""
+    """Python waits at exit for threads that are no daemons, and anyio's threads end only with their request."""
     program = """if True:
         import asyncio, threading, anyio
         from course_utils.desk.lab import stop_workers

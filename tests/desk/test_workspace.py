@@ -84,7 +84,7 @@ def test_a_later_version_brings_its_text_and_leaves_what_was_written_and_run(pla
 
 
 def update(place, folder, *cells):
-    """A later version of the exercise; what the learner is told, and the sources that they then have."""
+    """Hand out a later version of the exercise; returns the lines for the learner, and the sources of their cells."""
     store(place.root / EXERCISE, *cells)
     return list(hand_out(place, folder)), sources(folder / EXERCISE)
 

@@ -198,7 +198,7 @@ def test_builders_know_what_their_oracle_replaces():
 
 
 def test_a_function_of_a_library_is_no_answer_by_another_name():
-    """Neither handed on nor called; the right one is."""
+    """An answer that calls the library's function is refused; one that computes the same itself is right."""
     x = torch.tensor([1.0, 2.0], dtype=torch.float64)
     cases = [Case("two", {"input": x, "dim": 0})]
     question = function(torch.nn.functional.softmin, public=lambda _: cases, **FIELDS)

@@ -116,7 +116,7 @@ def test_parts_earn_their_share():
 
 
 def test_values_of_another_form_than_the_authors_are_recognized_as_nothing():
-    """An author's own function reads the values as its question gives them, and what strangers send has any form."""
+    """`recognize` expects values in the question's own form, and an answer may return any other."""
     question = doubling(recognize=lambda expected, actual: f"{expected['result']} is not {actual['result']['deep']}")
     cases = question.cases()
     result = judge_answer(question, cases, [outcome_with({"shallow": 1}), Outcome("values", {})])

@@ -268,7 +268,7 @@ def test_a_design_is_scored_rule_by_rule():
 
 
 def test_what_is_right_stays_with_the_judge():
-    """What runs beside the learner's code must not carry the right values there."""
+    """`run` is sent to the learner's process, so it must not contain the right values."""
     cloudpickle = pytest.importorskip("cloudpickle")
     for question, secret in (
         (bytes_asked(), b"526264752"),

@@ -65,7 +65,7 @@ def test_more_bytes_than_allowed_and_collectives_are_said():
 
 
 def test_only_counts_that_are_asked_for_are_values_and_those_within_a_limit_look_alike():
-    """By its values a mistake is known, in whatever style it is written."""
+    """A mistake is recognized by its values, so these must not depend on the style of an answer."""
     at_once = answer("x", "d.all_reduce(x := x.clone())", "return x")
     in_parts = answer("x", "d.all_reduce((x := x.clone())[:1])", "d.all_reduce(x[1:])", "return x")
     cases = [ranks.case("two", {"call": [{"x": torch.ones(4)} for _ in range(2)]})]

@@ -23,7 +23,7 @@ from course_utils.grading.values import UnfitError, plain, same
 
 
 def cell(source: str, name: str = "double"):
-    """What a notebook's cell defines under `name`."""
+    """The object that a notebook's cell defines as `name`."""
     file = f"<cell {hash(source)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     names = {"__name__": "__main__"}
@@ -272,7 +272,7 @@ def test_the_clock_starts_when_ranks_can(monkeypatch):
 
 
 def test_the_inputs_of_a_case_are_copied_with_what_they_share():
-    """As `copy.deepcopy` does: what lay in one memory lies in one memory again, and none of it in the old one."""
+    """Tensors that share memory do so in the copy too, and share none with the original."""
     base, vector = torch.arange(6.0).view(2, 3), torch.arange(3.0)
     inputs = {"base": base, "turned": base.T, "again": base, "alone": [vector, vector[1:]], "plain": torch.ones(2)}
 

@@ -182,7 +182,7 @@ def test_contradictions_are_named_and_earn_nothing(case):
 
 
 def test_threads_that_judge_at_once_say_what_one_alone_says():
-    """Dry runs patch torch for the whole process, and a class is judged in lanes."""
+    """Dry runs patch torch for the whole process, and `course grade` judges in several threads."""
     answers = [laptop(lora=rank, batch=8, checkpointing=True) for rank in (4, 5)]
     with ThreadPoolExecutor(2) as pool:
         points = list(pool.map(lambda answer: result("laptop", answer_of(*answer[1:])).points, answers))
