@@ -27,8 +27,8 @@ VARIABLES = ("COURSE_SCALE", "COURSE_DEVICE", "COURSE_SEED", "COURSE_HOME", "COU
 LARGE_MODEL = 6 * GiB
 # Measured: a notebook's process that has imported every library and trained at laptop scale holds 0.6 GiB, a worker with torch
 # alone 0.25 GiB. With four workers that is 1.6 GiB; the rest is for the browser's page. The models add less than 0.1 GiB.
-_PROCESSES = 2 * GiB
-NEEDED_MEMORY = {"smoke": _PROCESSES, "laptop": _PROCESSES, "gpu": _PROCESSES + LARGE_MODEL}
+_PROCESS_MEMORY = 2 * GiB
+NEEDED_MEMORY = {"smoke": _PROCESS_MEMORY, "laptop": _PROCESS_MEMORY, "gpu": _PROCESS_MEMORY + LARGE_MODEL}
 NEEDED_DISK = 3 * GiB  # executed copies, and checkpoints of the largest model with its optimizer's state
 _ADAM_8BIT = """
 import torch, bitsandbytes

@@ -22,7 +22,7 @@ from course_utils.grading.rendering import printable, render
 from course_utils.settings import settings
 from course_utils.units import format_counted
 
-_TALLEST = 22  # bets in a figure, which then fits on a page of A4
+_MOST_BETS = 22  # bets in a figure, which then fits on a page of A4
 
 
 def write(path: Path | None = None) -> Path:
@@ -85,7 +85,7 @@ def _draw_pages_of_bets(bets: dict[str, Bet]) -> Iterator[tuple[str, str, str]]:
     parts: list[dict[str, Bet]] = []
     for _, names in groupby(bets, chapter_number):
         chapter = {name: bets[name] for name in names}
-        if not parts or len(parts[-1]) + len(chapter) > _TALLEST:
+        if not parts or len(parts[-1]) + len(chapter) > _MOST_BETS:
             parts.append({})
         parts[-1] |= chapter
     for part in parts:

@@ -111,14 +111,14 @@ def _compare_lists(expected: list, actual: list, tolerance: Tolerance, path: tup
 def _compare_numbers(expected: float, actual: float, tolerance: Tolerance, path: tuple) -> Difference | None:
     if actual != actual and expected == expected:
         return _differ(path, f"is NaN but should be {_show(expected)}", "is NaN")
-    distance = tolerances_apart(expected, actual, tolerance)
+    distance = distance_in_tolerances(expected, actual, tolerance)
     if distance <= 1:
         return None
     size = "too small" if actual < expected else "too large"
     return _differ(path, _say_expected(expected, actual, distance), f"is {_show(actual)}, which is {size}")
 
 
-def tolerances_apart(expected: float, actual: float, tolerance: Tolerance) -> float:
+def distance_in_tolerances(expected: float, actual: float, tolerance: Tolerance) -> float:
     """|expected − actual| in units of what is allowed; 0 where they are the same, infinite where one is not finite."""
     if expected == actual or (expected != expected and actual != actual):
         return 0.0
@@ -163,7 +163,7 @@ def _compare_elements(
     others = f"; {count} of {differs.numel()} elements differ" if differs.numel() > 1 else ""
     if wrong != wrong:
         return _differ(path, f"is NaN but should be {_show(right)}{others}", "is NaN", index)
-    distance = abs(right - wrong) if isinstance(right, complex) else tolerances_apart(right, wrong, tolerance)
+    distance = abs(right - wrong) if isinstance(right, complex) else distance_in_tolerances(right, wrong, tolerance)
     problem = _say_expected(right, wrong, distance) + others
     return _differ(path, problem, f"is {_show(wrong)}, which is not right", index)
 

@@ -12,7 +12,7 @@ from random import Random
 
 from torch.optim import Optimizer
 
-from course_utils.grading.compare import Rule, tolerances_apart
+from course_utils.grading.compare import Rule, distance_in_tolerances
 from course_utils.grading.question import Case, Question, Tolerance
 from course_utils.grading.values import DEEPEST, UnfitError, fold, int_if_whole, plain, respell
 
@@ -97,7 +97,7 @@ def collective(
     def right(rank: int, inputs_by_rank: list[dict]) -> dict:
         result = oracle(rank, copy.deepcopy(inputs_by_rank))
         values = result if type(result) is dict else {"result": result}
-        return {**plain(values), ranks.LEFT: True, **ranks.rules_for(allowed(rank, inputs_by_rank))}
+        return {**plain(values), ranks.LEFT: True, **ranks.expected_counts(allowed(rank, inputs_by_rank))}
 
     def expected(inputs: dict) -> dict:
         return {
@@ -296,6 +296,6 @@ def _recognize_slip(right: float, actual: object, slips: Mapping[str, tuple], to
     if type(actual) not in (int, float) or not actual or not right:
         return None
     for sentence, values in slips.items():
-        if any(tolerances_apart(value, actual, tolerance) <= 1 for value in values):
+        if any(distance_in_tolerances(value, actual, tolerance) <= 1 for value in values):
             return sentence
     return None

@@ -62,7 +62,7 @@ def on_rank(use: Callable, answer: Callable, calls: dict, in_place: tuple[str, .
     return {name: _call(use, answer, by_rank[rank], in_place) for name, by_rank in calls.items()}
 
 
-def rules_for(exact_or_most: Mapping) -> dict:
+def expected_counts(exact_or_most: Mapping) -> dict:
     """The expected counts, with a rule for each float, which is a limit."""
     return {name: at_most(value) if type(value) is float else value for name, value in exact_or_most.items()}
 

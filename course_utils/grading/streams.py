@@ -128,7 +128,7 @@ def drive(answer: type[torch.optim.Optimizer], inputs: dict) -> dict:
             for group in param_groups[initial_count:]:
                 optimizer.add_param_group(group)
         if number in stream.back_after:
-            _go_astray_and_back(optimizer, groups)
+            _step_and_restore(optimizer, groups)
     return {**values, "state": state_of(optimizer)} if stream.count_state else values
 
 
@@ -265,7 +265,7 @@ def _count_on(value: object, steps: int) -> object:
     return value + steps if type(value) in (int, float) else value
 
 
-def _go_astray_and_back(optimizer: torch.optim.Optimizer, groups: list[dict]) -> None:
+def _step_and_restore(optimizer: torch.optim.Optimizer, groups: list[dict]) -> None:
     """Take a step, then give the same objects the values and the state of before it."""
     parameters = [parameter for group in groups for parameter in group.values()]
     values, saved = copy.deepcopy(([p.detach() for p in parameters], optimizer.state_dict()))

@@ -11,7 +11,7 @@ from course_utils.grading.question import Question
 from course_utils.memory.step.recipe import Recipe
 from course_utils.units import format_bytes, format_seconds
 
-_LATER = "is not looked at yet: {}"
+_NOT_JUDGED = "is not looked at yet: {}"
 
 
 def weighed(scenario: Scenario, **options) -> Question:
@@ -50,8 +50,8 @@ def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
         def rule(choice: object) -> str | None:
             result = weigh_choice(choice)
             if isinstance(result, str):
-                return _LATER.format("the first line comes first")
-            return _LATER.format("it has to fit first") if fits and not result.fits else find_fault(result)
+                return _NOT_JUDGED.format("the first line comes first")
+            return _NOT_JUDGED.format("it has to fit first") if fits and not result.fits else find_fault(result)
 
         return rule
 

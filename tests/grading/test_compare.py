@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_utils.grading.compare import Rule, at_most, compare, tolerances_apart
+from course_utils.grading.compare import Rule, at_most, compare, distance_in_tolerances
 from course_utils.grading.question import Tolerance
 from course_utils.grading.values import conform
 
@@ -110,7 +110,7 @@ def test_distance_is_in_units_of_the_tolerance(value, relative):
     tolerance = Tolerance(relative, 1e-9)
     allowed = 1e-9 + relative * abs(value)
     actual = value + 3 * allowed
-    distance = tolerances_apart(value, actual, tolerance)
+    distance = distance_in_tolerances(value, actual, tolerance)
     if math.isfinite(actual):
         assert distance == pytest.approx(3, rel=1e-2) or abs(value) * 1e-16 > allowed * 1e-2
     else:
