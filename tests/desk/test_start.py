@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def handed_out(tmp_path_factory) -> Path:
+def course_copy(tmp_path_factory) -> Path:
     """The first chapters of the course with their exercises, and its pages."""
     course, workspace = (tmp_path_factory.mktemp("start") / name for name in ("course", "my-course"))
     for path in (path for pattern in SOURCES for path in ROOT.glob(pattern)):
@@ -32,8 +32,8 @@ def handed_out(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def folder(handed_out, tmp_path) -> Path:
-    return shutil.copytree(handed_out, tmp_path / "my-course")
+def folder(course_copy, tmp_path) -> Path:
+    return shutil.copytree(course_copy, tmp_path / "my-course")
 
 
 def page_of(folder) -> str:

@@ -18,11 +18,11 @@ from course_utils.grading.progress import PROGRESS, Attempts, recall
 FIRST = "00_start_here"
 
 
-def passed(*questions, points=1.0):
+def passed_attempts(*questions, points=1.0):
     return dict.fromkeys(questions, Attempts(0, True, points))
 
 
-def typed(monkeypatch, answer):
+def answer_prompts(monkeypatch, answer):
     questions = []
     monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or answer)
     return questions
@@ -39,7 +39,7 @@ def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
 
 
 def test_what_is_passed_is_counted_with_its_points_and_the_set_begun_comes_next():
-    PROGRESS.put("03_adamw", passed("q1", "q2", points=2.0) | {"q3": Attempts(4, False, 0.5)})
+    PROGRESS.put("03_adamw", passed_attempts("q1", "q2", points=2.0) | {"q3": Attempts(4, False, 0.5)})
     table = my_progress()
     (adamw,) = [standing for standing in table.standings if standing.name == "03_adamw"]
     assert (adamw.passed, adamw.points) == (2, 4.5)
@@ -60,7 +60,7 @@ def test_everything_passed_leaves_nothing_to_do():
 
 
 def test_a_solution_that_was_seen_is_neither_passed_nor_left():
-    PROGRESS.put(FIRST, passed("q1") | {"q2": Attempts(1, False, 0.0, seen=True)})
+    PROGRESS.put(FIRST, passed_attempts("q1") | {"q2": Attempts(1, False, 0.0, seen=True)})
     table = my_progress()
     assert table.next.startswith("q3 · ")
     assert table.head.endswith(" points. Solutions seen instead: 1.")
@@ -73,7 +73,7 @@ def test_a_solution_that_was_seen_is_neither_passed_nor_left():
 
 
 def test_questions_and_points_that_the_set_no_longer_has_do_not_count():
-    PROGRESS.put(FIRST, passed("q1", "q77", points=1000.0))
+    PROGRESS.put(FIRST, passed_attempts("q1", "q77", points=1000.0))
     first = my_progress().standings[0]
     assert (first.passed, first.points) == (1, load_set(FIRST)["questions"][0]["points"])
 
@@ -109,13 +109,13 @@ def test_text_and_html_say_the_same_with_a_label_for_every_bar():
 
 
 def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
-    PROGRESS.put(FIRST, passed("q1", "q2"))
-    PROGRESS.put("03_adamw", passed("q1"))
-    questions = typed(monkeypatch, "n")
+    PROGRESS.put(FIRST, passed_attempts("q1", "q2"))
+    PROGRESS.put("03_adamw", passed_attempts("q1"))
+    questions = answer_prompts(monkeypatch, "n")
     assert main(["check", "--reset", "00"]) == 1
     assert questions == [f"Reset your progress in {FIRST} (2 of 3 passed)? A copy is saved. [y/N] "]
     assert capsys.readouterr().out == "Nothing was reset.\n"
-    typed(monkeypatch, "y")
+    answer_prompts(monkeypatch, "y")
     assert main(["check", "--reset", exercises_of(FIRST)]) == 0
     output = capsys.readouterr().out
     assert output.startswith(f"Reset: {FIRST} (2 of 3 passed). A copy of everything is in ")
@@ -127,7 +127,7 @@ def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
 
 
 def test_reset_of_all_without_a_question_and_then_of_nothing(monkeypatch, capsys):
-    PROGRESS.put(FIRST, passed("q1"))
+    PROGRESS.put(FIRST, passed_attempts("q1"))
     PROGRESS.put("03_adamw", {"q1": Attempts(2, False, 0.0)})
     monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
     assert main(["check", "--reset", "--yes"]) == 0
@@ -139,7 +139,7 @@ def test_reset_of_all_without_a_question_and_then_of_nothing(monkeypatch, capsys
 
 
 def test_where_nobody_can_be_asked_nothing_is_forgotten(monkeypatch, capsys):
-    PROGRESS.put(FIRST, passed("q1"))
+    PROGRESS.put(FIRST, passed_attempts("q1"))
     monkeypatch.setattr("builtins.input", lambda _: (_ for _ in ()).throw(EOFError))
     assert main(["check", "--reset"]) == 2
     assert "add --yes" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from course_utils.grading import ranks
 from course_utils.grading.kinds import collective
 
 
-def gathered(rank, by_rank):
+def gather(rank, by_rank):
     return torch.cat([inputs["piece"] for inputs in by_rank])
 
 
@@ -27,7 +27,7 @@ def pieces(count):
 
 def ring(*counts, **options):
     cases = [ranks.case(f"{n} ranks", {"a vector": pieces(n)}) for n in counts or (3,)]
-    return collective(gathered, sends=traffic, public=lambda _: cases, **FIELDS, **options)
+    return collective(gather, sends=traffic, public=lambda _: cases, **FIELDS, **options)
 
 
 def answer(parameters, *lines):

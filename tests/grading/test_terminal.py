@@ -29,7 +29,7 @@ def saved(tmp_path, monkeypatch, entries):
     return save
 
 
-def looked(path):
+def is_right(path):
     [(result, _)] = terminal.check_notebook(path, "03_test")
     return result.passed
 
@@ -43,13 +43,13 @@ def test_a_file_older_than_what_was_checked_is_not_held_against_the_board(notebo
     assert "passed" in text_of(notebook)
     message = r"What you checked .* not in its file yet \(q1\): save the notebook first \(Ctrl\+S\)"
     with pytest.raises(CourseError, match=message):
-        looked(path)
+        is_right(path)
     assert recall("03_test")["q1"].passed
-    assert looked(saved(RIGHT.replace("    ", "\t"), mtime=1)), "it holds that answer, whenever it was written"
-    assert not looked(saved(WRONG, mtime=recall("03_test")["q1"].time + 1)), "saved later, with another answer"
+    assert is_right(saved(RIGHT.replace("    ", "\t"), mtime=1)), "it holds that answer, whenever it was written"
+    assert not is_right(saved(WRONG, mtime=recall("03_test")["q1"].time + 1)), "saved later, with another answer"
     assert recall("03_test")["q1"].tries == 1
     other = saved(WRONG, mtime=1).rename(path.with_name("copy.ipynb"))
-    assert not looked(other), "another notebook than the one that is open"
+    assert not is_right(other), "another notebook than the one that is open"
 
 
 def test_jupyterlab_says_which_notebook_is_open(notebook, saved, monkeypatch):
@@ -58,13 +58,13 @@ def test_jupyterlab_says_which_notebook_is_open(notebook, saved, monkeypatch):
     run(notebook, f"# EXERCISE q1\n{RIGHT}")
     text_of(notebook)
     with pytest.raises(CourseError, match="save the notebook first"):
-        looked(other)
-    assert not looked(saved(STUB, mtime=1))
+        is_right(other)
+    assert not is_right(saved(STUB, mtime=1))
 
 
 def test_a_check_in_the_terminal_is_no_newer_answer(saved):
-    assert not looked(saved(WRONG, mtime=1))
-    assert looked(saved(RIGHT, mtime=1))
+    assert not is_right(saved(WRONG, mtime=1))
+    assert is_right(saved(RIGHT, mtime=1))
 
 
 def test_in_a_terminal_a_cell_is_named_by_what_stands_in_it(notebook, saved, capsys):
