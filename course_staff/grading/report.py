@@ -53,7 +53,7 @@ from course_utils.viz.tradeoff import Leaderboard, format_operations, tradeoff_f
 if TYPE_CHECKING:
     from course_staff.grading.gradebook import Gradebook
 
-_render = partial(render, more=Path(__file__).parent / "templates")
+_render = partial(render, extra_folder=Path(__file__).parent / "templates")
 _BOARD = "leaderboard.html", "leaderboard.csv"
 RULE = (
     "A question earns its points if all its cases are right, including hidden ones. "
