@@ -66,7 +66,7 @@ def run_case(question: Question, answer: object, case: Case, seconds: float = CA
         wait_for_server()
     inputs = _copy(case.inputs)
     try:
-        with _fixed_randomness(), time_limit(seconds):
+        with _seed_generators(), time_limit(seconds):
             values = plain(question.run(answer, inputs))
             mutated = tuple(name for name in case.inputs if not same(case.inputs[name], inputs.get(name)))
     except KeyboardInterrupt:
@@ -171,7 +171,7 @@ def _copy(inputs: dict) -> dict:
 
 
 @contextmanager
-def _fixed_randomness() -> Iterator[None]:
+def _seed_generators() -> Iterator[None]:
     """Seeds `random` and torch's CPU generator (`torch.manual_seed` would look for every kind of device), and restores both."""
     python_state = random.getstate()
     torch_state = torch.get_rng_state()
