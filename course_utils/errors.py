@@ -4,6 +4,9 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+HOW_TO_INSTALL = 'run `make lab` in the course\'s folder or, with a wheel, `pip install "course-utils[course,lab]"`'
+"""What to do about a missing package, for the end of a sentence."""
+
 
 class CourseError(Exception):
     """Something the reader can put right; the message is one sentence that says what and how."""

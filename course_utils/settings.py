@@ -11,6 +11,7 @@
 """
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -119,6 +120,15 @@ def settings() -> Settings:
 def variables(*beginnings: str) -> dict[str, str]:
     """The variables of this process's environment whose names begin with one of `beginnings`, to be looked at."""
     return {name: value for name, value in os.environ.items() if name.startswith(beginnings)}
+
+
+def has_display() -> bool:
+    """Whether a browser opened from here would be seen by the person who asked for it."""
+    environment = variables("CI", "SSH_CONNECTION", "DISPLAY", "WAYLAND_DISPLAY")
+    if environment.get("CI") or environment.get("SSH_CONNECTION"):
+        return False
+    has_server = bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+    return has_server or not sys.platform.startswith("linux")
 
 
 def environment_for_child(**changes: str) -> dict[str, str]:

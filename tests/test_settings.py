@@ -1,10 +1,11 @@
 import dataclasses
+import sys
 
 import pytest
 import torch
 
 from course_utils.errors import CourseError
-from course_utils.settings import SCALES, read_settings, settings
+from course_utils.settings import SCALES, has_display, read_settings, settings
 
 
 def test_without_variables_the_machine_decides():
@@ -62,3 +63,25 @@ def test_settings_are_read_once_and_frozen(monkeypatch):
 def test_only_smoke_keeps_one(scale, count):
     items = range(3), (0, 1, 2), [0, 1, 2]
     assert [tuple(SCALES[scale].one_at_smoke(values)) for values in items] == [count] * 3
+
+
+@pytest.mark.parametrize(
+    ("environment", "platform", "expected"),
+    [
+        ({}, "linux", False),
+        ({"DISPLAY": ":0"}, "linux", True),
+        ({"WAYLAND_DISPLAY": "w"}, "linux", True),
+        ({"DISPLAY": ":0", "CI": "true"}, "linux", False),
+        ({"DISPLAY": ":0", "SSH_CONNECTION": "x"}, "linux", False),
+        ({}, "darwin", True),
+        ({"SSH_CONNECTION": "x"}, "darwin", False),
+        ({}, "win32", True),
+    ],
+)
+def test_where_a_browser_is_opened(environment, platform, expected, monkeypatch):
+    monkeypatch.setattr(sys, "platform", platform)
+    for name in ("CI", "SSH_CONNECTION", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert has_display() is expected

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List, rehearse or serve until interrupted; 1 where a rehearsal went otherwise than expected."""
     from course_staff.demos import demos_in, read_demo, server
-    from course_utils.desk.doctor import has_display
+    from course_utils.settings import has_display
 
     paths = demos_in(find_place().notebooks, [arguments.chapter] if arguments.chapter else [])
     if arguments.check:

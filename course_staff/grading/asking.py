@@ -9,7 +9,7 @@ from course_staff.grading import encoding, isolate
 from course_staff.grading.sandbox import Lane, NotStartedError, SandboxError
 from course_staff.grading.submission import Cell, Parsed
 from course_utils.grading import judge
-from course_utils.grading.judge import ENDINGS, Outcome
+from course_utils.grading.judge import OUTCOME_KINDS, Outcome
 
 CELL_SECONDS, CELLS_SECONDS = 20.0, 60.0
 """Time limit of one cell, and of all cells of a question together that are no answer."""
@@ -136,6 +136,6 @@ def _read_outcome(message: bytes) -> Outcome:
 def _to_outcome(plain: object) -> Outcome:
     match plain:
         case {"kind": str(kind), "values": dict(values), "text": str(text), "line": str(line), "mutated": list(names)}:
-            if kind in ENDINGS and all(type(name) is str for name in names):
+            if kind in OUTCOME_KINDS and all(type(name) is str for name in names):
                 return Outcome(kind, values, text[:_LONGEST], line[:_LONGEST], tuple(name[:60] for name in names[:20]))
     return _FORGED

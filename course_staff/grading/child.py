@@ -261,7 +261,8 @@ class Notebook:
 
     def _run_cell(self, source: str, seconds: float) -> Outcome | None:
         """What stopped the cell, if anything did."""
-        from course_utils.grading.run import OutOfTime, outcome_of, time_limit
+        from course_utils.grading.run import outcome_of
+        from course_utils.grading.time_limit import OutOfTime, time_limit
 
         try:
             with time_limit(seconds):

@@ -169,7 +169,7 @@ class Attempt:
 
     def _ask(self, part: PreparedCases, with_all_cells: bool) -> Replies:
         cells = self.answer.whole if with_all_cells else self.answer.cells
-        seconds = (_ALONE if self.is_alone else 1) * self.prepared.question.limit(self.seconds)
+        seconds = (_ALONE if self.is_alone else 1) * self.prepared.question.case_seconds(self.seconds)
         return ask(cells, self.prepared.pickled, part.inputs, seconds, self.lane)
 
     def _record_public(self, outcomes: list[Outcome], notes: list[str]) -> QuestionRecord:
@@ -181,7 +181,7 @@ class Attempt:
         return {
             "id": question.id,
             "title": question.title,
-            "of": result.of,
+            "of": result.max_points,
             "parts": question.parts,
             "refusing": question.share is not None,
             "difficulty": question.difficulty,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from course_staff.grading.record import QuestionRecord, Record
 from course_staff.grading.source import LEVELS
-from course_utils.grading.judge import ENDINGS
+from course_utils.grading.judge import OUTCOME_KINDS
 from course_utils.grading.rendering import printable
 from course_utils.units import format_counted
 
 _ROWS_SHOWN = 10
-_EMPTY = ENDINGS["untouched"], ENDINGS["missing"]
+_EMPTY = OUTCOME_KINDS["untouched"], OUTCOME_KINDS["missing"]
 
 
 def summary(records: list[Record], set_name: str, other_files: list[str], remarks: Sequence[str] = ()) -> str:
@@ -118,10 +118,10 @@ def _copies(records: list[Record]) -> list[tuple[int, str]]:
 
 def _ending_of(question: QuestionRecord) -> str:
     if question["state"] != "failed":
-        return ENDINGS.get(question["state"], question["state"])
+        return OUTCOME_KINDS.get(question["state"], question["state"])
     first = next(verdict for verdict in [*question["public"], *question["hidden"]] if not verdict["passed"])
     only = "" if any(not verdict["passed"] for verdict in question["public"]) else " (hidden cases only)"
-    return (question["diagnosis"] or ENDINGS[first["kind"]]) + only
+    return (question["diagnosis"] or OUTCOME_KINDS[first["kind"]]) + only
 
 
 def list_common_mistakes(records: list[Record]) -> list[tuple[str, list[tuple]]]:

@@ -93,7 +93,7 @@ def _prepare_question(question: Question, entry: Mapping, seed: int | None) -> P
     hidden = [Case(f"hidden {number}: {case.name}", case.inputs) for number, case in enumerate(drawn, 1)]
     parts = [PreparedCases(tuple(cases), tuple(_pickle(case.inputs) for case in cases)) for cases in (public, hidden)]
     pickled = cloudpickle.dumps(question.for_learners())
-    return PreparedQuestion(question.knowing([*public, *hidden]), entry, *parts, pickled)
+    return PreparedQuestion(question.with_expected_for([*public, *hidden]), entry, *parts, pickled)
 
 
 def _pickle(inputs: dict) -> bytes:

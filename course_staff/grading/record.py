@@ -3,7 +3,7 @@
 import json
 from typing import Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
 
-from course_utils.grading.judge import ENDINGS
+from course_utils.grading.judge import OUTCOME_KINDS
 
 Number = int | float
 
@@ -13,7 +13,7 @@ class CaseRecord(TypedDict):
 
     case: str
     passed: bool
-    kind: Literal[tuple(ENDINGS)]
+    kind: Literal[tuple(OUTCOME_KINDS)]
     sentence: str
     brief: str
 

@@ -43,7 +43,7 @@ from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.source import LEVELS
 from course_staff.grading.spreadsheet import csv_text
 from course_utils.files import exercises_of, keep_copies, replacing, require_writable
-from course_utils.grading.judge import ENDINGS, Verdict
+from course_utils.grading.judge import OUTCOME_KINDS, Verdict
 from course_utils.grading.rendering import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_bytes, format_counted
@@ -53,7 +53,7 @@ from course_utils.viz.tradeoff import Leaderboard, format_operations, tradeoff_f
 if TYPE_CHECKING:
     from course_staff.grading.gradebook import Gradebook
 
-_render = partial(render, more=Path(__file__).parent / "templates")
+_render = partial(render, extra_folder=Path(__file__).parent / "templates")
 _BOARD = "leaderboard.html", "leaderboard.csv"
 RULE = (
     "A question earns its points if all its cases are right, including hidden ones. "
@@ -65,7 +65,12 @@ RULE_OF_TESTS = (
     "accepting right ones earns nothing, and refusing one costs all points."
 )
 """The same of questions whose answer is a test of others; where a set has one."""
-_STATES = {"passed": "right", "untouched": "not written yet", "missing": ENDINGS["missing"], "failed": "not right yet"}
+_STATES = {
+    "passed": "right",
+    "untouched": "not written yet",
+    "missing": OUTCOME_KINDS["missing"],
+    "failed": "not right yet",
+}
 _WRONG = "Not right yet: see its cases below."
 _MOST_STEPS = 3
 
@@ -316,7 +321,7 @@ def _public_lines(question: QuestionRecord, words: bool) -> list[Line]:
 
 
 def _count_hidden_failures(question: QuestionRecord) -> list[tuple[str, int]]:
-    failed = Counter(ENDINGS[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
+    failed = Counter(OUTCOME_KINDS[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
     return sorted(failed.items())
 
 

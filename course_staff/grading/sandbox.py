@@ -25,8 +25,7 @@ from typing import IO
 import course_utils
 from course_staff.grading import encoding, isolate
 from course_staff.grading.confine import confine
-from course_utils.desk.doctor import HOW_TO_INSTALL
-from course_utils.errors import CourseError
+from course_utils.errors import HOW_TO_INSTALL, CourseError
 from course_utils.settings import environment_for_child
 
 SANDBOX_KINDS = ("bwrap", "fork", "fresh")

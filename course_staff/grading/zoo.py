@@ -35,7 +35,7 @@ class CaseRunner:
     def __init__(self, authored: Authored, seed: int | None = None):
         question = authored.question
         self._authored, self._cases = authored, question.cases() + (question.cases(seed) if seed is not None else [])
-        self._question = question.knowing(self._cases)
+        self._question = question.with_expected_for(self._cases)
         self._outcomes = cache(lambda source: outcomes(authored, source, self._cases))
 
     def result(self, source: str, entry: dict) -> Result:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from course_staff.notebooks.traces import machine_trace, texts_of
 from course_utils.errors import CourseError
-from course_utils.grading.board import FRESH
+from course_utils.grading.board import NOTHING_PASSED
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -58,7 +58,7 @@ def leaks(cell: "NotebookNode") -> Iterator[str]:
             yield f"the output contains {trace!r}, which belongs to this machine; do not print it."
         if any(_BUSY in text for text in texts):
             yield "other programs kept this machine busy; run it again when they are done, as its seconds mean nothing."
-    beginner = any(text.startswith(FRESH) for texts in outputs for text in texts)
+    beginner = any(text.startswith(NOTHING_PASSED) for texts in outputs for text in texts)
     if FRESH_TAG in cell.metadata.get("tags", []) and not beginner:
         yield "it shows your own progress; run `course run --save` with COURSE_HOME set to an empty folder."
 

@@ -13,8 +13,7 @@ from importlib.metadata import entry_points
 from types import ModuleType
 from typing import NoReturn
 
-from course_utils.desk.doctor import HOW_TO_INSTALL
-from course_utils.errors import CourseError, suggest
+from course_utils.errors import HOW_TO_INSTALL, CourseError, suggest
 
 COMMANDS = {
     "plan": "llama-7b --memory 24GB",

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
             folder = find_workspace(find_place())
         except CourseError:  # the package is installed without the chapters
             folder = Path.cwd()
-        print(Desk.of(folder))
+        print(Desk.load(folder))
         return 0
     return _check(arguments)
 

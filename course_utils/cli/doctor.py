@@ -14,4 +14,4 @@ def run(arguments: argparse.Namespace) -> int:
         print(finding, flush=True)
         findings.append(finding)
     print(f"\n{verdict(findings)}")
-    return 1 if any(finding.mark == "fix" for finding in findings) else 0
+    return 1 if any(finding.level == "fix" for finding in findings) else 0

@@ -1,6 +1,6 @@
-"""Bets: the reader's number before the measurement, kept beside the truth.
+"""Bets: the reader's number before the measurement, stored with the truth after it.
 
-Unattended (`COURSE_READER=0`, `COURSE_STRICT=1`) each bet is the number of its cell, and nothing is kept or looked up.
+Unattended (`COURSE_READER=0`, `COURSE_STRICT=1`) each bet is the number of its cell, and nothing is stored or looked up.
 """
 
 import html
@@ -15,8 +15,10 @@ from course_utils.units import three_digits
 
 _FOLD = "<details{}><summary>Your bet and the truth</summary><p>{}</p></details>"
 _GO_ON = "To continue, click the next cell."
-_NEAR = 1.01  # a ratio below this is told as "within 1 %"
-FAIR = 2  # a bet is fair up to this ratio
+# A smaller factor is told as "less than 1 %".
+_SMALLEST_FACTOR = 1.01
+FAIR = 2
+"""A bet is fair up to this factor."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,13 @@ class Bet:
         if self.distance is None:
             return f"{with_unit(_show_number(abs(self.guess - self.truth)), self.unit)} {side}"
         ratio = min(max(self.guess, self.truth) / min(self.guess, self.truth), 1e300)
-        return f"{side} by a factor of {_show_number(ratio)}" if ratio >= _NEAR else f"less than 1 % {side}"
+        return f"{side} by a factor of {_show_number(ratio)}" if ratio >= _SMALLEST_FACTOR else f"less than 1 % {side}"
 
     def in_words(self) -> tuple[str, str]:
-        """Guess and truth as text, with more digits where three of them would look alike."""
+        """Guess and truth as text, with more digits if three would look alike."""
         guess, truth = _show_number(self.guess), _show_number(self.truth)
-        alike = guess == truth and self.guess != self.truth
-        return (f"{self.guess:.7g}", f"{self.truth:.7g}") if alike else (guess, truth)
+        look_alike = guess == truth and self.guess != self.truth
+        return (f"{self.guess:.7g}", f"{self.truth:.7g}") if look_alike else (guess, truth)
 
     def __str__(self):
         guess, truth = (with_unit(value, self.unit) for value in self.in_words())
@@ -66,7 +68,7 @@ class Bet:
 
 
 BETS = Section("bets", lambda bets: {name: Bet(**fields) for name, fields in bets.items()})
-"""The stored bets by their chapter's number; those of this process by their names."""
+"""The bets: stored by the chapter's number; those of this process, in `here`, by their names."""
 
 
 def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
@@ -81,19 +83,20 @@ def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
     What is the peak? Your bet: 40 MiB.
     40.0
     """
-    number, before = _to_finite(default, name), _look_up(name)
-    same = before is not None and before.cell == number
-    entry = replace(before, unit=unit) if same else Bet(number, number, unit)
-    _store(name, entry)
+    number = _to_finite(default, name)
+    previous = _look_up(name)
+    is_unchanged = previous is not None and previous.cell == number
+    wager = replace(previous, unit=unit) if is_unchanged else Bet(number, number, unit)
+    _store(name, wager)
     if settings().attended and has_kernel():
-        _ask(name, entry, question)
+        _ask(name, wager, question)
     else:
-        print(_say_bet(entry, question))
-    return entry.guess
+        print(_say_bet(wager, question))
+    return wager.guess
 
 
 def settle(name: str, truth: float) -> None:
-    """Show the bet called `name` beside the truth, and keep both; raises `CourseError` if nothing was bet so.
+    """Show the bet called `name` with the truth, and store both; raises `CourseError` if there is no such bet.
 
     >>> guess = bet("07-example", 40, "MiB")
     Your bet: 40 MiB.
@@ -102,74 +105,81 @@ def settle(name: str, truth: float) -> None:
     """
     from IPython.display import display
 
-    before = _look_up(name)
-    if before is None:
+    previous = _look_up(name)
+    if previous is None:
         raise CourseError(f"There is no bet {name!r} yet; first run the cell with bet({name!r}, …).")
-    entry = replace(before, truth=_to_finite(truth, name))
-    _store(name, entry)
+    wager = replace(previous, truth=_to_finite(truth, name))
+    _store(name, wager)
     if has_kernel():
-        fold = _FOLD.format(" open" if settings().attended else "", html.escape(str(entry)))
-        display({"text/html": fold, "text/plain": str(entry)}, raw=True)
+        fold = _FOLD.format(" open" if settings().attended else "", html.escape(str(wager)))
+        display({"text/html": fold, "text/plain": str(wager)}, raw=True)
     else:
-        print(entry)
+        print(wager)
 
 
 def load_bets() -> dict[str, Bet]:
     """All bets of this reader by name, in the chapters' order; unattended, those of this process."""
-    stored = BETS.load() if settings().attended else {}
-    by_name = {name: entry for bets in (*stored.values(), BETS.in_memory) for name, entry in bets.items()}
+    by_chapter = BETS.load() if settings().attended else {}
+    by_name = {name: wager for bets in (*by_chapter.values(), BETS.in_memory) for name, wager in bets.items()}
     return {name: by_name[name] for name in sorted(by_name)}
 
 
-def _ask(name: str, entry: Bet, question: str) -> None:
-    """The question, a box that holds the bet, and what stands; what is typed is kept at once.
+def _ask(name: str, wager: Bet, question: str) -> None:
+    """Show the question, a box with the bet, and a message; what is typed is stored at once.
 
-    A box of text, since a browser's box of a number drops a comma, and makes 405 of 40,5.
+    The box is one of text, because a browser's number box drops a comma, and makes 405 of 40,5.
     """
     from ipywidgets import HTML, Text
 
     from course_utils.viz.display import show_controls
 
-    start = f"{entry.guess:.4g}" if entry.guess == entry.cell and entry.guess % 1 else f"{entry.guess:.15g}"
-    what = f"your bet ({entry.unit})" if entry.unit else "your bet"
-    box = Text(start, description=what, disabled=entry.truth is not None)
-    message = HTML(html.escape(_say_what_counts(name, entry)))
+    start = f"{wager.guess:.4g}" if wager.guess == wager.cell and wager.guess % 1 else f"{wager.guess:.15g}"
+    description = f"your bet ({wager.unit})" if wager.unit else "your bet"
+    box = Text(start, description=description, disabled=wager.truth is not None)
+    message = HTML(html.escape(_say_what_counts(name, wager)))
 
     def take(change: dict) -> None:
-        stored = _look_up(name) or entry
-        if stored.truth is not None:
-            box.value, message.value = f"{stored.guess:.15g}", html.escape(_say_what_counts(name, stored))
-            return
-        try:
-            typed = replace(stored, guess=_to_finite(change["new"].strip().removesuffix(entry.unit), name))
-        except CourseError:
-            why = f"{change['new']!r} is not a number; write it like 40.5, without commas."
-            message.value = html.escape(f"{why} Until then, {_say_guess(stored)} is used.")
-            return
-        _store(name, typed)
-        # In all its digits: what was typed into the number that stood there is seen to be another.
-        message.value = html.escape(f"Your bet: {with_unit(f'{typed.guess:,.15g}', typed.unit)}. {_GO_ON}")
+        current = _look_up(name) or wager
+        typed, text = _read_box(name, current, change["new"])
+        if current.truth is not None:
+            box.value = f"{current.guess:.15g}"
+        message.value = html.escape(text)
+        if typed != current:
+            _store(name, typed)
 
     box.observe(take, names="value")
-    show_controls({"question": HTML(html.escape(question)), "box": box, "said": message}, _say_bet(entry, question))
+    show_controls({"question": HTML(html.escape(question)), "box": box, "message": message}, _say_bet(wager, question))
     box.continuous_update = True  # a number counts as soon as it is typed, with Enter or without
 
 
-def _say_what_counts(name: str, entry: Bet) -> str:
-    """What stands under the box: which number counts, and how to go on, because Shift+Enter in a box does not."""
-    if entry.truth is not None:
+def _read_box(name: str, wager: Bet, text: str) -> tuple[Bet, str]:
+    """The bet after `text` is typed into its box, and the message on it."""
+    if wager.truth is not None:
+        return wager, _say_what_counts(name, wager)
+    try:
+        typed = replace(wager, guess=_to_finite(text.strip().removesuffix(wager.unit), name))
+    except CourseError:
+        reason = f"{text!r} is not a number; write it like 40.5, without commas."
+        return wager, f"{reason} Until then, {_say_guess(wager)} is used."
+    # With all digits, so that a reader who typed into the number that was there sees it.
+    return typed, f"Your bet: {with_unit(f'{typed.guess:,.15g}', typed.unit)}. {_GO_ON}"
+
+
+def _say_what_counts(name: str, wager: Bet) -> str:
+    """The message under the box: which number counts, and how to go on, because Shift+Enter in a box does not."""
+    if wager.truth is not None:
         change = f"change the number after {name!r} in the cell's code and run it"
-        return f"{entry} This bet is final. To bet again, {change}."
-    standing = f"Until you enter a bet, {_say_guess(entry)} is used."
-    return f"{standing if entry.guess == entry.cell else _say_bet(entry)} {_GO_ON}"
+        return f"{wager} This bet is final. To bet again, {change}."
+    standing = f"Until you enter a bet, {_say_guess(wager)} is used."
+    return f"{standing if wager.guess == wager.cell else _say_bet(wager)} {_GO_ON}"
 
 
-def _say_bet(entry: Bet, question: str = "") -> str:
-    return f"{question} Your bet: {_say_guess(entry)}.".strip()
+def _say_bet(wager: Bet, question: str = "") -> str:
+    return f"{question} Your bet: {_say_guess(wager)}.".strip()
 
 
-def _say_guess(entry: Bet) -> str:
-    return with_unit(_show_number(entry.guess), entry.unit)
+def _say_guess(wager: Bet) -> str:
+    return with_unit(_show_number(wager.guess), wager.unit)
 
 
 def with_unit(value: str, unit: str) -> str:
@@ -193,30 +203,32 @@ def _to_finite(value: object, name: str) -> float:
     return number
 
 
-def _chapter_of(name: str) -> str:
-    if not (isinstance(name, str) and re.fullmatch(r"\d\d[a-z]?-[\w-]+", name)):
-        raise CourseError(
-            f"{name!r} is not a valid name for a bet; begin with the chapter's number, such as '07-peak'."
-        )
-    return name.partition("-")[0]
+def chapter_number(name: str) -> str:
+    """The number in the name of a bet or a notebook: `05b` of `05b-best` and of `05b_choosing`."""
+    return re.split("[-_]", name)[0]
 
 
 def has_kernel() -> bool:
-    """Whether this is a notebook, which shows more than text."""
+    """Whether this process is a notebook's kernel, so that it can show more than text."""
     from IPython import get_ipython
 
     return hasattr(get_ipython(), "kernel")
 
 
 def _look_up(name: str) -> Bet | None:
-    chapter = _chapter_of(name)
-    return BETS.in_memory.get(name) or ((BETS.get(chapter) or {}).get(name) if settings().attended else None)
+    if not (isinstance(name, str) and re.fullmatch(r"\d\d[a-z]?-[\w-]+", name)):
+        raise CourseError(
+            f"{name!r} is not a valid name for a bet; begin with the chapter's number, such as '07-peak'."
+        )
+    if name in BETS.in_memory or not settings().attended:
+        return BETS.in_memory.get(name)
+    return (BETS.get(chapter_number(name)) or {}).get(name)
 
 
-def _store(name: str, entry: Bet) -> None:
-    """Store the bet for this process, and beside what other notebooks have stored."""
-    BETS.in_memory[name] = entry
+def _store(name: str, wager: Bet) -> None:
+    """Store the bet in this process and, if attended, in the reader's home, beside those of other notebooks."""
+    BETS.in_memory[name] = wager
     if settings().attended:
-        chapter = _chapter_of(name)
-        mine = {key: entry for key, entry in BETS.in_memory.items() if key.startswith(f"{chapter}-")}
-        BETS.update(chapter, lambda stored: {**mine, **(stored or {}), name: entry})
+        chapter = chapter_number(name)
+        own_bets = {key: bet for key, bet in BETS.in_memory.items() if chapter_number(key) == chapter}
+        BETS.update(chapter, lambda bets: {**own_bets, **(bets or {}), name: wager})

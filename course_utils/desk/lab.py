@@ -1,4 +1,4 @@
-"""JupyterLab on a learner's own copy of the course, as `course lab` opens it."""
+"""`course lab`: JupyterLab on a learner's own copy of the course."""
 
 import json
 import threading
@@ -8,12 +8,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from course_utils.desk.doctor import has_display
 from course_utils.desk.start import write_start_page
 from course_utils.desk.workspace import find_workspace, hand_out
 from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place, replacing, require_writable
-from course_utils.settings import settings
+from course_utils.settings import has_display, settings
 
 _RENEWED = "Its start page is updated; if a window shows it, choose File → Reload Markdown File from Disk there."
 _END_FIRST = "To update the course, save your work there, choose File → Shut Down, and run `course lab` again."
@@ -21,23 +20,24 @@ _END_FIRST = "To update the course, save your work there, choose File → Shut D
 # Defaults that the reader's own JupyterLab settings still override.
 _DEFAULTS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
-    # A notebook that is opened again shows its boxes and figures to play with as they were, and not an error in their place.
+    # A notebook that is opened again shows its boxes and interactive figures as they were, and no errors instead.
     "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
-    # In a narrow window a line of code goes on below, where else its end would be out of sight.
+    # In a narrow window lines of code wrap, so that their ends are in sight.
     "@jupyterlab/notebook-extension:tracker": {"codeCellConfig": {"lineNumbers": False, "lineWrap": True}},
-    # Links to the glossary open it to be read, and not as a file to be edited.
+    # Links to the glossary open the rendered page, not an editor.
     "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}},
 }
 
 
-def open_course(named: str | None, folder: Path | None, port: int, browser: bool) -> int:
-    """Hand out the learner's copy in `folder` and serve it until interrupted, unless it is open already; the exit code.
+def open_course(chapter: str | None, folder: Path | None, port: int, browser: bool) -> int:
+    """Hand out the learner's copy in `folder` and serve it until interrupted, unless it is open already; returns the exit code.
 
-    It opens the chapter that is `named`, or else the page that says what is next. Raises `CourseError` if there is none.
+    Opens `chapter`, by default the start page. Raises `CourseError` if there is no such chapter.
     """
-    import_module("jupyterlab")  # where it is missing, that is said before anything is handed out
-    place, browser = find_place(), browser and has_display()
-    notebook = chapters_in(place.notebooks, [named])[0] if named else None
+    import_module("jupyterlab")  # raises before anything is handed out
+    place = find_place()
+    browser = browser and has_display()
+    notebook = chapters_in(place.notebooks, [chapter])[0] if chapter else None
     workspace = find_workspace(place, folder)
     server = _find_server(workspace)
     if server is None:
@@ -46,7 +46,7 @@ def open_course(named: str | None, folder: Path | None, port: int, browser: bool
     page = write_start_page(workspace)
     file = workspace / notebook.parent.name / notebook.name if notebook else page
     if not file.is_file():
-        raise CourseError(f"{named} is not a chapter in {workspace}; open it with `jupyter lab`.")
+        raise CourseError(f"{chapter} is not a chapter in {workspace}; open it with `jupyter lab`.")
     if server is not None:
         address = f"{server['url']}lab/tree/{file.relative_to(workspace).as_posix()}?token={server['token']}"
         print(f"Your course is already open: {address}\n{_RENEWED}\n{_END_FIRST}", flush=True)
@@ -56,9 +56,7 @@ def open_course(named: str | None, folder: Path | None, port: int, browser: bool
 
 
 def _find_server(folder: Path) -> dict | None:
-    """The JupyterLab that serves `folder`: its windows hold what is not saved yet, and would take a merge on disk for
-    somebody else's change.
-    """
+    """The JupyterLab that serves `folder`; its windows may hold unsaved work, which a merge on disk would conflict with."""
     from jupyter_server.serverapp import list_running_servers
 
     servers = list_running_servers()
@@ -77,7 +75,7 @@ def store_defaults(folder: Path) -> Path:
 
 
 def server_arguments(workspace: Path, file: Path, settings_folder: Path, port: int, browser: bool) -> list[str]:
-    """JupyterLab's command line: it serves the learner's folder, opens the file, and logs but problems."""
+    """JupyterLab's command line: it serves the learner's folder, opens the file, and logs only problems."""
     arguments = [
         f"--ServerApp.root_dir={workspace}",
         f"--LabApp.default_url=/lab/tree/{file.relative_to(workspace).as_posix()}",
@@ -98,7 +96,7 @@ def server_arguments(workspace: Path, file: Path, settings_folder: Path, port: i
 def _start(arguments: list[str]) -> None:
     from jupyterlab.labapp import main as jupyterlab
 
-    if find_spec("voila"):  # the server would import it, and then show what is deprecated in packages of others
+    if find_spec("voila"):  # else the server imports it and shows its deprecation warnings
         with warnings.catch_warnings():
             import_module("voila")
     try:
@@ -108,7 +106,7 @@ def _start(arguments: list[str]) -> None:
 
 
 def stop_workers() -> None:
-    """End the worker threads of requests that the server left unanswered when it stopped: Python would wait for them for ever.
+    """End the worker threads of requests that the server left unanswered when it stopped: Python would wait for them forever.
 
     https://github.com/jupyterlab/jupyterlab/issues/10442
     """

@@ -1,4 +1,4 @@
-"""The ledger: for each technique what was predicted, what was measured, and what nobody accounted for."""
+"""The ledger: for each technique the prediction, the measurement, and the difference."""
 
 import re
 from dataclasses import asdict, dataclass
@@ -12,12 +12,12 @@ from course_utils.store import Section
 from course_utils.units import format_bytes, format_seconds
 
 UNITS = {"bytes": format_bytes, "seconds": format_seconds}
-_SHOWN = ["technique", "quantity", "predicted", "measured", "not attributed", "error", "scale", "device"]
+_COLUMNS = ["technique", "quantity", "predicted", "measured", "not attributed", "error", "scale", "device"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One prediction and its measurement, both in `unit`, of `UNITS`; `quantity` says of what ("peak of a step")."""
+    """One prediction and its measurement in `unit`, one of `UNITS`; `quantity` is what was measured ("peak of a step")."""
 
     chapter: str
     technique: str
@@ -47,7 +47,7 @@ class Row:
         return self.not_attributed / self.measured
 
     def in_words(self, value: float) -> str:
-        """`value` in the row's unit, for people: `'502 MiB'`, `'42.0 ms'`."""
+        """`value` with a readable unit: `'502 MiB'`, `'42.0 ms'`."""
         return UNITS[self.unit](value)
 
     @property
@@ -68,17 +68,17 @@ class Ledger:
         return cls(tuple(row for rows in ROWS.load().values() for row in rows))
 
     @classmethod
-    def here(cls) -> "Ledger":
+    def of_this_process(cls) -> "Ledger":
         """The rows that this process recorded."""
         return cls(tuple(sorted(ROWS.in_memory.values(), key=lambda row: row.chapter)))
 
     def table(self) -> pd.DataFrame:
-        """A row per entry, for people: each figure with its unit, shares in percent."""
+        """The rows as a data frame of text: figures with their units, shares in percent."""
         frame = pd.DataFrame(map(asdict, self.rows), columns=[*Row.__dataclass_fields__])
         for column in ("predicted", "measured", "not_attributed"):
             frame[column.replace("_", " ")] = [row.in_words(getattr(row, column)) for row in self.rows]
         frame["error"] = [f"{row.error:+.1%}" for row in self.rows]
-        return frame.set_index("chapter")[_SHOWN]
+        return frame.set_index("chapter")[_COLUMNS]
 
     def __str__(self):
         if not self.rows:
@@ -92,7 +92,7 @@ class Ledger:
 
 
 ROWS = Section("ledger", lambda rows: [Row(**row) for row in rows])
-"""The stored rows by their chapter's name; those of this process by their keys."""
+"""The rows: stored by their chapter's name; those of this process, in `here`, by their keys."""
 
 
 def record(
@@ -107,10 +107,10 @@ def record(
         raise CourseError(f"A ledger row cannot be in {unit!r}; give it in {' or in '.join(UNITS)}.")
     if not isinstance(chapter, str) or not re.fullmatch(r"[^/\\]+", chapter):
         raise CourseError(f"{chapter!r} is not a chapter's name; use the notebook's, such as '03_adamw'.")
-    here = settings()
+    run_settings = settings()
     try:
         figures = [round(float(value)) if unit == "bytes" else float(value) for value in (predicted, measured)]
-        new = Row(chapter, technique, quantity, *figures, here.scale.name, here.device.type, unit)
+        new = Row(chapter, technique, quantity, *figures, run_settings.scale.name, run_settings.device.type, unit)
     except (TypeError, ValueError, OverflowError):  # no number; not a number, or not above 0; infinite
         message = f"A ledger row needs two positive numbers of {unit}, not {predicted} and {measured}."
         raise CourseError(message) from None

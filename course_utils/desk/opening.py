@@ -1,4 +1,4 @@
-"""The first thing a chapter does, through its set-up cell."""
+"""What each chapter's set-up cell does."""
 
 import logging
 import random
@@ -8,6 +8,7 @@ from importlib import import_module
 
 from course_utils.settings import LIVE_OUTPUT, set_variable, settings, variables
 
+# Variables that a library reads once, when it is imported or (torch's profiler) at its first use.
 _QUIET = {
     "DATASETS_VERBOSITY": "error",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
@@ -15,8 +16,7 @@ _QUIET = {
     "KINETO_LOG_LEVEL": "99",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-"""Variables that a library reads once: two of them when they are imported, torch's profiler at its first use."""
-_READ_THEM = {"datasets", "transformers"}
+_LOGGING_LIBRARIES = {"datasets", "transformers"}
 
 _COLAB = """\
 Colab deletes this machine's files. To keep your progress, run the two lines below in a new cell, then rerun this cell.
@@ -27,19 +27,19 @@ from google.colab import drive; drive.mount("/content/drive")
 def begin() -> None:
     """Make the run repeatable and quiet, and print what it runs on: `laptop scale on cpu, seed 0`.
 
-    In Colab it also says how to keep what the machine would forget. Safe to call again: settings are read and seeds are set
-    anew, and the lines are the same. Raises `CourseError` on settings that cannot be used here.
+    In Colab it also says how to keep one's progress. A second call reads the settings and sets the seeds again. Raises
+    `CourseError` on settings that cannot be used here.
     """
     import numpy
     import torch
     from IPython.display import display
 
     settings.cache_clear()
-    chosen = settings()
-    line = f"{chosen.scale.name} scale on {chosen.device}, seed {chosen.seed}"
-    random.seed(chosen.seed)
-    numpy.random.seed(chosen.seed % 2**32)
-    torch.manual_seed(chosen.seed)
+    run_settings = settings()
+    line = f"{run_settings.scale.name} scale on {run_settings.device}, seed {run_settings.seed}"
+    random.seed(run_settings.seed)
+    numpy.random.seed(run_settings.seed % 2**32)
+    torch.manual_seed(run_settings.seed)
     _quiet_the_libraries()
     from course_utils.desk.bets import has_kernel
     from course_utils.viz import use_course_style
@@ -47,23 +47,20 @@ def begin() -> None:
 
     use_course_style()
     print(line)
-    if has_kernel():  # how figures and source look in a notebook, in the light and in the dark: nothing of it is stored
+    if has_kernel():  # styles for figures and source in a light or dark notebook, which are not stored
         display(page_support(), metadata=LIVE_OUTPUT, raw=True)
     if "google.colab" in sys.modules and not variables("COURSE_HOME"):
         print(_COLAB)
 
 
 def _quiet_the_libraries() -> None:
-    """Errors still show; progress bars and remarks about the libraries' own doings do not. Imports none of them.
-
-    A warning says what it has to say: in a notebook the file that Python names before it is a temporary one of the kernel.
-    """
-    warnings.formatwarning = lambda message, category, *where, **more: f"{category.__name__}: {message}\n"
+    """Hide the libraries' progress bars, remarks and the files of warnings, but not errors, without importing any of them."""
+    warnings.formatwarning = lambda message, category, *location, **options: f"{category.__name__}: {message}\n"
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     for name, value in _QUIET.items():
         if not variables(name):
             set_variable(name, value)
-    for library in _READ_THEM.intersection(sys.modules):
+    for library in _LOGGING_LIBRARIES.intersection(sys.modules):
         log = import_module(f"{library}.utils.logging")
         log.set_verbosity_error()
         log.disable_progress_bar()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from course_utils.capstone.kept import load
 from course_utils.desk import doctor
-from course_utils.desk.bets import Bet, has_kernel, load_bets
+from course_utils.desk.bets import Bet, chapter_number, has_kernel, load_bets
 from course_utils.desk.bets_figure import figure_of
 from course_utils.desk.ledger import Ledger, Row
 from course_utils.errors import CourseError
@@ -22,7 +22,7 @@ from course_utils.grading.rendering import printable, render
 from course_utils.settings import settings
 from course_utils.units import format_counted
 
-_TALLEST = 22  # bets in a figure, which then fits on a page of A4
+_MOST_BETS = 22  # bets in a figure, which then fits on a page of A4
 
 
 def write(path: Path | None = None) -> Path:
@@ -31,12 +31,13 @@ def write(path: Path | None = None) -> Path:
     Raises `CourseError` if nothing can be written there.
     """
     path = Path(path or settings().home / "report.html").absolute()
-    entries = load_bets()
-    settled = {name: entry for name, entry in entries.items() if entry.truth is not None}
-    rows, choices = (Ledger.load() if settings().attended else Ledger.here()).rows, load()
-    fair = sum(entry.fair for entry in settled.values())
+    bets = load_bets()
+    settled_bets = {name: bet for name, bet in bets.items() if bet.truth is not None}
+    rows = (Ledger.load() if settings().attended else Ledger.of_this_process()).rows
+    choices = load()
+    fair = sum(bet.fair for bet in settled_bets.values())
     summary = (
-        f"{format_counted(len(settled), 'settled bet')}, {fair} within a factor of 2; "
+        f"{format_counted(len(settled_bets), 'settled bet')}, {fair} within a factor of 2; "
         f"{format_counted(len(rows), 'row')} in the ledger; "
         f"choices for {format_counted(len(choices), 'scenario')} of the capstone."
     )
@@ -46,15 +47,15 @@ def write(path: Path | None = None) -> Path:
         title="Predicted, measured, explained",
         summary=summary,
         attended=settings().attended,
-        figures=list(_draw_pages_of_bets(settled)),
-        open_bets=[name for name in entries if name not in settled],
+        figures=list(_draw_pages_of_bets(settled_bets)),
+        open_bets=[name for name in bets if name not in settled_bets],
         chapters=[(run, list(part)) for run, part in groupby(sorted(rows, key=run_of), run_of)],
-        missing=_chapters_without_anything(settled, rows),
+        missing=_chapters_without_anything(settled_bets, rows),
         choices=choices,
-        machine=[finding for finding in doctor.essentials(settings()) if finding.mark != "fix"],
+        machine=[finding for finding in doctor.essentials(settings()) if finding.level != "fix"],
     )
-    with require_writable(path, "name another file with --out"), replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+    with require_writable(path, "name another file with --out"), replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8", errors="replace", newline="\n")
     _announce(path, summary)
     return path
 
@@ -68,37 +69,37 @@ def _announce(path: Path, summary: str) -> None:
         from IPython.display import display
 
         link = f"<a href='{html.escape(path.as_uri())}'>{html.escape(os.fspath(path))}</a>"
-        shown = f"<p>{html.escape(sentence)} Open it in a browser: {link}</p>"
-        display({"text/html": shown, "text/plain": f"{sentence} Open {path} in a browser."}, raw=True)
+        page = f"<p>{html.escape(sentence)} Open it in a browser: {link}</p>"
+        display({"text/html": page, "text/plain": f"{sentence} Open {path} in a browser."}, raw=True)
     else:
         print(f"{sentence}\nOpen {path} in a browser.")
 
 
-def _draw_pages_of_bets(settled: dict[str, Bet]) -> Iterator[tuple[str, str, str]]:
-    """The bets in pictures of a page at most, chapters kept together; of each a heading, its address and what is seen."""
+def _draw_pages_of_bets(bets: dict[str, Bet]) -> Iterator[tuple[str, str, str]]:
+    """The heading, address and alternative text of figures of the bets, each of a page at most, with chapters kept together."""
     import matplotlib.pyplot as plt
 
     from course_utils.viz.display import svg_address
     from course_utils.viz.style import STYLE
 
     parts: list[dict[str, Bet]] = []
-    for _, names in groupby(settled, lambda name: name.partition("-")[0]):
-        chapter = {name: settled[name] for name in names}
-        if not parts or len(parts[-1]) + len(chapter) > _TALLEST:
+    for _, names in groupby(bets, chapter_number):
+        chapter = {name: bets[name] for name in names}
+        if not parts or len(parts[-1]) + len(chapter) > _MOST_BETS:
             parts.append({})
         parts[-1] |= chapter
     for part in parts:
         with plt.rc_context(STYLE):
-            figure, alt = figure_of({printable(name): entry for name, entry in part.items()})
-            first, last = (name.partition("-")[0] for name in (min(part), max(part)))
+            figure, alt = figure_of({printable(name): bet for name, bet in part.items()})
+            first, last = map(chapter_number, (min(part), max(part)))
             yield f"Chapter {first}" if first == last else f"Chapters {first} to {last}", svg_address(figure), alt
 
 
-def _chapters_without_anything(settled: Mapping[str, Bet], rows: tuple[Row, ...]) -> list[str]:
-    """Numbers of chapters that gave neither a bet nor a row; none where the chapters are not on this machine."""
+def _chapters_without_anything(bets: Mapping[str, Bet], rows: tuple[Row, ...]) -> list[str]:
+    """The numbers of chapters without a bet and a row; none if the chapters are not on this machine."""
     try:
-        numbers = [path.stem.partition("_")[0] for path in chapters_in(find_place().notebooks)]
+        numbers = [chapter_number(path.stem) for path in chapters_in(find_place().notebooks)]
     except CourseError:
         return []
-    seen = {name.partition("-")[0] for name in settled} | {row.chapter.partition("_")[0] for row in rows}
-    return [number for number in numbers if number not in seen]
+    nonempty = {chapter_number(name) for name in (*bets, *(row.chapter for row in rows))}
+    return [number for number in numbers if number not in nonempty]

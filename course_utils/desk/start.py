@@ -1,6 +1,6 @@
-"""Where a learner is and what is next: the page that `course lab` opens, and what `course check` prints of it.
+"""A learner's progress and what is next: the page that `course lab` opens, and the lines of it that `course check` prints.
 
-The page is Markdown, which JupyterLab shows rendered and whose links open notebooks beside it.
+The page is Markdown, which JupyterLab renders; its links open notebooks in other tabs.
 """
 
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from course_utils.desk.bets import Bet, load_bets
+from course_utils.desk.bets import Bet, chapter_number, load_bets
 from course_utils.desk.ledger import Ledger
 from course_utils.desk.workspace import HANDED_OUT
 from course_utils.files import chapters_in, free_name, replacing, require_writable
@@ -18,7 +18,8 @@ from course_utils.grading.board import Board, my_progress
 from course_utils.units import bar, format_counted
 
 NAME = "start.md"
-_BAR = 5, "▰▱"  # beside a chapter
+# Of a bar beside a chapter: its width, and its signs for full and empty.
+_BAR = 5, "▰▱"
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 _NOT_BEGUN = """\
 **Welcome. Do this first:**
@@ -47,19 +48,19 @@ course, quit first; then run `git pull` in the course's folder, and `course lab`
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook in the learner's folder: how many of its code cells were run when it was saved last, and when that was."""
+    """A notebook in the learner's folder: how many of its code cells were run, and when it was `saved_at` last (0: never)."""
 
     path: Path
     title: str
     minutes: int
     cell_count: int
     cells_run: int
-    changed: float
+    saved_at: float
 
     @property
     def number(self) -> str:
-        """The chapter that it is, or belongs to: `05b`."""
-        return self.path.stem.partition("_")[0]
+        """The chapter's number: `05b`."""
+        return chapter_number(self.path.stem)
 
     @property
     def link(self) -> str:
@@ -68,7 +69,7 @@ class Notebook:
 
     @property
     def share_run(self) -> str:
-        """How many cells were run, with a bar; empty where none was."""
+        """The number of cells that were run, with a bar; empty if none was."""
         if not self.cells_run:
             return ""
         return f"{bar(self.cells_run / self.cell_count, *_BAR)} {self.cells_run} of {self.cell_count}"
@@ -85,127 +86,122 @@ class Desk:
     ledger_rows: int
 
     @classmethod
-    def of(cls, folder: Path) -> "Desk":
+    def load(cls, folder: Path) -> "Desk":
         """The desk of the learner whose own copy of the course is `folder`."""
-        return cls(
-            _notebooks(folder / "notebooks"),
-            _notebooks(folder / "exercises"),
-            load_bets(),
-            my_progress(),
-            len(Ledger.load().rows),
-        )
+        chapters, exercises = (_notebooks(folder / name) for name in ("notebooks", "exercises"))
+        return cls(chapters, exercises, load_bets(), my_progress(), len(Ledger.load().rows))
 
     def page(self) -> str:
-        """All of it as Markdown; columns in which nothing stands yet are left out."""
-        begun = self._last is not None or self.bets or any(standing.passed for standing in self.board.standings)
-        if begun:
-            head = ["## Continue here\n", *self.ahead(), "\n## Your progress\n", *self.so_far()]
+        """All of it as Markdown, without the table's empty columns."""
+        has_begun = self._last is not None or self.bets or any(standing.passed for standing in self.board.standings)
+        if has_begun:
+            head = ["## Continue here\n", *self._next_lines(), "\n## Your progress\n", *self._progress_lines()]
         elif self.chapters:
             first = next(iter(self.chapters.values()))
             exercises = f"exercises/{self.exercises.get(first.number, first).path.name}"
             head = [_NOT_BEGUN.format(chapter=first, exercises=exercises)]
         else:
             head = []
-        written = f"<small>Updated {datetime.now():%Y-%m-%d, %H:%M}. Run `course lab` to refresh this page.</small>"
+        update_note = f"<small>Updated {datetime.now():%Y-%m-%d, %H:%M}. Run `course lab` to refresh this page.</small>"
         title = "# Your course in efficient training"
-        return "\n".join([title, "", written, "", *head, "\n## Chapters\n", *self._table(), "", _BACK])
+        return "\n".join([title, "", update_note, "", *head, "\n## Chapters\n", *self._table(), "", _BACK])
 
     def __str__(self):
-        lines = "\n".join([*self.ahead(), "", *self.so_far()])
+        lines = "\n".join([*self._next_lines(), "", *self._progress_lines()])
         return "\n".join([_LINK.sub(r"\2", lines).replace("**", ""), "", *self.board.bars])
 
     @property
     def _last(self) -> Notebook | None:
-        """The notebook that was saved last."""
-        begun = [notebook for notebook in (*self.chapters.values(), *self.exercises.values()) if notebook.changed]
-        return max(begun, key=lambda notebook: notebook.changed, default=None)
+        notebooks = [notebook for notebook in (*self.chapters.values(), *self.exercises.values()) if notebook.saved_at]
+        return max(notebooks, key=lambda notebook: notebook.saved_at, default=None)
 
-    def ahead(self) -> Iterator[str]:
-        """Where they were last, and what is next."""
+    def _next_lines(self) -> Iterator[str]:
+        """What the learner saved last, and what is next."""
         last = self._last
         if not self.chapters:
             yield "- You have no copy of the chapters yet: run `course lab` to make one."
         elif last is not None:
             kind = "the exercises of chapter" if last.path.parent.name == "exercises" else "chapter"
-            done = f"{last.cells_run} of {last.cell_count} cells run"
-            yield f"- **Last saved**: {kind} {last.number}, {last.link} ({done})."
-        fresh = next((chapter for chapter in self.chapters.values() if not chapter.cells_run), None)
-        if fresh is not None:
-            which = f"{fresh.number}, {fresh.link}: about {fresh.minutes} minutes"
-            yield f"- **Next chapter**: {which}."
+            progress = f"{last.cells_run} of {last.cell_count} cells run"
+            yield f"- **Last saved**: {kind} {last.number}, {last.link} ({progress})."
+        next_chapter = next((chapter for chapter in self.chapters.values() if not chapter.cells_run), None)
+        if next_chapter is not None:
+            minutes = next_chapter.minutes
+            yield f"- **Next chapter**: {next_chapter.number}, {next_chapter.link}: about {minutes} minutes."
         if self.board.exercises:
-            name = Path(self.board.exercises).stem
-            yield f"- **Next question**: {self.board.next}, in [{name}]({self.board.exercises})."
-        elif fresh is None:
+            exercises = self.board.exercises
+            yield f"- **Next question**: {self.board.next}, in [{Path(exercises).stem}]({exercises})."
+        elif next_chapter is None:
             yield "- You have run every chapter and passed every question."
 
-    def so_far(self) -> Iterator[str]:
-        """Lines of Markdown: chapters begun, exercises, bets and ledger rows so far."""
-        settled = [bet for bet in self.bets.values() if bet.truth is not None]
+    def _progress_lines(self) -> Iterator[str]:
+        """Chapters begun, exercises, bets and ledger rows so far."""
+        settled_bets = [bet for bet in self.bets.values() if bet.truth is not None]
         if self.chapters:
-            begun = sum(bool(chapter.cells_run) for chapter in self.chapters.values())
-            yield f"- **Chapters**: {begun} of {len(self.chapters)} begun."
+            begun_count = sum(bool(chapter.cells_run) for chapter in self.chapters.values())
+            yield f"- **Chapters**: {begun_count} of {len(self.chapters)} begun."
         yield f"- **Exercises**: {self.board.head}"
-        if settled:
-            fair = sum(bet.fair for bet in settled)
-            yield f"- **Bets**: {fair} of your {len(settled)} settled bets were within a factor of 2."
-        if waiting := sorted({name.partition("-")[0] for name, bet in self.bets.items() if bet.truth is None}):
-            yield f"- **Chapters with open bets**: {', '.join(waiting)}."
+        if settled_bets:
+            fair = sum(bet.fair for bet in settled_bets)
+            yield f"- **Bets**: {fair} of your {len(settled_bets)} settled bets were within a factor of 2."
+        if open_chapters := sorted({chapter_number(name) for name, bet in self.bets.items() if bet.truth is None}):
+            yield f"- **Chapters with open bets**: {', '.join(open_chapters)}."
         if self.ledger_rows:
-            rows = format_counted(self.ledger_rows, "row")
-            yield f"- **Ledger**: {rows} of predictions and measurements (`course ledger`)."
+            yield f"- **Ledger**: {format_counted(self.ledger_rows, 'row')} of predictions and measurements (`course ledger`)."
 
     def _table(self) -> Iterator[str]:
         heads = ("", "chapter", "minutes", "exercises", "cells run", "bets within a factor of 2")
-        standings = {standing.name.partition("_")[0]: standing for standing in self.board.standings}
+        standings = {chapter_number(standing.name): standing for standing in self.board.standings}
         passed = {number: f"{standing.passed} of {standing.questions} passed" for number, standing in standings.items()}
         rows = []
         for number, chapter in self.chapters.items():
-            own = [bet for name, bet in self.bets.items() if name.partition("-")[0] == number]
-            settled = [bet for bet in own if bet.truth is not None]
+            chapter_bets = [bet for name, bet in self.bets.items() if chapter_number(name) == number]
+            settled_bets = [bet for bet in chapter_bets if bet.truth is not None]
             is_linked = number in passed and number in self.exercises
             exercises = f"[{passed[number]}](exercises/{self.exercises[number].path.name})" if is_linked else ""
-            fair = f"{sum(bet.fair for bet in settled)} of {len(settled)}" if settled else ""
+            fair = f"{sum(bet.fair for bet in settled_bets)} of {len(settled_bets)}" if settled_bets else ""
             rows.append((number, chapter.link, str(chapter.minutes or ""), exercises, chapter.share_run, fair))
-        shown = [column for column in zip(heads, *rows, strict=True) if any(column[1:])]
-        head, *rest = (f"| {' | '.join(row)} |" for row in zip(*shown, strict=True))
-        yield from [head, "|---|---|" + "---:|" * (len(shown) - 2), *rest]
+        columns = [column for column in zip(heads, *rows, strict=True) if any(column[1:])]
+        head, *rest = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
+        yield from [head, "|---|---|" + "---:|" * (len(columns) - 2), *rest]
 
 
 def write_start_page(folder: Path) -> Path:
-    """Write the page into the learner's `folder` and return where it is; an older one that somebody changed stays beside it.
+    """Write the page into the learner's `folder` and return its path; an older page that somebody changed is renamed.
 
     Raises `CourseError` if nothing can be written there.
     """
-    path, handed = folder / NAME, folder / HANDED_OUT / NAME
-    text = Desk.of(folder).page()
+    path = folder / NAME
+    base = folder / HANDED_OUT / NAME
+    text = Desk.load(folder).page()
     with require_writable(path, "make it writable"):
-        if path.is_file() and not (handed.is_file() and handed.read_bytes() == path.read_bytes()):
+        if path.is_file() and not (base.is_file() and base.read_bytes() == path.read_bytes()):
             path.rename(free_name(path))
-        for target in (handed, path):
+        for target in (base, path):
             with replacing(target) as draft:
                 draft.write_text(text, encoding="utf-8", newline="\n")
     return path
 
 
 def _notebooks(folder: Path) -> dict[str, Notebook]:
-    """The notebooks of the course by number; what a reader renamed or added is none of them."""
-    handed = folder.parent / HANDED_OUT / folder.name
-    paths = [path for path in chapters_in(folder) if (handed / path.name).is_file()]
-    notebooks = [_read_notebook(path, handed / path.name) for path in paths]
+    """The course's notebooks in `folder` by number, without those that a reader renamed or added."""
+    base = folder.parent / HANDED_OUT / folder.name
+    paths = [path for path in chapters_in(folder) if (base / path.name).is_file()]
+    notebooks = [_read_notebook(path, base / path.name) for path in paths]
     return {notebook.number: notebook for notebook in notebooks}
 
 
-def _read_notebook(path: Path, handed: Path) -> Notebook:
-    """What the page says of the notebook at `path`, which was `handed` out; of one that cannot be read, its name."""
-    changed = path.stat().st_mtime if handed.read_bytes() != path.read_bytes() else 0.0
+def _read_notebook(path: Path, base: Path) -> Notebook:
+    """The notebook at `path`, which was handed out as `base`; only its name and time if it cannot be read."""
+    saved_at = path.stat().st_mtime if base.read_bytes() != path.read_bytes() else 0.0
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         head = "".join("".join(cell["source"]) for cell in cells[:2] if cell["cell_type"] == "markdown")
         code = [cell for cell in cells if cell["cell_type"] == "code" and "".join(cell["source"]).strip()]
-        run = sum(bool(cell.get("execution_count")) for cell in code)
+        run_count = sum(bool(cell.get("execution_count")) for cell in code)
     except (ValueError, KeyError, TypeError):
-        return Notebook(path, path.stem, 0, 0, 0, changed)
-    title, minutes = re.search(r"^# ([^:\n]+)", head, re.MULTILINE), re.search(r"\*\*Time:\*\* about (\d+)", head)
+        return Notebook(path, path.stem, 0, 0, 0, saved_at)
+    title = re.search(r"^# ([^:\n]+)", head, re.MULTILINE)
+    minutes = re.search(r"\*\*Time:\*\* about (\d+)", head)
     name = _LINK.sub(r"\1", title[1]).strip() if title else path.stem
-    return Notebook(path, name, int(minutes[1]) if minutes else 0, len(code), run, changed)
+    return Notebook(path, name, int(minutes[1]) if minutes else 0, len(code), run_count, saved_at)

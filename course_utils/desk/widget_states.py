@@ -1,4 +1,4 @@
-"""What JupyterLab saves of a notebook's boxes and figures to play with: those of its kernel, and of no earlier one."""
+"""Saves the state of a notebook's widgets, also of an earlier kernel's, which JupyterLab would not save."""
 
 import json
 import re
@@ -13,10 +13,9 @@ _STATE, _VIEW = "application/vnd.jupyter.widget-state+json", "application/vnd.ju
 
 
 def keep(model: dict, path: str, contents_manager: "ContentsManager", **_) -> None:
-    """Put into the notebook, before the server saves it, the state of each box that it still shows and JupyterLab no longer
-    knows, as the file has it.
+    """Before the server saves a notebook, add the states of widgets that it shows and that only its file still has.
 
-    JupyterLab forgets them when a notebook that was opened again gets a new kernel, and would save none.
+    JupyterLab forgets them when a notebook that was opened again gets a new kernel.
     """
     if model.get("type") != "notebook" or not model.get("content"):
         return
@@ -24,15 +23,16 @@ def keep(model: dict, path: str, contents_manager: "ContentsManager", **_) -> No
     # The file may not be there yet, or be no notebook.
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
         states = _states(content)
-        before = _states(json.loads((Path(contents_manager.root_dir) / path.strip("/")).read_text("utf-8")))
-        ahead, lost = list(_models_in(content) - states.keys()), {}
-        while ahead:  # these, and all that they are made of: a state names others as `IPY_MODEL_` and their id
-            if (name := ahead.pop()) in before and name not in lost:
-                lost[name] = before[name]
-                ahead += re.findall(r"IPY_MODEL_([\w-]+)", json.dumps(before[name]))
-        if lost:
+        saved_states = _states(json.loads((Path(contents_manager.root_dir) / path.strip("/")).read_text("utf-8")))
+        missing = {}
+        pending = list(_models_in(content) - states.keys())
+        while pending:  # these, and their parts: a state names others as `IPY_MODEL_` and their id
+            if (name := pending.pop()) in saved_states and name not in missing:
+                missing[name] = saved_states[name]
+                pending += re.findall(r"IPY_MODEL_([\w-]+)", json.dumps(saved_states[name]))
+        if missing:
             version = {"version_major": 2, "version_minor": 0}
-            content.setdefault("metadata", {})["widgets"] = {_STATE: {"state": {**lost, **states}, **version}}
+            content.setdefault("metadata", {})["widgets"] = {_STATE: {"state": {**missing, **states}, **version}}
 
 
 def _states(notebook: dict) -> dict[str, dict]:
@@ -40,7 +40,7 @@ def _states(notebook: dict) -> dict[str, dict]:
 
 
 def _models_in(notebook: dict) -> set[str]:
-    """The models whose view is in an output."""
+    """The ids of widget models whose view is in an output."""
     outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", ()))
     views = (output.get("data", {}).get(_VIEW) for output in outputs)
     return {view["model_id"] for view in views if view}

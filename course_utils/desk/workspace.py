@@ -1,8 +1,8 @@
-"""A learner's own folder: chapters without outputs and exercises as released; renewed without touching what was written.
+"""A learner's own folder: chapters without outputs and exercises as released, updated without losing the learner's work.
 
 A hidden folder in it holds what was handed out last, so a later version of the course is merged three ways: notebooks cell by
-cell, other files whole. Nothing that somebody wrote is lost: where both sides changed one cell, the learner's stays and the
-course's follows it as text, which does not run; where both changed another file, the old one stays beside.
+cell, other files as a whole. If both sides changed one cell, the learner's stays and the course's follows it as text, which does
+not run; if both changed another file, the learner's is renamed.
 """
 
 import hashlib
@@ -24,119 +24,135 @@ SOURCES = (
     *(f"docs/{name}.md" for name in ("glossary", "accuracy", "authors", "package", "plan", "train", "nodes", "died")),
 )
 
-_BESIDE = """\
+Cells = dict[str, dict]
+"""A notebook's cells by id."""
+_NEW_VERSION_NOTE = """\
 **New from the course.** You changed or removed the older version of this cell, and your choice stands. This text does not run:
 take over what you like, then delete it.
 """
 
 
 def find_workspace(place: Place, folder: Path | None = None) -> Path:
-    """`folder`, or the one that the working directory lies in, or `my-course` in COURSE_HOME, or else in the checkout."""
+    """`folder`, or the workspace around the working directory, or `my-course` in COURSE_HOME, or else in the checkout."""
     if folder is not None:
         return folder.expanduser().absolute()
-    here = Path.cwd()
-    around = next((parent for parent in (here, *here.parents) if (parent / HANDED_OUT).is_dir()), None)
-    return around or (settings().home if variables("COURSE_HOME") else place.root) / NAME
+    cwd = Path.cwd()
+    workspace = next((parent for parent in (cwd, *cwd.parents) if (parent / HANDED_OUT).is_dir()), None)
+    return workspace or (settings().home if variables("COURSE_HOME") else place.root) / NAME
 
 
 def hand_out(place: Place, folder: Path) -> Iterator[str]:
-    """Bring `folder` to the version of the checkout at `place`, and yield what its owner should know, a line each.
+    """Bring `folder` to the version of the checkout at `place`, and yield lines on what changed.
 
     Raises `CourseError` if it cannot be written, lies on the checkout itself, or a notebook of the checkout is damaged.
     """
-    fresh, renewed = not (folder / HANDED_OUT).is_dir(), []
+    is_new = not (folder / HANDED_OUT).is_dir()
+    renewed = []
     for source in sorted(path for pattern in SOURCES for path in place.root.glob(pattern)):
-        inside = source.relative_to(place.root)
-        if (folder / "course_utils").is_dir() or (folder / inside).resolve() == source.resolve():
+        relative = source.relative_to(place.root)
+        if (folder / "course_utils").is_dir() or (folder / relative).resolve() == source.resolve():
             raise CourseError(f"{folder} contains the course's own notebooks; name another folder with --folder.")
         try:
-            changed, remark = _renew(folder / inside, folder / HANDED_OUT / inside, without_outputs(source))
+            is_changed, remark = _renew(folder / relative, folder / HANDED_OUT / relative, without_outputs(source))
         except OSError as error:
             raise CourseError(
-                f"{folder / inside} cannot be read or written ({error.strerror}); fix its permissions, or name another "
+                f"{folder / relative} cannot be read or written ({error.strerror}); fix its permissions, or name another "
                 "folder with --folder or COURSE_HOME."
             ) from None
-        if changed:
-            renewed.append(inside.as_posix())
+        if is_changed:
+            renewed.append(relative.as_posix())
         if remark:
-            yield f"{inside.as_posix()}: {remark}"
-    if fresh:
+            yield f"{relative.as_posix()}: {remark}"
+    if is_new:
         yield f"Your copies of the chapters and exercises are in {folder}."
     elif renewed:
         yield f"Updated {', '.join(renewed)} in {folder}; your changes stay."
 
 
-def merge(mine: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dict], int]:
-    """`new` cells with all that the learner wrote, changed or removed since `base`; and how many cells both changed.
+def merge(current: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dict], int]:
+    """The `new` cells with all that the learner wrote, changed or removed since `base`; and how many cells both changed.
 
-    Where both changed a cell, or one removed what the other changed, the learner's decision stands and the course's new cell
-    follows as text. It takes the place of the one of an earlier merge, unless the learner wrote in that.
-    A cell of the learner's own follows the cell that it followed.
+    If both changed a cell, or one removed what the other changed, the learner's decision stands and the course's new cell
+    follows as text. It replaces that of an earlier merge, unless the learner wrote in it. The learner's further cells stay
+    after the cells that they follow.
     """
-    mine_by_id, base_by_id, new_by_id = ({cell.get("id"): cell for cell in cells} for cells in (mine, base, new))
-    shown = {name: _as_text(cell) for name, cell in new_by_id.items()}
-    changed = [cell for name, cell in base_by_id.items() if _text(cell) != _text(new_by_id.get(name))]
-    outdated = {(cell["id"], cell["source"]) for cell in map(_as_text, changed)}
-    mine = [cell for cell in mine if (cell.get("id"), "".join(cell["source"])) not in outdated]
+    current_by_id, base_by_id, new_by_id = ({cell.get("id"): cell for cell in cells} for cells in (current, base, new))
+    changed_cells = [cell for name, cell in base_by_id.items() if _text(cell) != _text(new_by_id.get(name))]
+    outdated = {(cell["id"], cell["source"]) for cell in map(_as_text, changed_cells)}
+    current = [cell for cell in current if (cell.get("id"), "".join(cell["source"])) not in outdated]
+    merged, conflicts = _place_course_cells(current_by_id, base_by_id, new_by_id)
+    return merged, conflicts + _insert_other_cells(merged, current, base_by_id, new_by_id)
+
+
+def _place_course_cells(current: Cells, base: Cells, new: Cells) -> tuple[list[dict], int]:
+    """The `new` cells, each as the learner has it if they changed it; and how many cells both changed."""
     merged, conflicts = [], 0
-    for name, cell in new_by_id.items():
-        own, old = mine_by_id.get(name), base_by_id.get(name)
-        if _text(own) == _text(old) != _text(cell):  # new, or changed by the course alone
+    for name, cell in new.items():
+        learner_cell, base_cell = current.get(name), base.get(name)
+        if _text(learner_cell) == _text(base_cell) != _text(cell):  # new, or changed by the course alone
             merged.append(cell)
             continue
-        merged += [own] if own else []
-        if _text(cell) not in (_text(old), _text(own)):
-            merged += [shown[name]] if shown[name]["id"] not in mine_by_id else []
+        if learner_cell:
+            merged.append(learner_cell)
+        if _text(cell) not in (_text(base_cell), _text(learner_cell)):
             conflicts += 1
-    last = -1
-    for cell in mine:
-        name = cell.get("id")
-        if name in new_by_id and mine_by_id[name] is cell:
-            versions = cell, new_by_id[name], shown[name]
-            last = max((i for i, other in enumerate(merged) if other in versions), default=last)
-        elif name is None or name in new_by_id or _text(cell) != _text(base_by_id.get(name)):
-            last += 1
-            merged.insert(last, cell)
-            conflicts += name in base_by_id and name not in new_by_id
+            if _as_text(cell)["id"] not in current:
+                merged.append(_as_text(cell))
     return merged, conflicts
 
 
-def _renew(path: Path, handed: Path, new: bytes) -> tuple[bool, str]:
-    """Merge `new` into the file at `path`, `handed` holding what was handed out; whether it changed, and what to say."""
-    mine, base = (file.read_bytes() if file.is_file() else None for file in (path, handed))
+def _insert_other_cells(merged: list[dict], current: list[dict], base: Cells, new: Cells) -> int:
+    """Insert the learner's further cells into `merged`; returns how many of these the course has removed."""
+    current_by_id = {cell.get("id"): cell for cell in current}
+    last, conflicts = -1, 0
+    for cell in current:
+        name = cell.get("id")
+        if name in new and current_by_id[name] is cell:
+            versions = cell, new[name], _as_text(new[name])
+            last = max((i for i, other in enumerate(merged) if other in versions), default=last)
+        elif name is None or name in new or _text(cell) != _text(base.get(name)):
+            last += 1
+            merged.insert(last, cell)
+            conflicts += name in base and name not in new
+    return conflicts
+
+
+def _renew(path: Path, base_path: Path, new: bytes) -> tuple[bool, str]:
+    """Merge `new` into the file at `path`, handed out as `base_path`; returns whether it changed, and a remark."""
+    current, base = (file.read_bytes() if file.is_file() else None for file in (path, base_path))
     merged, remark, is_replaced = new, "", False
-    if mine is not None and path.suffix == ".ipynb":
-        merged, remark, is_replaced = _merge_notebooks(mine, base, new)
-    elif mine not in (None, base, new):
+    if current is not None and path.suffix == ".ipynb":
+        merged, remark, is_replaced = _merge_notebooks(current, base, new)
+    elif current not in (None, base, new):
         is_replaced = base != new
-        merged, remark = (new, "you and the course both changed it") if is_replaced else (mine, "")
+        merged, remark = (new, "you and the course both changed it") if is_replaced else (current, "")
     if is_replaced:
         copy = free_name(path)
-        _write(copy, mine)
+        _write(copy, current)
         remark += f"; the old file is saved as {copy.name}."
-    if merged != mine:
+    if merged != current:
         _write(path, merged)
     if new != base:
-        _write(handed, new)
-    return merged != mine, remark
+        _write(base_path, new)
+    return merged != current, remark
 
 
-def _merge_notebooks(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes, str, bool]:
-    """The merged notebook, what to say of it, and whether it replaces `mine` because that could not be read."""
+def _merge_notebooks(current: bytes, base: bytes | None, new: bytes) -> tuple[bytes, str, bool]:
+    """The merged notebook, a remark, and whether it replaces `current` because that could not be read."""
     try:
-        notebook = _parse(mine)
+        notebook = _parse(current)
     except ValueError:
         return new, "it could not be read, so you have a new one", True
     if base == new:
-        return mine, "", False
+        return current, "", False
     try:
-        before = _parse(base or b"")["cells"]
+        base_cells = _parse(base or b"")["cells"]
     except ValueError:
-        before = []
-    cells, conflicts = merge(notebook["cells"], before, _parse(new)["cells"])
+        base_cells = []
+    cells, conflicts = merge(notebook["cells"], base_cells, _parse(new)["cells"])
     count = format_counted(conflicts, "cell")
     remark = f"you and the course both changed {count}: yours stays, and the course's version follows as text."
-    merged = mine if cells == notebook["cells"] else _dump(notebook | {"cells": cells})
+    merged = current if cells == notebook["cells"] else _dump(notebook | {"cells": cells})
     return merged, remark if conflicts else "", False
 
 
@@ -176,7 +192,7 @@ def _text(cell: dict | None) -> tuple | None:
 
 
 def _as_text(cell: dict) -> dict:
-    """The course's version of a cell beside the learner's: Markdown, so that it takes the place of nothing that runs."""
+    """The course's version of a cell as Markdown, which can stand beside the learner's and does not run."""
     kind, text = _text(cell)
     fence = max(["``", *re.findall("`{3,}", text)], key=len) + "`"
     quoted = text if kind == "markdown" else f"{fence}{'python' if kind == 'code' else ''}\n{text}\n{fence}"
@@ -185,7 +201,7 @@ def _as_text(cell: dict) -> dict:
         "id": f"{cell['id'][:40]}-course-{version}",
         "cell_type": "markdown",
         "metadata": {"tags": ["course-version"]},
-        "source": "\n".join([_BESIDE, *(f"> {line}" for line in quoted.split("\n"))]),
+        "source": "\n".join([_NEW_VERSION_NOTE, *(f"> {line}" for line in quoted.split("\n"))]),
     }
 
 

@@ -8,15 +8,16 @@ from course_utils.grading.loading import load_set, set_names
 from course_utils.grading.progress import Attempts, recall
 from course_utils.units import bar
 
-FRESH = "No question passed yet"
-"""How the table of somebody who has not begun starts; what the repository stores must start so."""
-_BAR = 20, "█·"  # in a terminal
+NOTHING_PASSED = "No question passed yet"
+"""How the table of a beginner starts, and so every table that the repository stores."""
+# Of a bar in a terminal: its width, and its signs for full and empty.
+_BAR = 20, "█·"
 _BEGIN = "Begin where you like; the first exercises show how they work."
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One set: questions passed, the best points, and the first question that is left, as `q2 · Title`.
+    """One set: questions passed, the best points, and as `next` the first question that is left (`q2 · Title`).
 
     `seen` counts those not passed whose solution was seen; they are not left either.
     """
@@ -25,7 +26,7 @@ class Standing:
     passed: int
     questions: int
     points: float
-    of: float
+    max_points: float
     next: str
     seen: int = 0
 
@@ -43,13 +44,13 @@ class Board:
 
     @cached_property
     def head(self) -> str:
-        """The sum in a sentence."""
-        names = "passed", "questions", "points", "of", "seen"
-        passed, questions, points, of, seen = (sum(getattr(row, name) for row in self.standings) for name in names)
+        """All sets together, in a sentence."""
+        keys = "passed", "questions", "points", "max_points", "seen"
+        passed, questions, points, max_points, seen = (sum(getattr(row, key) for row in self.standings) for key in keys)
         if not passed and not seen:
-            return f"{FRESH}, of {questions} in {len(self.standings)} sets. {_BEGIN}"
-        also = f" Solutions seen instead: {seen}." if seen else ""
-        return f"{passed} of {questions} questions passed, {points:g} of {of:g} points.{also}"
+            return f"{NOTHING_PASSED}, of {questions} in {len(self.standings)} sets. {_BEGIN}"
+        seen_note = f" Solutions seen instead: {seen}." if seen else ""
+        return f"{passed} of {questions} questions passed, {points:g} of {max_points:g} points.{seen_note}"
 
     @cached_property
     def _todo(self) -> Standing | None:
@@ -74,14 +75,14 @@ class Board:
         width = max(len(row.name) for row in self.standings)
         lines = []
         for row in self.standings:
-            count = f"{row.passed:2} of {row.questions:2} questions  {row.points:4g} of {row.of:2g} points"
+            count = f"{row.passed:2} of {row.questions:2} questions  {row.points:4g} of {row.max_points:2g} points"
             seen = f"  {row.seen} seen" if row.seen else ""
             lines.append(f"{row.name:{width}}  {bar(row.share, *_BAR)}  {count}{seen}")
         return lines
 
     def __str__(self):
-        where = self.exercises and f", in {self.exercises}"
-        return "\n".join([self.head, "", *self.bars, "", f"Next: {self.next}{where}."])
+        location = self.exercises and f", in {self.exercises}"
+        return "\n".join([self.head, "", *self.bars, "", f"Next: {self.next}{location}."])
 
     __repr__ = __str__
 
@@ -97,16 +98,17 @@ def my_progress() -> Board:
 
 
 def _standing(name: str) -> Standing:
-    entries, records = load_set(name)["questions"], recall(name)
-    reached = {entry["id"]: records.get(entry["id"], Attempts()) for entry in entries}
-    left = [entry for entry in entries if not (reached[entry["id"]].passed or reached[entry["id"]].seen)]
-    seen = sum(record.only_seen for record in reached.values())
+    entries = load_set(name)["questions"]
+    records = recall(name)
+    attempts = {entry["id"]: records.get(entry["id"], Attempts()) for entry in entries}
+    left = [entry for entry in entries if not (attempts[entry["id"]].passed or attempts[entry["id"]].seen)]
+    seen = sum(record.only_seen for record in attempts.values())
     return Standing(
         name,
         passed=len(entries) - len(left) - seen,
         questions=len(entries),
-        points=sum(min(reached[entry["id"]].points, entry["points"]) for entry in entries),
-        of=sum(entry["points"] for entry in entries),
+        points=sum(min(attempts[entry["id"]].points, entry["points"]) for entry in entries),
+        max_points=sum(entry["points"] for entry in entries),
         next=f"{left[0]['id']} · {left[0]['title']}" if left else "",
         seen=seen,
     )

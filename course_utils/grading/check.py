@@ -9,23 +9,15 @@ from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of
-from course_utils.grading.definition import Definition, definition, digest_of_cell, history_in
+from course_utils.grading import showing
+from course_utils.grading.definition import Definition, digest_of_cell, find_definition, history_in
 from course_utils.grading.failures import failures_in, newest_failure
 from course_utils.grading.judge import Outcome, Result, judge_answer
 from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.progress import Attempts, amend, recall
 from course_utils.grading.question import CASE_SECONDS, Question
 from course_utils.grading.run import is_untouched, run_cases
-from course_utils.grading.showing import (
-    Line,
-    Shown,
-    overview,
-    report_no_solution,
-    show_check,
-    show_hint,
-    show_solution,
-    withhold_solution,
-)
+from course_utils.grading.showing import Line, Report
 from course_utils.grading.solutions import solution_in, solutions_at
 from course_utils.settings import settings, variables
 
@@ -82,39 +74,44 @@ class Checker:
         except CourseError as error:
             if settings().strict or points or not self._shell:
                 raise
-            return _display(Shown((Line("head", str(error)),)))
+            _display(Report((Line("head", str(error)),)))
+            return None
 
     def _respond(self, question_id: str | None, hint: int | None, solution: bool | str, points: bool) -> float | None:
+        result = None
         if question_id is None:
-            return _display(overview(self.set_name, list(self.entries.values()), recall(self.set_name)))
-        entry = self._entry(question_id)
-        if hint is not None:
-            return _display(self._hint(question_from(entry), hint))
-        if solution:
-            return _display(self._solution(question_from(entry), entry, solution))
-        result, report = self.check_answer(question_id)
+            report = showing.overview(self.set_name, list(self.entries.values()), recall(self.set_name))
+        elif hint is not None:
+            report = self._hint(question_from(self._entry(question_id)), hint)
+        elif solution:
+            report = self._solution(self._entry(question_id), solution)
+        else:
+            result, report = self.check_answer(question_id)
         _display(report)
+        if result is None:
+            return None
         if points:
             return result.points
         if settings().strict and not result.passed:
             raise FailedCheckError(str(report))
         return None
 
-    def check_answer(self, question_id: str) -> tuple[Result, Shown]:
-        """The result and what there is to show of it, without showing it; progress is remembered."""
+    def check_answer(self, question_id: str) -> tuple[Result, Report]:
+        """The result, and the report on it, which is not shown; progress is remembered."""
         entry = self._entry(question_id)
         question = question_from(entry)
-        names, where = self._find_answer(question)
-        if where is None:
-            outcomes = [Outcome("missing")] * len(question.cases())
-        elif where.source and is_untouched(where.source, entry["stub"]):
-            outcomes = [Outcome("untouched")] * len(question.cases())
+        names, definition = self._find_answer(question)
+        cases = question.cases()
+        if definition is None:
+            outcomes = [Outcome("missing")] * len(cases)
+        elif definition.source and is_untouched(definition.source, entry["stub"]):
+            outcomes = [Outcome("untouched")] * len(cases)
         else:
-            outcomes = run_cases(question, names[question.answer], question.cases(), self.seconds)
-        tries, hidden = self._attempts(question).tries + 1, bool(entry["has_hidden"])
-        result = judge_answer(question, question.cases(), outcomes, entry, public_only=hidden, tries=tries)
-        attempts = recall(self.set_name) if result.unanswered else self._remember(question, result, where)
-        return result, self._make_report(question, result, where, attempts)
+            outcomes = run_cases(question, names[question.answer], cases, self.seconds)
+        tries = self._attempts(question).tries + 1
+        result = judge_answer(question, cases, outcomes, entry, public_only=entry["has_hidden"], tries=tries)
+        attempts = recall(self.set_name) if result.unanswered else self._remember(question, result, definition)
+        return result, self._make_report(question, result, definition, attempts)
 
     def __repr__(self):
         return f"check for {self.set_name}: {', '.join(self.entries)}"
@@ -124,73 +121,78 @@ class Checker:
         names, compiler = _get_namespace()
         if question.answer not in names:
             return names, None
-        failed = self._failures(question.answer)
-        return names, definition(question.answer, names[question.answer], names, compiler, failed)
+        failures = self._failures(question.answer)
+        return names, find_definition(question.answer, names[question.answer], names, compiler, failures)
 
     def _failures(self, answer: str) -> Mapping[int, str]:
-        return failures_in(self._shell).of(answer) if self._shell else {}
+        return failures_in(self._shell).without_change(answer) if self._shell else {}
 
-    def say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
-        """What is wrong with a newer answer than the one that is defined, or nothing."""
-        if where and not where.cell:
+    def newer_failure(self, question: Question, definition: Definition | None, unanswered: bool) -> str:
+        """A sentence if a newer answer than the one defined failed to run, else an empty string."""
+        if definition and not definition.cell:
             return ""
         history = history_in(_get_namespace()[0])
-        newest = newest_failure(self._failures(question.answer), question.id, history, where.cell if where else 0)
+        last_cell = definition.cell if definition else 0
+        newest = newest_failure(self._failures(question.answer), question.id, history, last_cell)
         if newest is None:
             return ""
-        failed = "In [{}] failed with {}".format(*newest)
-        if where is None or untouched:
-            return f"{failed}, {not_defined(question)} and run it again."
-        return f"Not your newest answer: {failed}, so this is a verdict on the one from In [{where.cell}]."
+        failure = "In [{}] failed with {}".format(*newest)
+        if definition is None or unanswered:
+            return f"{failure}, {not_defined(question)} and run it again."
+        return f"Not your newest answer: {failure}, so this is a verdict on the one from In [{last_cell}]."
 
-    def _remember(self, question: Question, result: Result, where: Definition) -> dict[str, Attempts]:
-        """Count the check of a written answer; returns the attempts at the whole set."""
+    def _remember(self, question: Question, result: Result, definition: Definition) -> dict[str, Attempts]:
+        """Count the check of a written answer; returns the attempts at all questions of the set."""
         hint = question.hints.index(result.hint) + 1 if result.hint else 0
-        place = self._place(where) if self._shell else {}
+        origin = self._origin(definition) if self._shell else {}
 
         def count(attempts: Attempts) -> Attempts:
             attempts = attempts.after(result.passed, result.points)
-            return replace(attempts, hint=max(attempts.hint, hint), **place)
+            return replace(attempts, hint=max(attempts.hint, hint), **origin)
 
         return amend(self.set_name, question.id, count)
 
     def _make_report(
-        self, question: Question, result: Result, where: Definition | None, attempts: Mapping[str, Attempts]
-    ) -> Shown:
-        of_set = {name: attempts[name] for name in attempts if name in self.entries}
-        graded = where.sentence(question.answer, numbered=self._shell is not None) if where else ""
-        older = self.say_newer(question, where, result.unanswered)
+        self, question: Question, result: Result, definition: Definition | None, attempts: Mapping[str, Attempts]
+    ) -> Report:
+        records = {name: attempts[name] for name in attempts if name in self.entries}
+        note = definition.sentence(question.answer, numbered=self._shell is not None) if definition else ""
+        failure = self.newer_failure(question, definition, result.unanswered)
         has_solution = bool(solutions_at(self.set_name))
-        return show_check(result, question, graded, of_set, len(self.entries), older=older, has_solution=has_solution)
+        return showing.check_report(
+            result, question, note, records, len(self.entries), newer_failure=failure, has_solution=has_solution
+        )
 
-    def _place(self, where: Definition) -> dict:
-        """What was checked, in which notebook, and when: a reader of the file can tell whether it is as new."""
-        session = variables("JPY_SESSION_NAME").get("JPY_SESSION_NAME", "")  # its path, in JupyterLab
+    def _origin(self, definition: Definition) -> dict[str, str | float]:
+        """The checked cell's digest, its notebook, and the time: they tell whether the notebook's file is older."""
+        session = variables("JPY_SESSION_NAME").get("JPY_SESSION_NAME", "")  # in JupyterLab, the notebook's path
         notebook = Path(session) if session.endswith(".ipynb") else Path(exercises_of(self.set_name)).name
         return {
-            "cell": where.source and digest_of_cell(where.source),
+            "cell": digest_of_cell(definition.source) if definition.source else "",
             "notebook": str(Path.cwd() / notebook),
             "time": time.time(),
         }
 
-    def _hint(self, question: Question, number: int) -> Shown:
+    def _hint(self, question: Question, number: int) -> Report:
         if number not in range(1, len(question.hints) + 1):
             raise CourseError(f"There is no hint {number!r}; ask for hint=1, 2 or 3.")
         self._update(question, hint=max(self._attempts(question).hint, number))
-        return show_hint(question, number, bool(solutions_at(self.set_name)))
+        return showing.hint_report(question, number, bool(solutions_at(self.set_name)))
 
-    def _solution(self, question: Question, entry: Mapping, wish: bool | str) -> Shown:
+    def _solution(self, entry: dict, wish: bool | str) -> Report:
+        question = question_from(entry)
         if wish not in (True, "anyway"):
             raise CourseError(f'There is no solution={wish!r}; ask for solution=True, or for solution="anyway".')
         path = solutions_at(self.set_name)
         if path is None:
-            return report_no_solution(question, self.set_name)
+            return showing.no_solution_report(question, self.set_name)
         if not (self._attempts(question).tried or wish == "anyway"):
-            return withhold_solution(question)
-        ours = solution_in(path, question.id)
-        _, where = self._find_answer(question)
+            return showing.try_first_report(question)
+        solution = solution_in(path, question.id)
+        _, definition = self._find_answer(question)
+        answer = definition.source if definition and definition.source else entry["stub"]
         self._update(question, seen=True)
-        return show_solution(question, where and where.source or entry["stub"], ours, self._attempts(question).passed)
+        return showing.solution_report(question, answer, solution, self._attempts(question).passed)
 
     def _attempts(self, question: Question) -> Attempts:
         return recall(self.set_name).get(question.id, Attempts())
@@ -205,7 +207,7 @@ class Checker:
 
 
 def not_defined(question: Question) -> str:
-    """What follows from a cell that failed before it defined the answer, and what to do; reads on after a comma."""
+    """What follows from a cell that failed before it defined the answer, and what to do, as the end of a sentence."""
     return f"so your `{question.answer}` is not defined yet: fix that cell"
 
 
@@ -217,7 +219,7 @@ def _get_namespace() -> tuple[Mapping, object]:
     return shell.user_ns, getattr(shell, "compile", None)
 
 
-def _display(report: Shown) -> None:
+def _display(report: Report) -> None:
     if _running_shell() is None:
         print(report)
         return

@@ -10,14 +10,15 @@ from course_utils.errors import shorten
 from course_utils.grading.question import Tolerance, Values
 
 _MOST_BITS, _LONGEST_NAME, _MOST_NAMES = 100, 60, 3
-_PLAIN = 1e6  # tolerances: from here on it is not said how many are too many
+# A distance in tolerances, from which on it goes without saying how far off a value is.
+_OBVIOUSLY_WRONG = 1e6
 STEPS = "steps"
 """A list of this name holds one entry per step, counted from 1 for the reader."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Stands in `expected` where no single value is right: `broken(got)` returns a sentence, or None if the rule holds."""
+    """Stands in `expected` where no single value is right: `broken(value)` returns a sentence, or None if the rule holds."""
 
     broken: Callable[[object], str | None]
 
@@ -25,139 +26,132 @@ class Rule:
 def at_most(limit: float) -> Rule:
     """A number up to `limit`, for costs."""
 
-    def broken(got: object) -> str | None:
-        if type(got) not in (int, float):
-            return f"is {_name_kind(got)} where a number is expected"
-        return None if got <= limit else f"is {_show(got)} where at most {_show_limit(limit)} is allowed"
+    def broken(actual: object) -> str | None:
+        if type(actual) not in (int, float):
+            return f"is {_name_kind(actual)} where a number is expected"
+        return None if actual <= limit else f"is {_show(actual)} where at most {_show_limit(limit)} is allowed"
 
     return Rule(broken)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference. `name` is the value's, `step` counts from 1, `index` is the place in a tensor.
+    """The first difference: `subject` begins the sentence, `problem` or, without the right value, `guarded` ends it."""
 
-    `problem` says what is wrong and reads on after the name; `guarded` says it without telling what is right.
-    """
-
-    name: str
+    subject: str
     problem: str
     guarded: str
-    step: int | None = None
-    index: tuple[int, ...] | None = None
 
     def sentence(self, reveal: bool = True) -> str:
         """One sentence for the learner; `reveal` lets it show the right value."""
-        after = f"After step {self.step}, " if self.step else ""
-        index = str(list(self.index)) if self.index else ""
-        return f"{after}`{self.name}{index}` {self.problem if reveal else self.guarded}."
+        return f"{self.subject} {self.problem if reveal else self.guarded}."
 
 
-def compare(expected: Values, got: Values, tolerance: Tolerance) -> Difference | None:
+def compare(expected: Values, actual: Values, tolerance: Tolerance) -> Difference | None:
     """The first difference in the order of `expected`, or None if there is none.
 
     Both hold plain values only (see `values.plain`); `expected` may hold a `Rule` in place of a value.
     """
-    return _compare(expected, got, tolerance, ())
+    return _compare(expected, actual, tolerance, ())
 
 
-def _compare(expected: object, got: object, tolerance: Tolerance, path: tuple) -> Difference | None:
+def _compare(expected: object, actual: object, tolerance: Tolerance, path: tuple) -> Difference | None:
+    """Compare two values by their type; `path` has the names and indices that lead to them."""
     if isinstance(expected, Rule):
         try:
-            problem = expected.broken(got)
+            problem = expected.broken(actual)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            why = f"{type(error).__name__}: {error}"
-            problem = f"cannot be judged by the rule ({why}); compare its form with the statement"
+            reason = f"{type(error).__name__}: {error}"
+            problem = f"cannot be judged by the rule ({reason}); compare its form with the statement"
         return _differ(path, problem) if problem else None
     if isinstance(expected, torch.Tensor):
-        return _compare_tensors(expected, got, tolerance, path)
-    if type(expected) is not type(got) and _name_kind(expected) != _name_kind(got):
-        return _differ(path, f"is {_name_kind(got)} where {_name_kind(expected)} is expected")
+        return _compare_tensors(expected, actual, tolerance, path)
+    if type(expected) is not type(actual) and _name_kind(expected) != _name_kind(actual):
+        return _differ(path, f"is {_name_kind(actual)} where {_name_kind(expected)} is expected")
     if isinstance(expected, dict):
-        return _compare_dicts(expected, got, tolerance, path)
+        return _compare_dicts(expected, actual, tolerance, path)
     if isinstance(expected, list):
-        return _compare_lists(expected, got, tolerance, path)
+        return _compare_lists(expected, actual, tolerance, path)
     if type(expected) in (int, float):
-        return _compare_numbers(expected, got, tolerance, path)
-    if expected != got:
-        shown = _show(got)
-        problem = f"is {shown} but should be {_show(expected)}"
-        return _differ(path, problem, f"is {shown}, which is not right")
+        return _compare_numbers(expected, actual, tolerance, path)
+    if expected != actual:
+        problem = f"is {_show(actual)} but should be {_show(expected)}"
+        return _differ(path, problem, f"is {_show(actual)}, which is not right")
     return None
 
 
-def _compare_dicts(expected: dict, got: dict, tolerance: Tolerance, path: tuple) -> Difference | None:
+def _compare_dicts(expected: dict, actual: dict, tolerance: Tolerance, path: tuple) -> Difference | None:
     for name, value in expected.items():
-        if name not in got:
-            return _differ((*path, name), f"is missing{_list_extra(expected, got)}")
-        difference = _compare(value, got[name], tolerance, (*path, name))
+        if name not in actual:
+            return _differ((*path, name), f"is missing{_list_extra(expected, actual)}")
+        difference = _compare(value, actual[name], tolerance, (*path, name))
         if difference:
             return difference
-    extra = [name for name in got if name not in expected]
+    extra = [name for name in actual if name not in expected]
     return _differ((*path, extra[0]), "is there, but was not asked for") if extra else None
 
 
-def _list_extra(expected: dict, got: dict) -> str:
-    """What is there in place of a missing name, so that a misspelt one shows."""
-    names = [name for name in got if name not in expected]
-    more = " and more" if len(names) > _MOST_NAMES else ""
-    return f"; not asked for: {', '.join(map(_show, names[:_MOST_NAMES]))}{more}" if names else ""
+def _list_extra(expected: dict, actual: dict) -> str:
+    """The names that nobody asked for: one may be the missing name, misspelt."""
+    names = [name for name in actual if name not in expected]
+    rest = " and more" if len(names) > _MOST_NAMES else ""
+    return f"; not asked for: {', '.join(map(_show, names[:_MOST_NAMES]))}{rest}" if names else ""
 
 
-def _compare_lists(expected: list, got: list, tolerance: Tolerance, path: tuple) -> Difference | None:
-    for i, (a, b) in enumerate(zip(expected, got, strict=False)):
+def _compare_lists(expected: list, actual: list, tolerance: Tolerance, path: tuple) -> Difference | None:
+    for i, (a, b) in enumerate(zip(expected, actual, strict=False)):
         difference = _compare(a, b, tolerance, (*path, i))
         if difference:
             return difference
-    if len(expected) != len(got):
-        return _differ(path, f"has the length {len(got)} where {len(expected)} is expected", "has another length")
+    if len(expected) != len(actual):
+        return _differ(path, f"has the length {len(actual)} where {len(expected)} is expected", "has another length")
     return None
 
 
-def _compare_numbers(expected: float, got: float, tolerance: Tolerance, path: tuple) -> Difference | None:
-    if got != got and expected == expected:
+def _compare_numbers(expected: float, actual: float, tolerance: Tolerance, path: tuple) -> Difference | None:
+    if actual != actual and expected == expected:
         return _differ(path, f"is NaN but should be {_show(expected)}", "is NaN")
-    distance = tolerances_apart(expected, got, tolerance)
+    distance = distance_in_tolerances(expected, actual, tolerance)
     if distance <= 1:
         return None
-    size = "too small" if got < expected else "too large"
-    return _differ(path, _say_expected(expected, got, distance), f"is {_show(got)}, which is {size}")
+    size = "too small" if actual < expected else "too large"
+    return _differ(path, _say_expected(expected, actual, distance), f"is {_show(actual)}, which is {size}")
 
 
-def tolerances_apart(expected: float, got: float, tolerance: Tolerance) -> float:
-    """|expected − got| in units of what is allowed; 0 where they are the same, infinite where one is not finite."""
-    if expected == got or (expected != expected and got != got):
+def distance_in_tolerances(expected: float, actual: float, tolerance: Tolerance) -> float:
+    """|expected − actual| in units of what is allowed; 0 where they are the same, infinite where one is not finite."""
+    if expected == actual or (expected != expected and actual != actual):
         return 0.0
     try:
-        away, allowed = float(abs(expected - got)), tolerance.absolute + tolerance.relative * abs(expected)
+        distance = float(abs(expected - actual))
+        allowed = tolerance.absolute + tolerance.relative * abs(expected)
     except OverflowError:  # a whole number beyond every float
         return inf
-    if not isfinite(away):
-        return inf
-    return away / allowed if allowed else inf
+    return distance / allowed if allowed and isfinite(distance) else inf
 
 
-def _compare_tensors(expected: torch.Tensor, got: object, tolerance: Tolerance, path: tuple) -> Difference | None:
-    if not isinstance(got, torch.Tensor):
-        return _differ(path, f"is {_name_kind(got)} where a tensor is expected")
-    if got.dtype != expected.dtype:
-        return _differ(path, f"has the dtype {got.dtype} where {expected.dtype} is expected")
-    if got.device != expected.device:
-        return _differ(path, f"is on the device {got.device} where {expected.device} is expected")
-    if got.shape != expected.shape:
-        return _differ(path, f"has the shape {tuple(got.shape)} where {tuple(expected.shape)} is expected")
-    return _compare_elements(expected.detach(), got.detach(), tolerance, path)
+def _compare_tensors(expected: torch.Tensor, actual: object, tolerance: Tolerance, path: tuple) -> Difference | None:
+    if not isinstance(actual, torch.Tensor):
+        return _differ(path, f"is {_name_kind(actual)} where a tensor is expected")
+    if actual.dtype != expected.dtype:
+        return _differ(path, f"has the dtype {actual.dtype} where {expected.dtype} is expected")
+    if actual.device != expected.device:
+        return _differ(path, f"is on the device {actual.device} where {expected.device} is expected")
+    if actual.shape != expected.shape:
+        return _differ(path, f"has the shape {tuple(actual.shape)} where {tuple(expected.shape)} is expected")
+    return _compare_elements(expected.detach(), actual.detach(), tolerance, path)
 
 
 def _compare_elements(
-    expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, path: tuple
+    expected: torch.Tensor, actual: torch.Tensor, tolerance: Tolerance, path: tuple
 ) -> Difference | None:
-    if torch.equal(expected, got):
+    """Compare tensors of one shape and dtype, in the widest dtype of their kind."""
+    if torch.equal(expected, actual):
         return None
     wide = torch.complex128 if expected.is_complex() else torch.float64
     if not (expected.is_floating_point() or expected.is_complex()):
         wide = torch.int64
-    a, b = expected.to(wide), got.to(wide)
+    a, b = expected.to(wide), actual.to(wide)
     differs = a != b
     if wide != torch.int64:  # equal infinities and two NaNs agree, an infinity and a number never do
         differs = ~torch.isclose(b, a, rtol=tolerance.relative, atol=tolerance.absolute, equal_nan=True)
@@ -169,14 +163,14 @@ def _compare_elements(
     others = f"; {count} of {differs.numel()} elements differ" if differs.numel() > 1 else ""
     if wrong != wrong:
         return _differ(path, f"is NaN but should be {_show(right)}{others}", "is NaN", index)
-    distance = abs(right - wrong) if isinstance(right, complex) else tolerances_apart(right, wrong, tolerance)
-    problem, guarded = _say_expected(right, wrong, distance) + others, f"is {_show(wrong)}, which is not right"
-    return _differ(path, problem, guarded, index)
+    distance = abs(right - wrong) if isinstance(right, complex) else distance_in_tolerances(right, wrong, tolerance)
+    problem = _say_expected(right, wrong, distance) + others
+    return _differ(path, problem, f"is {_show(wrong)}, which is not right", index)
 
 
 def _say_expected(right: complex, wrong: complex, distance: float) -> str:
-    far = f", {_say_how_far(distance)} is allowed" if distance < _PLAIN else ""
-    return f"is {_show(wrong)} but should be {_show(right)}{far}"
+    ratio = f", {_say_how_far(distance)} is allowed" if distance < _OBVIOUSLY_WRONG else ""
+    return f"is {_show(wrong)} but should be {_show(right)}{ratio}"
 
 
 def _say_how_far(number: float) -> str:
@@ -185,20 +179,23 @@ def _say_how_far(number: float) -> str:
     return f"{number:,.0f} times as far off as" if number >= 100 else f"{number:.2g} times as far off as"
 
 
-def _differ(path: tuple, problem: str, guarded: str = "", index: tuple[int, ...] | None = None) -> Difference:
-    step, names = None, []
-    for before, part in zip((None, *path), path, strict=False):
-        if before == STEPS and isinstance(part, int):
-            step, names = part + 1, names[:-1]
+def _differ(path: tuple, problem: str, guarded: str = "", index: tuple[int, ...] = ()) -> Difference:
+    """The difference at `path`: `("a", "b", 2)` is called `a · b[2]`, and `("steps", 2, "a")` is `a` after step 3."""
+    step, names = "", []
+    for previous, part in zip((None, *path), path, strict=False):
+        if previous == STEPS and isinstance(part, int):
+            step = f"After step {part + 1}, "
+            names.pop()
         elif isinstance(part, int):
             names[-1:] = [f"{names[-1]}[{part}]" if names else f"[{part}]"]
         else:
             names.append(part[:_LONGEST_NAME])
-    return Difference(" · ".join(names) or "the answer", problem, guarded or problem, step, index)
+    name = " · ".join(names) or "the answer"
+    return Difference(f"{step}`{name}{list(index) if index else ''}`", problem, guarded or problem)
 
 
 def _name_kind(value: object) -> str:
-    """What a value is, in words; whole numbers and floats are one kind, truth values another."""
+    """The type of a value in words; whole numbers and floats are one kind, truth values another."""
     if isinstance(value, torch.Tensor):
         return "a tensor"
     names = {bool: "a truth value", int: "a number", float: "a number", str: "a string", type(None): "None"}
@@ -212,7 +209,7 @@ def _show_limit(limit: float) -> str:
 
 
 def _show(value: object) -> str:
-    """A value for a sentence: whole numbers in full, others to 10 significant digits, strings as code, long ones cut."""
+    """A value in a sentence: whole numbers in full, others to 10 significant digits, strings as code, long ones cut."""
     if type(value) is int:
         return f"{value:,}" if value.bit_length() <= _MOST_BITS else f"a whole number of {value.bit_length():,} bits"
     if type(value) in (float, complex):

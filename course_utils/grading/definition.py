@@ -5,18 +5,18 @@ import hashlib
 import inspect
 import linecache
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
-from course_utils.grading.failures import MARK
+from course_utils.grading.question import EXERCISE_LINE
 
 
 @dataclass(frozen=True)
 class Definition:
-    """`cell` is the number of the cell as run, or None outside a notebook; `source` is its text, empty where unknown."""
+    """The `kind` of answer ("a function"), the number of its `cell` (None outside a notebook), the cell's `source` if known."""
 
-    what: str
+    kind: str
     cell: int | None = None
     file: str = ""
     line: int | None = None
@@ -25,39 +25,39 @@ class Definition:
     def sentence(self, name: str, numbered: bool = True) -> str:
         """`'Graded: `f`, a function from In [3], line 1.'`, or by its text where nobody sees the cells' numbers."""
         cell = f"In [{self.cell}]" if numbered else cell_in_words(self.source)
-        place = f" from {cell}" if self.cell else f" from {self.file}" if self.file else ""
-        return f"Graded: `{name}`, {self.what}{place}{f', line {self.line}' if self.line and place else ''}."
+        origin = f" from {cell}" if self.cell else f" from {self.file}" if self.file else ""
+        return f"Graded: `{name}`, {self.kind}{origin}{f', line {self.line}' if self.line and origin else ''}."
 
 
 def cell_in_words(source: str) -> str:
     """`'the cell of q1'`, or `'the cell that begins `import torch`'`."""
-    if marked := MARK.search(source):
-        return f"the cell of {marked[1]}"
+    if match := EXERCISE_LINE.search(source):
+        return f"the cell of {match[1]}"
     first = next(iter(source.strip().splitlines()), "").replace("`", "'")
     return f"the cell that begins `{first}`"
 
 
-def definition(
-    name: str, answer: object, names: Mapping, compiler: object = None, failed: Collection[int] = ()
+def find_definition(
+    name: str, answer: object, names: Mapping, compiler: object = None, failed_cells: Collection[int] = ()
 ) -> Definition:
-    """The place where `answer`, called `name` in the namespace `names`, was defined; `compiler` is IPython's, where there is one.
+    """Find where `answer`, called `name` in the namespace `names`, was defined; `compiler` is IPython's, where there is one.
 
-    A function or class tells by its own code; for any other value the last cell counts that assigns the name, without the
-    cells that `failed` before they did.
+    The code of a function or class tells; any other value is from the last cell that assigns the name and did not fail before.
     """
-    what, history = _what(answer), history_in(names)
+    kind = _name_kind(answer)
+    history = history_in(names)
     code = _code_of(answer)
     if code is None:
         for number in reversed(range(len(history))):
             line = binding_line(history[number], name)
-            if line and number not in failed:
-                return Definition(what, number, "", line, history[number])
-        return Definition(what)
+            if line and number not in failed_cells:
+                return Definition(kind, number, "", line, history[number])
+        return Definition(kind)
     file = code.co_filename
     source = "".join(linecache.getlines(file))
     line = binding_line(source, name) or code.co_firstlineno
     cell = _cell_of(file, source, history, compiler)
-    return Definition(what, cell, "" if cell else file, line, source)
+    return Definition(kind, cell, "" if cell else file, line, source)
 
 
 def digest_of_cell(source: str) -> str:
@@ -71,14 +71,14 @@ def binding_line(source: str, name: str) -> int | None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return None
-    return max((node.lineno for node in _top_level(tree) if name in _names_bound_by(node)), default=None)
+    return max((node.lineno for node in _top_level_nodes(tree) if name in _names_bound_by(node)), default=None)
 
 
-def _top_level(node: ast.AST):
+def _top_level_nodes(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            yield from _top_level(child)
+            yield from _top_level_nodes(child)
 
 
 def _names_bound_by(node: ast.AST) -> set[str]:
@@ -91,7 +91,7 @@ def _names_bound_by(node: ast.AST) -> set[str]:
     return set()
 
 
-def _what(answer: object) -> str:
+def _name_kind(answer: object) -> str:
     if isinstance(answer, type):
         return "a class"
     if inspect.isroutine(answer):
@@ -102,10 +102,10 @@ def _what(answer: object) -> str:
 
 def _code_of(answer: object) -> CodeType | None:
     """The code of a function, or of the first method that a class defines itself."""
-    if isinstance(answer, type):
-        methods = (getattr(value, "__func__", value) for value in vars(answer).values())
-        return next((code for method in methods if (code := _code_of_function(method))), None)
-    return _code_of_function(answer)
+    if not isinstance(answer, type):
+        return _code_of_function(answer)
+    methods = (getattr(value, "__func__", value) for value in vars(answer).values())
+    return next(filter(None, map(_code_of_function, methods)), None)
 
 
 def _code_of_function(function: object) -> CodeType | None:
@@ -128,7 +128,7 @@ def _cell_of(file: str, source: str, history: Sequence[str], compiler: object) -
     number = getattr(compiler, "_filename_map", {}).get(file)  # IPython 8 and later
     if number:
         return number
-    if named := re.match(r"<ipython-input-(\d+)-", file):  # IPython 7, as in Colab
-        return int(named[1])
-    same = [i for i, cell in enumerate(history) if source and cell.strip() == source.strip()]
-    return same[-1] if same else None
+    if match := re.match(r"<ipython-input-(\d+)-", file):  # IPython 7, as in Colab
+        return int(match[1])
+    matches = [i for i, cell in enumerate(history) if source and cell.strip() == source.strip()]
+    return matches[-1] if matches else None

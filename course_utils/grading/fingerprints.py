@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from course_utils.grading.values import EXACT_WHOLE, whole
+from course_utils.grading.values import EXACT_WHOLE, int_if_whole
 
 if TYPE_CHECKING:
     from course_utils.grading.judge import Outcome
 
 WEIGHTS = "weights"
-"""A dict of this name holds what a training ended with. Its numbers differ between machines, so that only their forms count."""
+"""A dict of this name holds trained weights. Their numbers differ between machines, so that only their forms count."""
 DIGITS = 6
 MOST_NUMBERS = 8
 MOST_ENTRIES = 3
-_RELATIVE, _ABSOLUTE = 5e-5, 1e-6  # beside the rounding, what two right-minded ways to the same mistake may differ by
+# By how much, besides the rounding, two programs with the same mistake may differ.
+_RELATIVE, _ABSOLUTE = 5e-5, 1e-6
 
 
 def fingerprint(values: object) -> object:
@@ -34,44 +35,42 @@ def fingerprint(values: object) -> object:
         return {name: _summarize(value) if name == WEIGHTS else fingerprint(value) for name, value in values.items()}
     if isinstance(values, list):
         is_simple = all(type(value) in (bool, int, float, str, type(None)) for value in values)
-        chosen = _spread_indices(len(values), MOST_NUMBERS if is_simple else MOST_ENTRIES)
-        return {"length": len(values), "entries": [fingerprint(values[i]) for i in chosen]}
+        indices = _spread_indices(len(values), MOST_NUMBERS if is_simple else MOST_ENTRIES)
+        return {"length": len(values), "entries": [fingerprint(values[i]) for i in indices]}
     return _round_number(values) if type(values) in (int, float) else values
 
 
 def outcome_fingerprint(outcome: "Outcome") -> dict:
-    """The fingerprint of an `Outcome`: how the run ended, and what it gave."""
-    ending = outcome.text.partition(":")[0] if outcome.kind == "exception" else ""
+    """The fingerprint of an `Outcome`: its kind, the type of its exception, and its values."""
+    exception = outcome.text.partition(":")[0] if outcome.kind == "exception" else ""
     return {
         "kind": outcome.kind,
-        "ending": ending,
+        "ending": exception,
         "mutated": list(outcome.mutated),
         "values": fingerprint(outcome.values),
     }
 
 
-def diagnose(entry: Mapping, outcomes: Mapping[str, object], failed: Collection[str] | None = None) -> str | None:
-    """The name of the known mistake in a set's `entry` that ends in `outcomes` (public, by case name), or None.
+def diagnose(entry: Mapping, outcomes: Mapping[str, object], failed_cases: Collection[str] | None = None) -> str | None:
+    """The name of the known mistake in a set's `entry` that has these `outcomes` (by public case), or None.
 
-    `failed` names the cases that failed, where that is known: a mistake that is known to fail on others is not meant. Where
-    several match within the rounding, the one with the most prints counts, and of these the nearest.
+    If `failed_cases` are given, a mistake that fails on other cases does not match. Of several that match, the one with the most
+    prints counts, and of these the nearest.
     """
-    ours = {case: outcome_fingerprint(outcome) for case, outcome in outcomes.items()}
-    matching = []
+    actual = {case: outcome_fingerprint(outcome) for case, outcome in outcomes.items()}
+    matches = []
     for name, mistake in entry.get("mistakes", {}).items():
-        prints, fails = mistake["prints"], mistake.get("fails")
-        distance = distance_between(prints, {case: ours[case] for case in prints if case in ours})
-        other = failed is not None and fails is not None and {case for case in fails if case in ours} != set(failed)
-        if distance <= 1 and not other:
-            matching.append((-len(prints), distance, name))
-    return min(matching)[2] if matching else None
+        if failed_cases is not None and "fails" in mistake and actual.keys() & mistake["fails"] != set(failed_cases):
+            continue
+        prints = mistake["prints"]
+        distance = distance_between(prints, {case: actual[case] for case in prints if case in actual})
+        if distance <= 1:
+            matches.append((-len(prints), distance, name))
+    return min(matches)[2] if matches else None
 
 
 def distance_between(a: object, b: object) -> float:
-    """The largest difference between two fingerprints in units of what may differ: at most 1 where they are the same.
-
-    Infinite where their forms differ, and where two whole numbers do.
-    """
+    """The largest difference between two fingerprints in units of what is allowed; infinite if forms or whole numbers differ."""
     if type(a) is int and type(b) is int:
         return 0.0 if a == b else inf
     if type(a) in (int, float) and type(b) in (int, float):
@@ -89,8 +88,8 @@ def _thin_tensor(tensor: torch.Tensor) -> dict:
     flat = tensor.detach().flatten()
     if flat.is_complex():
         flat = torch.view_as_real(flat).flatten()
-    chosen = [_round_float(flat[i].item()) for i in _spread_indices(len(flat), MOST_NUMBERS)]
-    return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "numbers": chosen}
+    numbers = [_round_float(flat[i].item()) for i in _spread_indices(len(flat), MOST_NUMBERS)]
+    return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "numbers": numbers}
 
 
 def _summarize(weights: object) -> str:
@@ -101,21 +100,21 @@ def _summarize(weights: object) -> str:
     return f"{len(values)} {sum(tensor.numel() for tensor in tensors)} {finite}"
 
 
-def _spread_indices(length: int, most: int) -> list[int]:
-    """Return at most `most` indices below `length`, evenly spread, with the first and the last."""
-    if length <= most:
+def _spread_indices(length: int, limit: int) -> list[int]:
+    """At most `limit` indices below `length`, evenly spread, with the first and the last."""
+    if length <= limit:
         return list(range(length))
-    return [i * (length - 1) // (most - 1) for i in range(most)]
+    return [i * (length - 1) // (limit - 1) for i in range(limit)]
 
 
 def _round_number(value: float) -> float | str:
-    """Whole numbers in full, as far as floats hold them: a count or an account that is off by one is another mistake."""
-    number = whole(value)
+    """Whole numbers in full, as far as floats hold them, because a count that is off by one is another mistake."""
+    number = int_if_whole(value)
     return number if type(number) is int and abs(number) <= EXACT_WHOLE else _round_float(value)
 
 
 def _round_float(value: float) -> float | str:
-    """Six significant digits; what JSON has no number for as a word."""
+    """A float with six significant digits, or a string for what JSON has no number for."""
     if type(value) is bool:
         return value
     try:

@@ -12,9 +12,9 @@ from random import Random
 
 from torch.optim import Optimizer
 
-from course_utils.grading.compare import Rule, tolerances_apart
+from course_utils.grading.compare import Rule, distance_in_tolerances
 from course_utils.grading.question import Case, Question, Tolerance
-from course_utils.grading.values import DEEPEST, UnfitError, fold, plain, respell, whole
+from course_utils.grading.values import DEEPEST, UnfitError, fold, int_if_whole, plain, respell
 
 ACCOUNT_TOLERANCE = Tolerance(relative=1e-3, absolute=0.0)
 _CONFUSIONS = {
@@ -45,7 +45,7 @@ def function(oracle: Callable, **fields) -> Question:
         result = answer(**inputs)
         return result if type(result) is dict else {"result": result}
 
-    return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **_replacing(oracle, **fields))
+    return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **_extend_replaces(oracle, **fields))
 
 
 def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fields) -> Question:
@@ -65,7 +65,7 @@ def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fiel
 
     defaults = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
     defaults["recognize"] = streams.recognize_changed_gradients
-    return Question(run=streams.drive, expected=expected, **{**defaults, **_replacing(oracle, **fields)})
+    return Question(run=streams.drive, expected=expected, **{**defaults, **_extend_replaces(oracle, **fields)})
 
 
 def collective(
@@ -79,25 +79,25 @@ def collective(
     """A function that every rank of a process group calls at once, each with inputs of its own, judged by values and sends.
 
     Cases come from `ranks.case(name, {call: [inputs of rank 0, of rank 1, …]})`; all calls of a case have as many ranks, and
-    are made in one start of them. `oracle(rank, inputs of all ranks)` gives what is right on a rank. Inputs named in
-    `in_place` are to be changed, all others must stay. `use(answer, **inputs)` is what a rank does with the answer: calls it,
-    unless told otherwise.
-    `sends(rank, inputs of all ranks)` says how much a rank may send, by the names `ranks.MESSAGES`, `BYTES`, `PARTNERS` and
-    `COLLECTIVES`, or by names of what `use` counts itself: a float is the most that is allowed, anything else must be met.
-    Values: by call and rank, of the counts those that `sends` names.
+    are made in one start of them. `oracle(rank, inputs of all ranks)` gives the right values of a rank. Inputs named in
+    `in_place` are to be changed, all others must stay. `use(answer, **inputs)` is what a rank does with the answer; by default
+    it calls it. `sends(rank, inputs of all ranks)` says how much a rank may send, by the names `ranks.MESSAGES`, `BYTES`,
+    `PARTNERS` and `COLLECTIVES`, or by names of what `use` counts itself: a float is the most that is allowed, anything else must
+    be met. Values: by call and rank, with the counts that `sends` names.
     """
     from course_utils.grading import ranks
 
-    used, replaces = use or (lambda answer, **inputs: answer(**inputs)), fields.get("replaces", ())
+    apply = use or (lambda answer, **inputs: answer(**inputs))
+    replaces = fields.get("replaces", ())
     allowed = sends or (lambda rank, inputs_by_rank: {})
 
     def run(answer: Callable, inputs: dict) -> dict:
-        return ranks.run_on_ranks(used, answer, inputs["calls"], allowed, in_place, replaces)
+        return ranks.run_on_ranks(apply, answer, inputs["calls"], allowed, in_place, replaces)
 
     def right(rank: int, inputs_by_rank: list[dict]) -> dict:
         result = oracle(rank, copy.deepcopy(inputs_by_rank))
         values = result if type(result) is dict else {"result": result}
-        return {**plain(values), ranks.LEFT: True, **ranks.rules_for(allowed(rank, inputs_by_rank))}
+        return {**plain(values), ranks.LEFT: True, **ranks.expected_counts(allowed(rank, inputs_by_rank))}
 
     def expected(inputs: dict) -> dict:
         return {
@@ -119,17 +119,19 @@ def account(
 ) -> Question:
     """Predicted numbers: `{name: (value or function that returns it, unit)}`. The answer is a dict of these names.
 
-    Where there is one number, the answer may be that number alone. Every number earns its share. A mix-up of 1000 and 1024
-    is recognized, and so is a forgotten summand: `forgotten={number: {summand: its value}}`. With
-    `bits=False` a factor of 8 is not told as bits for bytes: it may be a number of ranks. The right value is never shown.
+    If there is one number, the answer may be that number alone. Every number earns its share. A mix-up of 1000 and 1024 is
+    recognized, and so is a forgotten summand: `forgotten={number: {summand: its value}}`. With `bits=False` a factor of 8 is not
+    taken for bits instead of bytes, because it may be a number of ranks. The right value is never shown.
     """
     units = {name: unit for name, (_, unit) in numbers.items()}
     confusions = _CONFUSIONS | (_BITS if bits else {})
-    names, called = tuple(numbers), fields["answer"]  # all that `run` may know: it goes where the learner's code runs
+    # `run` is sent to the learner's process and may know only these.
+    names = tuple(numbers)
+    answer_name = fields["answer"]
 
     def run(answer: object, inputs: dict) -> dict:
         if type(answer) is not dict and len(names) > 1:
-            raise UnfitError(f"`{called}` is not a dict; give one with the keys {', '.join(map(repr, names))}.")
+            raise UnfitError(f"`{answer_name}` is not a dict; give one with the keys {', '.join(map(repr, names))}.")
         values = _spell_as_known(answer, names) if type(answer) is dict else {names[0]: answer}
         return {name: _to_number(values[name]) for name in [inputs["number"]] if name in values}
 
@@ -137,13 +139,13 @@ def account(
         value = numbers[inputs["number"]][0]
         return {inputs["number"]: value() if callable(value) else value}
 
-    def recognize(right: dict, got: dict) -> str | None:
-        (name, value), *_ = right.items()
+    def recognize(expected: dict, actual: dict) -> str | None:
+        (name, value), *_ = expected.items()
         summands = (forgotten or {}).get(name, {})
         slips = {f"`{name}` leaves out the {summand}.": (value - size,) for summand, size in summands.items()}
         for meaning, factor in confusions.items():
             slips[f"`{name}` is asked in {units[name]}: {meaning}."] = value * factor, value / factor
-        return _recognize_slip(value, got.get(name), slips, tolerance)
+        return _recognize_slip(value, actual.get(name), slips, tolerance)
 
     def public(_: object) -> list[Case]:
         labels = {name: name if name.split()[-1] == unit else f"{name} in {unit}" for name, unit in units.items()}
@@ -173,23 +175,22 @@ def choice(
             raise TypeError("give a pair: one choice and one reason")
         if any(part is ... for part in pair):
             return {"choice": ...}
-        # A reason's key is a digit in quotes; the number without them is meant so.
+        # A reason's key is a digit in quotes, and may be given as a number.
         keys = [str(part) if type(part) is int and abs(part) < 100 else part for part in pair]
         return dict(zip(("choice", "reason"), [*keys, None, None], strict=False))
 
-    def recognize(_: object, got: dict) -> str | None:
-        chosen, because = (
-            next((key for key in allowed if type(part) is str and fold(part) == key), part)
-            for allowed, part in ((options, got.get("choice")), (reasons, got.get("reason")))
-        )
-        for what, key, allowed in (("choice", chosen, options), ("reason", because, reasons)):
+    def recognize(_: object, actual: dict) -> str | None:
+        keys = {}
+        for part, allowed in (("choice", options), ("reason", reasons)):
+            key = actual.get(part)
             if key is None:
-                return f"The {what} is missing: answer with a pair of strings, the choice and the reason."
-            if type(key) is not str or key not in allowed:
-                return f"The {what} {key!r} is not one of {', '.join(map(repr, allowed))}: answer with a pair of these strings."
-        if chosen == right:
-            return (why_not or {}).get(because, "The choice is right; the reason is another.")
-        return (why_not or {}).get(chosen)
+                return f"The {part} is missing: answer with a pair of strings, the choice and the reason."
+            keys[part] = next((option for option in allowed if type(key) is str and fold(key) == option), key)
+            if type(key) is not str or keys[part] not in allowed:
+                return f"The {part} {key!r} is not one of {', '.join(map(repr, allowed))}: answer with a pair of these strings."
+        if keys["choice"] == right:
+            return (why_not or {}).get(keys["reason"], "The choice is right; the reason is another.")
+        return (why_not or {}).get(keys["choice"])
 
     def expected(_: object) -> dict:
         return {"choice": right, "reason": reason}
@@ -202,8 +203,8 @@ def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collec
     """A free design, scored by rule: every rule returns a sentence on what is wrong, or None, and earns its share.
 
     A rule gets the answer as plain values (numbers, strings, lists, dicts; a tensor of one number is that number, 7.0 is 7) and
-    runs at the judge's. The sentence reads on after the answer's name: "`my_design` …". `words` are the names and strings that
-    the rules know; the answer may have them in other letter case.
+    runs in the judge's process. The sentence continues after the answer's name: "`my_design` …". `words` are the names and
+    strings that the rules know; the answer may have them in other letter case.
 
     >>> about = {"title": "A batch", "points": 2, "difficulty": 1, "minutes": 2, "hints": ("halve", "try 4", "batch = 4")}
     >>> rules = {"fits": lambda batch: None if batch <= 8 else "is too large", "even": lambda batch: None}
@@ -213,14 +214,15 @@ def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collec
     >>> question.expected({"rule": "fits"})["batch"].broken(question.run(16.0, {})["batch"])
     'is too large'
     """
-    called, words = fields["answer"], tuple(words)
+    name = fields["answer"]
+    spellings = tuple(words)
 
     def public(_: object) -> list[Case]:
-        return [Case(name, {"rule": name}) for name in rules]
+        return [Case(rule, {"rule": rule}) for rule in rules]
 
     return Question(
-        run=lambda answer, inputs: {called: _to_numbers(answer, words)},
-        expected=lambda inputs: {called: Rule(rules[inputs["rule"]])},
+        run=lambda answer, inputs: {name: _to_numbers(answer, spellings)},
+        expected=lambda inputs: {name: Rule(rules[inputs["rule"]])},
         **{"public": public, "parts": True, **fields},
     )
 
@@ -240,10 +242,10 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
     def run(answer: Callable, inputs: dict) -> dict:
         return {subjects.VERDICT: subjects.verdict_of(answer, subjects.define(inputs["source"], subject))}
 
-    def recognize(right: dict, got: dict) -> str | None:
-        wronged = right[subjects.VERDICT] == subjects.ACCEPTED and got.get(subjects.VERDICT) == subjects.REFUSED
-        sentence = "A right answer is refused, and then no wrong one counts: ask only for what must hold."
-        return sentence if wronged else None
+    def recognize(expected: dict, actual: dict) -> str | None:
+        if expected[subjects.VERDICT] == subjects.ACCEPTED and actual.get(subjects.VERDICT) == subjects.REFUSED:
+            return "A right answer is refused, and then no wrong one counts: ask only for what must hold."
+        return None
 
     defaults = {"public": lambda _: subjects.cases(right, wrong), "parts": True, "share": subjects.share_killed}
     return Question(
@@ -251,47 +253,49 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
     )
 
 
-def _replacing(oracle: object, **fields) -> dict:
-    """What is asked, with the oracle among what is replaced where it is torch's, with what it inherits, by public names."""
-    kinds = oracle.__mro__ if isinstance(oracle, type) else [oracle]
-    homes = {kind: str(getattr(kind, "__module__", "")) for kind in kinds if kind is not Optimizer}
-    torchs = []
-    for kind, home in homes.items():
-        if home.startswith("torch."):  # by the shorter name, where the package has it too
-            package = home.rpartition(".")[0]
-            is_there = getattr(sys.modules[package], kind.__name__, None) is kind
-            torchs.append(f"{package if is_there else home}.{kind.__name__}")
-    return {**fields, "replaces": (*torchs, *fields.get("replaces", ()))}
+def _extend_replaces(oracle: object, **fields) -> dict:
+    """The fields, with an oracle of torch's and its base classes added to `replaces` by their public names."""
+    objects = oracle.__mro__ if isinstance(oracle, type) else [oracle]
+    modules = {item: str(getattr(item, "__module__", "")) for item in objects if item is not Optimizer}
+    names = []
+    for item, module in modules.items():
+        if module.startswith("torch."):
+            package = module.rpartition(".")[0]
+            is_exported = getattr(sys.modules[package], item.__name__, None) is item
+            names.append(f"{package if is_exported else module}.{item.__name__}")
+    return {**fields, "replaces": (*names, *fields.get("replaces", ()))}
 
 
 def _to_number(value: object) -> object:
-    """A tensor or an array of one number counts as that number, and so does a fraction."""
+    """The number in a tensor or an array of one, or of a fraction; anything else as it is."""
     if type(value) in (Fraction, Decimal):
         return float(value)
-    single = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
-    return value.item() if single else value
+    is_scalar = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
+    return value.item() if is_scalar else value
 
 
-def _to_numbers(value: object, words: Collection[str], depth: int = 0) -> object:
-    """Apply `_to_number` inside of dicts and lists too, whole numbers as ints; strings spelled as `words` are."""
+def _to_numbers(value: object, spellings: Collection[str], depth: int = 0) -> object:
+    """`_to_number` inside of dicts and lists too, with whole numbers as ints, and strings as they are in `spellings`."""
     if depth > DEEPEST:
         return value
     if type(value) is dict:
-        return {name: _to_numbers(item, words, depth + 1) for name, item in _spell_as_known(value, words).items()}
+        return {key: _to_numbers(item, spellings, depth + 1) for key, item in _spell_as_known(value, spellings).items()}
     if type(value) in (list, tuple):
-        return [_to_numbers(item, words, depth + 1) for item in value]
+        return [_to_numbers(item, spellings, depth + 1) for item in value]
     if type(value) is str:
-        return next((word for word in words if fold(word) == fold(value)), value)
-    return whole(_to_number(value))
+        return next((word for word in spellings if fold(word) == fold(value)), value)
+    return int_if_whole(_to_number(value))
 
 
 def _spell_as_known(values: dict, names: Collection[str]) -> dict:
     return respell(values, names) if all(type(name) is str for name in values) else values
 
 
-def _recognize_slip(right: float, got: object, slips: Mapping[str, tuple], tolerance: Tolerance) -> str | None:
-    """The sentence in `slips` one of whose values the wrong number of an account has."""
-    if type(got) not in (int, float) or not got or not right:
+def _recognize_slip(right: float, actual: object, slips: Mapping[str, tuple], tolerance: Tolerance) -> str | None:
+    """The sentence in `slips` whose values include the wrong number of an account."""
+    if type(actual) not in (int, float) or not actual or not right:
         return None
-    near = (s for s, values in slips.items() if any(tolerances_apart(value, got, tolerance) <= 1 for value in values))
-    return next(near, None)
+    for sentence, values in slips.items():
+        if any(distance_in_tolerances(value, actual, tolerance) <= 1 for value in values):
+            return sentence
+    return None

@@ -1,4 +1,4 @@
-"""The released sets: what a learner's machine knows of each question."""
+"""The released sets: all that a learner's machine has of each question."""
 
 import json
 from collections.abc import Mapping
@@ -30,16 +30,15 @@ def set_names() -> list[str]:
 
 
 def question_from(entry: dict) -> Question:
-    """The question of a set's entry, as public as it is: without hidden cases, mistakes and variants.
+    """The question of a set's entry, without hidden cases, mistakes and variants.
 
-    Where the oracle is hidden, it knows what is right on its public cases alone.
+    If the oracle is hidden, the question has expected values of its public cases only.
     """
     from course_utils.grading.oracles import Replayer, with_answers  # imports torch, which a list of sets does without
 
-    if "oracle" not in entry:
-        return replace(run_question(entry["code"], entry["id"])["question"], hidden=None)
-    hidden = {"oracle": Replayer(entry["oracle"])}
-    return with_answers(replace(run_question(entry["code"], entry["id"], hidden)["question"], hidden=None))
+    hidden = {"oracle": Replayer(entry["oracle"])} if "oracle" in entry else {}
+    question = replace(run_question(entry["code"], entry["id"], hidden)["question"], hidden=None)
+    return with_answers(question) if hidden else question
 
 
 def run_question(code: str, name: str, hidden: Mapping[str, object] | None = None) -> dict:

@@ -1,6 +1,6 @@
-"""What a hidden oracle returned on the public cases: recorded where the solutions are, replayed where they are not.
+"""The results of a hidden oracle on the public cases: recorded where the solutions are, replayed where they are not.
 
-In the text a list is a list, a dict is `{"dict": {…}}`, a tensor is `{"tensor": [dtype, shape, its elements]}`.
+In JSON a list is a list, a dict is `{"dict": {…}}`, a tensor is `{"tensor": [dtype, shape, its elements]}`.
 """
 
 import json
@@ -17,34 +17,35 @@ from course_utils.grading.values import plain
 
 
 class Recorder:
-    """Calls the oracle, and keeps in `answers` what it returned, as plain values, in the order of the calls."""
+    """Calls the oracle, and stores the results as plain values in `answers`."""
 
     def __init__(self, oracle: Callable):
-        self.oracle, self.answers = oracle, []
+        self.oracle = oracle
+        self.answers = []
 
-    def __call__(self, *arguments, **named):
-        result = self.oracle(*arguments, **named)
+    def __call__(self, *arguments, **keywords):
+        result = self.oracle(*arguments, **keywords)
         self.answers.append(plain(result))
         return result
 
 
 class Replayer:
-    """Stands in for the oracle, and says once more what was recorded, whatever it is called with."""
+    """Replaces the oracle: returns the recorded results one by one, whatever it is called with."""
 
     def __init__(self, text: str):
-        self.rest = unpack(text)[::-1]
+        self.remaining = unpack(text)[::-1]
 
     def __call__(self, *_, **__):
         """Raises `CourseError` if nothing is left."""
-        if not self.rest:
+        if not self.remaining:
             raise CourseError("The set knows what is right on its public cases only; fetch the course again.")
-        return self.rest.pop()
+        return self.remaining.pop()
 
 
 def with_answers(question: Question) -> Question:
-    """The question with its public cases drawn, and what is right on them asked, once and for all."""
+    """The question with fixed public cases and their expected values."""
     cases = question.cases()
-    return replace(question, public=lambda _: list(cases)).knowing(cases)
+    return replace(question, public=lambda _: list(cases)).with_expected_for(cases)
 
 
 def pack(values: object) -> str:

@@ -1,4 +1,4 @@
-"""What a learner has reached, kept under the settings' home, outside the repository."""
+"""A learner's progress, stored under the settings' home, outside the repository."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -8,7 +8,7 @@ from course_utils.store import Section
 
 @dataclass(frozen=True)
 class Attempts:
-    """One question: how many checks of a written answer failed, whether one ever passed, the best points, the last hint shown.
+    """A question's failed checks of a written answer (`tries`), whether one `passed`, the best `points`, the last `hint` shown.
 
     Points stop counting once our solution was `seen`; earlier ones stay. `cell` is the digest of what was last
     checked in a notebook, the one at the path `notebook`, and `time` when that was, in seconds since 1970.
@@ -34,34 +34,36 @@ class Attempts:
         return self.seen and not self.passed
 
     def after(self, passed: bool, points: float) -> "Attempts":
-        """The record after one more check of a written answer."""
-        tried = replace(self, tries=self.tries + (not passed))
-        return tried if self.seen else replace(tried, passed=self.passed or passed, points=max(self.points, points))
+        """The attempts after one more check of a written answer."""
+        counted = replace(self, tries=self.tries + (not passed))
+        return counted if self.seen else replace(counted, passed=self.passed or passed, points=max(self.points, points))
 
 
 def recall(name: str) -> dict[str, Attempts]:
-    """The records of the set called `name`, by question; what is damaged is put aside, and a line says so."""
+    """The attempts at the set called `name`, by question; damaged ones are put aside, and a line says so."""
     return PROGRESS.get(name) or {}
 
 
-def amend(name: str, question: str, change: Callable[[Attempts], Attempts]) -> dict[str, Attempts]:
-    """Keep `change(record)` for a question of the set called `name`; all its records."""
+def amend(name: str, question_id: str, change: Callable[[Attempts], Attempts]) -> dict[str, Attempts]:
+    """Store `change(attempts)` for a question of the set called `name`; returns the attempts at all its questions."""
 
-    def amended(stored: dict[str, Attempts] | None) -> dict[str, Attempts]:
-        records = stored or {}
-        return {**records, question: change(records.get(question, Attempts()))}
+    def add(attempts: dict[str, Attempts] | None) -> dict[str, Attempts]:
+        attempts = attempts or {}
+        return {**attempts, question_id: change(attempts.get(question_id, Attempts()))}
 
-    return PROGRESS.update(name, amended)
+    return PROGRESS.update(name, add)
 
 
 def _read_attempts(values: dict) -> Attempts:
     attempts = Attempts(**values)
-    for declared in fields(attempts):
-        value = getattr(attempts, declared.name)
-        is_number = declared.type in (int, float) and type(value) in (int, declared.type) and 0 <= value < float("inf")
-        if not is_number and (declared.type in (int, float) or type(value) is not declared.type):
-            raise ValueError(f"{declared.name} of a record is damaged")
+    for name, kind in [(f.name, f.type) for f in fields(attempts)]:
+        value = getattr(attempts, name)
+        is_valid = type(value) is kind or (kind is float and type(value) is int)
+        if not is_valid or (kind in (int, float) and not 0 <= value < float("inf")):
+            raise ValueError(f"{name} of a record is damaged")
     return attempts
 
 
-PROGRESS = Section("progress", lambda stored: {question: _read_attempts(values) for question, values in stored.items()})
+PROGRESS = Section(
+    "progress", lambda records: {question: _read_attempts(values) for question, values in records.items()}
+)

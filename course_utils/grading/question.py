@@ -1,6 +1,7 @@
 """What a question is: how its answer is run, what is expected of it, and which mistakes are known."""
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,11 +10,13 @@ from course_utils.errors import CourseError
 Values = dict[str, object]
 """Names to numbers, strings, truth values, None, tensors, and lists and dicts of these: what may cross to the judge."""
 
+EXERCISE_LINE = re.compile(r"^\s*# EXERCISE (\w+)\s*$", re.MULTILINE)
+"""The line that says which question a cell answers; `course_staff/grading/submission.py` also takes it in other spellings."""
 PUBLIC_SEED = 0
 CASE_SECONDS = 20.0
 """The time limit of one case, where a question has none of its own."""
 HIGHER_IS_BETTER = ("accuracy",)
-"""Figures that are the worse the lower they are; all others are costs."""
+"""Figures of which more is better; all others are costs."""
 UNTOUCHED = "write your answer here"
 """What a stub raises as `NotImplementedError`, and how an answer that was never written is known."""
 
@@ -36,9 +39,9 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong answer that is known: the solution with `patches`, pairs of text before and after, each found exactly once.
+    """A known wrong answer: the solution with `patches`, pairs of a text that occurs once and its replacement.
 
-    `sentence` names it to the learner; `hint` is the index of the hint that then follows.
+    `sentence` tells the learner what is wrong; `hint` is the index of the hint that follows it.
     """
 
     name: str
@@ -103,12 +106,12 @@ class Question:
             return self.public(random.Random(PUBLIC_SEED))
         return self.hidden(random.Random(seed)) if self.hidden else []
 
-    def limit(self, seconds: float = CASE_SECONDS) -> float:
-        """The time limit of a case in seconds, where it is `seconds` by default: its own is scaled alike."""
+    def case_seconds(self, seconds: float = CASE_SECONDS) -> float:
+        """The time limit of a case in seconds: `seconds`, or the question's own, scaled by as much as `seconds` is."""
         return seconds if self.seconds is None else self.seconds * seconds / CASE_SECONDS
 
-    def knowing(self, cases: Sequence[Case]) -> "Question":
-        """The same question for these very cases only, with what is expected worked out once and for all."""
+    def with_expected_for(self, cases: Sequence[Case]) -> "Question":
+        """The question with the expected values of `cases` computed now; it has none of any other case."""
         expected = {id(case.inputs): self.expected(case.inputs) for case in cases}
         return replace(self, expected=lambda inputs: expected[id(inputs)])
 

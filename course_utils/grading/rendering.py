@@ -9,12 +9,12 @@ from jinja2 import Environment, FileSystemLoader
 from jinja2.filters import do_mark_safe
 
 
-def render(template: str, more: Path | None = None, **values) -> str:
-    """The text of a template of this room, or of the folder `more`.
+def render(template: str, extra_folder: Path | None = None, **values) -> str:
+    """The text of a template of this room, or of `extra_folder`.
 
     Every value is escaped. Filters: `code` marks what stands between back-ticks, and `printable`.
     """
-    folders = [Path(__file__).parent / "templates", *([more] if more else [])]
+    folders = [Path(__file__).parent / "templates", *([extra_folder] if extra_folder else [])]
     pages = Environment(loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     pages.filters["printable"] = printable
     pages.filters["code"] = lambda text: do_mark_safe(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text)))
@@ -22,6 +22,6 @@ def render(template: str, more: Path | None = None, **values) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without control characters, by which a name could command a terminal, or turn a line around."""
+    """The text without control characters, which could command a terminal or reverse a line's direction."""
     unprintable = "Cc", "Cf", "Cs"
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in unprintable else c for c in text)

@@ -1,15 +1,12 @@
-"""Running an answer on one case, in this process: with a time limit, on copies of the inputs, with an outcome in any event."""
+"""Runs an answer on a case in this process: within a time limit, on copies of the inputs; whatever happens is an outcome."""
 
 import copy
-import ctypes
 import inspect
 import linecache
 import random
 import re
-import signal
 import sys
 import sysconfig
-import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,34 +24,26 @@ from course_utils.errors import shorten
 from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.judge import ENDLESS, Outcome
 from course_utils.grading.question import CASE_SECONDS, UNTOUCHED, Case, Question
+from course_utils.grading.time_limit import OutOfTime, time_limit
 from course_utils.grading.values import UnansweredError, UnfitError, plain, same
 
-_AGAIN = 1.0  # seconds until an exception that the answer swallowed is raised once more
 _COUNTED = (
     "sends and receives, `broadcast`, `reduce`, `all_reduce`, `reduce_scatter`, `all_gather`, on lists or one tensor"
 )
+# Of a text and of a line of code in characters; of exceptions that caused each other.
 _LONGEST_TEXT, _LONGEST_LINE, _LONGEST_CHAIN = 300, 120, 10
 _REFUSED_CALL = re.compile(r"\(\) (got|missing|takes) |object is not callable$")
-_INSTALLED = tuple(
-    Path(place).resolve()
-    for place in (
-        sysconfig.get_path("purelib"),
-        sysconfig.get_path("platlib"),
-        *(Path(course_utils.__file__).parents[1] / package for package in ("course_utils", "course_staff")),
-    )
-)
-
-
-class OutOfTime(BaseException):
-    """The time is up. Not an `Exception`, so that `except Exception` in an answer lets it pass."""
+_SITE_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_OUR_PACKAGES = [Path(course_utils.__file__).parents[1] / name for name in ("course_utils", "course_staff")]
+_INSTALLED = [Path(folder).resolve() for folder in (*_SITE_PACKAGES, *_OUR_PACKAGES)]
 
 
 def run_cases(
     question: Question, answer: object, cases: Sequence[Case], seconds: float = CASE_SECONDS
 ) -> list[Outcome]:
-    """The outcome of `answer` on each of the cases, where nothing can be used that it replaces; nobody waits for the same endless
-    loop a dozen times. A question with a time limit of its own has it, times `seconds` over what is usual."""
-    seconds = question.limit(seconds)
+    """The outcome of `answer` on each of the cases, within `seconds` or the question's own time limit scaled to it; all that it
+    should replace is disabled. After an endless loop the remaining cases get its outcome without being run."""
+    seconds = question.case_seconds(seconds)
     outcomes: list[Outcome] = []
     with without(question.replaces):
         for case in cases:
@@ -77,7 +66,7 @@ def run_case(question: Question, answer: object, case: Case, seconds: float = CA
         wait_for_server()
     inputs = _copy(case.inputs)
     try:
-        with _own_randomness(), time_limit(seconds):
+        with _seed_generators(), time_limit(seconds):
             values = plain(question.run(answer, inputs))
             mutated = tuple(name for name in case.inputs if not same(case.inputs[name], inputs.get(name)))
     except KeyboardInterrupt:
@@ -88,9 +77,9 @@ def run_case(question: Question, answer: object, case: Case, seconds: float = CA
 
 
 def outcome_of(error: BaseException, seconds: float) -> Outcome:
-    """The outcome that an exception out of an answer stands for."""
+    """The outcome for an exception that an answer raised."""
     if isinstance(error, RankError):
-        return _of_rank(error)
+        return _rank_outcome(error)
     if foreign := _find_foreign(error):
         return Outcome("foreign", text=_message(foreign))
     line = learners_line(error.__traceback__)
@@ -104,12 +93,13 @@ def outcome_of(error: BaseException, seconds: float) -> Outcome:
         return Outcome("unsafe", text=_message(error))
     if isinstance(error, TypeError) and not line and _REFUSED_CALL.search(_message(error)):
         return Outcome("signature", text=_message(error))
-    name, message = type(error).__name__, _message(error).rstrip(".")
+    name = type(error).__name__
+    message = _message(error).rstrip(".")
     return Outcome("exception", text=f"{name}: {message}" if message else name, line=line)
 
 
 def _find_foreign(error: BaseException | None) -> ForeignError | None:
-    """The `ForeignError` that it is, or came from: some libraries wrap what stops their imports."""
+    """The `ForeignError` among an error and its causes: some libraries wrap what stops their imports."""
     for _ in range(_LONGEST_CHAIN):
         if error is None or isinstance(error, ForeignError):
             return error
@@ -117,10 +107,10 @@ def _find_foreign(error: BaseException | None) -> ForeignError | None:
     return None
 
 
-def _of_rank(error: RankError) -> Outcome:
-    """What went wrong on a rank, told as if it had gone wrong here."""
+def _rank_outcome(error: RankError) -> Outcome:
+    """The outcome for an error on a rank, as if the answer had raised it in this process."""
     is_learners = error.place and not error.place[0].startswith("<question")
-    line = _line(*error.place) if is_learners else ""
+    line = _line_in_words(*error.place) if is_learners else ""
     if error.kind == "NotImplementedError" and UNTOUCHED in error.text:
         return Outcome("untouched")
     kinds = {"ForeignError": "foreign", "UnfitError": "unsafe", "UnansweredError": "untouched"}
@@ -139,18 +129,18 @@ def _of_rank(error: RankError) -> Outcome:
 
 
 def learners_line(trace: TracebackType | None) -> str:
-    """The deepest line of the trace that stands in the notebook: ``'line 3: `return m / v`'``; empty where none does."""
+    """The notebook's deepest line in the trace: ``'line 3: `return m / v`'``; empty if it has none."""
     lines = [
         (frame.f_code.co_filename, number)
         for frame, number in traceback.walk_tb(trace)
         if frame.f_globals.get("__name__") == "__main__" and not _is_installed(frame.f_code.co_filename)
     ]
-    return _line(*lines[-1]) if lines else ""
+    return _line_in_words(*lines[-1]) if lines else ""
 
 
-def _line(file: str, number: int) -> str:
+def _line_in_words(file: str, number: int) -> str:
     source = linecache.getline(file, number).strip()
-    if not source or "`" in source:  # what marks code in a sentence cannot stand in it
+    if not source or "`" in source:  # code between back-ticks cannot contain one
         return f"line {number}"
     return f"line {number}: `{shorten(source, _LONGEST_LINE)}`"
 
@@ -170,85 +160,36 @@ def imported_from(answer: object) -> str:
     return f"{name}" if name != "__main__" and isinstance(file, str) and _is_installed(file) else ""
 
 
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raises `OutOfTime` in the block when `seconds` have passed, and every second after that until it ends.
-
-    A call that never returns to Python, such as one huge matrix product, is seen only when it returns.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    with _alarm(seconds) if main and hasattr(signal, "setitimer") else _timer(seconds):
-        yield
-
-
-@contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    def ring(*_):
-        raise OutOfTime
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
-    try:
-        yield
-    finally:
-        is_armed = True
-        while is_armed:  # it may ring in this very moment
-            with suppress(OutOfTime):
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                is_armed = False
-        signal.signal(signal.SIGALRM, before)
-
-
-@contextmanager
-def _timer(seconds: float) -> Iterator[None]:
-    """A time limit for Windows and for other threads: a second thread raises the exception in this one."""
-    over, caller = threading.Event(), threading.get_ident()
-
-    def watch():
-        wait = seconds
-        while not over.wait(wait):
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(caller), ctypes.py_object(OutOfTime))
-            wait = _AGAIN
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
-
-
 def _copy(inputs: dict) -> dict:
-    """A deep copy, in which plain tensors that share no memory are cloned: torch's own deep copy of one takes far longer."""
+    """A deep copy that clones plain tensors which share no memory, because torch's own deep copy takes far longer."""
     tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.layout is torch.strided]
-    shared = Counter(t.untyped_storage().data_ptr() for t in tensors)
-    plain_ones = [t for t in tensors if type(t) is torch.Tensor and t.is_contiguous()]
-    plain_ones = [t for t in plain_ones if not t.requires_grad and t.grad is None]
-    plain_ones = [t for t in plain_ones if t.untyped_storage().nbytes() == t.nbytes]
-    alone = (t for t in plain_ones if shared[t.untyped_storage().data_ptr()] == 1)
-    return copy.deepcopy(inputs, {id(t): t.clone() for t in alone})
+    uses = Counter(t.untyped_storage().data_ptr() for t in tensors)
+    leaves = [t for t in tensors if type(t) is torch.Tensor and not t.requires_grad and t.grad is None]
+    unshared = [t for t in leaves if uses[t.untyped_storage().data_ptr()] == 1]
+    unsliced = [t for t in unshared if t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes]
+    return copy.deepcopy(inputs, {id(t): t.clone() for t in unsliced})
 
 
 @contextmanager
-def _own_randomness() -> Iterator[None]:
-    """`random`'s and torch's on the CPU; `torch.manual_seed` would look for every kind of device."""
-    before, ours = random.getstate(), torch.get_rng_state()
+def _seed_generators() -> Iterator[None]:
+    """Seeds `random` and torch's CPU generator (`torch.manual_seed` would look for every kind of device), and restores both."""
+    python_state = random.getstate()
+    torch_state = torch.get_rng_state()
     random.seed(0)
     torch.default_generator.manual_seed(0)
     try:
         yield
     finally:
-        random.setstate(before)
-        torch.set_rng_state(ours)
+        random.setstate(python_state)
+        torch.set_rng_state(torch_state)
 
 
 def _is_installed(file: str) -> bool:
-    return not file.startswith("<") and any(Path(file).resolve().is_relative_to(place) for place in _INSTALLED)
+    return not file.startswith("<") and any(Path(file).resolve().is_relative_to(folder) for folder in _INSTALLED)
 
 
 def _message(error: BaseException) -> str:
-    """The exception's message in one line, cut to a readable length; an exception may fail to say anything."""
+    """The exception's message in one line, cut to a readable length; empty if it has none, or raises when asked."""
     with suppress(Exception):
         return shorten(" ".join(str(error).split()), _LONGEST_TEXT)
     return ""

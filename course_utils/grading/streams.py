@@ -1,7 +1,7 @@
-"""Cases for an optimizer, each a stream of gradients: each tests one trait, and the last case tests all.
+"""Cases for an optimizer, each a stream of gradients that tests one trait; the last case tests all.
 
-Everything is float64. The tolerance is wide enough for an answer that raises β to a float32 step count, as torch's counter
-invites to; float32 elsewhere is caught by numbers that float32 cannot hold.
+Everything is float64. The tolerance admits an answer that raises β to a float32 step count, because torch's own counter is
+float32; float32 elsewhere is caught by numbers that it cannot hold.
 """
 
 import copy
@@ -68,12 +68,13 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
     draw = _Draw(random, hyper)
     case, single, pair = draw.case, draw.one_group, draw.two_groups
     decay = case("the weight decay changes between steps", pair(), 6, scheduled="weight_decay")
-    defaults, small = "default hyper-parameters", "default hyper-parameters, small gradients"
-    shapes, twins = "a single number, two tensors of one shape, a transposed matrix", ["weight", "twin", "number"]
-    every = Gradients(missing=0.2, zero=0.1, decades=6, never=("shift",))
+    small = "default hyper-parameters, small gradients"
+    shapes = "a single number, two tensors of one shape, a transposed matrix"
+    twins = ["weight", "twin", "number"]
+    everything = Gradients(missing=0.2, zero=0.1, decades=6, never=("shift",))
     bare = [draw.group(["weight", "bias"], {})]
-    drawn = [
-        case(defaults, bare, 60, Gradients(decades=9), count_state=True, names=list(hyper)),
+    all_cases = [
+        case("default hyper-parameters", bare, 60, Gradients(decades=9), count_state=True, names=list(hyper)),
         case(small, [draw.group(["weight"], {})], 30, Gradients(decades=-8, steady=True)),
         case("one group, twelve steps", [single()], 12, count_state=True),
         case("two groups with different hyper-parameters", pair(), 8),
@@ -88,53 +89,54 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
         case("back to an earlier state", pair(), 6, back_after=[2]),
         case(shapes, [single(twins)], 6, reload_after=[2], transposed=["weight"]),
         case("a reload in the middle", pair(), 10, Gradients(missing=0.2), reload_after=[4], count_state=True),
-        case("everything at once", pair(), 40, every, reload_after=[7, 23], scheduled="lr"),
+        case("everything at once", pair(), 40, everything, reload_after=[7, 23], scheduled="lr"),
     ]
     undecayed = pair()
     if "weight_decay" in hyper:  # where nothing is added to a gradient, an answer may take it for a tensor of its own
         undecayed[0]["options"]["weight_decay"] = 0.0
     stay = case("gradients in the memory of those before", undecayed, 5, gradients_stay=True)
-    return [*drawn[:-1], stay, drawn[-1]]  # drawn last, so that the others are those of the released sets
+    return [*all_cases[:-1], stay, all_cases[-1]]  # drawn last, so that the others stay as the released sets have them
 
 
 @torch.enable_grad()
 def drive(answer: type[torch.optim.Optimizer], inputs: dict) -> dict:
     """The values of the optimizer class `answer` over one stream.
 
-    `hyper-parameters`: those that the case names, in words, because none of them is within a tolerance of another; `steps`: per
-    step each parameter and whether gradients and autograd were left alone; `state`, where it is counted, as `state_of` says.
+    `hyper-parameters`: those that the case names, as text, so that no tolerance applies; `steps`: per step each parameter, and
+    whether gradients and autograd were left alone; `state`, if the case counts it: see `state_of`.
     """
-    # A question may have inputs of its own beside these.
+    # A question may have further inputs.
     stream = Stream(**{name: value for name, value in inputs.items() if name in Stream.__dataclass_fields__})
     groups = [_copy_parameters(group["parameters"], stream.transposed) for group in stream.groups]
     options = [
         {name: tuple(value) if isinstance(value, list) else value for name, value in group["options"].items()}
         for group in stream.groups
     ]
-    made = [{"params": [*group.values()], **own} for group, own in zip(groups, options, strict=True)]
-    later = [] if stream.added_after is None else made[1:]
-    optimizer = answer(made[: len(made) - len(later)])
+    param_groups = [{"params": [*group.values()], **initial} for group, initial in zip(groups, options, strict=True)]
+    initial_count = len(param_groups) if stream.added_after is None else 1
+    optimizer = answer(param_groups[:initial_count])
     values = {"hyper-parameters": {name: _in_words(optimizer.param_groups[0].get(name)) for name in stream.names}}
     steps = values[STEPS] = []
     for number, gradients in enumerate(stream.gradients):
         if stream.rates:  # as a scheduler does it
-            for group, own, factor in zip(optimizer.param_groups, options, stream.rates[number], strict=True):
-                group[stream.scheduled] = own[stream.scheduled] * factor
+            for group, initial, factor in zip(optimizer.param_groups, options, stream.rates[number], strict=True):
+                group[stream.scheduled] = initial[stream.scheduled] * factor
         steps.append(_step(optimizer, groups, _lay_out(gradients, stream.transposed), stream.gradients_stay))
         if number in stream.reload_after:
             groups, optimizer = _reload(answer, groups, optimizer, stream.counted_on)
         if number == stream.added_after:
-            for group in later:
+            for group in param_groups[initial_count:]:
                 optimizer.add_param_group(group)
         if number in stream.back_after:
-            _go_astray_and_back(optimizer, groups)
+            _step_and_restore(optimizer, groups)
     return {**values, "state": state_of(optimizer)} if stream.count_state else values
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> dict:
-    """What `optimizer.state_dict()` holds in tensors of more than one element: how many elements, of which dtypes, and the bytes
-    of the memory behind them, which a slice keeps whole; and how many elements the optimizer holds besides, in attributes and
-    closures, parameters and gradients left out. A single number in a larger memory is as large as that memory.
+    """Elements, dtypes and bytes of the tensors in `optimizer.state_dict()` that have more than one element in memory.
+
+    The bytes are those of all the memory that a slice keeps. `elements held besides` are in attributes and closures of the
+    optimizer, without parameters and gradients.
     """
     saved = [tensor for tensor in _tensors_in(optimizer.state_dict()) if capacity_of(tensor) > 1]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -148,32 +150,30 @@ def state_of(optimizer: torch.optim.Optimizer) -> dict:
     }
 
 
-def recognize_changed_gradients(_: object, got: dict) -> str | None:
-    """A sentence where `p.grad` is not as it was."""
-    changed = any(step.get(UNTOUCHED_GRADIENTS) is False for step in got.get(STEPS, ()))
-    return "`step()` changes `p.grad` or clears it; it belongs to the caller. Work on a copy." if changed else None
+def recognize_changed_gradients(_: object, actual: dict) -> str | None:
+    """A sentence if `step()` changed `p.grad`."""
+    is_changed = any(step.get(UNTOUCHED_GRADIENTS) is False for step in actual.get(STEPS, ()))
+    return "`step()` changes `p.grad` or clears it; it belongs to the caller. Work on a copy." if is_changed else None
 
 
 class _Draw:
     """Groups, gradients and cases from one source of random numbers."""
 
     def __init__(self, random: Random, hyper: Mapping[str, tuple]):
-        self.random, self.hyper = random, hyper
+        self.random = random
+        self.hyper = hyper
         self.generator = torch.Generator().manual_seed(random.getrandbits(31))
 
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
         return torch.randn(shape, generator=self.generator, dtype=torch.float64)
-
-    def chance(self, share: float) -> bool:
-        return self.random.random() < share
 
     def group(self, names: Sequence[str], options: dict, scale: float = 1.0) -> dict:
         return {"parameters": {name: self.normal(SHAPES[name]) * scale for name in names}, "options": options}
 
     def one_group(self, names: Sequence[str] = ("weight", "bias"), scale: float = 1.0) -> dict:
         """A group, by default of two tensors; every hyper-parameter is drawn, and none is zero."""
-        drawn = {name: self.random.choice([v for v in values if v]) for name, values in self.hyper.items()}
-        return self.group(names, _plain_options(drawn), scale)
+        options = {name: self.random.choice([v for v in values if v]) for name, values in self.hyper.items()}
+        return self.group(names, _plain_options(options), scale)
 
     def two_groups(self) -> list[dict]:
         """Two groups that differ in every hyper-parameter."""
@@ -181,16 +181,16 @@ class _Draw:
         names = (["weight", "shift"], ["bias", "scale"])
         return [self.group(names[i], _plain_options({name: pair[i] for name, pair in pairs.items()})) for i in range(2)]
 
-    def gradient(self, name: str, number: int, how: Gradients) -> torch.Tensor | None:
-        if name in how.never or number < how.empty_steps or self.chance(how.missing):
+    def gradient(self, name: str, number: int, traits: Gradients) -> torch.Tensor | None:
+        if name in traits.never or number < traits.empty_steps or self.random.random() < traits.missing:
             return None
-        size = 10.0 ** (how.decades if how.steady else self.random.uniform(-how.decades, how.decades))
-        return self.normal(SHAPES[name]) * (0.0 if self.chance(how.zero) else size)
+        size = 10.0 ** (traits.decades if traits.steady else self.random.uniform(-traits.decades, traits.decades))
+        return self.normal(SHAPES[name]) * (0.0 if self.random.random() < traits.zero else size)
 
-    def case(self, name: str, groups: list[dict], steps: int, how: Gradients = Gradients(), **fields) -> Case:
-        """`how` the gradients are drawn; `fields` of the `Stream`, which has `rates` where it has something `scheduled`."""
+    def case(self, name: str, groups: list[dict], steps: int, traits: Gradients = Gradients(), **fields) -> Case:
+        """A case with gradients of these `traits` and other `fields` of `Stream`; one with `scheduled` also gets `rates`."""
         parameters = [parameter for group in groups for parameter in group["parameters"]]
-        gradients = [{p: self.gradient(p, i, how) for p in parameters} for i in range(steps)]
+        gradients = [{p: self.gradient(p, i, traits) for p in parameters} for i in range(steps)]
         if "scheduled" in fields:
             fields["rates"] = [[self.random.choice((0.0, 0.5, 1.0, 2.0)) for _ in groups] for _ in range(steps)]
         return Case(name, vars(Stream(groups, gradients, **fields)))
@@ -208,16 +208,16 @@ def _plain_options(options: dict) -> dict:
 
 
 def _copy_parameters(parameters: dict, transposed: Collection[str] = ()) -> dict:
-    """Copies that keep their strides, but for those `transposed` now."""
+    """Copies with the same strides, except for the `transposed` ones."""
     copies = {name: value.detach().clone() for name, value in parameters.items()}
-    turned = {name: copies[name].mT.contiguous().mT for name in transposed if name in copies}
-    return {name: value.requires_grad_() for name, value in {**copies, **turned}.items()}
+    copies |= {name: copies[name].mT.contiguous().mT for name in transposed if name in copies}
+    return {name: value.requires_grad_() for name, value in copies.items()}
 
 
-def _lay_out(gradients: dict, turned: Collection[str]) -> dict:
-    """The gradients, each in another order in memory than its parameter where matrices are `turned`."""
+def _lay_out(gradients: dict, transposed: Collection[str]) -> dict:
+    """The gradients; if parameters are `transposed`, each matrix lies in another order in memory than its parameter."""
     return {
-        name: g.mT.contiguous().mT if turned and name not in turned and g is not None and g.ndim == 2 else g
+        name: g.mT.contiguous().mT if transposed and name not in transposed and g is not None and g.ndim == 2 else g
         for name, g in gradients.items()
     }
 
@@ -229,19 +229,19 @@ def _step(optimizer: torch.optim.Optimizer, groups: list[dict], gradients: dict,
             parameter.grad.copy_(gradients[name])
         else:
             parameter.grad = None if gradients[name] is None else gradients[name].clone()
-    places = {name: p.data_ptr() for name, p in parameters.items()}
+    addresses = {name: p.data_ptr() for name, p in parameters.items()}
     optimizer.step()
     values = {name: p.detach().clone() for name, p in parameters.items()}
     values[TRAINABLE] = torch.is_grad_enabled() and all(p.requires_grad for p in parameters.values())
     values[UNTOUCHED_GRADIENTS] = all(same(p.grad, gradients[name]) for name, p in parameters.items())
-    values[IN_PLACE] = all(p.data_ptr() == places[name] for name, p in parameters.items())
+    values[IN_PLACE] = all(p.data_ptr() == addresses[name] for name, p in parameters.items())
     return values
 
 
 def _reload(
     answer: type[torch.optim.Optimizer], groups: list[dict], optimizer: torch.optim.Optimizer, counted_on: int
 ) -> tuple[list[dict], torch.optim.Optimizer]:
-    """Restart: equal parameters that are new objects, and an optimizer that learns everything from the state."""
+    """Copies of the parameters, and a new optimizer that knows only the state of the other."""
     saved = copy.deepcopy(optimizer.state_dict())
     saved["state"] = _count_on(saved["state"], counted_on) if counted_on else saved["state"]
     groups = [_copy_parameters(group) for group in groups]
@@ -251,7 +251,7 @@ def _reload(
 
 
 def _count_on(value: object, steps: int) -> object:
-    """The state with `steps` more in every single number, as its dtype holds it: any such number is a count of steps."""
+    """The state with `steps` added to every single number in its own dtype, because any such number counts steps."""
     if isinstance(value, torch.Tensor):
         return (value.double() + steps).to(value.dtype) if value.numel() == 1 else value
     if isinstance(value, dict):
@@ -259,14 +259,14 @@ def _count_on(value: object, steps: int) -> object:
     if isinstance(value, list | tuple):
         return type(value)(_count_on(item, steps) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        changed = copy.copy(value)
-        vars(changed).update(_count_on(vars(value), steps))
-        return changed
+        result = copy.copy(value)
+        vars(result).update(_count_on(vars(value), steps))
+        return result
     return value + steps if type(value) in (int, float) else value
 
 
-def _go_astray_and_back(optimizer: torch.optim.Optimizer, groups: list[dict]) -> None:
-    """One step more, and back: the same objects, with the values and the state of before."""
+def _step_and_restore(optimizer: torch.optim.Optimizer, groups: list[dict]) -> None:
+    """Take a step, then give the same objects the values and the state of before it."""
     parameters = [parameter for group in groups for parameter in group.values()]
     values, saved = copy.deepcopy(([p.detach() for p in parameters], optimizer.state_dict()))
     optimizer.step()

@@ -1,6 +1,6 @@
-"""Right and wrong answers that a learner's test is put to: each is the source of a cell, run where the test runs.
+"""Right and wrong answers for a learner's test: each is the source of a cell, run in the same process as the test.
 
-A case holds one source; only the judge knows whether it is right. Comments and docstrings are taken out.
+A case holds one source, without comments and docstrings; only the judge knows whether it is right.
 """
 
 import ast
@@ -21,10 +21,10 @@ _FILE = "<the answer under test>"
 
 @dataclass(frozen=True)
 class Zoo:
-    """Answers that a test meets in its hidden cases: sources by name, `right` ones and `wrong` ones.
+    """The answers in a test's hidden cases: sources by name, `right` ones and `wrong` ones.
 
-    With `of`, the id of another question in the same notebook, its solution and variants are right ones too, and its
-    mistakes wrong ones, but for the names in `without`: what a test need not find.
+    `of` is the id of another question in the same notebook: its solution and variants are right ones too, and its mistakes wrong
+    ones, except for the names in `without`, which a test need not find.
     """
 
     of: str = ""
@@ -35,13 +35,13 @@ class Zoo:
 
 def cases(right: Mapping[str, str], wrong: Mapping[str, str]) -> list[Case]:
     """A case for each source by name; the input is `source`."""
-    named = {f"right: {name}": source for name, source in right.items()}
-    named |= {f"wrong: {name}": source for name, source in wrong.items()}
-    return [Case(name, {"source": _strip_comments(source)}) for name, source in named.items()]
+    sources = {f"right: {name}": source for name, source in right.items()}
+    sources |= {f"wrong: {name}": source for name, source in wrong.items()}
+    return [Case(name, {"source": _strip_comments(source)}) for name, source in sources.items()]
 
 
 def verdicts(right: Mapping[str, str], wrong: Mapping[str, str]) -> dict[str, Values]:
-    """What is expected, by source; raises `CourseError` if a source is right and wrong."""
+    """The expected values by source; raises `CourseError` if a source is right and wrong."""
     accepted = {_strip_comments(source): {VERDICT: ACCEPTED} for source in right.values()}
     refused = {_strip_comments(source): {VERDICT: REFUSED} for source in wrong.values()}
     if accepted.keys() & refused.keys():
@@ -54,7 +54,8 @@ def with_subjects(question: Question, right: Mapping[str, str], wrong: Mapping[s
     right_verdicts = verdicts(right, wrong)
 
     def hidden(random: Random) -> list[Case]:
-        return random.sample(drawn := cases(right, wrong), len(drawn))
+        subjects = cases(right, wrong)
+        return random.sample(subjects, len(subjects))
 
     def expected(inputs: dict) -> Values:
         return right_verdicts.get(inputs["source"]) or question.expected(inputs)
@@ -63,13 +64,14 @@ def with_subjects(question: Question, right: Mapping[str, str], wrong: Mapping[s
 
 
 def verdict_of(test: Callable, subject: object) -> str:
-    """What `test(subject)` says: a failed assertion or False refuses, True or nothing accepts.
+    """The verdict of `test(subject)`: a failed assertion or False refuses, True or None accepts.
 
-    Any other exception passes; raises `UnfitError` for any other result.
+    Any other exception propagates; raises `UnfitError` for any other result.
     """
     try:
-        # What an answer under test is warned of is no news to the test's author.
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # they are about the subject, which the test's author did not write
             verdict = test(subject)
     except AssertionError:
         return REFUSED
@@ -82,7 +84,7 @@ def verdict_of(test: Callable, subject: object) -> str:
 
 
 def define(source: str, name: str) -> object:
-    """What the cell `source` defines as `name`."""
+    """The object that the cell `source` defines as `name`."""
     names: dict = {"__name__": "subject"}
     exec(compile(source, _FILE, "exec"), names)
     return names[name]
@@ -97,7 +99,6 @@ def share_killed(expected: Sequence[Values], passed: Sequence[bool]) -> float:
 
 
 def _strip_comments(source: str) -> str:
-    """The source without comments and docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:

@@ -1,4 +1,4 @@
-"""Recipes as answers: weighed in a scenario, where every budget that is kept earns its share."""
+"""Recipes as answers: weighed in a scenario, in which every budget that they keep to earns its share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -11,14 +11,14 @@ from course_utils.grading.question import Question
 from course_utils.memory.step.recipe import Recipe
 from course_utils.units import format_bytes, format_seconds
 
-_LATER = "is not looked at yet: {}"
+_NOT_JUDGED = "is not looked at yet: {}"
 
 
 def weighed(scenario: Scenario, **options) -> Question:
-    """A `Recipe` for the scenario, or its fields as a dict; where there are several cards, a pair of it and a `Layout`.
+    """A `Recipe` for the scenario, or its fields as a dict; with several cards, a pair of it and a `Layout`.
 
-    Each budget earns its share, and so do the marks of a better recipe. What is not the update that is asked for earns nothing;
-    what does not fit earns nothing beyond that.
+    Each budget earns its share, and so does each rule on better recipes. A choice that is not the required update earns nothing,
+    and one that does not fit earns nothing more.
     """
     question = design(rules(scenario), **options)
     return replace(question, run=lambda answer, inputs: question.run(plain_choice(answer), inputs))
@@ -32,40 +32,39 @@ def plain_choice(answer: object) -> object:
 
 
 def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
-    """The rules by the names of a check's lines: each says what is wrong with a choice, or None, and reads on after its name."""
+    """The rules by the names of a check's lines; each returns None, or what is wrong, to follow the choice's name."""
 
     def weigh_choice(choice: object) -> Weighed | str:
         try:
             return weigh(scenario, *choice_from(choice, scenario.cards > 1))
         except CourseError as error:
             return str(error).rstrip(".")
-        except Exception as error:  # plain values of any kind come here, and a recipe does not foresee them all
+        except Exception as error:  # a recipe cannot foresee all plain values
             return f"it is no recipe ({type(error).__name__}); give the fields that a Recipe has"
 
-    def asked_for(choice: object) -> str | None:
+    def require_update(choice: object) -> str | None:
         result = weigh_choice(choice)
         return f"cannot be weighed: {result}" if isinstance(result, str) else None
 
-    def valid(then: Callable[[Weighed], str | None], fits: bool = True) -> Callable[[object], str | None]:
+    def require(find_fault: Callable[[Weighed], str | None], fits: bool = True) -> Callable[[object], str | None]:
         def rule(choice: object) -> str | None:
             result = weigh_choice(choice)
             if isinstance(result, str):
-                return _LATER.format("the first line comes first")
-            return _LATER.format("it has to fit first") if fits and not result.fits else then(result)
+                return _NOT_JUDGED.format("the first line comes first")
+            return _NOT_JUDGED.format("it has to fit first") if fits and not result.fits else find_fault(result)
 
         return rule
 
-    every = {
-        "the update that is asked for": asked_for,
-        f"fits into {format_bytes(scenario.memory)}": valid(Weighed.on_bytes, fits=False),
-        f"at most {format_seconds(scenario.seconds)}": valid(lambda w: w.on_seconds(scenario.seconds)),
+    budgets = {
+        "the update that is asked for": require_update,
+        f"fits into {format_bytes(scenario.memory)}": require(Weighed.on_bytes, fits=False),
+        f"at most {format_seconds(scenario.seconds)}": require(lambda result: result.on_seconds(scenario.seconds)),
     }
     if scenario.between is not None:
-        leaving = f"at most {format_bytes(scenario.between)} leave a machine"
-        every[leaving] = valid(Weighed.on_bytes_between)
-    return every | {
-        f"better: at most level {scenario.level} of the ladder": valid(Weighed.on_level),
-        f"better: at most {format_seconds(scenario.quick)}": valid(lambda w: w.on_seconds(scenario.quick)),
+        budgets[f"at most {format_bytes(scenario.between)} leave a machine"] = require(Weighed.on_bytes_between)
+    return budgets | {
+        f"better: at most level {scenario.level} of the ladder": require(Weighed.on_level),
+        f"better: at most {format_seconds(scenario.quick)}": require(lambda result: result.on_seconds(scenario.quick)),
     }
 
 

@@ -19,35 +19,35 @@ pytestmark = pytest.mark.usefixtures("restart")
 
 @pytest.fixture
 def notebook(monkeypatch):
-    """A kernel with somebody before it; what it displays, bundle by bundle."""
-    shown = []
+    """A notebook's kernel with a reader; the bundles that it displays."""
+    bundles = []
 
-    def keep(bundle, metadata):
+    def display(bundle, raw, metadata=None):
         if metadata != LIVE_OUTPUT:
-            shown.append(bundle)
+            bundles.append(bundle)
 
     monkeypatch.setattr(bets, "has_kernel", lambda: True)
-    for place in ("IPython.display.display", "course_utils.viz.display.display"):
-        monkeypatch.setattr(place, lambda bundle, **how: keep(bundle, how.get("metadata")))
-    return shown
+    for path in ("IPython.display.display", "course_utils.viz.display.display"):
+        monkeypatch.setattr(path, display)
+    return bundles
 
 
-def alone(monkeypatch):
+def read_unattended(monkeypatch):
     monkeypatch.setenv("COURSE_READER", "0")
     settings.cache_clear()
 
 
-def box_of(shown, part=1):
-    """The number box of the bet that was shown last, or another part of what was shown."""
+def panel_of(bundles):
+    """The box and the message of the bet that was shown last."""
     from ipywidgets.widgets.widget import _instances
 
-    panel = [bundle for bundle in shown if WIDGET in bundle][-1][WIDGET]["model_id"]
-    return _instances[panel].children[part]
+    panel = [bundle for bundle in bundles if WIDGET in bundle][-1][WIDGET]["model_id"]
+    _, box, message = _instances[panel].children
+    return box, message
 
 
-def note_of(shown):
-    """What stands under the box of the bet that was shown last."""
-    return box_of(shown, 2).value
+def box_of(bundles):
+    return panel_of(bundles)[0]
 
 
 def test_outside_a_notebook_a_bet_and_its_end_are_two_lines(capsys):
@@ -80,25 +80,25 @@ def test_the_box_has_the_question_beside_it_and_says_what_stands(notebook):
     assert (box.value, box.description) == ("50", "your bet (GB)")
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
-def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook, restart, again):
+@pytest.mark.parametrize("restarted", [False, True], ids=["at once", "after a restart"])
+def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook, restart, restarted):
     bet("07-peak", 50)
     settle("07-peak", 35)
-    if again:
+    if restarted:
         restart()
         assert bet("07-peak", 50) == 50
-    box = box_of(notebook)
-    assert box.disabled is again
+    box, message = panel_of(notebook)
+    assert box.disabled is restarted
     box.value = "35"
     assert box.value == "50"
-    assert "You bet 50; it is 35: too high by a factor of 1.43. This bet is final." in note_of(notebook)
-    assert "change the number after &#x27;07-peak&#x27; in the cell" in note_of(notebook)
+    assert "You bet 50; it is 35: too high by a factor of 1.43. This bet is final." in message.value
+    assert "change the number after &#x27;07-peak&#x27; in the cell" in message.value
     assert bets.load_bets()["07-peak"] == Bet(50, 50, "", 35)
     assert bet("07-peak", 40) == 40
     assert bets.load_bets()["07-peak"].truth is None
 
 
-def test_a_number_that_was_worked_out_begins_with_four_digits_in_the_box_and_counts_whole(notebook):
+def test_a_computed_number_has_four_digits_in_the_box_and_counts_in_full(notebook):
     assert bet("00-peak", 14.388824462890625) == 14.388824462890625
     assert box_of(notebook).value == "14.39"
     assert bets.load_bets()["00-peak"].guess == 14.388824462890625
@@ -171,7 +171,7 @@ def test_where_nobody_reads_along_the_cell_counts_and_the_answer_is_folded(monke
     assert notebook[-1]["text/html"].startswith("<details open>")
     before = Section("bets").load()
     restart()
-    alone(monkeypatch)
+    read_unattended(monkeypatch)
     notebook.clear()
     assert bet("07-peak", 50, "%") == 50
     settle("07-peak", 25)
@@ -197,7 +197,7 @@ def test_the_picture_holds_every_chapter_or_where_nobody_reads_this_notebook(mon
         "Each bet as a multiple of the truth, on a logarithmic axis: 02-state: bet 50, is 0, 50 too high; "
         "07-peak: bet 50, is 40, too high by a factor of 1.25."
     )
-    alone(monkeypatch)
+    read_unattended(monkeypatch)
     bet("07-peak", 50)
     settle("07-peak", 40)
     picture()
@@ -217,7 +217,7 @@ def test_the_picture_holds_every_chapter_or_where_nobody_reads_this_notebook(mon
     ],
 )
 def test_no_pair_of_numbers_breaks_the_picture(pairs, title):
-    figure, alt = figure_of({f"07-{place}": Bet(guess, 1, "", truth) for place, (guess, truth) in enumerate(pairs)})
+    figure, alt = figure_of({f"07-{number}": Bet(guess, 1, "", truth) for number, (guess, truth) in enumerate(pairs)})
     figure.canvas.draw()
     assert figure.get_suptitle() == title
     assert alt.count("07-") == len(pairs)
@@ -225,16 +225,15 @@ def test_no_pair_of_numbers_breaks_the_picture(pairs, title):
 
 def test_beside_the_box_stands_which_number_counts_and_how_to_go_on(notebook, restart):
     bet("07-peak", 50, "MiB")
-    box = box_of(notebook)
-    note = box_of(notebook, 2)
-    assert note.value == "Until you enter a bet, 50 MiB is used. To continue, click the next cell."
-    for written in ("70", " 70 MiB"):
-        box.value = written
-        assert note.value == "Your bet: 70 MiB. To continue, click the next cell."
+    box, message = panel_of(notebook)
+    assert message.value == "Until you enter a bet, 50 MiB is used. To continue, click the next cell."
+    for text in ("70", " 70 MiB"):
+        box.value = text
+        assert message.value == "Your bet: 70 MiB. To continue, click the next cell."
     for no_number in ("40,5", "1,000", "lots", "inf", ""):
         box.value = no_number
-        assert note.value.startswith(html.escape(f"{no_number!r} is not a number; write it like 40.5"))
-        assert note.value.endswith("Until then, 70 MiB is used.")
+        assert message.value.startswith(html.escape(f"{no_number!r} is not a number; write it like 40.5"))
+        assert message.value.endswith("Until then, 70 MiB is used.")
     box.value = "70"
     bet("07-peak", 50, "MiB")
-    assert note_of(notebook) == note.value
+    assert panel_of(notebook)[1].value == message.value

@@ -12,11 +12,11 @@ from course_utils.settings import settings
 
 
 @pytest.fixture
-def started(monkeypatch):
-    """The command lines of JupyterLab that were started."""
-    started = []
-    monkeypatch.setattr("jupyterlab.labapp.main", started.append)
-    return started
+def argvs(monkeypatch):
+    """The arguments of each JupyterLab that was started."""
+    argvs = []
+    monkeypatch.setattr("jupyterlab.labapp.main", argvs.append)
+    return argvs
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def checkout(tmp_path, monkeypatch):
 
 
 def test_a_request_that_was_never_answered_does_not_keep_the_process():
-    """Python waits at its end for each thread that is no daemon, and anyio's end only with the request."""
+    """Python waits at exit for threads that are no daemons, and anyio's threads end only with their request."""
     program = """if True:
         import asyncio, threading, anyio
         from course_utils.desk.lab import stop_workers
@@ -47,16 +47,16 @@ def test_a_request_that_was_never_answered_does_not_keep_the_process():
         print(sum(not each.daemon for each in threading.enumerate()))
         stop_workers()
     """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "2\n")
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (process.returncode, process.stdout) == (0, "2\n")
 
 
-def test_where_its_defaults_cannot_be_written_lab_says_so(checkout, started, capsys, monkeypatch):
+def test_where_its_defaults_cannot_be_written_lab_says_so(checkout, argvs, capsys, monkeypatch):
     monkeypatch.setenv("COURSE_HOME", str(checkout / "notebooks" / "01_b.ipynb" / "home"))
     settings.cache_clear()
     assert main(["lab", "--folder", str(checkout / "mine")]) == 2
     assert "set COURSE_HOME to a folder of your own" in capsys.readouterr().err
-    assert started == []
+    assert argvs == []
 
 
 @pytest.mark.slow
@@ -68,10 +68,10 @@ before = list(warnings.filters)
 import jupyterlab.labapp
 jupyterlab.labapp.main = lambda arguments: None
 lab.open_course(None, Path("mine"), 0, browser=False)
-print("voila" in sys.modules, [one for one in warnings.filters if one not in before and "traitlets" in str(one)])
+print("voila" in sys.modules, [rule for rule in warnings.filters if rule not in before and "traitlets" in str(rule)])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
-    assert done.stdout.splitlines()[-1] == "True []"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert process.stdout.splitlines()[-1] == "True []"
 
 
 def test_every_option_given_to_jupyterlab_is_one_it_has(checkout):

@@ -12,8 +12,8 @@ from course_utils.settings import settings
 def test_rows_are_kept_by_chapter_and_replaced_by_key():
     record("03_adamw", "AdamW", "optimizer state", predicted=100, measured=110)
     record("00_start_here", "AdamW", "peak of a step", predicted=5, measured=4)
-    here = record("03_adamw", "AdamW", "optimizer state", predicted=100, measured=105)
-    assert [row.measured for row in here.rows] == [105]
+    ledger = record("03_adamw", "AdamW", "optimizer state", predicted=100, measured=105)
+    assert [row.measured for row in ledger.rows] == [105]
     everything = Ledger.load()
     assert [row.chapter for row in everything.rows] == ["00_start_here", "03_adamw"]
     assert [row.not_attributed for row in everything.rows] == [-1, 5]
@@ -40,8 +40,8 @@ def test_bytes_and_seconds_stand_in_one_table():
 def test_the_same_row_is_kept_for_each_device_and_files_without_a_unit_are_in_bytes():
     path = settings().home / "ledger" / "03.json"
     path.parent.mkdir(parents=True)
-    there = {"chapter": "03", "technique": "AdamW", "quantity": "peak", "predicted": 5, "measured": 6, "scale": "smoke"}
-    path.write_text(json.dumps([there | {"device": "cuda"}]))
+    old = {"chapter": "03", "technique": "AdamW", "quantity": "peak", "predicted": 5, "measured": 6, "scale": "smoke"}
+    path.write_text(json.dumps([old | {"device": "cuda"}]))
     record("03", "AdamW", "peak", predicted=1, measured=2)
     rows = Ledger.load().rows
     assert [(row.device, row.unit, row.measured) for row in rows] == [("cuda", "bytes", 6), ("cpu", "bytes", 2)]
@@ -56,10 +56,10 @@ def test_an_empty_ledger_says_how_to_fill_it():
     ("predicted", "measured"), [(0, 5), (5, -1), (float("nan"), 5), (float("inf"), 5), (0.4, 5), (5, None)]
 )
 def test_figures_that_are_no_bytes_are_refused_and_earlier_rows_stay(predicted, measured):
-    shown = record("03", "SGD", "peak", predicted=1, measured=2)
+    ledger = record("03", "SGD", "peak", predicted=1, measured=2)
     with pytest.raises(CourseError, match="two positive numbers"):
         record("03", "AdamW", "peak", predicted=predicted, measured=measured)
-    assert Ledger.load().rows == shown.rows
+    assert Ledger.load().rows == ledger.rows
 
 
 def test_a_fraction_of_a_byte_is_rounded():

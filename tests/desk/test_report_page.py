@@ -25,9 +25,9 @@ class Page(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.words, self.tags, self.addresses, self.alternatives = [], [], [], []
+        self.texts, self.tags, self.addresses, self.alternatives = [], [], [], []
         self.feed(html)
-        self.text = re.sub(r"\s+", " ", " ".join(self.words))
+        self.text = re.sub(r"\s+", " ", " ".join(self.texts))
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
@@ -35,7 +35,7 @@ class Page(HTMLParser):
         self.alternatives += [value for name, value in attributes if name == "alt"]
 
     def handle_data(self, data):
-        self.words.append(data)
+        self.texts.append(data)
 
 
 def page_of(path):
@@ -118,17 +118,17 @@ def test_whatever_a_learner_typed_stays_text():
 
 def test_many_bets_are_cut_into_pictures_of_a_page_between_chapters():
     for chapter in range(13):
-        settled = {f"{chapter:02d}-{name}": bets.Bet(1, 1, "", 1) for name in "abcd"}
-        Section("bets").put(f"{chapter:02d}", settled)
+        chapter_bets = {f"{chapter:02d}-{name}": bets.Bet(1, 1, "", 1) for name in "abcd"}
+        Section("bets").put(f"{chapter:02d}", chapter_bets)
     page = page_of(report.write())
     assert re.findall(r"Chapters? \d\d(?: to \d\d)?(?= )", page.text)[:3] == [
         "Chapters 00 to 04",
         "Chapters 05 to 09",
         "Chapters 10 to 12",
     ]
-    shown = [re.findall(r"(\d\d-\w): bet", alternative) for alternative in page.alternatives]
-    assert [len(names) for names in shown] == [20, 20, 12]
-    assert sorted(sum(shown, [])) == sorted(bets.load_bets())
+    figures = [re.findall(r"(\d\d-\w): bet", alternative) for alternative in page.alternatives]
+    assert [len(names) for names in figures] == [20, 20, 12]
+    assert sorted(sum(figures, [])) == sorted(bets.load_bets())
 
 
 def test_where_nobody_reads_along_the_page_is_of_this_process(monkeypatch, restart, capsys):
@@ -149,14 +149,14 @@ def test_where_nobody_reads_along_the_page_is_of_this_process(monkeypatch, resta
 
 
 def test_a_notebook_shows_a_link(monkeypatch, tmp_path):
-    shown = []
+    bundles = []
     monkeypatch.setattr(report, "has_kernel", lambda: True)
-    monkeypatch.setattr("IPython.display.display", lambda bundle, **how: shown.append(bundle))
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: bundles.append(bundle))
     path = report.write(tmp_path / "a <b> c.html")
     assert path.is_file()
-    assert f"<a href='{path.as_uri()}'>" in shown[0]["text/html"]
-    assert "a &lt;b&gt; c.html</a>" in shown[0]["text/html"]
-    assert str(path) in shown[0]["text/plain"]
+    assert f"<a href='{path.as_uri()}'>" in bundles[0]["text/html"]
+    assert "a &lt;b&gt; c.html</a>" in bundles[0]["text/html"]
+    assert str(path) in bundles[0]["text/plain"]
 
 
 def test_the_command_writes_where_it_is_told_or_says_why_not(tmp_path, capsys):

@@ -13,10 +13,10 @@ STATES = {"box": BOX, "layout-1": {"model_name": "LayoutModel", "state": {}}, "o
 
 def notebook(states, shows=("box",)):
     outputs = [nbformat.v4.new_output("display_data", {VIEW: {"model_id": name}}) for name in shows]
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("bet()", outputs=outputs)])
+    content = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("bet()", outputs=outputs)])
     if states:
-        made.metadata["widgets"] = {STATE: {"state": states, "version_major": 2, "version_minor": 0}}
-    return made
+        content.metadata["widgets"] = {STATE: {"state": states, "version_major": 2, "version_minor": 0}}
+    return content
 
 
 @pytest.fixture
@@ -24,17 +24,17 @@ def save(tmp_path):
     """Saves a notebook as the server that `course lab` starts does, and gives the states in the file."""
     manager = AsyncLargeFileManager(root_dir=str(tmp_path), pre_save_hook="course_utils.desk.widget_states.keep")
 
-    def save(made):
-        asyncio.run(manager.save({"type": "notebook", "format": "json", "content": made}, "a/b.ipynb"))
-        stored = nbformat.read(tmp_path / "a" / "b.ipynb", as_version=4)
-        nbformat.validate(stored)
-        return stored.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
+    def save(content):
+        asyncio.run(manager.save({"type": "notebook", "format": "json", "content": content}, "a/b.ipynb"))
+        saved = nbformat.read(tmp_path / "a" / "b.ipynb", as_version=4)
+        nbformat.validate(saved)
+        return saved.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
 
     (tmp_path / "a").mkdir()
     return save
 
 
-def test_a_box_that_the_notebook_still_shows_is_kept_with_what_it_is_made_of_and_no_other(save):
+def test_a_widget_that_is_still_shown_is_kept_with_its_parts_and_no_other(save):
     assert save(notebook(STATES)) == STATES
     for _ in range(2):
         assert save(notebook({})) == {name: STATES[name] for name in ("box", "layout-1")}
@@ -42,8 +42,8 @@ def test_a_box_that_the_notebook_still_shows_is_kept_with_what_it_is_made_of_and
 
 def test_what_jupyterlab_knows_itself_is_saved_as_it_says(save):
     save(notebook(STATES))
-    moved = {"box": {**BOX, "state": {"value": 60.0}}}
-    assert save(notebook(moved)) == moved
+    states = {"box": {**BOX, "state": {"value": 60.0}}}
+    assert save(notebook(states)) == states
 
 
 def test_of_a_box_that_is_no_longer_shown_nothing_is_kept(save):

@@ -25,15 +25,15 @@ class answer(torch.optim.Optimizer):
                 p.sub_(lr * m_hat / (v_hat.sqrt() + eps))
 """
 
-HALF = "p.sub_(lr * m_hat / (v_hat.sqrt() + eps))"
+STEP = "p.sub_(lr * m_hat / (v_hat.sqrt() + eps))"
 FIRST, SECOND = "m.mul_(beta1).add_(g, alpha=1 - beta1)", "v.mul_(beta2).addcmul_(g, g, value=1 - beta2)"
 NEW = 'state["t"], state["m"], state["v"] = 0, torch.zeros_like(p), torch.zeros_like(p)'
 WRONG = {
-    "new memory for the parameter": (HALF, "p.data = p.data - lr * m_hat / (v_hat.sqrt() + eps)"),
+    "new memory for the parameter": (STEP, "p.data = p.data - lr * m_hat / (v_hat.sqrt() + eps)"),
     "L2 inside the gradient": ("p.mul_(1 - lr * decay)", "g = g + decay * p"),
     "L2 in p.grad itself": ("p.mul_(1 - lr * decay)", "g.add_(p, alpha=decay)"),
     "decay without lr": ("1 - lr * decay", "1 - decay"),
-    "decay after the update": ("p.mul_(1 - lr * decay)", "pass", HALF, f"{HALF}; p.mul_(1 - lr * decay)"),
+    "decay after the update": ("p.mul_(1 - lr * decay)", "pass", STEP, f"{STEP}; p.mul_(1 - lr * decay)"),
     "no decay": ("p.mul_(1 - lr * decay)", "pass"),
     "decay grows": ("1 - lr * decay", "1 + lr * decay"),
     "decay without a gradient": ("continue", "p.mul_(1 - lr * decay); continue"),
@@ -41,8 +41,8 @@ WRONG = {
     "no correction of v": ("v / (1 - beta2**t)", "v"),
     "betas swapped": ("beta1, beta2 =", "beta2, beta1 ="),
     "eps inside the root": ("(v_hat.sqrt() + eps)", "(v_hat + eps).sqrt()"),
-    "eps before the correction": (HALF, "p.sub_(lr * m_hat / ((v.sqrt() + eps) / (1 - beta2**t) ** 0.5))"),
-    "eps in both places": (HALF, "p.sub_(lr * m_hat / ((v_hat + eps**2).sqrt() + eps))"),
+    "eps before the correction": (STEP, "p.sub_(lr * m_hat / ((v.sqrt() + eps) / (1 - beta2**t) ** 0.5))"),
+    "eps in both places": (STEP, "p.sub_(lr * m_hat / ((v_hat + eps**2).sqrt() + eps))"),
     "no eps": ("(v_hat.sqrt() + eps)", "v_hat.sqrt()"),
     "no root": ("v_hat.sqrt()", "v_hat"),
     "gradient not squared": ("addcmul_(g, g, ", "addcmul_(g, torch.ones_like(g), "),
@@ -86,17 +86,17 @@ WRONG = {
         "if p.grad is None:\n                    continue\n                state, g = self.state[p], p.grad",
         "state, g = self.state[p], torch.zeros_like(p) if p.grad is None else p.grad",
     ),
-    "clears p.grad": (HALF, f"{HALF}; p.grad = None"),
-    "zeroes p.grad": (HALF, f"{HALF}; p.grad.zero_()"),
+    "clears p.grad": (STEP, f"{STEP}; p.grad = None"),
+    "zeroes p.grad": (STEP, f"{STEP}; p.grad.zero_()"),
     "scales p.grad": (SECOND, f"{SECOND}; g.mul_(2)"),
     "clips gradients": ("self.state[p], p.grad", "self.state[p], p.grad.clamp(-1, 1)"),
     "normalizes gradients": ("self.state[p], p.grad", "self.state[p], p.grad / (p.grad.norm() + 1e-12)"),
     "float32 state": (NEW, NEW.replace("zeros_like(p)", "zeros_like(p, dtype=torch.float32)")),
     "float32 gradient": ("self.state[p], p.grad", "self.state[p], p.grad.float().double()"),
-    "float32 parameter": (HALF, f"{HALF}; p.copy_(p.float())"),
+    "float32 parameter": (STEP, f"{STEP}; p.copy_(p.float())"),
     "state shared by all": ("self.state[p], p.grad", "self.state[len(p.shape)], p.grad"),
     "scalar second moment": (SECOND, "v.mul_(beta2).add_((g * g).mean() * (1 - beta2))"),
-    "update of a copy": (HALF, "p = p - lr * m_hat / (v_hat.sqrt() + eps)"),
+    "update of a copy": (STEP, "p = p - lr * m_hat / (v_hat.sqrt() + eps)"),
     "keeps a third tensor": (NEW, NEW + '; state["last"] = torch.zeros_like(p)'),
     "state not saved": (
         "@torch.no_grad()",
@@ -124,23 +124,20 @@ WRONG = {
         "self.seen = getattr(self, 'seen', {}); t = state['t']; m, v = self.seen.setdefault(p, (state['m'], state['v']))",
     ),
     "a view of a matrix that lies otherwise": (
-        HALF,
+        STEP,
         "p.view(-1).sub_((lr * m_hat / (v_hat.sqrt() + eps)).reshape(-1))",
     ),
-    "a copy of a matrix that lies otherwise": (HALF, HALF.replace("p.sub_", "p.contiguous().sub_")),
+    "a copy of a matrix that lies otherwise": (STEP, STEP.replace("p.sub_", "p.contiguous().sub_")),
     "switches autograd off": (
         "@torch.no_grad()\n    def step(self):",
         "def step(self):\n        torch.set_grad_enabled(False)",
     ),
-    "freezes its parameters": (HALF, f"{HALF}; p.requires_grad_(False)"),
+    "freezes its parameters": (STEP, f"{STEP}; p.requires_grad_(False)"),
     "update clipped": ("lr * m_hat / (v_hat.sqrt() + eps)", "(lr * m_hat / (v_hat.sqrt() + eps)).clamp(-lr, lr)"),
 }
 RIGHT = {
     "as it stands": (),
-    "in place": (
-        HALF,
-        "p.addcdiv_(m, v.sqrt().div_((1 - beta2**t) ** 0.5).add_(eps), value=-lr / (1 - beta1**t))",
-    ),
+    "in place": (STEP, "p.addcdiv_(m, v.sqrt().div_((1 - beta2**t) ** 0.5).add_(eps), value=-lr / (1 - beta1**t))"),
     "lerp": (FIRST, "m.lerp_(g, 1 - beta1)"),
     "out of place": (
         FIRST,
@@ -153,7 +150,7 @@ RIGHT = {
     "decay and update at once": (
         "p.mul_(1 - lr * decay)",
         "old = p.clone()",
-        HALF,
+        STEP,
         "p.copy_(old - lr * (m_hat / (v_hat.sqrt() + eps) + decay * old))",
     ),
     "a counter as torch keeps it": ("= 0, torch", "= torch.tensor(0.0), torch"),
@@ -164,17 +161,14 @@ RIGHT = {
         'state["b1"] *= beta1; state["b2"] *= beta2; m_hat, v_hat = m / (1 - state["b1"]), v / (1 - state["b2"])',
     ),
     "the paper's efficient order": (
-        HALF,
+        STEP,
         "a = lr * (1 - beta2**t) ** 0.5 / (1 - beta1**t); p.sub_(a * m / (v.sqrt() + eps * (1 - beta2**t) ** 0.5))",
     ),
     "state before the gradient is looked at": (
         "if p.grad is None:",
         "self.state[p]\n                if p.grad is None:",
     ),
-    "starts with weighted gradients": (
-        NEW,
-        'state["t"], state["m"], state["v"] = 0, 0 * g, 0 * g * g',
-    ),
+    "starts with weighted gradients": (NEW, 'state["t"], state["m"], state["v"] = 0, 0 * g, 0 * g * g'),
     "averages that are corrected all along": (
         FIRST,
         "m += (1 - beta1) / (1 - beta1**t) * (g - m)",
@@ -183,12 +177,9 @@ RIGHT = {
         "m / (1 - beta1**t), v / (1 - beta2**t)",
         "m, v",
     ),
-    "in float64 and back": (
-        HALF,
-        "p.copy_(p.double() - lr * m_hat.double() / (v_hat.double().sqrt() + eps))",
-    ),
+    "in float64 and back": (STEP, "p.copy_(p.double() - lr * m_hat.double() / (v_hat.double().sqrt() + eps))"),
     "a closure": ("def step(self):", "def step(self, closure=None):"),
-    "foreach": (HALF, "torch._foreach_sub_([p], [lr * m_hat / (v_hat.sqrt() + eps)])"),
+    "foreach": (STEP, "torch._foreach_sub_([p], [lr * m_hat / (v_hat.sqrt() + eps)])"),
 }
 
 

@@ -48,17 +48,16 @@ def entry(name, code, answer, stub, **options):
 def run(shell, source):
     """Run a cell; what it displays, each as text and as HTML."""
     with capture_output() as captured:
-        done = shell.run_cell(source, store_history=True)
-    done.raise_error()
+        execution = shell.run_cell(source, store_history=True)
+    execution.raise_error()
     return [(output.data["text/plain"], output.data.get("text/html", "")) for output in captured.outputs]
 
 
-def text_of(shell, question="q1"):
-    [(text, _)] = run(shell, f'check("{question}")')
+def text_of(shell, question_id="q1"):
+    [(text, _)] = run(shell, f'check("{question_id}")')
     return text
 
 
 def attempt(shell, source):
-    """Run a cell that may fail, as a learner does."""
     with capture_output():
         shell.run_cell(source, store_history=True)

@@ -13,7 +13,6 @@ from course_utils.grading.check import Checker
 
 @pytest.fixture
 def strict(monkeypatch):
-    """In strict mode, a failed check raises."""
     monkeypatch.setenv("COURSE_STRICT", "1")
     settings.settings.cache_clear()
 

@@ -12,20 +12,20 @@ FIELDS = {"id": "q1", "title": "T", "points": 3, "difficulty": 1, "minutes": 5, 
 
 
 def doubling(oracle=lambda x: 2 * x, inputs=(1.0, 2.0), **options):
-    """To double a number, with a case for each of `inputs`."""
+    """The question to double a number, with a case for each of `inputs`."""
     cases = [Case(f"x = {x}", {"x": x}) for x in inputs]
     return function(oracle, **{**FIELDS, "points": 4, "answer": "double", "public": lambda _: cases, **options})
 
 
 def define(source: str):
-    """The `answer` of a cell."""
+    """The object that a cell defines as `answer`."""
     names = {"__name__": "__main__", "torch": torch}
     exec(compile(source, "<cell>", "exec"), names)
     return names["answer"]
 
 
 def patch(source: str, *pairs: str) -> str:
-    """The source with texts replaced that stand there once: `old, new, old, new, …`."""
+    """The source with each `old` text, which occurs once, replaced by its `new` one: `old, new, old, new, …`."""
     for old, new in zip(pairs[::2], pairs[1::2], strict=True):
         assert source.count(old) == 1, old
         source = source.replace(old, new)
@@ -39,5 +39,4 @@ def grade_answer(question, answer, seed=None):
 
 
 def sentences(question, answer, seed=None) -> list[str]:
-    """What is said of the cases that failed."""
     return [verdict.sentence for verdict in grade_answer(question, answer, seed).verdicts if not verdict.passed]

@@ -11,18 +11,18 @@ from course_utils import settings as settings_room
 from course_utils.cli import main
 from course_utils.files import exercises_of
 from course_utils.grading import my_progress
-from course_utils.grading.board import FRESH, Board, Standing
+from course_utils.grading.board import NOTHING_PASSED, Board, Standing
 from course_utils.grading.loading import SETS, load_set
 from course_utils.grading.progress import PROGRESS, Attempts, recall
 
 FIRST = "00_start_here"
 
 
-def passed(*questions, points=1.0):
+def passed_attempts(*questions, points=1.0):
     return dict.fromkeys(questions, Attempts(0, True, points))
 
 
-def typed(monkeypatch, answer):
+def answer_prompts(monkeypatch, answer):
     questions = []
     monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or answer)
     return questions
@@ -31,7 +31,7 @@ def typed(monkeypatch, answer):
 def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
     assert main(["check"]) == 0
     output = capsys.readouterr().out
-    assert f"Exercises: {FRESH}" in output
+    assert f"Exercises: {NOTHING_PASSED}" in output
     assert "█" not in output
     first = load_set(FIRST)["questions"][0]
     assert f"Next question: q1 · {first['title']}, in {exercises_of(FIRST)}." in output
@@ -39,7 +39,7 @@ def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
 
 
 def test_what_is_passed_is_counted_with_its_points_and_the_set_begun_comes_next():
-    PROGRESS.put("03_adamw", passed("q1", "q2", points=2.0) | {"q3": Attempts(4, False, 0.5)})
+    PROGRESS.put("03_adamw", passed_attempts("q1", "q2", points=2.0) | {"q3": Attempts(4, False, 0.5)})
     table = my_progress()
     (adamw,) = [standing for standing in table.standings if standing.name == "03_adamw"]
     assert (adamw.passed, adamw.points) == (2, 4.5)
@@ -55,12 +55,12 @@ def test_everything_passed_leaves_nothing_to_do():
         PROGRESS.put(path.stem, {entry["id"]: Attempts(0, True, entry["points"]) for entry in entries})
     table = my_progress()
     assert "nothing is left" in table.next
-    assert all((standing.share, standing.points) == (1, standing.of) for standing in table.standings)
+    assert all((standing.share, standing.points) == (1, standing.max_points) for standing in table.standings)
     assert "·····" not in str(table)
 
 
 def test_a_solution_that_was_seen_is_neither_passed_nor_left():
-    PROGRESS.put(FIRST, passed("q1") | {"q2": Attempts(1, False, 0.0, seen=True)})
+    PROGRESS.put(FIRST, passed_attempts("q1") | {"q2": Attempts(1, False, 0.0, seen=True)})
     table = my_progress()
     assert table.next.startswith("q3 · ")
     assert table.head.endswith(" points. Solutions seen instead: 1.")
@@ -73,14 +73,14 @@ def test_a_solution_that_was_seen_is_neither_passed_nor_left():
 
 
 def test_questions_and_points_that_the_set_no_longer_has_do_not_count():
-    PROGRESS.put(FIRST, passed("q1", "q77", points=1000.0))
+    PROGRESS.put(FIRST, passed_attempts("q1", "q77", points=1000.0))
     first = my_progress().standings[0]
     assert (first.passed, first.points) == (1, load_set(FIRST)["questions"][0]["points"])
 
 
 @pytest.mark.parametrize(("passed", "full"), [(0, 0), (1, 1), (500, 10), (999, 19), (1000, 20)])
 def test_a_bar_is_full_or_empty_only_where_all_or_nothing_is_done(passed, full):
-    (line,) = Board((Standing("a", passed, questions=1000, points=0, of=1, next=""),)).bars
+    (line,) = Board((Standing("a", passed, questions=1000, points=0, max_points=1, next=""),)).bars
     assert line.split()[1] == "█" * full + "·" * (20 - full)
 
 
@@ -91,7 +91,7 @@ def test_what_is_next_can_be_followed():
     assert f">{target}</a>" in page
 
 
-def test_text_and_html_say_the_same_and_every_bar_is_read_out():
+def test_text_and_html_say_the_same_with_a_label_for_every_bar():
     table = Board((Standing("01_<b>", 1, 4, 2.5, 8, "q2 · A & B"), Standing("02_x", 0, 3, 0, 3, "q1 · C")))
     page = table._repr_html_()
     assert "<b>" not in page
@@ -100,22 +100,22 @@ def test_text_and_html_say_the_same_and_every_bar_is_read_out():
         "0 of 3 questions passed",
     ]
     assert re.findall(r"width:(\d+%)", page) == ["25%", "0%"]
-    words = html.unescape(re.sub(r"<[^>]+>", " ", page))
+    text = html.unescape(re.sub(r"<[^>]+>", " ", page))
     for part in (table.head, table.next, "01_<b>", "1 of 4", "2.5 of 8"):
-        assert part in words
+        assert part in text
         assert part in str(table).replace("  1 of  4", "1 of 4") or part == "1 of 4" or part == "2.5 of 8"
     assert page.count('scope="col"') == 4
     assert re.findall(r"(?<![\w-])color:(\w+)", page) == ["inherit"], "text keeps the page's own color"
 
 
 def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
-    PROGRESS.put(FIRST, passed("q1", "q2"))
-    PROGRESS.put("03_adamw", passed("q1"))
-    questions = typed(monkeypatch, "n")
+    PROGRESS.put(FIRST, passed_attempts("q1", "q2"))
+    PROGRESS.put("03_adamw", passed_attempts("q1"))
+    questions = answer_prompts(monkeypatch, "n")
     assert main(["check", "--reset", "00"]) == 1
     assert questions == [f"Reset your progress in {FIRST} (2 of 3 passed)? A copy is saved. [y/N] "]
     assert capsys.readouterr().out == "Nothing was reset.\n"
-    typed(monkeypatch, "y")
+    answer_prompts(monkeypatch, "y")
     assert main(["check", "--reset", exercises_of(FIRST)]) == 0
     output = capsys.readouterr().out
     assert output.startswith(f"Reset: {FIRST} (2 of 3 passed). A copy of everything is in ")
@@ -127,11 +127,11 @@ def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
 
 
 def test_reset_of_all_without_a_question_and_then_of_nothing(monkeypatch, capsys):
-    PROGRESS.put(FIRST, passed("q1"))
+    PROGRESS.put(FIRST, passed_attempts("q1"))
     PROGRESS.put("03_adamw", {"q1": Attempts(2, False, 0.0)})
     monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
     assert main(["check", "--reset", "--yes"]) == 0
-    assert my_progress().head.startswith(FRESH)
+    assert my_progress().head.startswith(NOTHING_PASSED)
     assert recall("03_adamw") == {}
     capsys.readouterr()
     assert main(["check", "--reset"]) == 0
@@ -139,14 +139,14 @@ def test_reset_of_all_without_a_question_and_then_of_nothing(monkeypatch, capsys
 
 
 def test_where_nobody_can_be_asked_nothing_is_forgotten(monkeypatch, capsys):
-    PROGRESS.put(FIRST, passed("q1"))
+    PROGRESS.put(FIRST, passed_attempts("q1"))
     monkeypatch.setattr("builtins.input", lambda _: (_ for _ in ()).throw(EOFError))
     assert main(["check", "--reset"]) == 2
     assert "add --yes" in capsys.readouterr().err
     assert set(recall(FIRST)) == {"q1"}
 
 
-@pytest.mark.parametrize("words", [["--reset", "77"], ["--reset", "03_x"], ["--yes"]])
-def test_a_reset_that_cannot_be_meant_is_refused(words, capsys):
-    assert main(["check", *words]) == 2
+@pytest.mark.parametrize("options", [["--reset", "77"], ["--reset", "03_x"], ["--yes"]])
+def test_a_reset_that_cannot_be_meant_is_refused(options, capsys):
+    assert main(["check", *options]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -36,8 +36,8 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
     assert lines[1] == "Graded: `double`, a function from In [1], line 1."
     assert lines[2:4] == ["Diagnosis: this is <tripling>", "Hint: a nudge"]
     assert lines[4] == "✗ one: `result` is 3 but should be 2."
-    again = [text_of(notebook).splitlines()[3] for _ in range(2)]
-    assert again == ["Hint: an outline"] * 2, "the mistake's own hint, from the second try on"
+    hints = [text_of(notebook).splitlines()[3] for _ in range(2)]
+    assert hints == ["Hint: an outline"] * 2, "the mistake's own hint, from the second try on"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_every_failure_is_a_sentence_and_never_a_traceback(notebook, source, par
     assert len([line for line in text.splitlines() if line.startswith("Progress: 0 of 3")]) == 1
 
 
-def test_text_and_html_say_the_same_and_html_is_escaped(notebook):
+def test_text_and_escaped_html_say_the_same(notebook):
     run(notebook, "class Evil(Exception): pass\ndef double(x):\n    raise Evil('<script>alert(1)</script> `</code>`')")
     [(text, page)] = run(notebook, 'check("q1")')
     assert "<script" not in page
@@ -146,7 +146,7 @@ def test_hints_on_demand(notebook):
         ('"q1", solution="now"', "ask for solution=True"),
     ],
 )
-def test_an_impossible_request_is_a_sentence_for_a_learner_and_an_error_for_a_program(notebook, call, message):
+def test_an_impossible_request_is_a_sentence_or_with_points_an_error(notebook, call, message):
     [(text, _)] = run(notebook, f"check({call})")
     assert message in text
     with pytest.raises(CourseError, match=re.escape(message)):

@@ -10,8 +10,8 @@ from course_utils.grading.progress import Attempts, recall
 from course_utils.grading.question import UNTOUCHED
 
 
-def ask(shell, words="solution=True"):
-    [(text, page)] = run(shell, f'check("q1", {words})')
+def ask(shell, option="solution=True"):
+    [(text, page)] = run(shell, f'check("q1", {option})')
     return text, page
 
 

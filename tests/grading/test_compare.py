@@ -7,20 +7,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_utils.grading.compare import Rule, at_most, compare, tolerances_apart
+from course_utils.grading.compare import Rule, at_most, compare, distance_in_tolerances
 from course_utils.grading.question import Tolerance
 from course_utils.grading.values import conform
 
 TIGHT = Tolerance(1e-9, 1e-12)
 
 
-def sentence_of(expected, got, tolerance=TIGHT) -> str | None:
-    difference = compare({"y": expected}, {"y": got}, tolerance)
+def sentence_of(expected, actual, tolerance=TIGHT) -> str | None:
+    difference = compare({"y": expected}, {"y": actual}, tolerance)
     return difference and difference.sentence()
 
 
 @pytest.mark.parametrize(
-    ("expected", "got", "sentence"),
+    ("expected", "actual", "sentence"),
     [
         (1.0, 1.5, "`y` is 1.5 but should be 1."),
         (1.0, 1.0 + 2e-9, "`y` is 1.000000002 but should be 1, 2 times as far off as is allowed."),
@@ -48,12 +48,12 @@ def sentence_of(expected, got, tolerance=TIGHT) -> str | None:
         ({}, {"a": 1}, "`y · a` is there, but was not asked for."),
     ],
 )
-def test_each_difference_has_its_own_sentence(expected, got, sentence):
-    assert sentence_of(expected, got) == sentence
+def test_each_difference_has_its_own_sentence(expected, actual, sentence):
+    assert sentence_of(expected, actual) == sentence
 
 
 @pytest.mark.parametrize(
-    ("expected", "got"),
+    ("expected", "actual"),
     [
         (1.0, 1.0 + 5e-10),
         (1, 1.0),
@@ -65,12 +65,12 @@ def test_each_difference_has_its_own_sentence(expected, got, sentence):
         (torch.zeros(0), torch.zeros(0)),
     ],
 )
-def test_what_is_the_same_within_the_tolerance_is_right(expected, got):
-    assert sentence_of(expected, got) is None
+def test_what_is_the_same_within_the_tolerance_is_right(expected, actual):
+    assert sentence_of(expected, actual) is None
 
 
 @pytest.mark.parametrize(
-    ("expected", "got"),
+    ("expected", "actual"),
     [
         (math.inf, -math.inf),
         (math.inf, 1e308),
@@ -84,8 +84,8 @@ def test_what_is_the_same_within_the_tolerance_is_right(expected, got):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_infinities_and_large_whole_numbers_are_told_apart(expected, got):
-    assert len(sentence_of(expected, got)) < 200
+def test_infinities_and_large_whole_numbers_are_told_apart(expected, actual):
+    assert len(sentence_of(expected, actual)) < 200
 
 
 def test_the_first_step_tensor_and_index_are_named():
@@ -93,16 +93,14 @@ def test_the_first_step_tensor_and_index_are_named():
     wrong = {"steps": [{name: t.clone() for name, t in step.items()} for step in right["steps"]]}
     wrong["steps"][1]["bias"][1] = 1.5
     wrong["steps"][2]["weight"][0, 0] = 7
-    difference = compare(right, wrong, Tolerance(0.1, 0.0))
-    assert (difference.step, difference.name, difference.index) == (2, "bias", (1,))
-    assert difference.sentence() == (
+    assert compare(right, wrong, Tolerance(0.1, 0.0)).sentence() == (
         "After step 2, `bias[1]` is 1.5 but should be 1, 5 times as far off as is allowed; 1 of 2 elements differ."
     )
 
 
 def test_a_guarded_sentence_keeps_the_right_value_to_itself():
-    for expected, got in [(3.25, 1.0), ("b", "a"), (torch.tensor([3.25]), torch.tensor([1.0]))]:
-        sentence = compare({"y": expected}, {"y": got}, TIGHT).sentence(reveal=False)
+    for expected, actual in [(3.25, 1.0), ("b", "a"), (torch.tensor([3.25]), torch.tensor([1.0]))]:
+        sentence = compare({"y": expected}, {"y": actual}, TIGHT).sentence(reveal=False)
         assert "3.25" not in sentence
         assert "`b`" not in sentence
 
@@ -111,9 +109,9 @@ def test_a_guarded_sentence_keeps_the_right_value_to_itself():
 def test_distance_is_in_units_of_the_tolerance(value, relative):
     tolerance = Tolerance(relative, 1e-9)
     allowed = 1e-9 + relative * abs(value)
-    got = value + 3 * allowed
-    distance = tolerances_apart(value, got, tolerance)
-    if math.isfinite(got):
+    actual = value + 3 * allowed
+    distance = distance_in_tolerances(value, actual, tolerance)
+    if math.isfinite(actual):
         assert distance == pytest.approx(3, rel=1e-2) or abs(value) * 1e-16 > allowed * 1e-2
     else:
         assert distance == math.inf
@@ -124,13 +122,13 @@ def test_rules_and_limits_stand_in_for_values():
     assert sentence_of(at_most(10), 11) == "`y` is 11 where at most 10 is allowed."
     assert sentence_of(at_most(10), "few") == "`y` is a string where a number is expected."
     assert sentence_of(at_most(10), math.nan) == "`y` is nan where at most 10 is allowed."
-    broken = Rule(lambda got: None if got["bytes"] < 5 else "is too large")
+    broken = Rule(lambda value: None if value["bytes"] < 5 else "is too large")
     assert sentence_of(broken, {"bytes": 9}) == "`y` is too large."
     assert "cannot be judged by the rule (KeyError: 'bytes')" in sentence_of(broken, {})
 
 
 @pytest.mark.parametrize(
-    ("expected", "got"),
+    ("expected", "actual"),
     [
         (3, "3"),
         (1, torch.tensor(True)),
@@ -145,5 +143,5 @@ def test_rules_and_limits_stand_in_for_values():
         ({"a": 1}, {"a": 2, "A": 1}),
     ],
 )
-def test_another_value_stays_wrong_in_every_form(expected, got):
-    assert compare({"y": expected}, conform({"y": expected}, {"y": got}), TIGHT)
+def test_another_value_stays_wrong_in_every_form(expected, actual):
+    assert compare({"y": expected}, conform({"y": expected}, {"y": actual}), TIGHT)

@@ -32,38 +32,33 @@ def ready():
     return torch.optim.AdamW([p])
 
 
-def fused():
+def update_by(function):
+    """An update by a function of tensors, which has no optimizer."""
     tensors = [[torch.ones(3)] for _ in range(4)]
     options = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8}
-    torch._fused_adamw_(*tensors, [], [torch.ones(())], **options, amsgrad=False, maximize=False)
+    function(*tensors, [], [torch.ones(())], **options, amsgrad=False, maximize=False)
 
 
-def functional():
-    tensors = [[torch.ones(3)] for _ in range(4)]
-    options = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8}
-    FUNCTIONAL(*tensors, [], [torch.ones(())], **options, amsgrad=False, maximize=False)
-
-
-WAYS = {
+USES = {
     "make it": lambda _: torch.optim.AdamW(parameters()),
     "make what it inherits": lambda _: torch.optim.Adam(parameters(), decoupled_weight_decay=True),
     "inherit": lambda _: type("Mine", (torch.optim.AdamW,), {})(parameters()),
     "inherit the course's": lambda _: type("Mine", (optim.AdamW,), {})(parameters()),
-    "step one that was made before": lambda made: made.step(),
-    "its step, taken before": lambda made: OWN_STEP(made),
-    "what its step wraps": lambda made: OWN_STEP.__wrapped__(made),
-    "its functional form, taken before": lambda _: functional(),
-    "torch's operator": lambda _: fused(),
+    "step one that was made before": lambda optimizer: optimizer.step(),
+    "its step, taken before": lambda optimizer: OWN_STEP(optimizer),
+    "what its step wraps": lambda optimizer: OWN_STEP.__wrapped__(optimizer),
+    "its functional form, taken before": lambda _: update_by(FUNCTIONAL),
+    "torch's operator": lambda _: update_by(torch._fused_adamw_),
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_what_is_replaced_is_closed_and_opened_again(way):
-    made = ready()
+@pytest.mark.parametrize("use", USES)
+def test_every_way_to_what_is_replaced_is_closed_and_opened_again(use):
+    optimizer = ready()
     with without(NAMES), pytest.raises(ForeignError, match=r"torch|course_utils\.optim"):
-        WAYS[way](made)
+        USES[use](optimizer)
     with torch.no_grad():
-        WAYS[way](ready())
+        USES[use](ready())
 
 
 def test_a_module_is_not_loaded_a_second_time(monkeypatch):
@@ -131,8 +126,8 @@ try:
 except ForeignError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "torch.optim.adamw.AdamW", done.stderr
+    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
+    assert process.stdout.strip() == "torch.optim.adamw.AdamW", process.stderr
 
 
 def test_for_good_a_modules_file_cannot_be_read_and_no_program_be_started():
@@ -160,11 +155,11 @@ for start in (
     except ForeignError:
         print("refused")
 """
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["functions.jsonl.gz", "functions.py", *["refused"] * 5], done.stderr
+    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
+    assert process.stdout.split() == ["functions.jsonl.gz", "functions.py", *["refused"] * 5], process.stderr
 
 
-def test_for_good_what_is_not_loaded_can_be_imported_but_neither_called_nor_inherited_from():
+def test_for_good_a_module_not_loaded_yet_can_be_imported_but_not_used():
     source = """
 from course_utils.grading.foreign import ForeignError, forbid
 
@@ -185,13 +180,13 @@ for use in (
     except TypeError:
         print("TypeError")
 """
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == [
+    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
+    assert process.stdout.split() == [
         "wsgiref.handlers.CGIHandler",
         "mailbox.Maildir.items",
         "TypeError",
         "mailbox.Maildir",
-    ], done.stderr
+    ], process.stderr
 
 
 def test_builders_know_what_their_oracle_replaces():
@@ -203,12 +198,12 @@ def test_builders_know_what_their_oracle_replaces():
 
 
 def test_a_function_of_a_library_is_no_answer_by_another_name():
-    """Neither handed on nor called; the right one is."""
+    """An answer that calls the library's function is refused; one that computes the same itself is right."""
     x = torch.tensor([1.0, 2.0], dtype=torch.float64)
     cases = [Case("two", {"input": x, "dim": 0})]
     question = function(torch.nn.functional.softmin, public=lambda _: cases, **FIELDS)
-    own = "def answer(input, dim): return (-input).softmax(dim)"
+    original = "def answer(input, dim): return (-input).softmax(dim)"
     borrowed = "def answer(input, dim): return torch.nn.functional.softmin(input, dim=dim)"
-    assert grade_answer(question, define(own)).passed
+    assert grade_answer(question, define(original)).passed
     assert {verdict.kind for verdict in grade_answer(question, define(borrowed)).verdicts} == {"foreign"}
     assert torch.nn.functional.softmin(x, 0).sum() == 1

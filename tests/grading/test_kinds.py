@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from adamw_answers import ADAMW, EAGER, FLAT, HALF, RIGHT, WRONG
+from adamw_answers import ADAMW, EAGER, FLAT, RIGHT, WRONG
 from sample_question import FIELDS, define, grade_answer, patch, sentences
 
 from course_utils import optim
@@ -50,13 +50,6 @@ def test_the_packages_own_optimizers_are_accepted(adamw):
     adam = stream(torch.optim.Adam, **FIELDS)
     assert grade_answer(adam, type("answer", (optim.Adam,), {"__module__": "__main__"})).passed
     assert not grade_answer(adam, type("answer", (optim.AdamW,), {"__module__": "__main__"})).passed
-
-
-def test_the_first_step_and_tensor_that_differ_are_said(adamw):
-    late = patch(ADAMW, HALF, f"{HALF}\n                if t == 5 and p.dim() == 1: p[2].add_(1.0)")
-    result = grade_answer(adamw, define(late))
-    [difference] = [v.difference for v in result.verdicts if v.case == "one group, twelve steps"]
-    assert (difference.step, difference.name, difference.index) == (5, "bias", (2,))
 
 
 @pytest.mark.parametrize(
@@ -120,8 +113,8 @@ class Sliced(torch.optim.Adafactor):
         super().step()
         for p, state in self.state.items():
             for name in [name for name in ("row_var", "col_var") if name in state]:
-                whole = torch.zeros_like(p)
-                part = whole[..., :1] if name == "row_var" else whole[..., :1, :]
+                matrix = torch.zeros_like(p)
+                part = matrix[..., :1] if name == "row_var" else matrix[..., :1, :]
                 state[name] = part.copy_(state[name])
 
 
@@ -178,7 +171,8 @@ def test_an_account_gives_each_number_its_share():
     right = {"parameters": 526_264_752, "peak": 2008.5}
     assert grade_answer(bytes_asked(), right).points == 3
     half = grade_answer(bytes_asked(), {**right, "peak": 1.0})
-    assert (half.points, half.passed) == (1.5, False)
+    assert half.points == 1.5
+    assert not half.passed
     assert half.verdicts[1].sentence == "`peak` is 1, which is too small."
     assert grade_answer(bytes_asked(), {"parameters": Decimal(526_264_752), "peak": Fraction(4017, 2)}).passed
     assert grade_answer(bytes_asked(), {"Parameters": torch.tensor(526_264_752), "PEAK": 2008.5}).passed
@@ -225,10 +219,8 @@ def test_an_account_tells_missing_numbers_stubs_and_other_types():
     half = grade_answer(bytes_asked(), {"parameters": 1000, "peak": ...})
     assert half.verdicts[1].sentence == "`peak` is still `...`; write your answer in its place."
     verdict = grade_answer(bytes_asked(), 5).verdicts[0]
-    assert (verdict.kind, verdict.sentence) == (
-        "unsafe",
-        "`answer` is not a dict; give one with the keys 'parameters', 'peak'.",
-    )
+    assert verdict.kind == "unsafe"
+    assert verdict.sentence == "`answer` is not a dict; give one with the keys 'parameters', 'peak'."
     single = account({"bytes": (8, "bytes")}, **FIELDS)
     assert grade_answer(single, 8).passed
     assert grade_answer(single, {"bytes": 8}).passed
@@ -276,7 +268,7 @@ def test_a_design_is_scored_rule_by_rule():
 
 
 def test_what_is_right_stays_with_the_judge():
-    """What runs beside the learner's code must not carry the right values there."""
+    """`run` is sent to the learner's process, so it must not contain the right values."""
     cloudpickle = pytest.importorskip("cloudpickle")
     for question, secret in (
         (bytes_asked(), b"526264752"),

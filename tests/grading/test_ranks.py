@@ -11,11 +11,11 @@ from course_utils.grading import ranks
 from course_utils.grading.kinds import collective
 
 
-def gathered(rank, by_rank):
+def gather(rank, by_rank):
     return torch.cat([inputs["piece"] for inputs in by_rank])
 
 
-def around(rank, by_rank):
+def traffic(rank, by_rank):
     others = len(by_rank) - 1
     size = others * by_rank[0]["piece"].nbytes
     return {ranks.MESSAGES: others, ranks.BYTES: float(size), ranks.PARTNERS: [(rank + 1) % len(by_rank)][:others]}
@@ -25,9 +25,14 @@ def pieces(count):
     return [{"piece": torch.arange(2.0) + rank} for rank in range(count)]
 
 
-def ring(*counts, **more):
+def ring(*counts, **options):
     cases = [ranks.case(f"{n} ranks", {"a vector": pieces(n)}) for n in counts or (3,)]
-    return collective(gathered, sends=around, public=lambda _: cases, **FIELDS, **more)
+    return collective(gather, sends=traffic, public=lambda _: cases, **FIELDS, **options)
+
+
+def answer(parameters, *lines):
+    """A function of these lines, which call torch.distributed `d`."""
+    return define("\n    ".join(["import torch.distributed as d\ndef answer(" + parameters + "):", *lines]))
 
 
 @pytest.mark.parametrize("name", [None, *RIGHT_RINGS])
@@ -44,9 +49,7 @@ def test_a_ring_that_is_none_fails_by_name_though_its_values_are_right(name):
 
 
 def test_more_bytes_than_allowed_and_collectives_are_said():
-    twice = define(
-        "import torch.distributed as d\ndef answer(x):\n    d.all_reduce(x.clone())\n    d.barrier()\n    return x"
-    )
+    twice = answer("x", "d.all_reduce(x.clone())", "d.barrier()", "return x")
     limits = {ranks.BYTES: 10.0, ranks.COLLECTIVES: 0}
     question = collective(
         lambda rank, by_rank: by_rank[rank]["x"],
@@ -61,20 +64,20 @@ def test_more_bytes_than_allowed_and_collectives_are_said():
     assert sentence == "`call · rank 0 · collectives` is 1 but should be 0."
 
 
-def test_only_what_is_asked_for_is_among_the_values_and_whatever_keeps_a_limit_looks_alike():
-    """By its values a mistake is known, in whatever style it is written."""
-    whole = "import torch.distributed as d\ndef answer(x):\n    d.all_reduce(x := x.clone())\n    return x"
-    parts = whole.replace("(x := x.clone())", "((x := x.clone())[:1])\n    d.all_reduce(x[1:])")
+def test_only_counts_that_are_asked_for_are_values_and_those_within_a_limit_look_alike():
+    """A mistake is recognized by its values, so these must not depend on the style of an answer."""
+    at_once = answer("x", "d.all_reduce(x := x.clone())", "return x")
+    in_parts = answer("x", "d.all_reduce((x := x.clone())[:1])", "d.all_reduce(x[1:])", "return x")
     cases = [ranks.case("two", {"call": [{"x": torch.ones(4)} for _ in range(2)]})]
 
     def values(answer, limits):
         question = collective(lambda *_: None, sends=lambda *_: limits, public=lambda _: cases, **FIELDS)
-        return question.run(define(answer), cases[0].inputs)["call"]["rank 0"]
+        return question.run(answer, cases[0].inputs)["call"]["rank 0"]
 
-    first, second = (values(answer, {ranks.BYTES: 64.0}) for answer in (whole, parts))
+    first, second = (values(answer, {ranks.BYTES: 64.0}) for answer in (at_once, in_parts))
     assert first.keys() == second.keys() == {"result", ranks.LEFT, ranks.BYTES}
     assert first[ranks.BYTES] == second[ranks.BYTES] == 64
-    assert values(whole, {ranks.BYTES: 2.0, ranks.COLLECTIVES: 1})[ranks.BYTES] == 16
+    assert values(at_once, {ranks.BYTES: 2.0, ranks.COLLECTIVES: 1})[ranks.BYTES] == 16
 
 
 def test_what_is_to_be_changed_in_place_is_compared_and_nothing_else_may_change():
@@ -84,8 +87,8 @@ def test_what_is_to_be_changed_in_place_is_compared_and_nothing_else_may_change(
 
     cases = [ranks.case("two", {"call": [{"x": torch.ones(2), "y": torch.ones(2)} for _ in range(2)]})]
     question = collective(doubled, in_place=("x",), public=lambda _: cases, **FIELDS)
-    assert grade_answer(question, define("def answer(x, y):\n    x.mul_(2)\n    return {}")).passed
-    verdict = grade_answer(question, define("def answer(x, y):\n    y.copy_(x.mul_(2))\n    return {}")).verdicts[0]
+    assert grade_answer(question, answer("x, y", "x.mul_(2)", "return {}")).passed
+    verdict = grade_answer(question, answer("x, y", "y.copy_(x.mul_(2))", "return {}")).verdicts[0]
     assert "`call · rank 0 · arguments left as they were` is False" in verdict.sentence
     assert not grade_answer(question, define("def answer(x, y):\n    return {'x': 2 * x}")).passed
 
@@ -121,17 +124,13 @@ def test_what_a_use_counts_itself_may_be_limited_too():
 
 
 def test_a_collective_that_one_rank_never_calls_is_told():
-    lonely = define(
-        "import torch.distributed as d\ndef answer(piece):\n    d.get_rank() or d.barrier()\n    return piece"
-    )
+    lonely = answer("piece", "d.get_rank() or d.barrier()", "return piece")
     sentence = grade_answer(ring(2), lonely).verdicts[0].sentence
     assert "it still waited in a collective when another rank had ended" in sentence
 
 
 def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
-    lonely = define(
-        "import torch.distributed as d\ndef answer(piece):\n    d.recv(piece, 1 - d.get_rank())\n    return piece"
-    )
+    lonely = answer("piece", "d.recv(piece, 1 - d.get_rank())", "return piece")
     monkeypatch.setattr(ranks, "PATIENCE", 1.5)
     verdict = grade_answer(ring(2), lonely).verdicts[0]
     assert verdict.kind == "stuck"
@@ -151,7 +150,8 @@ def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
 )
 def test_what_goes_wrong_on_a_rank_has_its_own_sentence(body, kind, sentence):
     [verdict] = grade_answer(ring(), define(f"def answer(piece): {body}")).verdicts
-    assert (verdict.kind, bool(re.search(sentence, verdict.sentence))) == (kind, True), verdict.sentence
+    assert verdict.kind == kind
+    assert re.search(sentence, verdict.sentence), verdict.sentence
 
 
 def test_a_call_that_does_not_fit_is_told():
@@ -160,9 +160,8 @@ def test_a_call_that_does_not_fit_is_told():
 
 
 def test_a_collective_that_cannot_be_counted_is_told_with_those_that_can():
-    everyone = define(
-        "import torch.distributed as d\ndef answer(piece):\n"
-        "    d.gather(piece, [piece.clone(), piece.clone()] if d.get_rank() == 0 else None)\n    return piece"
+    everyone = answer(
+        "piece", "d.gather(piece, None if d.get_rank() else [piece.clone() for _ in range(2)])", "return piece"
     )
     [verdict] = grade_answer(ring(2), everyone).verdicts
     assert verdict.kind == "unsafe"

@@ -13,15 +13,15 @@ def test_only_the_first_failures_are_told_in_full():
 
 
 def test_cases_that_end_alike_share_a_line():
-    failed = (Verdict("a", False, "stopped"), Verdict("b", False, "off by 1"), Verdict("c", False, "stopped"))
+    failures = (Verdict("a", False, "stopped"), Verdict("b", False, "off by 1"), Verdict("c", False, "stopped"))
     opened = (Verdict("d", False, "is still `...`", kind="untouched"),)
     passed = tuple(Verdict(f"case {number}", True) for number in range(6))
-    lines = showing.case_lines((*failed, *opened, *passed))
+    lines = showing.case_lines((*failures, *opened, *passed))
     assert [(line.kind, line.text) for line in lines] == [
         ("failed", "a · c: stopped"),
         ("failed", "b: off by 1"),
         ("open", "d: is still `...`"),
         ("passed", "case 0 · case 1 · case 2 · case 3 · case 4 · case 5"),
     ]
-    [alone] = showing.case_lines((failed[0], failed[2]))
-    assert alone == showing.Line("failed", "stopped")
+    [shared] = showing.case_lines((failures[0], failures[2]))
+    assert shared == showing.Line("failed", "stopped")

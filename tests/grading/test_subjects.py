@@ -14,10 +14,12 @@ RIGHT = {"a product": "def double(x):\n    '''Right.'''\n    return 2 * x", "a s
 WRONG = {"a square": "def double(x): return x * x", "two more": "def double(x): return x + 2", "none": "double = abs"}
 
 
-def graded(test, seconds=5.0):
-    question = kills("double", right=RIGHT, wrong=WRONG, **{**FIELDS, "points": 6})
-    cases = question.cases()
-    return judge_answer(question, cases, run_cases(question, test, cases, seconds))
+QUESTION = kills("double", right=RIGHT, wrong=WRONG, **{**FIELDS, "points": 6})
+
+
+def grade(test, question=QUESTION, cases=None, entry=None, seconds=5.0):
+    cases = cases or question.cases()
+    return judge_answer(question, cases, run_cases(question, test, cases, seconds), entry)
 
 
 def thorough(double):
@@ -26,15 +28,15 @@ def thorough(double):
 
 
 def test_every_wrong_answer_that_is_refused_earns_its_share():
-    assert graded(thorough).points == 6
-    assert graded(lambda double: double(2) == 4).points == 2, "x², x + 2 and 2x are 4 at 2; |x| is not"
-    assert graded(lambda double: True).points == 0
+    assert grade(thorough).points == 6
+    assert grade(lambda double: double(2) == 4).points == 2, "x², x + 2 and 2x are 4 at 2; |x| is not"
+    assert grade(lambda double: True).points == 0
 
 
 def test_a_test_that_refuses_a_right_answer_earns_nothing_and_is_told():
-    result = graded(lambda double: double.__doc__ is not None)
+    result = grade(lambda double: double.__doc__ is not None)
     assert result.points == 0
-    result = graded(lambda double: False)
+    result = grade(lambda double: False)
     assert result.points == 0
     assert "A right answer is refused" in result.diagnosis
 
@@ -42,8 +44,9 @@ def test_a_test_that_refuses_a_right_answer_earns_nothing_and_is_told():
 def test_who_loses_all_by_a_right_answer_is_not_told_of_a_wrong_one():
     """A known mistake accepts a wrong answer of the check; this test accepts it too, and refuses a right one of the grading."""
     hidden_right = {"the wrong type": "def double(x): return 2.0 * x"}
-    question = with_subjects(kills("double", right=RIGHT, wrong=WRONG, **{**FIELDS, "points": 6}), hidden_right, WRONG)
-    public, cases = question.cases(), question.cases() + question.cases(seed=7)
+    question = with_subjects(QUESTION, hidden_right, WRONG)
+    public = question.cases()
+    cases = public + question.cases(seed=7)
 
     def at_two_alone(double):
         return double(2) == 4
@@ -54,20 +57,14 @@ def test_who_loses_all_by_a_right_answer_is_not_told_of_a_wrong_one():
     prints = {name: outcome_fingerprint(by_case[name]) for name in passes}
     entry = {"mistakes": {"two": {"sentence": "At 2 alone.", "hint": 0, "prints": prints}}}
 
-    def sentence(test):
-        return judge_answer(question, cases, run_cases(question, test, cases, 5.0), entry)
-
-    only_wrong = sentence(at_two_alone)
+    only_wrong = grade(at_two_alone, question, cases, entry)
     assert (only_wrong.points, only_wrong.mistake, only_wrong.diagnosis) == (2, "two", "At 2 alone.")
-    right_too = sentence(lambda double: double(2) == 4 and type(double(2)) is int)
+    right_too = grade(lambda double: double(2) == 4 and type(double(2)) is int, question, cases, entry)
     assert (right_too.points, right_too.mistake) == (0, "")
     assert "A right answer is refused" in right_too.diagnosis
 
 
 def test_who_refuses_every_right_answer_is_not_told_of_what_refuses_one():
-    question = kills("double", right=RIGHT, wrong=WRONG, **{**FIELDS, "points": 6})
-    cases = question.cases()
-
     class Factor:
         def __rmul__(self, number):
             return number
@@ -79,16 +76,14 @@ def test_who_refuses_every_right_answer_is_not_told_of_what_refuses_one():
             return False
         return thorough(double)
 
-    outcomes = zip(cases, run_cases(question, multiplies, cases, 5.0), strict=True)
+    cases = QUESTION.cases()
+    outcomes = zip(cases, run_cases(QUESTION, multiplies, cases, 5.0), strict=True)
     prints = {case.name: outcome_fingerprint(outcome) for case, outcome in outcomes if case.name.endswith("a sum")}
     asks = {"sentence": "Asks for a product.", "hint": 0, "prints": prints}
     entry = {"cases": [case.name for case in cases], "mistakes": {"asks": asks}}
 
-    def sentence(test):
-        return judge_answer(question, cases, run_cases(question, test, cases, 5.0), entry)
-
-    assert sentence(multiplies).diagnosis == "Asks for a product."
-    assert sentence(lambda double: False).mistake == ""
+    assert grade(multiplies, entry=entry).diagnosis == "Asks for a product."
+    assert grade(lambda double: False, entry=entry).mistake == ""
 
 
 @pytest.mark.parametrize(
@@ -102,7 +97,7 @@ def test_who_refuses_every_right_answer_is_not_told_of_what_refuses_one():
     ids=["reads the source", "stops", "says what is no truth value", "loops"],
 )
 def test_a_test_that_says_nothing_earns_nothing(test, kind):
-    result = graded(test, seconds=0.2)
+    result = grade(test, seconds=0.2)
     assert {verdict.kind for verdict in result.verdicts} == {kind}
     assert result.points == 0
 

@@ -34,14 +34,14 @@ def one_card(**fields):
 
 
 def machines(layout, **fields):
-    usual = {
+    defaults = {
         "device": "cuda",
         "sequence": 2048,
         "optimizer": "adamw-fused",
         "checkpointing": True,
         "keeps_outputs": False,
     }
-    return "two machines", usual | fields, layout
+    return "two machines", defaults | fields, layout
 
 
 RIGHT = {  # how many of the five or six lines it earns
@@ -137,8 +137,7 @@ CONTRADICTORY = {  # what is said of it
 }  # fmt: skip
 
 
-def every(cases):
-    """With its name as its id."""
+def as_params(cases):
     marks = {name: () if name in QUICKLY else pytest.mark.slow for name in cases}
     return [pytest.param(case, id=name, marks=marks[name]) for name, case in cases.items()]
 
@@ -153,7 +152,7 @@ def answer_of(fields, layout):
     return (Recipe(**fields), Layout(*layout)) if layout else Recipe(**fields)
 
 
-@pytest.mark.parametrize("case", every(RIGHT))
+@pytest.mark.parametrize("case", as_params(RIGHT))
 def test_right_recipes_earn_a_share_for_every_budget_and_more_where_they_are_better(case):
     (name, fields, layout), worth = case
     graded = result(name, answer_of(fields, layout))
@@ -161,29 +160,29 @@ def test_right_recipes_earn_a_share_for_every_budget_and_more_where_they_are_bet
     assert isclose(graded.points, 6 * worth / len(graded.verdicts), abs_tol=0.01)
 
 
-@pytest.mark.parametrize("case", every(WRONG))
+@pytest.mark.parametrize("case", as_params(WRONG))
 def test_wrong_recipes_are_told_the_budget_and_the_term_at_its_instant(case):
-    (name, fields, layout), line, words = case
+    (name, fields, layout), line, pattern = case
     graded = result(name, answer_of(fields, layout))
     first = next(verdict for verdict in graded.verdicts if not verdict.passed)
     assert line in first.case
     assert "better" not in first.case
-    assert re.search(words, first.sentence), first.sentence
+    assert re.search(pattern, first.sentence), first.sentence
     assert graded.points < 6 * 4 / len(graded.verdicts) + 0.01
 
 
 @pytest.mark.parametrize("case", CONTRADICTORY.values(), ids=CONTRADICTORY)
 def test_contradictions_are_named_and_earn_nothing(case):
-    (name, fields, layout), words = case
+    (name, fields, layout), message = case
     answer = (fields, Layout(*layout)) if layout else fields
     graded = result(name, answer)
     assert graded.points == 0
-    assert words in graded.verdicts[0].sentence
+    assert message in graded.verdicts[0].sentence
     assert "is not looked at yet" in graded.verdicts[1].sentence
 
 
 def test_threads_that_judge_at_once_say_what_one_alone_says():
-    """Dry runs patch torch for the whole process, and a class is judged in lanes."""
+    """Dry runs patch torch for the whole process, and `course grade` judges in several threads."""
     answers = [laptop(lora=rank, batch=8, checkpointing=True) for rank in (4, 5)]
     with ThreadPoolExecutor(2) as pool:
         points = list(pool.map(lambda answer: result("laptop", answer_of(*answer[1:])).points, answers))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tiny_set import Q1_ANSWER, Q2_ANSWER, SETUP, answer_with, cell, notebook, submission
 
-from course_utils.grading.judge import ENDINGS
+from course_utils.grading.judge import OUTCOME_KINDS
 
 RIGHT = "return x * factor"
 NOTE = Path(tempfile.gettempdir(), "note")
@@ -277,7 +277,7 @@ def forged(words):
 FORGED = {
     **{
         f"forged {kind}": forged(f"kind={kind!r}, values={{}}, text={UGLY!r} * 99, line={UGLY!r} * 99")
-        for kind in ENDINGS
+        for kind in OUTCOME_KINDS
     },
     "forged points": forged("kind='passed', points=99"),
     "forged NaN": forged("values={'result': float('nan')}"),

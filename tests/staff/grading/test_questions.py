@@ -191,7 +191,7 @@ def test_figures_are_bytes_operations_and_percent():
 
 def test_a_training_has_a_time_limit_of_its_own_that_follows_that_of_all():
     question = authored("13_capstone", "q4").question
-    assert (question.limit(), question.limit(10)) == (120, 60)
+    assert (question.case_seconds(), question.case_seconds(10)) == (120, 60)
 
 
 def test_what_goes_to_the_learners_process_holds_nothing_held_out():

@@ -273,7 +273,7 @@ def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys)
     assert not list((checkout / "solutions").iterdir())
 
 
-LATE = "exec('from course_utils.grading.run import OutOfTime; raise OutOfTime')"
+LATE = "exec('from course_utils.grading.time_limit import OutOfTime; raise OutOfTime')"
 
 
 @pytest.mark.parametrize(

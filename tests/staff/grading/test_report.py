@@ -11,7 +11,7 @@ from course_staff.grading import report
 from course_staff.grading.overview import summarize_questions
 from course_staff.grading.picture import class_figure
 from course_staff.grading.report import Results, file_name
-from course_utils.grading.judge import ENDINGS, points
+from course_utils.grading.judge import OUTCOME_KINDS, points
 from course_utils.grading.loading import load_set, question_from
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "instructors.md").read_text("utf-8")
@@ -34,7 +34,7 @@ def test_a_table_that_was_edited_is_kept_beside_the_new_one(tmp_path, capsys):
 
 
 def test_answers_that_ended_their_process_are_pointed_out():
-    honest = [question(kind=kind) for kind in ENDINGS if kind not in ("died", "unsafe")]
+    honest = [question(kind=kind) for kind in OUTCOME_KINDS if kind not in ("died", "unsafe")]
     odd = [question(4, kind="died"), question(5), question(6, kind="unsafe")]
     summary = report.summary([record("honest", *honest), record("odd", *odd)], "03_adamw", [])
     _, heading, rows = summary.partition("\nAnswers to look at")
