@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from course_staff.grading import zoo
-from course_staff.grading.source import Authored, load_solutions
+from course_staff.release.source import Authored, load_solutions
 from course_utils.grading.compare import compare
 from course_utils.grading.values import conform
 

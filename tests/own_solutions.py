@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from course_staff.grading.source import Authored, load_solutions
+from course_staff.release.source import Authored, load_solutions
 
 PATHS = sorted((Path(__file__).parents[1] / "solutions").glob("*.ipynb"))
 

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kind",
         default="function",
         metavar="NAME",
-        help="the kind of question (see docs/authors.md): {course_staff.grading.skeleton:SKELETONS} (default: function)",
+        help="the kind of question (see docs/authors.md): {course_staff.release.skeleton:SKELETONS} (default: function)",
     )
 
 
@@ -65,8 +65,8 @@ def _chapter(arguments: argparse.Namespace) -> int:
 def _question(arguments: argparse.Namespace) -> int:
     from nbformat import from_dict
 
-    from course_staff.grading.skeleton import empty_notebook, with_question
     from course_staff.notebooks.files import read_notebook, write_notebook
+    from course_staff.release.skeleton import empty_notebook, with_question
 
     path = _path(arguments.file, "solutions")
     before = read_notebook(path) if path.is_file() else empty_notebook(path.stem, setup_source())

@@ -12,7 +12,7 @@ from course_utils.files import chapters_in, find_place, keep_copies
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
-    from course_staff.grading.release_cache import Part, Stamps
+    from course_staff.release.cache import Part, Stamps
 
 HELP = "generate the exercises and their checks from the solutions"
 _SECONDS = 5.0  # of one core for a question, its known mistakes and variants included
@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write what differs, keep a copy of what stood there, and name both; with `--check`, 1 where something differs."""
-    from course_staff.grading.nbgrader import source_files
-    from course_staff.grading.release import file_names, find_differing
-    from course_staff.grading.release_cache import Stamps
+    from course_staff.release.cache import Stamps
+    from course_staff.release.nbgrader import source_files
+    from course_staff.release.release import file_names, find_differing
 
     root = find_place().root
     folder = arguments.nbgrader.resolve() if arguments.nbgrader else root
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _renew_and_report(files: list[Path], texts: Mapping[Path, str], folder: Path) -> None:
     """Write the `files` that differ and keep copies: somebody may have changed an exercise by hand, or answered it there."""
-    from course_staff.grading.release import renew
+    from course_staff.release.release import renew
     from course_utils.settings import settings
 
     copies = keep_copies([file for file in files if file.suffix == ".ipynb"], settings().home / "copies")
@@ -74,7 +74,7 @@ def _release_sets(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamp
     """The files of each set; on stderr what is run and why, and a bar while it is."""
     from tqdm import tqdm
 
-    from course_staff.grading.release_cache import ReleaseCache, release_sets
+    from course_staff.release.cache import ReleaseCache, release_sets
     from course_utils.settings import settings
 
     releases = ReleaseCache(settings().home / "released")

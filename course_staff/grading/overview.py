@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_staff.grading.record import QuestionRecord, Record
-from course_staff.grading.source import LEVELS
+from course_staff.release.source import LEVELS
 from course_utils.grading.judge import ENDINGS
 from course_utils.grading.rendering import printable
 from course_utils.units import format_counted

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_staff.grading import encoding
-from course_staff.grading.source import load_solutions
 from course_staff.notebooks.files import read_notebook
+from course_staff.release import source
 from course_utils.errors import CourseError
 from course_utils.grading import judge
 from course_utils.grading.loading import load_set, question_from
@@ -62,7 +62,7 @@ def prepare(
     """
     entries = load_set(name)["questions"]
     if solutions:
-        authored = load_solutions(solutions)
+        authored = source.load_solutions(solutions)
         codes = {exercise.question.id: exercise.code for exercise in authored}
         if [*codes.items()] != [(entry["id"], entry["code"]) for entry in entries]:
             raise CourseError(f"{solutions} is not what the set {name} was released from; run `course release` first.")
@@ -80,7 +80,7 @@ def _digest(entries: list[dict], solutions: Path | None, seed: int | None, secon
     # Text cells count for nothing here: a better sentence in a question is no reason to grade a class again.
     cells = read_notebook(solutions).cells if solutions else []
     texts = [json.dumps(entries, sort_keys=True), [cell["source"] for cell in cells if cell["cell_type"] == "code"]]
-    rooms = Path(__file__).parent, Path(judge.__file__).parent
+    rooms = [Path(module.__file__).parent for module in (encoding, source, judge)]
     grading = [path.read_bytes() for room in rooms for path in sorted(room.glob("*.py"))]
     return hashlib.sha256(repr((grading, *texts, seed, seconds)).encode()).hexdigest()
 

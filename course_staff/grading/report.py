@@ -40,8 +40,8 @@ from course_staff.grading.overview import (
 )
 from course_staff.grading.picture import class_figure
 from course_staff.grading.record import QuestionRecord, Record, read_record
-from course_staff.grading.source import LEVELS
 from course_staff.grading.spreadsheet import csv_text
+from course_staff.release.source import LEVELS
 from course_utils.files import exercises_of, keep_copies, replacing, require_writable
 from course_utils.grading.judge import ENDINGS, Verdict
 from course_utils.grading.rendering import printable, render

@@ -12,7 +12,7 @@ from own_solutions import PATHS, solutions_of
 from tiny_set import best_kind, grade_class, notebook, write_class
 
 from course_staff.grading.prepare import prepare
-from course_staff.grading.zoo import outcomes
+from course_staff.release.case_runner import outcomes
 from course_utils.grading import judge
 from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.loading import load_set, question_from

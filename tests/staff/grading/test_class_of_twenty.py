@@ -7,7 +7,7 @@ from pathlib import Path
 import class_of_twenty as twenty
 import pytest
 
-from course_staff.grading.source import load_solutions
+from course_staff.release.source import load_solutions
 from course_utils.grading.loading import load_set
 
 
@@ -25,9 +25,7 @@ def test_the_program_writes_nineteen_and_a_day_later_the_twentieth(tmp_path, mon
 
 def test_the_guide_names_what_each_handed_in(submissions):
     for student, (what, _) in submissions.items():
-        assert f"| {student} | {what} |" in twenty.in_guide(), (
-            "run `python tests/staff/grading/class_of_twenty.py --write`"
-        )
+        assert f"| {student} | {what} |" in twenty.in_guide(), "run `python tests/staff/class_of_twenty.py --write`"
 
 
 @pytest.mark.slow
@@ -51,4 +49,4 @@ def test_the_class_is_graded_as_the_guide_shows_it(submissions, tmp_path):
         assert [entry["id"] for entry in records[name]["questions"] if entry["points"] < entry["of"]] == [left]
     assert not Path(tempfile.gettempdir(), "was-here").exists()
     assert len(list((results / "students").glob("*.html"))) == 20
-    assert text == twenty.in_guide(), "run `python tests/staff/grading/class_of_twenty.py --write`"
+    assert text == twenty.in_guide(), "run `python tests/staff/class_of_twenty.py --write`"

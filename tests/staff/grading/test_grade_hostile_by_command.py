@@ -15,8 +15,9 @@ from hostile_class import HONEST, NOTE, everything
 from sample_records import BROKEN, record
 from tiny_set import SEED, SET
 
-from course_staff.grading import isolate, source
+from course_staff.grading import isolate
 from course_staff.grading.report import file_name
+from course_staff.release.source import load_solutions
 
 MOST_BYTES = 200_000  # of a page or of a record
 PICTURE = "<img src='data:image/svg+xml;base64,"  # the class's, the only one
@@ -119,7 +120,7 @@ def test_a_class_of_strangers_costs_nobody_but_themselves(tiny, tmp_path, safe, 
 
 def secrets(solutions):
     """Digits of the hidden inputs, and of what is right for them."""
-    question = source.load_solutions(solutions)[0].question
+    question = load_solutions(solutions)[0].question
     [case] = question.cases(SEED)
     numbers = [*case.inputs["x"].tolist(), case.inputs["factor"], *question.expected(case.inputs)["result"].tolist()]
     assert len(numbers) == 7

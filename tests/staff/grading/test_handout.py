@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from own_solutions import PATHS, solutions_of
 
-from course_staff.grading.release import file_names
-from course_staff.grading.source import marker, public_part
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.release import file_names
+from course_staff.release.source import marker, public_part
 from course_utils.grading.loading import SETS, set_names
 
 ROOT = Path(__file__).parents[3]

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from tiny_set import answered
 
-from course_staff.grading.source import load_solutions
+from course_staff.release.source import load_solutions
 from course_utils.files import exercises_of
 from course_utils.settings import environment_for_child
 

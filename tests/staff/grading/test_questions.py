@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils._pytree import tree_iter
 from trainings import loop
 
-from course_staff.grading.source import Authored, apply_mistake
-from course_staff.grading.zoo import outcomes
+from course_staff.release.case_runner import outcomes
+from course_staff.release.source import Authored, apply_mistake
 from course_utils.grading import Mistake, Question
 from course_utils.grading.judge import Result, judge_answer, points
 from course_utils.grading.loading import load_set, question_from, run_question, set_names

@@ -9,7 +9,7 @@ from tiny_set import SEED, SET, SETUP, answer_with, best_kind, grade_class, note
 
 from course_staff.grading.prepare import prepare
 from course_staff.grading.report import Results, file_name
-from course_staff.grading.source import load_solutions
+from course_staff.release.source import load_solutions
 from course_utils.data.functions import FILE
 
 SOLUTIONS = Path(__file__).parents[3] / "solutions"

@@ -9,9 +9,9 @@ What is hidden of a question stays in `solutions/`: nbgrader judges by the publi
 
 from pathlib import Path
 
-from course_staff.grading.release import digest_of, exercise_notebook
-from course_staff.grading.source import load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook
+from course_staff.release.release import digest_of, exercise_notebook
+from course_staff.release.source import load_solutions, marker
 from course_utils.errors import CourseError
 from course_utils.grading.loading import load_set
 from course_utils.grading.question import Question

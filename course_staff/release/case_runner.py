@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator
 from functools import cache
 
-from course_staff.grading.source import Authored, apply_mistake
+from course_staff.release.source import Authored, apply_mistake
 from course_utils.grading.fingerprints import outcome_fingerprint
 from course_utils.grading.judge import Outcome, Result, judge_answer
 from course_utils.grading.question import CASE_SECONDS, Case

@@ -14,12 +14,12 @@ from tiny_set import best_kind, notebook, write_class
 
 from course_staff.grading import grade
 from course_staff.grading.prepare import prepare
-from course_staff.grading.release import allowed, digest_of, exercise_notebook, facts, find_differing, renew, set_entry
-from course_staff.grading.release_cache import ReleaseCache, release_sets
-from course_staff.grading.skeleton import SKELETONS, empty_notebook, with_question
-from course_staff.grading.source import apply_mistake, load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook, write_notebook
 from course_staff.notebooks.setup_cell import is_setup, setup_source
+from course_staff.release.cache import ReleaseCache, release_sets
+from course_staff.release.release import allowed, digest_of, exercise_notebook, facts, find_differing, renew, set_entry
+from course_staff.release.skeleton import SKELETONS, empty_notebook, with_question
+from course_staff.release.source import apply_mistake, load_solutions, marker
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, set_of

@@ -1,6 +1,6 @@
 """Twenty submissions to an exercise set, made from its solutions: the class that docs/instructors.md walks through.
 
-`python tests/staff/grading/class_of_twenty.py FOLDER` writes them but for one, `--late` that one; with `--write` they are graded
+`python tests/staff/class_of_twenty.py FOLDER` writes them but for one, `--late` that one; with `--write` they are graded
 too, and the guide shows what came out.
 """
 
@@ -16,16 +16,16 @@ from pathlib import Path
 
 from tiny_set import answered
 
-from course_staff.grading.source import Authored, apply_mistake, load_solutions, marker
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.source import Authored, apply_mistake, load_solutions, marker
 from course_utils.cli import main
 from course_utils.files import exercises_of
 from course_utils.grading.run import is_untouched
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "instructors.md"
 SET, SEED, LATE = "03_adamw", 2026, "student-20"
-MARKS = "<!-- written by tests/staff/grading/class_of_twenty.py -->", "<!-- end of what class_of_twenty.py writes -->"
+MARKS = "<!-- written by tests/staff/class_of_twenty.py -->", "<!-- end of what class_of_twenty.py writes -->"
 HOSTILE = """import os, pathlib, subprocess, tempfile
 for place in ("/", str(pathlib.Path.home()), os.getcwd()):
     for path in pathlib.Path(place).glob("*/solutions/*.ipynb"):

@@ -3,8 +3,8 @@
 import pytest
 from own_solutions import PATHS, solutions_of
 
-from course_staff.grading.source import apply_mistake
-from course_staff.grading.zoo import CaseRunner
+from course_staff.release.case_runner import CaseRunner
+from course_staff.release.source import apply_mistake
 from course_utils.grading import Mistake
 from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.run import is_untouched

@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from course_staff.grading import grade, sandbox
-from course_staff.grading.source import marker
 from course_staff.grading.submitted import find_submissions
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.source import marker
 from course_utils.cli import main
 
 SET, SEED = "99_tiny", 20

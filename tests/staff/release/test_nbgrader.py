@@ -13,10 +13,10 @@ import pytest
 from own_solutions import PATHS, solutions_of
 from tiny_set import answered
 
-from course_staff.grading.nbgrader import source_files
-from course_staff.grading.release import renew
-from course_staff.grading.source import apply_mistake, marker
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.nbgrader import source_files
+from course_staff.release.release import renew
+from course_staff.release.source import apply_mistake, marker
 from course_utils.cli import main
 from course_utils.files import exercises_of
 from course_utils.grading.loading import load_set
@@ -56,7 +56,7 @@ def test_an_instructors_configuration_stays_and_another_source_is_kept_as_a_copy
 
 
 def test_a_set_that_was_not_released_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("course_staff.grading.nbgrader.digest_of", lambda path: "another")
+    monkeypatch.setattr("course_staff.release.nbgrader.digest_of", lambda path: "another")
     assert main(["release", "00", "--nbgrader", str(tmp_path)]) == 2
     assert "run `course release 00_start_here` first" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

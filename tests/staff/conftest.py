@@ -5,8 +5,9 @@ import json
 import pytest
 from tiny_set import Q1, Q1_ANSWER, Q2, Q2_ANSWER, SET, SETUP, best_kind, need_sandbox, notebook
 
-from course_staff.grading import asking, grade, sandbox, source
-from course_staff.grading.release import set_entry
+from course_staff.grading import asking, grade, sandbox
+from course_staff.release.release import set_entry
+from course_staff.release.source import load_solutions
 from course_utils.grading import loading
 
 
@@ -19,7 +20,7 @@ def release_set(tmp_path, monkeypatch):
         folder.mkdir()
         (folder / f"{SET}.ipynb").write_text(text)
         monkeypatch.setattr(loading, "SETS", folder)
-        entries = [set_entry(exercise) for exercise in source.load_solutions(folder / f"{SET}.ipynb")]
+        entries = [set_entry(exercise) for exercise in load_solutions(folder / f"{SET}.ipynb")]
         (folder / f"{SET}.json").write_text(json.dumps({"name": SET, "questions": entries}))
         return folder / f"{SET}.ipynb"
 

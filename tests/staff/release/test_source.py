@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from course_staff.grading.skeleton import empty_notebook, with_question
-from course_staff.grading.source import apply_mistake, load_solutions, marker, public_part, split_answer
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.skeleton import empty_notebook, with_question
+from course_staff.release.source import apply_mistake, load_solutions, marker, public_part, split_answer
 from course_utils.errors import CourseError
 from course_utils.grading.loading import load_set
 from course_utils.grading.question import Mistake

@@ -6,8 +6,8 @@ Each notebook in `skeletons/` holds one question, small and complete, meant to b
 import re
 from pathlib import Path
 
-from course_staff.grading.source import marker
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.source import marker
 from course_utils.errors import CourseError, suggest
 
 _FOLDER = Path(__file__).parent / "skeletons"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
-from course_staff.grading.source import LEVELS, Authored, apply_mistake, marker
-from course_staff.grading.zoo import CaseRunner
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.case_runner import CaseRunner
+from course_staff.release.source import LEVELS, Authored, apply_mistake, marker
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, replacing
 from course_utils.grading.fingerprints import distance_between, fingerprint

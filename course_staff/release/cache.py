@@ -16,9 +16,9 @@ from pathlib import Path
 
 import course_staff
 import course_utils
-from course_staff.grading.release import check_facts, digest_of, exercise_notebook, file_names, json_text, set_entry
-from course_staff.grading.source import Authored, load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook
+from course_staff.release.release import check_facts, digest_of, exercise_notebook, file_names, json_text, set_entry
+from course_staff.release.source import Authored, load_solutions, marker
 from course_utils.files import read_json, replacing, write_json
 
 _LIBRARIES = "torch", "numpy", "transformers", "nbformat"
