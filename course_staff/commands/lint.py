@@ -80,8 +80,8 @@ def _check_documents_and_code(place: Place, with_counts: bool) -> list[str]:
             violations += [str(Violation(path.name, number, remark)) for remark in dead_links(path, text)]
     if not (lines := shown_lines(place.root)):
         return violations
-    for name, (shown, total) in lines.items() if with_counts else ():
-        print(f"{name:36} {shown:4} of {total:4} lines shown")
+    for name, (shown_count, total) in lines.items() if with_counts else ():
+        print(f"{name:36} {shown_count:4} of {total:4} lines shown")
     print(f"The chapters show {share(lines):.1%} of the code by hand; at least {SHOWN_AT_LEAST:.0%} is required.")
     if share(lines) < SHOWN_AT_LEAST:
         violations.append("Too little of the code by hand is shown.")

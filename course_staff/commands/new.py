@@ -54,9 +54,11 @@ def _chapter(arguments: argparse.Namespace) -> int:
     if not re.fullmatch(r"\d\d[a-z]?_\w+", path.stem):
         raise CourseError(f"{path.stem!r} is not a chapter name; begin with a number, such as 11c_pruning.")
     number = path.stem.partition("_")[0]
-    taken = next((path for path in sorted(path.parent.glob(f"{number}_*.ipynb"))), None)
-    if taken is not None:
-        raise CourseError(f"{taken.name} already has this number; use another or add a letter, such as {number[:2]}c.")
+    namesake = next((path for path in sorted(path.parent.glob(f"{number}_*.ipynb"))), None)
+    if namesake is not None:
+        raise CourseError(
+            f"{namesake.name} already has this number; use another or add a letter, such as {number[:2]}c."
+        )
     write_notebook(chapter_skeleton(path), path)
     print(f"{path.name} written. Edit it, then run `course run {path.stem} --save`, `course stamp` and `course lint`.")
     return 0
@@ -76,13 +78,13 @@ def _question(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _path(named: Path, folder: str) -> Path:
+def _path(path_or_name: Path, folder: str) -> Path:
     """The file as given, or the notebook in `folder` of that name or number."""
-    path = named if named.suffix == ".ipynb" else named.with_name(f"{named.name}.ipynb")
+    path = path_or_name if path_or_name.suffix == ".ipynb" else path_or_name.with_name(f"{path_or_name.name}.ipynb")
     if not re.fullmatch(r"\w+", path.stem):
         raise CourseError(f"{path.stem!r} is not a notebook name; use letters, digits and _, such as 04_adafactor.")
-    if named.parent != Path():
+    if path_or_name.parent != Path():
         return path
     home = find_place().root / folder
-    begun = names_with_number(path.stem, [path.stem for path in home.glob("*.ipynb")])
-    return home / f"{begun[0] if len(begun) == 1 else path.stem}.ipynb"
+    stems = names_with_number(path.stem, [path.stem for path in home.glob("*.ipynb")])
+    return home / f"{stems[0] if len(stems) == 1 else path.stem}.ipynb"

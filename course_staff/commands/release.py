@@ -35,17 +35,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     root = find_place().root
     folder = arguments.nbgrader.resolve() if arguments.nbgrader else root
-    paths, stamps = chapters_in(root / "solutions", arguments.sets), Stamps(root / "solutions" / "released.json")
-    places = root / "exercises", root / "course_utils" / "grading" / "sets"
+    paths = chapters_in(root / "solutions", arguments.sets)
+    stamps = Stamps(root / "solutions" / "released.json")
+    folders = root / "exercises", root / "course_utils" / "grading" / "sets"
     if arguments.nbgrader:
-        todo, releases = paths, (source_files(path, folder) for path in paths)
+        todo = paths
+        releases = (source_files(path, folder) for path in paths)
     else:
-        todo = [path for path in paths if not stamps.stand(path, file_names(path, *places))]
-        releases = _release_sets(todo, *places, stamps)
-    changed = []
+        todo = [path for path in paths if not stamps.stand(path, file_names(path, *folders))]
+        releases = _release_sets(todo, *folders, stamps)
+    differing = []
     for path, texts in zip(todo, releases, strict=True):
         files = find_differing(texts)
-        changed += files
+        differing += files
         if arguments.check:
             for file in files:
                 print(f"{file.relative_to(folder).as_posix()} {_what_to_do(file, path.stem)}")
@@ -53,9 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
             _renew_and_report(files, texts, folder)
             if not arguments.nbgrader:
                 stamps.put(path, texts)
-    done, differ = ("checked", "differing") if arguments.check else ("released", "changed")
-    print(f"{format_counted(len(paths), 'set')} {done}, {format_counted(len(changed), 'file')} {differ}.")
-    return 1 if arguments.check and changed else 0
+    counts = format_counted(len(paths), "set"), format_counted(len(differing), "file")
+    print(("{} checked, {} differing." if arguments.check else "{} released, {} changed.").format(*counts))
+    return 1 if arguments.check and differing else 0
 
 
 def _renew_and_report(files: list[Path], texts: Mapping[Path, str], folder: Path) -> None:
@@ -65,9 +67,9 @@ def _renew_and_report(files: list[Path], texts: Mapping[Path, str], folder: Path
 
     copies = keep_copies([file for file in files if file.suffix == ".ipynb"], settings().home / "copies")
     for file in files:
-        copied = f"; old copy in {copies}" if copies and file.suffix == ".ipynb" else ""
-        print(f"{file.relative_to(folder).as_posix()}: written{copied}")
-    renew(texts)
+        note = f"; old copy in {copies}" if copies and file.suffix == ".ipynb" else ""
+        print(f"{file.relative_to(folder).as_posix()}: written{note}")
+    renew({file: texts[file] for file in files})
 
 
 def _release_sets(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamps") -> list[dict[Path, str]]:
@@ -79,23 +81,23 @@ def _release_sets(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamp
 
     releases = ReleaseCache(settings().home / "released")
     if parts := releases.unknown(paths):
-        why = Counter(stamps.why(path) for path in dict.fromkeys(path for path, _ in parts))
-        print(_announce(len(parts), cores(), why), file=sys.stderr)
+        reasons = Counter(stamps.reason(path) for path in dict.fromkeys(path for path, _ in parts))
+        print(_announce(len(parts), cores(), reasons), file=sys.stderr)
     with tqdm(total=len(parts), desc="questions", file=sys.stderr, delay=1) as bar:
 
-        def done(part: "Part") -> None:
+        def advance(part: "Part") -> None:
             bar.set_postfix_str(f"{part[0].stem} {part[1] or ''}".rstrip(), refresh=False)
             bar.update(bool(part[1]))
 
-        return list(release_sets(paths, exercises, sets, releases, cores(), done))
+        return list(release_sets(paths, exercises, sets, releases, cores(), advance))
 
 
-def _announce(questions: int, jobs: int, why: Mapping[str, int]) -> str:
-    """What a release is about to do, how long that takes, and of how many sets each reason is true."""
+def _announce(questions: int, jobs: int, set_counts: Mapping[str, int]) -> str:
+    """What a release is about to do, how long that takes, and each reason with its number of sets."""
     minutes = max(1, round(questions * _SECONDS / jobs / 60))
-    about = f"about {format_counted(minutes, 'minute')} on {format_counted(jobs, 'core')}"
-    reasons = "; ".join(f"{reason} ({format_counted(count, 'set')})" for reason, count in why.items())
-    return f"{format_counted(questions, 'question')} to run, {about}. Reasons: {reasons}."
+    duration = f"about {format_counted(minutes, 'minute')} on {format_counted(jobs, 'core')}"
+    reasons = "; ".join(f"{reason} ({format_counted(count, 'set')})" for reason, count in set_counts.items())
+    return f"{format_counted(questions, 'question')} to run, {duration}. Reasons: {reasons}."
 
 
 def _what_to_do(file: Path, name: str) -> str:

@@ -28,19 +28,21 @@ from importlib import import_module
 from multiprocessing import resource_tracker
 
 from course_staff.grading import isolate
-from course_staff.grading.encoding import EncodingError, TornError, dump, receive, send
+from course_staff.grading.encoding import LONGEST_TEXT, EncodingError, TornError, dump, receive, send
 from course_staff.grading.sandbox import SAFE
 from course_staff.grading.submission import parse_cell
 from course_utils.distributed.launch import fork_server
+from course_utils.grading import run
 from course_utils.grading.foreign import forbid
 from course_utils.grading.judge import Outcome
-from course_utils.grading.question import Question
+from course_utils.grading.question import Case, Question
+from course_utils.grading.shell import NotebookShell, notebook_shell
 
-LONGEST_TEXT = 400
 _LONGEST_JOB = 2**40
-_UNDEFINED = object()  # a name that the cell above did not define
+# The value of a name that the cell above did not define.
+_UNDEFINED = object()
+# What nearly every notebook loads, the last two by its first optimizer and tensor; a fork finds it there.
 _OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo", "torch.utils.serialization")
-"""What nearly every notebook loads, the last two by its first optimizer and tensor; a fork finds it there."""
 
 
 def main() -> None:
@@ -72,10 +74,10 @@ def preload() -> None:
 
 def silence() -> None:
     """Nothing to read on stdin; what is printed goes nowhere, so that a flood of it fills nothing."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
-        os.dup2(nothing, standard)
-    os.close(nothing)
+        os.dup2(null, standard)
+    os.close(null)
 
 
 # ---- one process that forks for each question
@@ -102,19 +104,19 @@ def serve(control: socket.socket, kind: str) -> None:
 def run_watched(control: socket.socket, read: int, write: int, lifeline: int, kind: str) -> int:
     """Run one question in a child; returns when it has ended, with nothing left of it, 0 or why it was ended."""
     with empty_folder(kind) as folder:
-        first = os.fork()
-        if not first:
+        child = os.fork()
+        if not child:
             control.close()
             os.close(lifeline)
             isolate.end_with_parent()
             _and_exit(run_question_process, read, write, folder)
         os.close(read)
         os.close(write)
-        code = _watch(first, lifeline, kind)
+        code = _watch(child, lifeline, kind)
         os.close(lifeline)
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(first, signal.SIGKILL)
-            os.waitpid(first, 0)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         isolate.kill_descendants()
     return code
 
@@ -141,9 +143,9 @@ def run_question_process(read: int, write: int, folder: str) -> int:
     return 0
 
 
-def _watch(first: int, lifeline: int, kind: str) -> int:
-    """Look until process `first` has ended, the lifeline is closed or a limit is passed; 0 or its exit code."""
-    process = os.pidfd_open(first)
+def _watch(child: int, lifeline: int, kind: str) -> int:
+    """Look until process `child` has ended, the lifeline is closed or a limit is passed; 0 or its exit code."""
+    process = os.pidfd_open(child)
     family = isolate.Family(os.getpid(), isolate.FOLDERS if kind in SAFE else ())
     seconds = 0.1 if kind in SAFE else 1.0  # outside of a sandbox it looks through all processes of the machine
     try:
@@ -183,14 +185,15 @@ def converse(read: int, write: int) -> None:
         resource_tracker.ensure_running()  # a program, as none may be started later where something is replaced
         fork_server()
     forbid(replaces)
-    notebook, here = Notebook(job, question), os.getpid()
+    notebook = Notebook(job, question)
+    own_process = os.getpid()
     notebook.run()
-    _only_in(here)
+    _end_if_forked(own_process)
     send(write, dump({"notes": notebook.notes, "outcome": notebook.outcome and _to_plain(notebook.outcome)}))
     with contextlib.suppress(TornError):
         while True:
             outcome = notebook.run_case(pickle.loads(receive(read, _LONGEST_JOB)))
-            _only_in(here)
+            _end_if_forked(own_process)
             try:
                 message = dump(_to_plain(outcome))
             except EncodingError as error:
@@ -199,15 +202,15 @@ def converse(read: int, write: int) -> None:
     return None
 
 
-def _only_in(process: int) -> None:
-    """End where an answer has forked, and this is the copy: it does not answer in place of the process that was asked."""
+def _end_if_forked(process: int) -> None:
+    """End this process if an answer has forked it: only the process that was asked may reply."""
     if os.getpid() != process:
         os._exit(1)
 
 
 def _to_plain(outcome: Outcome) -> dict:
-    words = {"kind": outcome.kind, "text": outcome.text[:LONGEST_TEXT], "line": outcome.line[:LONGEST_TEXT]}
-    return words | {"values": outcome.values, "mutated": list(outcome.mutated)}
+    texts = {"kind": outcome.kind, "text": outcome.text[:LONGEST_TEXT], "line": outcome.line[:LONGEST_TEXT]}
+    return texts | {"values": outcome.values, "mutated": list(outcome.mutated)}
 
 
 class Notebook:
@@ -229,25 +232,22 @@ class Notebook:
 
         The answer has a cell's time for itself, whatever the others took of theirs; one that no time is left for is not run.
         """
-        left = self.job["cells_seconds"]
+        seconds_left = self.job["cells_seconds"]
         for number, source, is_answer in self.job["cells"]:
-            begun = time.monotonic()
+            start = time.monotonic()
             if is_answer:
                 self._run_answer(source)
                 continue
-            failure = self._run_cell(source, min(left, self.job["cell_seconds"])) if left > 0 else None
-            if failure or left <= 0:
+            failure = self._run_cell(source, min(seconds_left, self.job["cell_seconds"])) if seconds_left > 0 else None
+            if failure or seconds_left <= 0:
                 self.notes.append([number, failure.text[:LONGEST_TEXT] if failure else ""])
-            left -= time.monotonic() - begun
+            seconds_left -= time.monotonic() - start
         if self.outcome and self.outcome.kind == "exception":
             self._run_answer(next(source for _, source, is_answer in self.job["cells"] if is_answer))
 
     def run_case(self, inputs: dict) -> Outcome:
         """The outcome of the answer on one case."""
-        from course_utils.grading.question import Case
-        from course_utils.grading.run import run_case
-
-        return run_case(self.question, self.answer, Case("case", inputs), self.job["seconds"])
+        return run.run_case(self.question, self.answer, Case("case", inputs), self.job["seconds"])
 
     def _run_answer(self, source: str) -> None:
         name, names = self.question.answer, self.shell.user_ns
@@ -261,22 +261,19 @@ class Notebook:
 
     def _run_cell(self, source: str, seconds: float) -> Outcome | None:
         """What stopped the cell, if anything did."""
-        from course_utils.grading.run import OutOfTime, outcome_of, time_limit
-
         try:
-            with time_limit(seconds):
-                done = self.shell.run_cell(source, store_history=False)
-        except OutOfTime as error:
-            return outcome_of(error, seconds)
-        error = done.error_before_exec or done.error_in_exec
-        return outcome_of(error, seconds) if error else None
+            with run.time_limit(seconds):
+                execution = self.shell.run_cell(source, store_history=False)
+        except run.OutOfTime as error:
+            return run.outcome_of(error, seconds)
+        error = execution.error_before_exec or execution.error_in_exec
+        return run.outcome_of(error, seconds) if error else None
 
 
 @functools.cache
-def _quiet_shell():
-    """An IPython shell in which the notebook's own `check(...)` says nothing: the set is not there to be asked."""
+def _quiet_shell() -> NotebookShell:
+    """An IPython shell in which the notebook's own `check(...)` prints nothing: there is no set in the sandbox."""
     import course_utils.grading.check
-    from course_utils.grading.shell import notebook_shell
 
     for room in (course_utils.grading, course_utils.grading.check):
         room.exercise = lambda *_, **__: _say_nothing

@@ -89,8 +89,8 @@ def _prepare_question(question: Question, entry: Mapping, seed: int | None) -> P
     import cloudpickle
 
     public = question.cases()
-    drawn = [] if seed is None else question.cases(seed)
-    hidden = [Case(f"hidden {number}: {case.name}", case.inputs) for number, case in enumerate(drawn, 1)]
+    hidden_cases = [] if seed is None else question.cases(seed)
+    hidden = [Case(f"hidden {number}: {case.name}", case.inputs) for number, case in enumerate(hidden_cases, 1)]
     parts = [PreparedCases(tuple(cases), tuple(_pickle(case.inputs) for case in cases)) for cases in (public, hidden)]
     pickled = cloudpickle.dumps(question.for_learners())
     return PreparedQuestion(question.knowing([*public, *hidden]), entry, *parts, pickled)

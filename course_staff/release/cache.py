@@ -18,7 +18,7 @@ import course_staff
 import course_utils
 from course_staff.notebooks.files import notebook_text, read_notebook
 from course_staff.release.release import check_facts, digest_of, exercise_notebook, file_names, json_text, set_entry
-from course_staff.release.source import Authored, load_solutions, marker
+from course_staff.release.source import AuthoredQuestion, load_solutions, marker
 from course_utils.files import read_json, replacing, write_json
 
 _LIBRARIES = "torch", "numpy", "transformers", "nbformat"
@@ -34,7 +34,9 @@ def parts_of(path: Path) -> list[Part]:
     return [(path, None), *((path, mark[1]) for mark in marks if mark and mark[0] == "QUESTION")]
 
 
-def release_parts(parts: Sequence[Part], jobs: int, done: Callable[[Part, str | dict], None]) -> dict[Part, str | dict]:
+def release_parts(
+    parts: Sequence[Part], jobs: int, on_released: Callable[[Part, str | dict], None]
+) -> dict[Part, str | dict]:
     """Each part's text or entry, computed by this many processes at once; `done(part, released)` is called as each is through.
 
     Raises `CourseError` if a question is not fit to be handed out.
@@ -43,7 +45,7 @@ def release_parts(parts: Sequence[Part], jobs: int, done: Callable[[Part, str | 
     if min(jobs, len(parts)) <= 1:
         for part in parts:
             released[part] = _release_part(part)
-            done(part, released[part])
+            on_released(part, released[part])
         return released
     with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"), _take_one_core) as pool:
         # The last sets take longest, and nothing that is long should begin last.
@@ -52,7 +54,7 @@ def release_parts(parts: Sequence[Part], jobs: int, done: Callable[[Part, str | 
             for future in as_completed(running):
                 part = running[future]
                 released[part] = future.result()
-                done(part, released[part])
+                on_released(part, released[part])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -77,7 +79,7 @@ def _release_part(part: Part) -> str | dict:
 
 
 @lru_cache(maxsize=_SETS_CACHED)
-def _load_once(path: Path) -> list[Authored]:
+def _load_once(path: Path) -> list[AuthoredQuestion]:
     return load_solutions(path)
 
 
@@ -106,7 +108,12 @@ class ReleaseCache:
 
 
 def release_sets(
-    paths: Sequence[Path], exercises: Path, sets: Path, store: ReleaseCache, jobs: int, done: Callable[[Part], None]
+    paths: Sequence[Path],
+    exercises: Path,
+    sets: Path,
+    store: ReleaseCache,
+    jobs: int,
+    on_released: Callable[[Part], None],
 ) -> Iterator[dict[Path, str]]:
     """The two files that each of the solutions is released as, in the folders `exercises` and `sets`, with their texts;
     writes none of them, runs every known mistake.
@@ -122,12 +129,16 @@ def release_sets(
 
     def through(part: Part, released: str | dict) -> None:
         store.keep(part, released)
-        done(part)
+        on_released(part)
 
     texts |= release_parts(todo, jobs, through)
     for path, (notebook, *questions) in parts.items():
-        whole = {"name": path.stem, "source": digest_of(path), "questions": [texts[question] for question in questions]}
-        yield dict(zip(file_names(path, exercises, sets), (texts[notebook], json_text(whole)), strict=True))
+        exercise_set = {
+            "name": path.stem,
+            "source": digest_of(path),
+            "questions": [texts[question] for question in questions],
+        }
+        yield dict(zip(file_names(path, exercises, sets), (texts[notebook], json_text(exercise_set)), strict=True))
 
 
 class Stamps:
@@ -144,8 +155,8 @@ class Stamps:
         """Whether the solutions at `path` and the `files` that they were released as are those of the stamp."""
         return self._stamps.get(path.stem) == _stamp(path, files)
 
-    def why(self, path: Path) -> str:
-        """What changed since the stamp, of a set that does not stand."""
+    def reason(self, path: Path) -> str:
+        """What changed since the set was stamped, as a phrase."""
         if path.stem not in self._stamps:
             return "never released before"
         if not self._stamps[path.stem].startswith(digest_of_code()):

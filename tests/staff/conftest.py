@@ -53,10 +53,10 @@ def safe():
 @pytest.fixture(scope="session")
 def lanes():
     """Two lanes, the first with a sandbox that has started."""
-    both = [sandbox.Lane(best_kind()) for _ in range(2)]
-    _start(both[0])
-    yield both
-    for lane in both:
+    pair = [sandbox.Lane(best_kind()) for _ in range(2)]
+    _start(pair[0])
+    yield pair
+    for lane in pair:
         lane.close()
 
 
@@ -71,9 +71,9 @@ def warm(lanes, monkeypatch):
     """Grading in lanes that stay from test to test, for tests of what is found there: a start takes three seconds."""
 
     class Warm(grade.Lanes):
-        def __init__(self, fresh):
-            assert {lane.kind for lane in fresh} == {lanes[0].kind}
-            super().__init__(lanes[: len(fresh)])
+        def __init__(self, requested):
+            assert {lane.kind for lane in requested} == {lanes[0].kind}
+            super().__init__(lanes[: len(requested)])
             for lane in self.lanes:
                 _start(lane)
 

@@ -70,26 +70,26 @@ def need_sandbox(kind="bwrap"):
         give_up(f"this needs a sandbox of the kind {kind}, and the best that this machine has is {best_kind()}")
 
 
-def cell(text, kind="code", **more):
+def cell(text, kind="code", **fields):
     outputs = {"outputs": [], "execution_count": None} if kind == "code" else {}
-    return {"cell_type": kind, "metadata": {}, "source": text, **outputs, **more}
+    return {"cell_type": kind, "metadata": {}, "source": text, **outputs, **fields}
 
 
-def notebook(*cells, **more):
+def notebook(*cells, **fields):
     """The text of a notebook; cells are sources of code, or whole."""
-    whole = [content if isinstance(content, dict) else cell(content) for content in cells]
+    all_cells = [content if isinstance(content, dict) else cell(content) for content in cells]
     metadata = {"kernelspec": {"language": "python"}}
-    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": whole, **more})
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": all_cells, **fields})
 
 
 def answered(path, answers):
     """The text of the notebook at `path` with these answers, by question, in the cells for them."""
-    whole = read_notebook(path)
-    for hole in whole["cells"]:
+    exercises = read_notebook(path)
+    for hole in exercises["cells"]:
         if (mark := marker(hole)) and mark[1] in answers:
             answer = answers[mark[1]]
             hole["source"] = answer if answer.startswith("# EXERCISE") else f"# EXERCISE {mark[1]}\n{answer}"
-    return json.dumps(whole)
+    return json.dumps(exercises)
 
 
 def submission(answer):

@@ -128,11 +128,11 @@ def test_what_another_has_written_is_foreign_to_an_instructor(name, question, so
 @pytest.mark.usefixtures("warm")
 def test_who_patches_the_process_finds_nothing_to_borrow_there(tmp_path):
     """What runs in it may say anything; what is right it cannot say without the class that knows it."""
-    for what, record in zip(PATCHED, graded(tmp_path, "03_adamw", "q2", PATCHED.values()), strict=True):
+    for name, record in zip(PATCHED, graded(tmp_path, "03_adamw", "q2", PATCHED.values()), strict=True):
         kinds = {verdict["kind"] for verdict in record["public"]}
-        assert record["points"] == 0, (what, record)
+        assert record["points"] == 0, (name, record)
         other = {"the runner drives torch's class": "values"}
-        assert kinds == {other.get(what, "foreign")}, (what, record)
+        assert kinds == {other.get(name, "foreign")}, (name, record)
 
 
 OWN_USED = "reference = torch.optim.AdamW([torch.ones(1, requires_grad=True)])"

@@ -26,8 +26,8 @@ def record(student, q1=2, q2=1):
 
 def amended(folder, records, rows):
     (folder / FILE).write_text(rows, encoding="utf-8")
-    marks = read_by_hand(folder / FILE, [record["student"] for record in records], WORTH)
-    return {record["student"]: with_points_by_hand(record, marks) for record in records}
+    corrections = read_by_hand(folder / FILE, [record["student"] for record in records], WORTH)
+    return {record["student"]: with_points_by_hand(record, corrections) for record in records}
 
 
 def test_points_by_hand_take_the_place_of_the_graders_and_the_page_says_what_they_were(tmp_path):
@@ -97,12 +97,12 @@ def test_the_command_reads_what_the_instructor_wrote_in_every_later_run(tiny, tm
     assert run_command(tmp_path, tiny) == 0
     out = tmp_path / "class-results"
     (out / FILE).write_text(HEAD + "ann,q2,0,Copied.\n")
-    for more in ([], ["--again"]):
-        assert run_command(tmp_path, tiny, *more) == 0
+    for options in ([], ["--again"]):
+        assert run_command(tmp_path, tiny, *options) == 0
         (row,) = csv.DictReader((out / "results.csv").open(encoding="utf-8"))
         assert row["points"] == "2.0"
-    stored = json.loads(next((out / "records").glob("ann*.json")).read_text("utf-8"))
-    assert stored["points"] == 3, "what the grader found stays"
+    record = json.loads(next((out / "records").glob("ann*.json")).read_text("utf-8"))
+    assert record["points"] == 3, "what the grader found stays"
     (out / FILE).write_text(HEAD + "nobody,q1,1,\n")
     before = (out / "results.csv").read_bytes()
     capsys.readouterr()

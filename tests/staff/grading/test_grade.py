@@ -140,8 +140,8 @@ def test_honest_and_broken_submissions(tiny, tmp_path, monkeypatch):
     for name, (_, _, sentence) in HONEST.items():
         assert sentence in json.dumps(records[name], ensure_ascii=False), name
     last = dict(reversed(list(submissions.items())[:2]))
-    again = grade_class(last, exercise_set, best_kind(), jobs=1)
-    assert again == {name: records[name] for name in last}, "the order and the number of processes decide nothing"
+    second_run = grade_class(last, exercise_set, best_kind(), jobs=1)
+    assert second_run == {name: records[name] for name in last}, "the order and the number of processes decide nothing"
 
 
 @pytest.mark.slow
@@ -156,12 +156,14 @@ def test_cells_that_never_end_take_only_their_own_time(tiny, tmp_path, monkeypat
     assert "Cell 3 was not run: the cells above it used up their 1.5 s." in json.dumps(record)
 
 
-@pytest.mark.parametrize(("left", "wins"), [(1, True), pytest.param(0, False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("starved_count", "wins"), [(1, True), pytest.param(0, False, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("warm")
-def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_path, monkeypatch, left, wins):
+def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_path, monkeypatch, starved_count, wins):
     """The answer needs twice its limit, so that only the second run with three times the limit can give it the points."""
-    starved = chain([True] * left, repeat(False))
-    monkeypatch.setattr(sandbox.Talk, "measure_starvation", lambda talk: setattr(talk, "starved", next(starved)))
+    starved = chain([True] * starved_count, repeat(False))
+    monkeypatch.setattr(
+        sandbox.Conversation, "measure_starvation", lambda conversation: setattr(conversation, "starved", next(starved))
+    )
     slow = answer_with("import time\ntime.sleep(1)\nreturn x * factor")
     submissions = write_class(tmp_path / "class", {"slow": slow})
     exercise_set = prepare(SET, tiny, seconds=0.5)
@@ -185,14 +187,14 @@ def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny,
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
 def test_what_a_family_computed_is_what_the_system_says():
-    since, two = isolate.now(), "import os; os.fork(); sum(range(10**7)); os.write(1, b'.'); os.read(0, 1)"
+    since, two = isolate.uptime(), "import os; os.fork(); sum(range(10**7)); os.write(1, b'.'); os.read(0, 1)"
     child = subprocess.Popen([sys.executable, "-c", two], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert child.stdout.read(2) == b".."
         family = [psutil.Process(child.pid), *psutil.Process(child.pid).children()]
         took = sum(sum(process.cpu_times()[:2]) for process in family)
         assert isolate.seconds_computed(child.pid, since) == pytest.approx(took, abs=0.05)
-        assert isolate.seconds_computed(child.pid, isolate.now() + 1) == 0
+        assert isolate.seconds_computed(child.pid, isolate.uptime() + 1) == 0
     finally:
         child.communicate(b"..")
 
@@ -248,12 +250,12 @@ def test_where_no_process_starts_nothing_is_graded_and_the_cause_is_said(tiny, t
 @pytest.mark.usefixtures("warm")
 def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(tiny, tmp_path, monkeypatch, capsys):
     paths = write_class(tmp_path / "class", dict.fromkeys(("ann", "bo"), HONEST["right"][0]))
-    whole = grade.read_submission
+    read_submission = grade.read_submission
 
     def fails_on_bo(path, parse):
         if path == paths["bo"]:
             raise ZeroDivisionError("here")
-        return whole(path, parse)
+        return read_submission(path, parse)
 
     monkeypatch.setattr(grade, "read_submission", fails_on_bo)
     assert run_command(tmp_path, tiny) == 1
@@ -265,7 +267,7 @@ def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(tiny, tmp_path, m
     page = (out / "students" / f"{file_name('bo')}.html").read_text("utf-8")
     assert "Not graded yet" in page
     assert "0 of" not in page
-    monkeypatch.setattr(grade, "read_submission", whole)
+    monkeypatch.setattr(grade, "read_submission", read_submission)
     assert run_command(tmp_path, tiny) == 0
     assert "2 submissions, 100% of all points\n" in capsys.readouterr().out
 
@@ -293,8 +295,8 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
 
 @pytest.mark.usefixtures("warm")
 def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, capsys, monkeypatch):
-    chosen = ("right", "=cmd()", "named mistake", "broken", "Zoë 学生 🙂")
-    write_class(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
+    names = ("right", "=cmd()", "named mistake", "broken", "Zoë 学生 🙂")
+    write_class(tmp_path / "class", {name: HONEST[name][0] for name in names})
     (tmp_path / "class" / "answer.py").write_text("x")
     assert run_command(tmp_path, tiny) == 0
     output = capsys.readouterr().out
@@ -305,7 +307,7 @@ def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, ca
     rows = list(csv.DictReader((out / "results.csv").read_text("utf-8").splitlines()))
     assert {row["student"]: row["points"] for row in rows}["'=cmd()"] == "3.0"
     records = json.loads((out / "results.json").read_text("utf-8"))
-    assert [record["student"] for record in records] == sorted(chosen)
+    assert [record["student"] for record in records] == sorted(names)
     pages = {path.stem: path.read_text("utf-8") for path in (out / "students").glob("*.html")}
     assert "Your product is a sum." in pages[file_name("named mistake")]
     assert "Product &lt;b&gt;" in pages[file_name("right")]
@@ -324,15 +326,15 @@ def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, ca
 @pytest.mark.slow
 def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(tiny, tmp_path, capsys, monkeypatch):
     write_class(tmp_path / "class", {"a": HONEST["right"][0], "b": answer_with("while True: pass")})
-    whole, before = Results.save, psutil.Process().children(recursive=True)
+    original_save, before = Results.save, psutil.Process().children(recursive=True)
 
     def save(self, *arguments):
-        whole(self, *arguments)
+        original_save(self, *arguments)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Results, "save", save)
     assert run_command(tmp_path, tiny, "--jobs", "2") == 130
-    monkeypatch.setattr(Results, "save", whole)
+    monkeypatch.setattr(Results, "save", original_save)
     assert set(psutil.Process().children(recursive=True)) <= set(before)
     assert f"saved in {tmp_path / 'class-results'}; the same command resumes from there" in capsys.readouterr().err
     assert len(list((tmp_path / "class-results" / "records").glob("*.json"))) == 1
@@ -380,13 +382,16 @@ def test_one_submission_is_graded_anew_on_its_own(tiny, tmp_path, capsys):
 def test_a_file_is_added_to_the_results_of_a_class(tiny, tmp_path, capsys):
     write_class(tmp_path / "class", {"right": HONEST["right"][0]})
     assert run_command(tmp_path, tiny) == 0
-    out, late = tmp_path / "class-results", write_class(tmp_path / "late", {"late": HONEST["right"][0], "right": "[]"})
+    out, late_files = (
+        tmp_path / "class-results",
+        write_class(tmp_path / "late", {"late": HONEST["right"][0], "right": "[]"}),
+    )
     options = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust", "--out", str(out)]
-    assert main(["grade", str(late["late"]), *options]) == 0
+    assert main(["grade", str(late_files["late"]), *options]) == 0
     assert "The table includes 1 earlier grade" in capsys.readouterr().err
     assert "late, right" in (out / "summary.txt").read_text("utf-8"), "the same file"
     before = (out / "results.csv").read_bytes()
-    assert main(["grade", str(late["right"]), *options]) == 2
+    assert main(["grade", str(late_files["right"]), *options]) == 2
     assert "another submission called 'right'" in capsys.readouterr().err
     assert (out / "results.csv").read_bytes() == before
     assert [row["student"] for row in csv.DictReader(before.decode().splitlines())] == ["late", "right"]
@@ -407,17 +412,17 @@ def test_results_may_lie_above_the_submissions_and_not_among_them(tiny, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("options", "says"),
     [
         (["--jobs", "-3"], "a whole number from 1 on"),
         (["--jobs", "0"], "a whole number from 1 on"),
         (["--seconds", "abc"], "abc is not a time"),
     ],
 )
-def test_a_number_that_makes_no_sense_is_refused(more, says, tiny, tmp_path, capsys):
+def test_a_number_that_makes_no_sense_is_refused(options, says, tiny, tmp_path, capsys):
     write_class(tmp_path / "class", {"right": ""})
     with pytest.raises(SystemExit):
-        run_command(tmp_path, tiny, *more)
+        run_command(tmp_path, tiny, *options)
     assert says in capsys.readouterr().err
 
 

@@ -21,7 +21,7 @@ from tiny_set import SEED, SET, SETUP, answer_with, grade_class, kinds, notebook
 from course_staff.grading import asking, encoding, grade, isolate, sandbox
 from course_staff.grading.prepare import prepare
 from course_staff.grading.report import Results, file_name
-from course_staff.grading.submission import Parsed
+from course_staff.grading.submission import ParsedCell
 from course_staff.grading.submitted import find_submissions, identify
 from course_utils.errors import CourseError
 from course_utils.grading.loading import SETS
@@ -49,7 +49,7 @@ SWALLOWS = """while True:
 THREADS = """import threading, time
 for _ in range(10**5): threading.Thread(target=time.sleep, args=[99]).start()
 return x * factor"""
-MANY = """import os, time
+MANY_PROCESSES = """import os, time
 for _ in range(4): os.fork()
 hog = bytearray(6 * 10**8)
 for i in range(0, len(hog), 4096): hog[i] = 1
@@ -145,7 +145,7 @@ def bodies(private, results, port):
         "fork bomb": ("import os\nwhile True: os.fork()", "", 0, {"died", "exception", "timeout"}),
         "threads": (THREADS, "", 0, {"exception", "died", "timeout"}),
         "memory": ("hog = []\nwhile True: hog.append(bytearray(10**8))", "", 0, {"exception", "died", "timeout"}),
-        "memory of many": (MANY, "", 0, {"died", "timeout"}),
+        "memory of many": (MANY_PROCESSES, "", 0, {"died", "timeout"}),
         "many processes": (PROCESSES, "", 0, {"died"}),
         "shared memory": (SHARED, "", 0, {"died", "timeout"}),
         "remounts": (REMOUNT, "", 0, {"exception"}),
@@ -217,9 +217,9 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, mo
     assert accepted == []
     assert not results.exists()
     assert not Path(f"{results}.pickled").exists()
-    stored = Results(results, SET)
+    writer = Results(results, SET)
     for name, record in records.items():
-        stored.save(name, record)
+        writer.save(name, record)
     page = (results / "students" / f"{file_name('tells hidden inputs')}.html").read_text()
     assert "SECRET" not in page
     assert "1 stopped with an exception" in page
@@ -232,9 +232,9 @@ def test_code_that_keeps_the_parser_busy_is_given_up_and_costs_only_itself(safe,
     letters = "a" + "\u0301\u0323" * 100_000
     lane = sandbox.Lane(safe)
     try:
-        assert asking.parse_in_sandbox([f"{letters} = 1", "f = 1"], lane) == [Parsed(), Parsed()]
+        assert asking.parse_in_sandbox([f"{letters} = 1", "f = 1"], lane) == [ParsedCell(), ParsedCell()]
         name = frozenset({"f"})
-        assert asking.parse_in_sandbox(["f = 1"], lane) == [Parsed(defines=name, binds=name)]
+        assert asking.parse_in_sandbox(["f = 1"], lane) == [ParsedCell(defines=name, binds=name)]
     finally:
         lane.close()
 
@@ -278,10 +278,10 @@ def test_without_a_sandbox_a_test_that_needs_one_fails_under_ci(ci, ends, monkey
 
 @pytest.mark.usefixtures("warm")
 def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch):
-    def faulty(question, *rest, **more):
+    def faulty(question, *rest, **options):
         if question.id == "q1" and any(outcome.kind == "values" for outcome in rest[1]):
             raise KeyError("step")
-        return judge_room.judge_answer(question, *rest, **more)
+        return judge_room.judge_answer(question, *rest, **options)
 
     judge_room = grade.judge
     monkeypatch.setattr(grade, "judge", SimpleNamespace(**{**vars(judge_room), "judge_answer": faulty}))
@@ -334,7 +334,7 @@ class Speaker:
     def open_process(self):
         return nullcontext(self)
 
-    def within(self, seconds):
+    def time_limit(self, seconds):
         return nullcontext()
 
     def ask(self, *_):

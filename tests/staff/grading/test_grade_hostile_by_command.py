@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import ctypes
 import json
 import os
 import random
@@ -20,6 +21,7 @@ from course_staff.grading.report import file_name
 from course_staff.release.source import load_solutions
 
 MOST_BYTES = 200_000  # of a page or of a record
+PR_SET_CHILD_SUBREAPER = 36
 PICTURE = "<img src='data:image/svg+xml;base64,"  # the class's, the only one
 RUN = """import sys
 from pathlib import Path
@@ -41,8 +43,8 @@ def honest():
 def command(private, *arguments, crowded=False):
     """`course grade` in a process of its own; `crowded` with one sandbox for all submissions of a lane."""
     line = [sys.executable, "-c", RUN, str(private), "crowded" if crowded else "", "grade", *map(str, arguments)]
-    whole = [*line, "--set", SET, "--seed", str(SEED), "--solutions", str(private / f"{SET}.ipynb"), "--seconds", "2"]
-    return subprocess.Popen([*whole, "--jobs", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    argv = [*line, "--set", SET, "--seed", str(SEED), "--solutions", str(private / f"{SET}.ipynb"), "--seconds", "2"]
+    return subprocess.Popen([*argv, "--jobs", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def write(folder, submissions):
@@ -71,7 +73,7 @@ def nothing_stays():
         if not (left := {process.number for process in isolate.descendants(os.getpid())} - before):
             break
         time.sleep(0.1)
-    isolate.adopt_orphans(False)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
     assert not left
 
 
@@ -146,7 +148,7 @@ def test_two_runs_at_once_and_records_that_are_none(tiny, tmp_path, safe, honest
     outputs = [run.communicate(timeout=180) for run in runs]
     assert [run.returncode for run in runs] == [0, 0], outputs
     assert graded(results) == {name: right for name, (_, right) in honest.items()}
-    again = command(tiny.parent, tmp_path / "class")
-    out, complained = again.communicate(timeout=100)
-    assert (again.returncode, out.split("\n")[0]) == (0, f"{SET}: 3 submissions, 100% of all points")
+    third_run = command(tiny.parent, tmp_path / "class")
+    out, complained = third_run.communicate(timeout=100)
+    assert (third_run.returncode, out.split("\n")[0]) == (0, f"{SET}: 3 submissions, 100% of all points")
     assert "3 of 3 were graded before" in complained

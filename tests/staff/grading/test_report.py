@@ -17,9 +17,9 @@ from course_utils.grading.loading import load_set, question_from
 GUIDE = (Path(__file__).parents[3] / "docs" / "instructors.md").read_text("utf-8")
 
 
-def mistakes(*named):
+def mistakes(*sentences):
     """The section of the commonest mistakes, where these are the named ones of one question, a submission each."""
-    records = [record(f"s{number}", question(diagnosis=name)) for number, name in enumerate(named)]
+    records = [record(f"s{number}", question(diagnosis=name)) for number, name in enumerate(sentences)]
     return report.summary(records, "03_adamw", []).partition("\nMost common mistakes")[2]
 
 
@@ -52,13 +52,15 @@ def test_the_commonest_mistakes_say_how_many_there_are_and_what_is_left_out():
         "     3  q1: A.",
         "     2  q1: C.",
     ]
-    many = [f"{chr(65 + i)}." for i in range(12)] * 2
-    assert mistakes(*many).splitlines()[0] == ": 12 of 12 were made more than once, the first 10"
-    assert [line[-2:] for line in mistakes(*many).splitlines()[1:]] == [f"{chr(65 + i)}." for i in range(10)]
+    twelve_twice = [f"{chr(65 + i)}." for i in range(12)] * 2
+    assert mistakes(*twelve_twice).splitlines()[0] == ": 12 of 12 were made more than once, the first 10"
+    assert [line[-2:] for line in mistakes(*twelve_twice).splitlines()[1:]] == [f"{chr(65 + i)}." for i in range(10)]
 
 
 def test_the_page_of_the_class_says_who_made_a_mistake():
-    records = [record(name, question(diagnosis=made)) for name, made in [("ada", "A."), ("bo", "A."), ("cy", "B.")]]
+    records = [
+        record(name, question(diagnosis=sentence)) for name, sentence in [("ada", "A."), ("bo", "A."), ("cy", "B.")]
+    ]
     page = report.summary_page(records, "03_adamw", [])
     assert "q1: A.<details><summary>Who</summary>ada, bo</details>" in page
 
@@ -74,8 +76,8 @@ def test_a_test_of_others_has_a_rule_of_its_own_which_is_that_of_its_points():
     entry = next(entry for entry in load_set("03_adamw")["questions"] if entry["id"] == "q9")
     read = question_from(entry)
     expected = [{"verdict": word} for word in ("refused", "refused", "accepted", "accepted")]
-    reached = [points(read, expected, passed) for passed in ([1, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 0])]
-    assert reached == [read.points / 2, 0, 0]
+    earned = [points(read, expected, passed) for passed in ([1, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 0])]
+    assert earned == [read.points / 2, 0, 0]
     page = report.page(record("s", question(9, parts=True, refusing=True)))
     assert report.RULE_OF_TESTS in page
     assert "in parts<" not in page
@@ -86,10 +88,10 @@ def test_a_test_of_others_has_a_rule_of_its_own_which_is_that_of_its_points():
 
 def test_a_page_says_what_to_do_about_each_answer():
     assert "It is so." in report.page(record("s", question(state="untouched", kind="untouched")))
-    nothing = report.page(record("s", question(state="missing"), question(2, state="missing"), notes=["Why."]))
-    assert "Hand in the notebook 03_exercises_adamw.ipynb" in nothing
-    assert "Why." in nothing
-    assert "q1" not in nothing
+    empty_page = report.page(record("s", question(state="missing"), question(2, state="missing"), notes=["Why."]))
+    assert "Hand in the notebook 03_exercises_adamw.ipynb" in empty_page
+    assert "Why." in empty_page
+    assert "q1" not in empty_page
 
 
 def test_of_many_cases_that_are_right_a_page_says_how_many():
@@ -109,12 +111,12 @@ def test_what_is_empty_is_no_heading():
 
 def test_a_page_says_what_to_look_at_next_what_is_wrong_before_what_is_not_written():
     wrong = question(3, shown={"diagnosis": "The decay is left out.", "hint": ""})
-    named = record("s", question(1, state="untouched"), question(2, state="passed", points=2), wrong)
-    steps = re.search("<ol>(.*?)</ol>", report.page(named))[1]
+    partly_right = record("s", question(1, state="untouched"), question(2, state="passed", points=2), wrong)
+    steps = re.search("<ol>(.*?)</ol>", report.page(partly_right))[1]
     assert re.findall("<a href='#(.*?)'>", steps) == ["q3", "q1"]
     assert "The decay is left out." in steps
-    whole = record("s", question(1, state="passed", points=2))
-    assert "You have all points." in report.page({**whole, "points": 2})
+    all_right = record("s", question(1, state="passed", points=2))
+    assert "You have all points." in report.page({**all_right, "points": 2})
 
 
 def test_a_comment_by_hand_stands_beside_the_diagnosis():
@@ -126,13 +128,13 @@ def test_a_comment_by_hand_stands_beside_the_diagnosis():
 
 
 def test_who_was_not_graded_counts_for_nothing():
-    failed = {"failed": True, "questions": [], "of": 4, "notes": ["Not graded, because."]}
-    alone = {**record("s"), **failed}
-    assert report.summary([alone], "03_adamw", []).startswith("03_adamw: 1 submission, 1 not graded\n")
-    assert "No wrong answers" not in report.summary([alone], "03_adamw", [])
-    assert "<tfoot>" not in report.summary_page([alone], "03_adamw", [])
+    fields = {"failed": True, "questions": [], "of": 4, "notes": ["Not graded, because."]}
+    ungraded = {**record("s"), **fields}
+    assert report.summary([ungraded], "03_adamw", []).startswith("03_adamw: 1 submission, 1 not graded\n")
+    assert "No wrong answers" not in report.summary([ungraded], "03_adamw", [])
+    assert "<tfoot>" not in report.summary_page([ungraded], "03_adamw", [])
     right = {**record("r", question(1, state="passed", points=2), question(2)), "points": 2}
-    page = report.summary_page([alone, right], "03_adamw", [])
+    page = report.summary_page([ungraded, right], "03_adamw", [])
     assert re.findall("<td class='number'>(.*?)</td>", page.partition("<tfoot>")[2].partition("</tfoot>")[0]) == [
         "2.0",
         "2.0",
@@ -155,7 +157,7 @@ def test_who_was_not_graded_counts_for_nothing():
 def test_the_picture_names_all_questions_that_fewest_passed(passed, title):
     questions = [question(n, "passed" if is_right else "failed", difficulty=3) for n, is_right in enumerate(passed, 1)]
     figure, _ = class_figure([0], 2, summarize_questions([record("s", *questions)]))
-    titles = [figure.axes[1].get_title(loc=where) for where in ("left", "center")]  # as the style has it
+    titles = [figure.axes[1].get_title(loc=position) for position in ("left", "center")]  # as the style has it
     assert "".join(titles) == title
 
 

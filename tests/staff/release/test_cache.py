@@ -31,10 +31,10 @@ def test_many_processes_give_what_one_gives_and_say_when_each_part_is_through(tm
     sets, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
     parts = [part for path in SOLUTIONS for part in parts_of(path)]
     assert sorted(map(str, parts)) == sorted(map(str, run))
-    alone, _ = all_of(tmp_path / "alone", tmp_path, SOLUTIONS)
-    assert sets == alone
-    again, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
-    assert (again, run) == (sets, [])
+    sequential, _ = all_of(tmp_path / "alone", tmp_path, SOLUTIONS)
+    assert sets == sequential
+    second_time, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
+    assert (second_time, run) == (sets, [])
 
 
 @pytest.fixture
@@ -43,10 +43,10 @@ def solutions(tmp_path, monkeypatch):
     path = tmp_path / "99_tiny.ipynb"
     path.write_text(notebook(SETUP, Q1, Q1_ANSWER, Q2, Q2_ANSWER))
 
-    def release(parts, jobs, done):
+    def release(parts, jobs, on_released):
         texts = {part: f"text {part[1]}" if part[1] else "notebook" for part in parts}
         for part, text in texts.items():
-            done(part, text)
+            on_released(part, text)
         return texts
 
     monkeypatch.setattr(cache, "release_parts", release)
@@ -58,13 +58,13 @@ def test_only_what_changed_is_run_again(solutions, tmp_path, monkeypatch):
     def run():
         return [part[1] for part in all_of(tmp_path / "kept", tmp_path, [solutions])[1]]
 
-    every = [None, "q1", "q2"]
-    assert run() == every
+    all_parts = [None, "q1", "q2"]
+    assert run() == all_parts
     assert run() == []
     solutions.write_text(notebook(SETUP, Q1, Q1_ANSWER, Q2, f"{Q2_ANSWER}\n"))
-    assert run() == every
+    assert run() == all_parts
     monkeypatch.setattr(cache, "digest_of_code", lambda: "another")
-    assert run() == every
+    assert run() == all_parts
     assert run() == []
     (tmp_path / "kept" / "99_tiny.q2.json").write_text('{"digest": 1}')
     assert run() == ["q2"], "what is damaged is none"
@@ -146,9 +146,9 @@ def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     shutil.copy(ROOT / "solutions" / f"{name}.ipynb", checkout / "solutions")
     exercise = Path(exercises_of(name)).name
     text = (ROOT / "exercises" / exercise).read_text("utf-8")
-    made = {checkout / "exercises" / exercise: text, checkout / "course_utils/grading/sets" / f"{name}.json": "{}"}
+    texts = {checkout / "exercises" / exercise: text, checkout / "course_utils/grading/sets" / f"{name}.json": "{}"}
     counts = []
-    monkeypatch.setattr(cache, "release_sets", lambda paths, *_: counts.append(len(paths)) or [made] * len(paths))
+    monkeypatch.setattr(cache, "release_sets", lambda paths, *_: counts.append(len(paths)) or [texts] * len(paths))
     assert main(["release", "--check", "00"]) == 1
     assert f"exercises/{exercise} is missing: `course release {name}` writes it." in capsys.readouterr().out
     answered = text.replace("EXERCISE q1", "EXERCISE q1, answered")
@@ -171,8 +171,8 @@ def test_a_release_says_beforehand_what_it_runs_and_why(solutions, checkout, mon
     path = solutions.replace(checkout / "solutions" / solutions.name)
     monkeypatch.setattr(command, "cores", lambda: 1)
 
-    def announced(*words):
-        main(["release", *words])
+    def announced(*arguments):
+        main(["release", *arguments])
         return capsys.readouterr().err.split(" to run, about 1 minute on 1 core. Reasons: ")
 
     assert announced() == ["2 questions", "never released before (1 set).\n"]

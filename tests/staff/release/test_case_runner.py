@@ -31,6 +31,12 @@ def entry(name: str, authored) -> dict:
     return SETS[name][1][authored.question.id]
 
 
+def result_of(name: str, authored, source: str, seed: int | None = None):
+    """The result on the public cases, and with a seed on the hidden ones, too."""
+    cases = authored.question.cases() + (authored.question.cases(seed) if seed is not None else [])
+    return CaseRunner(authored, cases).result(source, entry(name, authored))
+
+
 def for_all(kinds: str, values: list):
     return pytest.mark.parametrize(
         f"name, authored{kinds}", values, ids=["-".join(map(called, value)) for value in values]
@@ -51,14 +57,14 @@ def takes_long(name: str, authored) -> bool:
 @pytest.mark.parametrize(("name", "authored"), slow_where(takes_long, QUESTIONS))
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), *SEEDS])  # with a seed, public ones too
 def test_the_solution_gets_full_marks(name, authored, seed):
-    result = CaseRunner(authored, seed).result(authored.solution, entry(name, authored))
+    result = result_of(name, authored, authored.solution, seed)
     assert result.points == result.of, [verdict.sentence for verdict in result.verdicts if not verdict.passed]
     assert result.diagnosis == result.hint == ""
 
 
 @for_all("", QUESTIONS)
 def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
-    result = CaseRunner(authored).result(authored.stub, entry(name, authored))
+    result = result_of(name, authored, authored.stub)
     assert result.points == 0
     assert is_untouched(f"\n{authored.stub}\n\n", authored.stub)
     for verdict in (verdict for verdict in result.verdicts if not verdict.passed):  # a bug need not show in every case
@@ -72,21 +78,21 @@ def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
 @pytest.mark.slow
 @for_all(", mistake", MISTAKES)
 def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authored, mistake):
-    result = CaseRunner(authored, SEED).result(apply_mistake(authored.solution, mistake), entry(name, authored))
+    result = result_of(name, authored, apply_mistake(authored.solution, mistake), SEED)
     assert result.mistake == mistake.name
 
 
 SUM, MESH = "Sum.apply(F.linear(hidden, self.w2))", '"d": 4, "t": 4, "p": 4, "k": 32'
 DIFFERENTIABLE = "__import__('torch.distributed.nn').distributed.nn.functional.all_reduce(F.linear(hidden, self.w2))"
 IN_PLACE = ("        return gradient\n", "        dist.all_reduce(gradient)\n        return gradient\n")
-AGAIN = "the sum is summed again in the backward pass"
+SUMMED_TWICE = "the sum is summed again in the backward pass"
 
 
 @pytest.mark.parametrize(
     ("question", "patches", "sentence"),
     [
-        pytest.param("q1", [IN_PLACE], AGAIN, marks=pytest.mark.slow),
-        pytest.param("q1", [(SUM, DIFFERENTIABLE), ("Copy.apply(x)", "x")], AGAIN, marks=pytest.mark.slow),
+        pytest.param("q1", [IN_PLACE], SUMMED_TWICE, marks=pytest.mark.slow),
+        pytest.param("q1", [(SUM, DIFFERENTIABLE), ("Copy.apply(x)", "x")], SUMMED_TWICE, marks=pytest.mark.slow),
         ("q7", [(MESH, '"d": 8, "t": 4, "p": 2, "k": 16')], "A larger k alone would make it fit"),
         ("q7", [(MESH, '"d": 8, "t": 2, "p": 4, "k": 16')], "a larger t · p"),
     ],
@@ -94,9 +100,7 @@ AGAIN = "the sum is summed again in the backward pass"
 def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patches, sentence):
     name = "12_scaling_out"
     authored = next(exercise for exercise in SETS[name][0] if exercise.question.id == question)
-    result = CaseRunner(authored).result(
-        apply_mistake(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored)
-    )
+    result = result_of(name, authored, apply_mistake(authored.solution, Mistake("", "", tuple(patches))))
     assert sentence in result.diagnosis
     assert not result.mistake
 
@@ -111,7 +115,7 @@ def test_a_pass_that_uses_its_batches_up_is_refused():
     name = "06_gradient_accumulation"
     authored = next(exercise for exercise in SETS[name][0] if exercise.question.id == "q1")
     popped = apply_mistake(authored.solution, Mistake("", "", (POPPED,)))
-    result = CaseRunner(authored).result(popped, entry(name, authored))
+    result = result_of(name, authored, popped)
     assert {verdict.sentence for verdict in result.verdicts} == {
         "`batches are left as they were` is False but should be True."
     }
@@ -123,7 +127,7 @@ def test_a_pass_that_uses_its_batches_up_is_refused():
 )
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_right_answer_in_another_style_gets_full_marks(name, authored, variant, seed):
-    result = CaseRunner(authored, seed).result(variant.source, entry(name, authored))
+    result = result_of(name, authored, variant.source, seed)
     assert result.passed, [verdict.sentence for verdict in result.verdicts if not verdict.passed]
 
 

@@ -23,10 +23,10 @@ from course_utils.grading.loading import load_set
 
 ROOT = Path(__file__).parents[3]
 SETS = ["00_start_here", "03_adamw"]
-EVERY = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+FOR_ALL_SETS = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_every_answer_is_a_solution_and_every_check_a_locked_grade_worth_its_points(path, tmp_path):
     source, _ = source_files(path, tmp_path)
     cells = json.loads(source_files(path, tmp_path)[source])["cells"]
@@ -80,18 +80,18 @@ def graded(tmp_path_factory):
     assert answers["q1"].count(warning) == 1
     warning = {"q1": answers["q1"].replace(warning, f"{warning}; __import__('warnings').warn('a warning')")}
     hand_in(place, SETS[1], "warned", warning)
-    (named,) = (mistake for mistake in authored["q2"].question.mistakes if mistake.name == "L2 in the gradient")
-    (counters,) = (mistake for mistake in authored["q3"].question.mistakes if mistake.name == "counters")
+    (decay_mistake,) = (mistake for mistake in authored["q2"].question.mistakes if mistake.name == "L2 in the gradient")
+    (counter_mistake,) = (mistake for mistake in authored["q3"].question.mistakes if mistake.name == "counters")
     wrong = {
-        "q2": apply_mistake(authored["q2"].solution, named),
-        "q3": apply_mistake(authored["q3"].solution, counters),
+        "q2": apply_mistake(authored["q2"].solution, decay_mistake),
+        "q3": apply_mistake(authored["q3"].solution, counter_mistake),
     }
     hand_in(place, SETS[1], "mistaken", wrong)
     for name in SETS:
         run_nbgrader("autograde", name, "--create", place=place)
         run_nbgrader("generate_feedback", name, place=place)
     run_nbgrader("export", place=place)
-    return place, named.sentence
+    return place, decay_mistake.sentence
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def run_nbgrader(*arguments: str, place: Path) -> None:
         "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
         "COURSE_HOME": str(place / "home"),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "nbgrader", *arguments],
         cwd=place,
         env=environment,
@@ -160,4 +160,4 @@ def run_nbgrader(*arguments: str, place: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]

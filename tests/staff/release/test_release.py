@@ -29,7 +29,7 @@ from course_utils.grading.values import same
 from course_utils.settings import settings
 
 ROOT = Path(__file__).parents[3]
-EVERY = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+FOR_ALL_SETS = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 # In the last but one and the two before it, ranks start for every answer and every case; in the last each answer trains.
 MANY_ANSWERS = (
     "02_optimizers_from_scratch",
@@ -74,20 +74,20 @@ def hidden_parts(path: Path) -> list[str]:
     return [part for source in sources for part in re.findall(r"^# HIDDEN\n(.*?)^# END HIDDEN", source, re.M | re.S)]
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_every_generated_file_was_made_from_the_solutions_as_they_are(path):
     """Without running any answer: by the notebook's text, and the digest that the set holds."""
-    made = notebook_text(nbformat.from_dict(exercise_notebook(read_notebook(path), solutions_of(path.stem))))
-    assert (ROOT / exercises_of(path.stem)).read_text(encoding="utf-8") == made, f"run `course release {path.stem}`"
+    text = notebook_text(nbformat.from_dict(exercise_notebook(read_notebook(path), solutions_of(path.stem))))
+    assert (ROOT / exercises_of(path.stem)).read_text(encoding="utf-8") == text, f"run `course release {path.stem}`"
     assert load_set(path.stem)["source"] == digest_of(path), f"run `course release {path.stem}`"
 
 
 def test_the_digest_is_of_all_sources_hidden_parts_too(tmp_path):
-    text, changed = (ROOT / "solutions" / "00_start_here.ipynb").read_text(encoding="utf-8"), tmp_path / "changed.ipynb"
+    text, path = (ROOT / "solutions" / "00_start_here.ipynb").read_text(encoding="utf-8"), tmp_path / "changed.ipynb"
     hidden = '"def hidden(random):\\n"'
     assert text.count(hidden) > 0
-    changed.write_text(text.replace(hidden, hidden.replace(":", ":  # changed")), encoding="utf-8")
-    assert digest_of(changed) != digest_of(ROOT / "solutions" / "00_start_here.ipynb")
+    path.write_text(text.replace(hidden, hidden.replace(":", ":  # changed")), encoding="utf-8")
+    assert digest_of(path) != digest_of(ROOT / "solutions" / "00_start_here.ipynb")
 
 
 @QUICK_SETS
@@ -106,7 +106,7 @@ def test_there_is_nothing_but_what_was_generated():
 
 
 @pytest.mark.parametrize(
-    ("stored", "differs"),
+    ("stored_text", "differs"),
     [
         ('{"numbers": [0.0667475], "text": "a"}', False),
         ('{"numbers": [0.0668474], "text": "a"}', True),
@@ -115,9 +115,9 @@ def test_there_is_nothing_but_what_was_generated():
     ],
     ids=["another machine's last digit", "another number", "another word", "half a file"],
 )
-def test_the_last_digit_of_another_machine_is_no_difference(tmp_path, stored, differs):
+def test_the_last_digit_of_another_machine_is_no_difference(tmp_path, stored_text, differs):
     path = tmp_path / "99_test.json"
-    path.write_text(stored)
+    path.write_text(stored_text)
     assert bool(find_differing({path: '{"numbers": [0.0667474], "text": "a"}'})) == differs
 
 
@@ -131,12 +131,13 @@ def test_where_only_words_changed_the_numbers_stay_as_they_were_released(tmp_pat
         for source, last, hint, other in (("a", 0.0667474, "old", 1.0), ("b", 0.0667475, "new", 2.0))
     )
     path.write_text(json.dumps(old))
-    assert renew({path: json.dumps(new)}) == [path]
+    assert find_differing({path: json.dumps(new)}) == [path]
+    renew({path: json.dumps(new)})
     new["questions"][0]["numbers"] = [0.1, 0.0667474]
     assert json.loads(path.read_text()) == new
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_nothing_of_a_solution_is_handed_out(path):
     cells = read_notebook(ROOT / exercises_of(path.stem)).cells
     handed_out = {line for cell in cells for line in lines(cell["source"])}
@@ -147,7 +148,7 @@ def test_nothing_of_a_solution_is_handed_out(path):
         assert not cut_out(authored) & handed_out, authored.question.id
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_nothing_hidden_is_handed_out(path):
     texts = (
         (ROOT / exercises_of(path.stem)).read_text(encoding="utf-8"),
@@ -163,7 +164,7 @@ def test_nothing_hidden_is_handed_out(path):
             assert not any(json.dumps(text, ensure_ascii=False)[1:-1] in handed for handed in texts)
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_everything_outside_the_holes_is_the_same(path):
     before = [cell for cell in read_notebook(path).cells if (marker(cell) or ("",))[0] != "QUESTION"]
     after = read_notebook(ROOT / exercises_of(path.stem)).cells
@@ -181,7 +182,7 @@ def test_everything_outside_the_holes_is_the_same(path):
         assert exercise_cell.get("execution_count") is None
 
 
-@EVERY
+@FOR_ALL_SETS
 @pytest.mark.parametrize("name", ["solutions/{}.ipynb".format, exercises_of], ids=["solutions", "exercises"])
 def test_notebooks_are_valid_and_stamped(name, path):
     notebook = nbformat.read(ROOT / name(path.stem), as_version=4)
@@ -189,7 +190,7 @@ def test_notebooks_are_valid_and_stamped(name, path):
     assert [cell.source for cell in notebook.cells if is_setup(cell)] == [setup_source()]
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
     cells = read_notebook(ROOT / exercises_of(path.stem)).cells
     for authored in solutions_of(path.stem):
@@ -201,9 +202,9 @@ def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
 
 @QUICK_KINDS
 def test_a_new_question_can_be_released_as_it_is(kind, tmp_path):
-    made, _ = with_question(empty_notebook("99_test", ""), kind)
-    write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
-    assert len(renew(released(tmp_path / "99_test.ipynb", tmp_path, tmp_path))) == 2
+    notebook, _ = with_question(empty_notebook("99_test", ""), kind)
+    write_notebook(nbformat.from_dict(notebook), tmp_path / "99_test.ipynb")
+    assert len(find_differing(released(tmp_path / "99_test.ipynb", tmp_path, tmp_path))) == 2
 
 
 def test_the_command_releases_new_questions_once_and_keeps_a_copy_of_what_it_replaces(checkout, capsys):
@@ -234,8 +235,8 @@ def test_there_is_a_skeleton_of_every_kind_and_of_a_question_of_none():
 )
 @pytest.mark.usefixtures("warm")
 def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(kind, tmp_path, monkeypatch):
-    made, _ = with_question(empty_notebook("99_test", ""), kind)
-    write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
+    solutions, _ = with_question(empty_notebook("99_test", ""), kind)
+    write_notebook(nbformat.from_dict(solutions), tmp_path / "99_test.ipynb")
     monkeypatch.setattr(loading, "SETS", tmp_path)
     renew(released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path))
     (authored,) = load_solutions(tmp_path / "99_test.ipynb")
@@ -273,7 +274,7 @@ def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys)
     assert not list((checkout / "solutions").iterdir())
 
 
-LATE = "exec('from course_utils.grading.run import OutOfTime; raise OutOfTime')"
+RUN_OUT_OF_TIME = "exec('from course_utils.grading.run import OutOfTime; raise OutOfTime')"
 
 
 @pytest.mark.parametrize(
@@ -282,7 +283,7 @@ LATE = "exec('from course_utils.grading.run import OutOfTime; raise OutOfTime')"
         ("return 2 * x", "return 2 * x + 1", "q1 cannot be released: the solution fails on the case 'a vector': "),
         ('("2 * x", "x**2")', '("2 * x", "x + x")', "the mistake 'square' passes"),
         ('("2 * x", "x.mul_(2)")', '("2 * x", "x**2 ")', "is taken for"),
-        ('"2 * x", "x**2"', f'"2 * x", "{LATE}"', "the mistake 'square' ran out of time on 'a vector'"),
+        ('"2 * x", "x**2"', f'"2 * x", "{RUN_OUT_OF_TIME}"', "the mistake 'square' ran out of time on 'a vector'"),
         ("x.add(x)", "x.add(1)", "the variant 'a sum' fails on the case 'a vector': "),
         ("*q1 · easy", "*q1 · hard", "its question's cell says difficulty=1"),
         ("*q1 · easy", "q1 · easy", "lacks its facts"),
@@ -294,9 +295,9 @@ LATE = "exec('from course_utils.grading.run import OutOfTime; raise OutOfTime')"
     ],
 )
 def test_a_question_that_is_not_fit_is_not_released(old, new, says, tmp_path):
-    made, _ = with_question(empty_notebook("99_test", ""), "function")
+    solutions, _ = with_question(empty_notebook("99_test", ""), "function")
     path = tmp_path / "99_test.ipynb"
-    text = json.dumps(made, ensure_ascii=False)
+    text = json.dumps(solutions, ensure_ascii=False)
     before, after = (json.dumps(part, ensure_ascii=False)[1:-1] for part in (old, new))
     assert before in text
     path.write_text(text.replace(before, after), encoding="utf-8")
