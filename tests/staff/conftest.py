@@ -3,11 +3,13 @@
 import json
 
 import pytest
-from tiny_set import Q1, Q1_ANSWER, Q2, Q2_ANSWER, SET, SETUP, best_kind, need_sandbox, notebook
+from tiny_set import Q1, Q1_ANSWER, Q2, Q2_ANSWER, SEED, SET, SETUP, best_kind, need_sandbox, notebook
 
 from course_staff.grading import asking, grade, sandbox
+from course_staff.grading.prepare import prepare
 from course_staff.release.release import set_entry
 from course_staff.release.source import load_solutions
+from course_utils.cli import main
 from course_utils.grading import loading
 
 
@@ -32,6 +34,19 @@ def tiny(release_set, monkeypatch):
     """The released set of two questions and the folder of its solutions."""
     monkeypatch.setattr(asking, "GRACE", 1.5)
     return release_set(notebook(SETUP, Q1, Q1_ANSWER, Q2, Q2_ANSWER))
+
+
+@pytest.fixture
+def exercise_set(tiny):
+    """The set of two questions, ready to be graded with hidden cases."""
+    return prepare(SET, tiny, SEED)
+
+
+@pytest.fixture
+def run_command(tiny, tmp_path):
+    """A function: `course grade` of the folder `class`, with more options, whether there is a sandbox or not."""
+    command = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
+    return lambda *options: main([*command, *options])
 
 
 @pytest.fixture

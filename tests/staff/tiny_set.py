@@ -11,7 +11,6 @@ from course_staff.grading import grade, sandbox
 from course_staff.grading.submitted import find_submissions
 from course_staff.notebooks.files import read_notebook
 from course_staff.release.source import marker
-from course_utils.cli import main
 
 SET, SEED = "99_tiny", 20
 Q1 = """# QUESTION q1
@@ -99,12 +98,6 @@ def submission(answer):
 def answer_with(body, before=""):
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     return submission(f"# EXERCISE q1\n{before}\ndef scale(x, factor):\n{lines}\n")
-
-
-def run_command(tmp_path, tiny, *more):
-    """`course grade` of the folder `class`, whether there is a sandbox or not."""
-    options = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
-    return main(["grade", str(tmp_path / "class"), *options, *more])
 
 
 def grade_class(submissions, exercise_set, kind, jobs=2):

@@ -8,7 +8,7 @@ import re
 import pytest
 import sample_records
 from sample_records import question
-from tiny_set import SET, run_command, submission, write_class
+from tiny_set import SET, submission, write_class
 
 from course_staff.grading import report
 from course_staff.grading.by_hand import FILE, read_by_hand, with_points_by_hand
@@ -92,13 +92,13 @@ def test_names_are_found_as_results_csv_has_them_whatever_they_look_like(tmp_pat
 
 
 @pytest.mark.usefixtures("warm")
-def test_the_command_reads_what_the_instructor_wrote_in_every_later_run(tiny, tmp_path, capsys):
+def test_the_command_reads_what_the_instructor_wrote_in_every_later_run(run_command, tmp_path, capsys):
     write_class(tmp_path / "class", {"ann": submission("# EXERCISE q1\ndef scale(x, factor):\n    return x * factor")})
-    assert run_command(tmp_path, tiny) == 0
+    assert run_command() == 0
     out = tmp_path / "class-results"
     (out / FILE).write_text(HEAD + "ann,q2,0,Copied.\n")
     for options in ([], ["--again"]):
-        assert run_command(tmp_path, tiny, *options) == 0
+        assert run_command(*options) == 0
         (row,) = csv.DictReader((out / "results.csv").open(encoding="utf-8"))
         assert row["points"] == "2.0"
     record = json.loads(next((out / "records").glob("ann*.json")).read_text("utf-8"))
@@ -106,6 +106,6 @@ def test_the_command_reads_what_the_instructor_wrote_in_every_later_run(tiny, tm
     (out / FILE).write_text(HEAD + "nobody,q1,1,\n")
     before = (out / "results.csv").read_bytes()
     capsys.readouterr()
-    assert run_command(tmp_path, tiny) == 2
+    assert run_command() == 2
     assert "by_hand.csv, row 2: there is no student 'nobody'" in capsys.readouterr().err
     assert (out / "results.csv").read_bytes() == before

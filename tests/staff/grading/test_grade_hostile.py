@@ -277,7 +277,7 @@ def test_without_a_sandbox_a_test_that_needs_one_fails_under_ci(ci, ends, monkey
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch):
+def test_a_fault_of_the_judge_costs_one_question(exercise_set, tmp_path, monkeypatch):
     def faulty(question, *rest, **options):
         if question.id == "q1" and any(outcome.kind == "values" for outcome in rest[1]):
             raise KeyError("step")
@@ -286,16 +286,15 @@ def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch):
     judge_room = grade.judge
     monkeypatch.setattr(grade, "judge", SimpleNamespace(**{**vars(judge_room), "judge_answer": faulty}))
     submissions = write_class(tmp_path / "class", {"a": answer_with(RIGHT)})
-    record = grade_class(submissions, prepare(SET, tiny, SEED), tiny_set.best_kind())["a"]
+    record = grade_class(submissions, exercise_set, tiny_set.best_kind())["a"]
     assert points(record) == [0, 1]
     assert "failed" not in record
     assert "KeyError" in record["questions"][0]["public"][0]["sentence"]
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_question_finds_nothing_that_another_of_the_submission_left_in_any_order(tiny, tmp_path, safe, order):
+def test_a_question_finds_nothing_that_another_of_the_submission_left_in_any_order(exercise_set, tmp_path, safe, order):
     """Each leaves files, a port, a process, and looks for the other's."""
-    exercise_set = prepare(SET, tiny, SEED)
     first = f"# EXERCISE q1\n{SPY}\ndef scale(x, factor):\n    assert not found, found\n    {RIGHT}"
     second = f"# EXERCISE q2\n{SPY}\ndef following(n):\n    assert not found, found\n    return n + 1"
     submissions = write_class(tmp_path / "class", {"spy": notebook(SETUP, first, second)})
@@ -315,10 +314,10 @@ if os.uname().machine == "x86_64":  # the same by its number for programs with 3
 return x * factor"""
 
 
-def test_memory_that_no_limit_counts_is_refused_and_the_machine_is_shown_for_reading_only(tiny, tmp_path, safe):
+def test_memory_that_no_limit_counts_is_refused_and_the_machine_is_shown_for_reading_only(exercise_set, tmp_path, safe):
     bodies = {"memory": MEMORY, "remounts": REMOUNT}
     submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
-    records = grade_class(submissions, prepare(SET, tiny, SEED), safe)
+    records = grade_class(submissions, exercise_set, safe)
     assert {name: points(record) for name, record in records.items()} == {"memory": [2, 1], "remounts": [0, 1]}
     assert not Path(sys.prefix, "written by a stranger").exists()
 
@@ -359,7 +358,7 @@ def test_a_forged_message_is_no_fault_of_the_grader(forged, opening):
     assert outcome.kind == "unsafe"
 
 
-def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
+def test_files_beyond_all_size_or_with_one_name_cost_nobody(exercise_set, tmp_path):
     folder = tmp_path / "class"
     write_class(folder, {"a": "1"})
     (folder / "a.IPYNB").write_text("2")
@@ -369,7 +368,6 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
     submissions = find_submissions(folder)
     assert set(submissions) == {"a", "a.IPYNB", "sparse", "zero"}
     assert submissions["a"].name == "a.ipynb"
-    exercise_set = prepare(SET, tiny, SEED)
     assert len({identify(path, exercise_set, "fork").key for path in submissions.values()}) == 4
 
 

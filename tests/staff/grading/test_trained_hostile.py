@@ -89,9 +89,8 @@ def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(exercise_set, t
 
 
 @pytest.mark.usefixtures("warm")
-def test_figures_are_the_worst_of_all_cases_that_passed(tiny, tmp_path):
+def test_figures_are_the_worst_of_all_cases_that_passed(exercise_set, tmp_path):
     """Bytes and operations are costs, accuracy is none."""
-    exercise_set = prepare(SET, tiny, SEED)
     first = exercise_set.questions[0]
     assert len(first.public.cases + first.hidden.cases) > 1
     counts = cycle([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
