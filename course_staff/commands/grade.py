@@ -46,19 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; 1 where the grader itself failed on a submission, or nobody is in the gradebook."""
+    from course_staff.grading import submitted
     from course_staff.grading.by_hand import FILE, correct, read_by_hand
     from course_staff.grading.gradebook import FILE_NAMES, read_gradebook
     from course_staff.grading.prepare import prepare
     from course_staff.grading.report import Results, title_of
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
-    from course_staff.grading.submitted import (
-        check_place,
-        check_set,
-        find_submissions,
-        identify,
-        list_other_files,
-        list_work,
-    )
     from course_utils.files import require_one_name
     from course_utils.grading.loading import set_names
 
@@ -69,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = (arguments.out or folder.with_name(f"{stem}-results")).resolve()
     if out == folder:
         raise CourseError("The results cannot go among the submissions; name another folder with --out.")
-    paths = find_submissions(folder, out if out.is_relative_to(folder) else None)
+    paths = submitted.find_submissions(folder, out if out.is_relative_to(folder) else None)
     print(f"{format_counted(len(paths), 'submission')} to {name}.", file=sys.stderr, flush=True)
     sandbox_kind = best_kind(arguments.trust)
     solutions = None if arguments.seed is None else arguments.solutions or _find_solutions(name)
@@ -80,15 +73,15 @@ def run(arguments: argparse.Namespace) -> int:
         print(remark, file=sys.stderr)
 
     results = Results(out, name, title_of(name, solutions))
-    submitted = {student: identify(path, prepared, sandbox_kind) for student, path in paths.items()}
+    files = {student: submitted.identify(path, prepared, sandbox_kind) for student, path in paths.items()}
     earlier = results.earlier()
-    check_set(earlier, name, out)
+    submitted.check_set(earlier, name, out)
     if folder.is_file() and not (arguments.again or arguments.only):
-        check_place(*next(iter(submitted.items())), earlier)
+        submitted.check_place(*next(iter(files.items())), earlier)
     worth = {exercise.question.id: exercise.question.points for exercise in prepared.questions}
-    corrections = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
-    worklist = list_work(submitted, earlier, prepared.seed, arguments.only, arguments.again)
-    sys.stderr.writelines(f"{line}\n" for line in worklist.in_words(submitted, name, out))
+    corrections = read_by_hand(out / FILE, [*{**earlier, **files}], worth)  # before hours of grading, too
+    worklist = submitted.list_work(files, earlier, prepared.seed, arguments.only, arguments.again)
+    sys.stderr.writelines(f"{line}\n" for line in worklist.in_words(files, name, out))
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
@@ -98,12 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise
 
     records, ungraded = correct(records, corrections)
-    others = list_other_files(folder, set(paths.values()), out)
+    others = submitted.list_other_files(folder, set(paths.values()), out)
     print(results.finish(records, others, [*remarks, *ungraded]), end="")
     sentences, is_filled = results.fill(gradebook, records) if gradebook else ([], True)
-    written = gradebook.file_name if gradebook and is_filled else None
+    new_file = gradebook.file_name if gradebook and is_filled else None
     hint = "" if gradebook else "; use --gradebook to update it"
-    older = [file_name for file_name in FILE_NAMES if file_name != written and (out / file_name).exists()]
+    older = [file_name for file_name in FILE_NAMES if file_name != new_file and (out / file_name).exists()]
     sentences += [f"{file_name} is from an earlier run{hint}." for file_name in older]
     print(*(["", *sentences] if sentences else []), f"\nResults are in {out}.", sep="\n")
     return 1 if not is_filled or any(record.get("failed") for record in records) else 0
@@ -119,12 +112,7 @@ def _find_solutions(name: str) -> Path:
 
 
 def _grade(
-    worklist: "Worklist",
-    prepared: "PreparedSet",
-    sandbox_kind: str,
-    results: "Results",
-    jobs: int,
-    private: list[Path],
+    worklist: "Worklist", prepared: "PreparedSet", sandbox_kind: str, results: "Results", jobs: int, private: list[Path]
 ) -> list["Record"]:
     """The records of what is to be graded, each written as soon as it is there."""
     from tqdm import tqdm

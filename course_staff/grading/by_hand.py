@@ -24,16 +24,18 @@ class Correction:
     comment: str
 
 
-def read_by_hand(
-    path: Path, students: Sequence[str], questions: Mapping[str, float]
-) -> dict[tuple[str, str], Correction]:
-    """(student, question) to the correction in the file at `path`; `questions` are the set's, with their maxima.
+Corrections = dict[tuple[str, str], Correction]
+"""(student, question's id) to what is said of it."""
+
+
+def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, float]) -> Corrections:
+    """The corrections in the file at `path`; `questions` are the set's, with their maxima.
 
     Empty if there is no file. Raises `CourseError`, naming the row, for an unknown student or question, for points that are no
     number between 0 and the maximum, and for a question that a student has twice.
     """
     cells = {no_formula(name): name for name in students} | {name: name for name in students}
-    corrections: dict[tuple[str, str], Correction] = {}
+    corrections: Corrections = {}
     for number, row in read_rows(path, ("student", "question", "points")):
         row_name = f"{path.name}, row {number}"
         student = row["student"]
@@ -55,9 +57,7 @@ def read_by_hand(
     return corrections
 
 
-def correct(
-    records: Sequence[Record], corrections: Mapping[tuple[str, str], Correction]
-) -> tuple[list[Record], list[str]]:
+def correct(records: Sequence[Record], corrections: Corrections) -> tuple[list[Record], list[str]]:
     """The records with their corrections, and a sentence for each correction of a question that has no grade."""
     graded = {(record["student"], question["id"]) for record in records for question in record["questions"]}
     remarks = [
@@ -68,7 +68,7 @@ def correct(
     return [with_points_by_hand(record, corrections) for record in records], remarks
 
 
-def with_points_by_hand(record: Record, corrections: Mapping[tuple[str, str], Correction]) -> Record:
+def with_points_by_hand(record: Record, corrections: Corrections) -> Record:
     """The record with its points and comments by hand; `was` keeps the grader's points where they were replaced."""
     questions = []
     for question in record["questions"]:

@@ -25,6 +25,7 @@ from course_utils.grading.question import HIGHER_IS_BETTER, Case
 
 # A question that is run once more, alone, gets its time limit times this.
 _RERUN_TIME_FACTOR = 3.0
+_NOT_GRADED = "Not graded, because the grader itself failed ({}: {}); please report this."
 _NOT_JUDGED = "The judge itself failed on this answer's result ({}): please report this, with the notebook."
 # Lanes judge in threads, and a judge may run a model, or a recipe dry, which patches torch for all of them.
 _judging = Lock()
@@ -80,17 +81,15 @@ class Work:
                 self._read(lane)
                 self._grade(range(len(self.exercise_set.questions)), lane, is_alone=False)
         except Exception as error:
-            reason = (
-                f"Not graded, because the grader itself failed ({type(error).__name__}: {error}); please report this."
-            )
+            note = _NOT_GRADED.format(type(error).__name__, error)[:_LONGEST_NOTE]
             self.starved_indices.clear()
             self.record = {
                 "points": 0,
                 "of": self.exercise_set.points,
-                "notes": [reason[:_LONGEST_NOTE]],
+                "notes": [note],
                 "questions": [],
+                "failed": True,
             }
-            self.record["failed"] = True
 
     def _read(self, lane: Lane) -> None:
         """Find the answers, and begin the record with notes on the whole notebook."""

@@ -29,15 +29,8 @@ from typing import TYPE_CHECKING
 
 import matplotlib
 
+from course_staff.grading import overview
 from course_staff.grading.leaderboard import boards
-from course_staff.grading.overview import (
-    QuestionSummary,
-    head,
-    list_common_mistakes,
-    oddities,
-    summarize_questions,
-    summary,
-)
 from course_staff.grading.picture import class_figure
 from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.spreadsheet import csv_text
@@ -111,7 +104,7 @@ class Results:
         self._keep_if_edited()
         _write(self.folder / "results.csv", table(records))
         _write(self.folder / "results.json", _json(records))
-        text = summary(records, self.set_name, others, remarks)
+        text = overview.summary(records, self.set_name, others, remarks)
         _write(self.folder / "summary.txt", text)
         _write(self.folder / "summary.html", summary_page(records, self.set_name, others, remarks, self.title))
         ranked = self._rank(records)
@@ -158,11 +151,10 @@ class Results:
 
 def title_of(set_name: str, solutions: Path | None) -> str:
     """The title in the first line of the set's notebook; the set's name if there is no notebook."""
-    try:
-        path = solutions or find_place().root / exercises_of(set_name)
-    except CourseError:  # only the package is installed
-        return set_name
-    if not path.is_file():
+    path = solutions
+    with suppress(CourseError):  # if only the package is installed
+        path = path or find_place().root / exercises_of(set_name)
+    if not (path and path.is_file()):
         return set_name
     texts = (cell["source"] for cell in read_notebook(path).cells if cell["cell_type"] == "markdown")
     first = next(texts, "").partition("\n")[0]
@@ -249,13 +241,14 @@ def summary_page(
     records: list[Record], set_name: str, others: list[str], remarks: Sequence[str] = (), title: str = ""
 ) -> str:
     """`summary` for a browser, with a picture of the class, and a table of all points with a link to each page."""
-    questions, maxima = summarize_questions(records), _maxima(records)
+    questions = overview.summarize_questions(records)
+    maxima = _maxima(records)
     graded = [record for record in records if not record.get("failed")]
     return _render(
         "summary.html.j2",
         wide=True,
         title=f"{title or set_name}: the class",
-        head=head(records, set_name),
+        head=overview.head(records, set_name),
         graded=_day(max((record["graded"] for record in records if "graded" in record), default=None)),
         remarks=remarks,
         records=records,
@@ -265,12 +258,12 @@ def summary_page(
         picture=_picture(records, questions),
         questions=questions,
         anchors={question.id for question in questions},
-        sections=[*list_common_mistakes(records), *oddities(records, others)],
+        sections=[*overview.list_common_mistakes(records), *overview.oddities(records, others)],
         file_name=file_name,
     )
 
 
-def _picture(records: list[Record], questions: Sequence[QuestionSummary]) -> tuple[str, str] | None:
+def _picture(records: list[Record], questions: Sequence[overview.QuestionSummary]) -> tuple[str, str] | None:
     """The class's picture and its text; None if nobody's file was graded."""
     graded = [record for record in records if record["questions"] and not record.get("failed")]
     if not (graded and questions):

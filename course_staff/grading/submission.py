@@ -167,14 +167,14 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
 
 def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple[str, ...]:
     """A note where the notebook belongs to another set than `name`, or has no answers to its questions `ids`."""
-    file_name = Path(exercises_of(name)).name
+    expected = Path(exercises_of(name)).name
     names = {set_name for cell in submission.cells for set_name in _SET.findall(cell.source)}
     if names and name not in names:
         return (
-            f"This is a notebook of the set {sorted(names)[0]} and was graded as one of {name}; hand in {file_name}.",
+            f"This is a notebook of the set {sorted(names)[0]} and was graded as one of {name}; hand in {expected}.",
         )
     if submission.cells and not any(set(ids) & set(cell.answers) for cell in submission.cells):
-        return (f"No cell has a marker # EXERCISE of {name}: is it {file_name}?",)
+        return (f"No cell has a marker # EXERCISE of {name}: is it {expected}?",)
     return ()
 
 
@@ -192,10 +192,8 @@ def _parse_notebook(text: str) -> dict:
     try:
         notebook = json.loads(text)
     except (ValueError, RecursionError):
-        symptom = ", it contains merge conflict markers" if _CONFLICT.search(text) else ", as when an upload is cut off"
-        raise UnreadableError(
-            f"The file is not valid JSON{symptom}; hand in the notebook as Jupyter saves it."
-        ) from None
+        cause = ", it contains merge conflict markers" if _CONFLICT.search(text) else ", as when an upload is cut off"
+        raise UnreadableError(f"The file is not valid JSON{cause}; hand in the notebook as Jupyter saves it.") from None
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
         raise UnreadableError("The file is JSON, but not a notebook; hand in the notebook itself.")
     return notebook

@@ -9,6 +9,7 @@ import json
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from functools import cache, lru_cache
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -34,31 +35,24 @@ def parts_of(path: Path) -> list[Part]:
     return [(path, None), *((path, mark[1]) for mark in marks if mark and mark[0] == "QUESTION")]
 
 
-def release_parts(
-    parts: Sequence[Part], jobs: int, on_released: Callable[[Part, str | dict], None]
-) -> dict[Part, str | dict]:
-    """Each part's text or entry, computed by this many processes at once; `done(part, released)` is called as each is through.
+def release_parts(parts: Sequence[Part], jobs: int) -> Iterator[tuple[Part, str | dict]]:
+    """Each part with its text or entry as soon as that is there, computed by this many processes at once.
 
     Raises `CourseError` if a question is not fit to be handed out.
     """
-    released = {}
     if min(jobs, len(parts)) <= 1:
         for part in parts:
-            released[part] = _release_part(part)
-            on_released(part, released[part])
-        return released
+            yield part, _release_part(part)
+        return
     with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"), _take_one_core) as pool:
         # The last sets take longest, and nothing that is long should begin last.
         running = {pool.submit(_release_part, part): part for part in reversed(parts)}
         try:
             for future in as_completed(running):
-                part = running[future]
-                released[part] = future.result()
-                on_released(part, released[part])
+                yield running[future], future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return released
 
 
 def _take_one_core() -> None:
@@ -108,37 +102,28 @@ class ReleaseCache:
 
 
 def release_sets(
-    paths: Sequence[Path],
-    exercises: Path,
-    sets: Path,
-    store: ReleaseCache,
-    jobs: int,
-    on_released: Callable[[Part], None],
+    paths: Sequence[Path], exercises: Path, sets: Path, store: ReleaseCache, jobs: int, on_part: Callable[[Part], None]
 ) -> Iterator[dict[Path, str]]:
     """The two files that each of the solutions is released as, in the folders `exercises` and `sets`, with their texts;
     writes none of them, runs every known mistake.
 
-    `done(part)` is called as each part that has to be run is through; it is kept then, so that an interrupted run goes on from
-    there. Raises `CourseError` if a question is not fit to be handed out.
+    `on_part(part)` is called for each part that had to be run; it is in the `store` by then, so that an interrupted run goes on
+    from there. Raises `CourseError` if a question is not fit to be handed out.
     """
     parts = {path: parts_of(path) for path in paths}
     texts = {part: text for of_path in parts.values() for part in of_path if (text := store.find(part))}
     todo = [part for of_path in parts.values() for part in of_path if part not in texts]
     for path in dict.fromkeys(path for path, _ in todo):
         check_facts(_load_once(path))  # these fail at once
-
-    def through(part: Part, released: str | dict) -> None:
-        store.keep(part, released)
-        on_released(part)
-
-    texts |= release_parts(todo, jobs, through)
+    with closing(release_parts(todo, jobs)) as released_parts:
+        for part, released in released_parts:
+            store.keep(part, released)
+            on_part(part)
+            texts[part] = released
     for path, (notebook, *questions) in parts.items():
-        exercise_set = {
-            "name": path.stem,
-            "source": digest_of(path),
-            "questions": [texts[question] for question in questions],
-        }
-        yield dict(zip(file_names(path, exercises, sets), (texts[notebook], json_text(exercise_set)), strict=True))
+        entries = [texts[question] for question in questions]
+        set_text = json_text({"name": path.stem, "source": digest_of(path), "questions": entries})
+        yield dict(zip(file_names(path, exercises, sets), (texts[notebook], set_text), strict=True))
 
 
 class Stamps:

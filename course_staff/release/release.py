@@ -66,10 +66,8 @@ def _with_stored_numbers(path: Path, text: str) -> str:
     for entry in new["questions"]:
         before = stored_entries.get(entry["id"], {})
         for name in entry.keys() & before.keys():
-            old_value, new_value = (
-                _open_oracles({"questions": [{name: questions[name]}]}) for questions in (before, entry)
-            )
-            if distance_between(old_value, new_value) <= 1:
+            values = (_open_oracles({"questions": [{name: version[name]}]}) for version in (before, entry))
+            if distance_between(*values) <= 1:
                 entry[name] = before[name]
     return json_text(new)
 

@@ -53,58 +53,43 @@ def write_class(folder: Path, is_late: bool = False) -> dict[str, str]:
 
 def submissions(authored: list[AuthoredQuestion]) -> dict[str, tuple[str, str]]:
     """Student to what is handed in: in words, and as the file's text."""
-    on_time = [*_write_honest_ones(authored), *_write_wrong_ones(authored), *_write_odd_ones(authored)]
-    late_submission = (
-        "right, a day late",
-        notebook({exercise.question.id: exercise.solution for exercise in authored}),
-    )
-    by_student = {f"student-{number:02}": submission for number, submission in enumerate(on_time, start=1)}
-    return {**by_student, LATE_STUDENT: late_submission}
-
-
-def _write_honest_ones(authored: list[AuthoredQuestion]) -> Iterator[tuple[str, str]]:
     right = {exercise.question.id: exercise.solution for exercise in authored}
+    on_time = [*_write_honest_ones(authored, right), *_write_wrong_ones(authored, right), *_write_odd_ones(right)]
+    by_student = {f"student-{number:02}": submission for number, submission in enumerate(on_time, start=1)}
+    return {**by_student, LATE_STUDENT: ("right, a day late", notebook(right))}
+
+
+def _write_honest_ones(authored: list[AuthoredQuestion], right: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield "the author's own answers", notebook(right)
+    variants = {exercise.question.id: exercise.question.variants for exercise in authored if exercise.question.variants}
     for number in (0, 1):
-        styles = {
-            question.id: question.variants[number].source
-            for question in (exercise.question for exercise in authored)
-            if question.variants
-        }
+        styles = {name: of_question[number].source for name, of_question in variants.items()}
         yield "right answers in another style", notebook({**right, **styles})
     yield "right answers, cells in reverse order", notebook(right, order=reversed)
     yield "the first four questions only", notebook(dict(list(right.items())[:4]))
     yield "nothing written yet", notebook({})
 
 
-def _write_wrong_ones(authored: list[AuthoredQuestion]) -> Iterator[tuple[str, str]]:
-    right = {exercise.question.id: exercise.solution for exercise in authored}
+def _write_wrong_ones(authored: list[AuthoredQuestion], right: dict[str, str]) -> Iterator[tuple[str, str]]:
     for exercise in authored[:7]:
-        mistakes = exercise.question.mistakes[0]
-        answer = apply_mistake(exercise.solution, mistakes)
-        description = (
-            "left as it was given"
-            if is_untouched(f"# EXERCISE {exercise.question.id}\n{answer}", exercise.stub)
-            else mistakes.name
-        )
-        yield f"{exercise.question.id}: {description}", notebook({**right, exercise.question.id: answer})
-    mistakes = [exercise.question.mistakes[0 if place % 2 else -1] for place, exercise in enumerate(authored)]
+        name = exercise.question.id
+        mistake = exercise.question.mistakes[0]
+        answer = apply_mistake(exercise.solution, mistake)
+        is_stub = is_untouched(f"# EXERCISE {name}\n{answer}", exercise.stub)
+        yield f"{name}: {'left as it was given' if is_stub else mistake.name}", notebook({**right, name: answer})
     all_wrong = {
-        exercise.question.id: apply_mistake(exercise.solution, mistake)
-        for exercise, mistake in zip(authored, mistakes, strict=True)
+        exercise.question.id: apply_mistake(exercise.solution, exercise.question.mistakes[0 if number % 2 else -1])
+        for number, exercise in enumerate(authored)
     }
     yield "a known mistake in every question", notebook(all_wrong)
 
 
-def _write_odd_ones(authored: list[AuthoredQuestion]) -> Iterator[tuple[str, str]]:
-    right = {exercise.question.id: exercise.solution for exercise in authored}
+def _write_odd_ones(right: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield "an endless loop as the answer to q1", notebook({**right, "q1": ENDLESS})
     yield "hostile: reads, writes, lies, and ends the process", notebook({**right, "q1": HOSTILE})
     yield "a broken file: the upload was cut off", notebook(right)[:5000]
-    yield (
-        "the exercises of another chapter",
-        json.dumps(read_notebook(ROOT / "exercises" / "00_exercises_start_here.ipynb")),
-    )
+    other_notebook = read_notebook(ROOT / "exercises" / "00_exercises_start_here.ipynb")
+    yield "the exercises of another chapter", json.dumps(other_notebook)
     yield "the answer's cell of q5 deleted", notebook({**right, "q5": None})
 
 

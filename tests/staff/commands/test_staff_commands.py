@@ -13,14 +13,11 @@ from course_utils.settings import settings
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
+def checkout(checkout):
     """A checkout with two chapters, as the working directory."""
-    for name in ("course_utils", "notebooks", "solutions"):
-        (tmp_path / name).mkdir()
-    write(tmp_path, "00_a", "x = 1")
-    write(tmp_path, "01_b", "print('b')")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    write(checkout, "00_a", "x = 1")
+    write(checkout, "01_b", "print('b')")
+    return checkout
 
 
 def write(checkout, name, source, **metadata):

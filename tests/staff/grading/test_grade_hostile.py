@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import tiny_set
@@ -115,18 +117,20 @@ if os.fork() == 0:
 LOOP = "while True: pass"
 
 
-def hostile(private, results, port):
-    """Name: (text, points of q1, the kinds that its failed verdicts may have)."""
-    return {
-        name: (answer_with(body, before), gained, ends)
-        for name, (body, before, gained, ends) in bodies(private, results, port).items()
-    } | {
-        "os._exit at once": (submission("# EXERCISE q1\nimport os\nos._exit(0)"), 0, {"died"}),
-    }
+class Attack(NamedTuple):
+    """A submission, the kinds that its failed verdicts may have, and the points of q1."""
+
+    text: str
+    kinds: Collection[str] = ()
+    points: int = 0
 
 
-def bodies(private, results, port):
-    """Name: (body of the answer, what stands before it, points, kinds)."""
+def attack(body, *arguments, before="", **options):
+    """An attack by the body of the answer, below what stands before it."""
+    return Attack(answer_with(body, before), *arguments, **options)
+
+
+def attacks(private, results, port):
     steal = STEAL.format(paths=(str(private), str(SETS / "03_adamw.json")))
     spread = SPREAD.format(folder=str(results))
     call = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 1)\n{RIGHT}"
@@ -135,64 +139,54 @@ def bodies(private, results, port):
     parent = "import os\nfor other in (1, os.getppid()):\n    if other: os.kill(other, 9)\nreturn x * 0"
     secret = f"if len(x) == 3: raise ValueError(f'SECRET {{x.tolist()}} {{factor}}')\n{RIGHT}"
     return {
-        "loop": (LOOP, "", 0, {"timeout"}),
-        "loop that swallows": (SWALLOWS, "", 0, {"timeout"}),
-        "loop without alarm": (f"import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\n{LOOP}", "", 0, {"timeout"}),
-        "long in C": ("import torch\na = torch.ones(20_000, 20_000)\na @ a", "", 0, {"timeout", "exception"}),
-        "os._exit": ("import os\nos._exit(0)", "", 0, {"died"}),
-        "sys.exit": ("import sys\nsys.exit(0)", "", 0, {"exception"}),
-        "segmentation fault": ("import ctypes\nctypes.string_at(0)", "", 0, {"died"}),
-        "fork bomb": ("import os\nwhile True: os.fork()", "", 0, {"died", "exception", "timeout"}),
-        "threads": (THREADS, "", 0, {"exception", "died", "timeout"}),
-        "memory": ("hog = []\nwhile True: hog.append(bytearray(10**8))", "", 0, {"exception", "died", "timeout"}),
-        "memory of many": (MANY_PROCESSES, "", 0, {"died", "timeout"}),
-        "many processes": (PROCESSES, "", 0, {"died"}),
-        "shared memory": (SHARED, "", 0, {"died", "timeout"}),
-        "remounts": (REMOUNT, "", 0, {"exception"}),
-        "disk": (DISK, "", 0, {"exception", "died"}),
-        "flood": (FLOOD, "", 2, set()),
-        "flood of the pipe": (PIPE, "", 0, {"died", "unsafe"}),
-        "forged": (f"{FORGE}\nreturn x * 0", "", 0, {"unsafe", "died"}),
-        "liar": ("return Liar(0)", LIAR, 0, {"unsafe"}),
-        "liar in a list": ("return [Liar(0), Liar(1)]", LIAR, 0, {"unsafe"}),
-        "patches": ("return x * 0", PATCH, 0, {"unsafe"}),
-        "patches the encoding": ("return x * 0", wire, 0, {"unsafe"}),
-        "stops its parent": (STOPS, "", 0, {"died"}),
-        "kills its parent": (parent, "", 0, {"died", "exception"}),
-        "kills every neighbor": (NEIGHBOURS, "", 0, {"died"}),
-        "reads the solutions": (steal, "", 0, {"exception"}),
-        "asks for our solution": (ASK, "", 0, {"values"}),
-        "writes results": (spread, "", 0, {"exception"}),
-        "network": (call, "", 0, {"exception"}),
-        "deep": ("deep = x\nfor _ in range(10**5): deep = [deep]\nreturn deep", "", 0, {"unsafe"}),
-        "huge": ("import torch\nreturn torch.zeros(9 * 10**6, dtype=torch.float64)", "", 0, {"unsafe"}),
-        "huge number": ("return 10**20_000", "", 0, {"unsafe"}),
-        "pickle": ("return Bomb()", bomb, 0, {"unsafe"}),
-        "bytes": ("import pickle\nreturn pickle.dumps([])", "", 0, {"unsafe"}),
-        "removes its folder": (
-            f"import os, shutil\nshutil.rmtree(os.getcwd(), ignore_errors=True)\n{RIGHT}",
-            "",
-            2,
-            set(),
+        "loop": attack(LOOP, {"timeout"}),
+        "loop that swallows": attack(SWALLOWS, {"timeout"}),
+        "loop without alarm": attack(f"import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\n{LOOP}", {"timeout"}),
+        "long in C": attack("import torch\na = torch.ones(20_000, 20_000)\na @ a", {"timeout", "exception"}),
+        "os._exit at once": Attack(submission("# EXERCISE q1\nimport os\nos._exit(0)"), {"died"}),
+        "os._exit": attack("import os\nos._exit(0)", {"died"}),
+        "sys.exit": attack("import sys\nsys.exit(0)", {"exception"}),
+        "segmentation fault": attack("import ctypes\nctypes.string_at(0)", {"died"}),
+        "fork bomb": attack("import os\nwhile True: os.fork()", {"died", "exception", "timeout"}),
+        "threads": attack(THREADS, {"exception", "died", "timeout"}),
+        "memory": attack("hog = []\nwhile True: hog.append(bytearray(10**8))", {"exception", "died", "timeout"}),
+        "memory of many": attack(MANY_PROCESSES, {"died", "timeout"}),
+        "many processes": attack(PROCESSES, {"died"}),
+        "shared memory": attack(SHARED, {"died", "timeout"}),
+        "remounts": attack(REMOUNT, {"exception"}),
+        "disk": attack(DISK, {"exception", "died"}),
+        "flood": attack(FLOOD, points=2),
+        "flood of the pipe": attack(PIPE, {"died", "unsafe"}),
+        "forged": attack(f"{FORGE}\nreturn x * 0", {"unsafe", "died"}),
+        "liar": attack("return Liar(0)", {"unsafe"}, before=LIAR),
+        "liar in a list": attack("return [Liar(0), Liar(1)]", {"unsafe"}, before=LIAR),
+        "patches": attack("return x * 0", {"unsafe"}, before=PATCH),
+        "patches the encoding": attack("return x * 0", {"unsafe"}, before=wire),
+        "stops its parent": attack(STOPS, {"died"}),
+        "kills its parent": attack(parent, {"died", "exception"}),
+        "kills every neighbor": attack(NEIGHBOURS, {"died"}),
+        "reads the solutions": attack(steal, {"exception"}),
+        "asks for our solution": attack(ASK, {"values"}),
+        "writes results": attack(spread, {"exception"}),
+        "network": attack(call, {"exception"}),
+        "deep": attack("deep = x\nfor _ in range(10**5): deep = [deep]\nreturn deep", {"unsafe"}),
+        "huge": attack("import torch\nreturn torch.zeros(9 * 10**6, dtype=torch.float64)", {"unsafe"}),
+        "huge number": attack("return 10**20_000", {"unsafe"}),
+        "pickle": attack("return Bomb()", {"unsafe"}, before=bomb),
+        "bytes": attack("import pickle\nreturn pickle.dumps([])", {"unsafe"}),
+        "removes its folder": attack(
+            f"import os, shutil\nshutil.rmtree(os.getcwd(), ignore_errors=True)\n{RIGHT}", points=2
         ),
-        "daemon": (f"{DAEMON}\n{RIGHT}", "", 2, set()),
-        "tells hidden inputs": (secret, "", 0, {"exception"}),
-        "<script>alert(1)": ("raise ValueError('<script>alert(2)</script>')", "", 0, {"exception"}),
+        "daemon": attack(f"{DAEMON}\n{RIGHT}", points=2),
+        "tells hidden inputs": attack(secret, {"exception"}),
+        "<script>alert(1)": attack("raise ValueError('<script>alert(2)</script>')", {"exception"}),
     }
 
 
 QUICK = {
-    *("loop", "os._exit", "memory", "many processes", "disk", "flood of the pipe", "forged", "liar", "patches"),
-    *(
-        "kills its parent",
-        "reads the solutions",
-        "writes results",
-        "network",
-        "pickle",
-        "daemon",
-        "tells hidden inputs",
-    ),
-}
+    "loop", "os._exit", "memory", "many processes", "disk", "flood of the pipe", "forged", "liar", "patches",
+    "kills its parent", "reads the solutions", "writes results", "network", "pickle", "daemon", "tells hidden inputs",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("names", [QUICK, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
@@ -203,17 +197,16 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, mo
     results, accepted = tmp_path / "class-results", []
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: accepted.append(server.accept()), daemon=True).start()
-        cases = hostile(tiny, results, server.getsockname()[1])
+        cases = attacks(tiny, results, server.getsockname()[1])
         cases = {name: case for name, case in cases.items() if not names or name in names}
         assert len(cases) == len(names or cases)
-        texts = {name.replace("/", "_"): text for name, (text, *_) in cases.items()}
-        submissions = write_class(tmp_path / "class", texts)
+        submissions = write_class(tmp_path / "class", {name: case.text for name, case in cases.items()})
         records = grade_class(submissions, prepare(SET, tiny, SEED, seconds=1), safe)
     assert {name: points(record) for name, record in records.items()} == {
-        name: [right, 1] for name, (_, right, _) in cases.items()
+        name: [case.points, 1] for name, case in cases.items()
     }
-    for name, (_, _, expected) in cases.items():
-        assert kinds(records[name]) - {"values"} <= expected, name
+    for name, case in cases.items():
+        assert kinds(records[name]) - {"values"} <= {*case.kinds}, name
     assert accepted == []
     assert not results.exists()
     assert not Path(f"{results}.pickled").exists()

@@ -46,12 +46,8 @@ def course(tmp_path):
         (root / name).write_text(text)
     shutil.copy(ROOT / "Makefile", root)
     (root / ".gitignore").write_text("my-course/\n")
-    for arguments in (
-        ["init", "-q"],
-        ["add", "."],
-        ["-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "all"],
-    ):
-        subprocess.run(["git", *arguments], cwd=root, check=True)
+    for args in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "all"]):
+        subprocess.run(["git", *args], cwd=root, check=True)
     return root
 
 
@@ -126,14 +122,10 @@ def test_all_that_the_course_has_at_the_top_is_handed_out_but_the_folders_of_ans
 def test_no_file_that_is_handed_out_holds_a_line_of_an_answer(handed_out):
     """But for lines that learners are shown: in the package, the chapters, the statements, stubs and hints of any question."""
     exercises = [exercise for path in PATHS for exercise in solutions_of(path.stem)]
-    public_texts = [
-        text for exercise in exercises for text in (exercise.statement, exercise.stub, *exercise.question.hints)
-    ]
-    public_texts += [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")]
-    public_texts += [
-        cell["source"] for path in (ROOT / "notebooks").glob("*.ipynb") for cell in read_notebook(path).cells
-    ]
-    public = "\n".join(public_texts)
+    sources = [text for exercise in exercises for text in (exercise.statement, exercise.stub, *exercise.question.hints)]
+    sources += [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")]
+    sources += [cell["source"] for path in (ROOT / "notebooks").glob("*.ipynb") for cell in read_notebook(path).cells]
+    public = "\n".join(sources)
     secret = {line for exercise in exercises for line in lines_of(exercise.solution) if line not in public}
     assert len(secret) > 300, "else nothing is looked for"
 
@@ -150,10 +142,9 @@ def test_what_is_released_of_a_set_holds_no_line_of_a_hidden_function(name):
     """Such as the one that draws hidden cases, or an oracle; but for lines that its public parts have, too."""
     path = ROOT / "solutions" / f"{name}.ipynb"
     cells = [cell["source"] for cell in read_notebook(path).cells if (marker(cell) or "?")[0] == "QUESTION"]
-    public_texts = [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")] + list(
-        map(public_part, cells)
-    )
-    public = "\n".join([*public_texts, *(f"{exercise.statement}\n{exercise.stub}" for exercise in solutions_of(name))])
+    sources = [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")]
+    sources += map(public_part, cells)
+    public = "\n".join([*sources, *(f"{exercise.statement}\n{exercise.stub}" for exercise in solutions_of(name))])
     hidden = [part.partition("# END HIDDEN")[0] for cell in cells for part in cell.split("# HIDDEN\n")[1:]]
     functions = [
         ast.unparse(node)

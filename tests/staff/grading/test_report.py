@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sample_records import question, record
 
-from course_staff.grading import report
+from course_staff.grading import overview, report
 from course_staff.grading.overview import summarize_questions
 from course_staff.grading.picture import class_figure
 from course_staff.grading.report import Results, file_name
@@ -20,7 +20,7 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "instructors.md").read_text("utf-8
 def mistakes(*sentences):
     """The section of the commonest mistakes, where these are the named ones of one question, a submission each."""
     records = [record(f"s{number}", question(diagnosis=name)) for number, name in enumerate(sentences)]
-    return report.summary(records, "03_adamw", []).partition("\nMost common mistakes")[2]
+    return overview.summary(records, "03_adamw", []).partition("\nMost common mistakes")[2]
 
 
 def test_a_table_that_was_edited_is_kept_beside_the_new_one(tmp_path, capsys):
@@ -36,12 +36,12 @@ def test_a_table_that_was_edited_is_kept_beside_the_new_one(tmp_path, capsys):
 def test_answers_that_ended_their_process_are_pointed_out():
     honest = [question(kind=kind) for kind in ENDINGS if kind not in ("died", "unsafe")]
     odd = [question(4, kind="died"), question(5), question(6, kind="unsafe")]
-    summary = report.summary([record("honest", *honest), record("odd", *odd)], "03_adamw", [])
+    summary = overview.summary([record("honest", *honest), record("odd", *odd)], "03_adamw", [])
     _, heading, rows = summary.partition("\nAnswers to look at")
     assert heading
     assert rows.splitlines()[1] == "  odd: q4, q6"
     assert "honest" not in rows
-    assert "Answers to look at" not in report.summary([record("honest", *honest)], "03_adamw", [])
+    assert "Answers to look at" not in overview.summary([record("honest", *honest)], "03_adamw", [])
 
 
 def test_the_commonest_mistakes_say_how_many_there_are_and_what_is_left_out():
@@ -104,7 +104,7 @@ def test_what_is_empty_is_no_heading():
     empty = [question(number, state="untouched", kind="untouched") for number in range(1, 9)]
     page = report.page(record("s", *empty, question(9)))
     assert re.findall("<h2.*?>(.*?)</h2>", page) == ["What to look at next", "q9 · T", "Without an answer"]
-    summary = report.summary([record("s", *empty)], "03_adamw", [])
+    summary = overview.summary([record("s", *empty)], "03_adamw", [])
     assert [line for line in summary.splitlines() if line and not line.startswith(" ")][1:] == ["Nobody answered"]
     assert "<h2>q" not in report.summary_page([record("s", *empty)], "03_adamw", [])
 
@@ -115,8 +115,7 @@ def test_a_page_says_what_to_look_at_next_what_is_wrong_before_what_is_not_writt
     steps = re.search("<ol>(.*?)</ol>", report.page(partly_right))[1]
     assert re.findall("<a href='#(.*?)'>", steps) == ["q3", "q1"]
     assert "The decay is left out." in steps
-    all_right = record("s", question(1, state="passed", points=2))
-    assert "You have all points." in report.page({**all_right, "points": 2})
+    assert "You have all points." in report.page(record("s", question(1, state="passed", points=2), points=2))
 
 
 def test_a_comment_by_hand_stands_beside_the_diagnosis():
@@ -128,18 +127,14 @@ def test_a_comment_by_hand_stands_beside_the_diagnosis():
 
 
 def test_who_was_not_graded_counts_for_nothing():
-    fields = {"failed": True, "questions": [], "of": 4, "notes": ["Not graded, because."]}
-    ungraded = {**record("s"), **fields}
-    assert report.summary([ungraded], "03_adamw", []).startswith("03_adamw: 1 submission, 1 not graded\n")
-    assert "No wrong answers" not in report.summary([ungraded], "03_adamw", [])
+    ungraded = record("s", failed=True, of=4, notes=["Not graded, because."])
+    assert overview.summary([ungraded], "03_adamw", []).startswith("03_adamw: 1 submission, 1 not graded\n")
+    assert "No wrong answers" not in overview.summary([ungraded], "03_adamw", [])
     assert "<tfoot>" not in report.summary_page([ungraded], "03_adamw", [])
-    right = {**record("r", question(1, state="passed", points=2), question(2)), "points": 2}
+    right = record("r", question(1, state="passed", points=2), question(2), points=2)
     page = report.summary_page([ungraded, right], "03_adamw", [])
-    assert re.findall("<td class='number'>(.*?)</td>", page.partition("<tfoot>")[2].partition("</tfoot>")[0]) == [
-        "2.0",
-        "2.0",
-        "0.0",
-    ]
+    means = re.findall("<td class='number'>(.*?)</td>", page.partition("<tfoot>")[2].partition("</tfoot>")[0])
+    assert means == ["2.0", "2.0", "0.0"]
     assert ">not graded</td>" in page
     assert "03_adamw: 2 submissions, 50% of all points, 1 not graded" in page
 
@@ -163,12 +158,11 @@ def test_the_picture_names_all_questions_that_fewest_passed(passed, title):
 
 def test_the_class_is_a_table_with_maxima_the_date_and_a_picture_that_says_what_it_shows():
     points = [0, 1, 5, 5, 6]
+    passed = question(state="passed", points=2)
     graded = [
-        {**record(f"s{n}", question(state="passed", points=2)), "points": n_points, "of": 6}
-        for n, n_points in enumerate(points)
+        record(f"s{day}", passed, points=count, of=6, graded=f"2026-05-0{day}T12:00+02:00")
+        for day, count in enumerate(points, 1)
     ]
-    for n, graded_record in enumerate(graded):
-        graded_record["graded"] = f"2026-05-0{n + 1}T12:00+02:00"
     page = report.summary_page(graded, "03_adamw", [], title="Exercises 03")
     assert "<h1>Exercises 03: the class</h1>" in page
     assert not re.search(r"\.sheet\{[^}]*(max-)?height", page), "nobody is hidden in a box that scrolls by itself"

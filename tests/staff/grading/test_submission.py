@@ -120,10 +120,8 @@ def test_a_marked_cell_that_may_define_the_answer_counts_before_one_without_a_ma
 @pytest.mark.parametrize("kind", ["markdown", "raw"])
 def test_an_answer_that_became_text_is_pointed_out(kind):
     result = answer(OTHER, cell(RIGHT, kind))
-    assert (result.state, result.notes) == (
-        "missing",
-        ("Cell 2 contains the answer as text: turn it into a code cell.",),
-    )
+    assert result.state == "missing"
+    assert result.notes == ("Cell 2 contains the answer as text: turn it into a code cell.",)
 
 
 def test_of_cells_for_the_same_question_the_last_one_written_counts_and_a_note_says_so():
@@ -149,7 +147,8 @@ def test_another_set_is_named():
     assert notes_on_set(read_text(notebook(OTHER, RIGHT)), "s", ids) == ()
     assert "is it 03_exercises_adamw.ipynb?" in notes_on_set(read_text(notebook("x = 1")), "03_adamw", ids)[0]
     (note,) = notes_on_set(read_text(notebook('check = exercise("t")', RIGHT)), "03_adamw", ids)
-    assert ("of the set t" in note, note.endswith("hand in 03_exercises_adamw.ipynb.")) == (True, True)
+    assert "of the set t" in note
+    assert note.endswith("hand in 03_exercises_adamw.ipynb.")
 
 
 @pytest.mark.parametrize(
