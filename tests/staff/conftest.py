@@ -1,12 +1,15 @@
 """A released set, and the sandbox that this machine has."""
 
 import json
+from tempfile import mkdtemp
 
+import psutil
 import pytest
 from tiny_set import Q1, Q1_ANSWER, Q2, Q2_ANSWER, SEED, SET, SETUP, best_kind, need_sandbox, notebook
 
 from course_staff.grading import asking, grade, sandbox
 from course_staff.grading.prepare import prepare
+from course_staff.grading.submitted import find_submissions
 from course_staff.release.release import set_entry
 from course_staff.release.source import load_solutions
 from course_utils.cli import main
@@ -43,10 +46,45 @@ def exercise_set(tiny):
 
 
 @pytest.fixture
+def write_class(tmp_path):
+    """A function: writes notebooks with these texts, by student, into the folder `class` or another; student to path."""
+
+    def write(texts, folder="class"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for name, text in texts.items():
+            (tmp_path / folder / f"{name}.ipynb").write_text(text)
+        return find_submissions(tmp_path / folder)
+
+    return write
+
+
+@pytest.fixture
+def grade_class(write_class, tmp_path):
+    """A function: student to record of a new class; afterwards no process is left that was not there before."""
+
+    def grade_texts(texts, exercise_set, kind, jobs=2):
+        submissions = write_class(texts, mkdtemp(dir=tmp_path))
+        before = set(psutil.Process().children(recursive=True))
+        records = {}
+        grade.grade_all(submissions, exercise_set, kind, jobs, records.__setitem__)
+        assert set(psutil.Process().children(recursive=True)) <= before
+        return records
+
+    return grade_texts
+
+
+@pytest.fixture(params=["bwrap", "fork", "fresh"])
+def kind(request):
+    """Each kind of sandbox; what the machine lacks is skipped."""
+    need_sandbox(request.param)
+    return request.param
+
+
+@pytest.fixture
 def run_command(tiny, tmp_path):
-    """A function: `course grade` of the folder `class`, with more options, whether there is a sandbox or not."""
-    command = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
-    return lambda *options: main([*command, *options])
+    """A function: `course grade` of the folder `class` or another path, with or without a sandbox; returns the exit code."""
+    fixed = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
+    return lambda *options, path="class": main(["grade", str(tmp_path / path), *fixed, *options])
 
 
 @pytest.fixture

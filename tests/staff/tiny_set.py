@@ -4,11 +4,9 @@ import json
 import os
 from functools import cache
 
-import psutil
 import pytest
 
-from course_staff.grading import grade, sandbox
-from course_staff.grading.submitted import find_submissions
+from course_staff.grading import sandbox
 from course_staff.notebooks.files import read_notebook
 from course_staff.release.source import marker
 
@@ -98,22 +96,6 @@ def submission(answer):
 def answer_with(body, before=""):
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     return submission(f"# EXERCISE q1\n{before}\ndef scale(x, factor):\n{lines}\n")
-
-
-def grade_class(submissions, exercise_set, kind, jobs=2):
-    """Student to record; afterwards no process is left that was not there before."""
-    before = set(psutil.Process().children(recursive=True))
-    records = {}
-    grade.grade_all(submissions, exercise_set, kind, jobs, records.__setitem__)
-    assert set(psutil.Process().children(recursive=True)) <= before
-    return records
-
-
-def write_class(folder, submissions):
-    folder.mkdir(exist_ok=True)
-    for name, text in submissions.items():
-        (folder / f"{name}.ipynb").write_text(text)
-    return find_submissions(folder)
 
 
 def points(record):

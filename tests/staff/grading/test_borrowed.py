@@ -9,7 +9,7 @@ import pytest
 import torch
 from borrowed_answers import ANSWERS, PATCHED
 from own_solutions import PATHS, solutions_of
-from tiny_set import best_kind, grade_class, notebook, write_class
+from tiny_set import best_kind, notebook
 
 from course_staff.grading.prepare import prepare
 from course_staff.release.case_runner import outcomes
@@ -102,12 +102,12 @@ def prepare_one(name, question):
     return replace(exercise_set, questions=prepared)
 
 
-def graded(tmp_path, name, question, sources):
+def graded(grade_class, name, question, sources):
     """The record of the question for each of the sources, all in one class."""
     exercise_set = prepare_one(name, question)
     preamble = AUTHORED[name][question].preamble
     texts = {str(i): notebook(preamble, f"# EXERCISE {question}\n{source}") for i, source in enumerate(sources)}
-    records = grade_class(write_class(tmp_path / "class", texts), exercise_set, best_kind(), jobs=1)
+    records = grade_class(texts, exercise_set, best_kind(), jobs=1)
     return [records[str(i)]["questions"][0] for i in range(len(sources))]
 
 
@@ -120,15 +120,15 @@ def graded(tmp_path, name, question, sources):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.usefixtures("warm")
-def test_what_another_has_written_is_foreign_to_an_instructor(name, question, sources, tmp_path):
-    for record in graded(tmp_path, name, question, sources):
+def test_what_another_has_written_is_foreign_to_an_instructor(name, question, sources, grade_class):
+    for record in graded(grade_class, name, question, sources):
         assert (record["points"], {verdict["kind"] for verdict in record["public"]}) == (0, {"foreign"}), record
 
 
 @pytest.mark.usefixtures("warm")
-def test_who_patches_the_process_finds_nothing_to_borrow_there(tmp_path):
+def test_who_patches_the_process_finds_nothing_to_borrow_there(grade_class):
     """What runs in it may say anything; what is right it cannot say without the class that knows it."""
-    for name, record in zip(PATCHED, graded(tmp_path, "03_adamw", "q2", PATCHED.values()), strict=True):
+    for name, record in zip(PATCHED, graded(grade_class, "03_adamw", "q2", PATCHED.values()), strict=True):
         kinds = {verdict["kind"] for verdict in record["public"]}
         assert record["points"] == 0, (name, record)
         other = {"the runner drives torch's class": "values"}
@@ -145,7 +145,7 @@ OWN_NAMED = "import bitsandbytes\nfrom transformers import Trainer, get_linear_s
     ids=["used", "imported"],
 )
 @pytest.mark.usefixtures("warm")
-def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question, change, tmp_path):
+def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question, change, grade_class):
     """The answer below it is judged, also where the cell stops; and also where it rests on the same cell's other imports."""
     authored = AUTHORED["03_adamw"][question]
     solution = authored.solution
@@ -155,7 +155,7 @@ def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question,
     exercise_set = prepare_one("03_adamw", question)
     cells = [authored.preamble, experiment]
     text = notebook(*cells, f"# EXERCISE {question}\n{solution}")
-    records = grade_class(write_class(tmp_path / "class", {"a": text}), exercise_set, best_kind(), jobs=1)
+    records = grade_class({"a": text}, exercise_set, best_kind(), jobs=1)
     [record] = records["a"]["questions"]
     assert record["points"] == record["of"], record
 
@@ -166,10 +166,10 @@ def fullest(by_instant):
 """
 
 
-def test_the_set_is_not_where_the_answer_is(tmp_path, safe):
+def test_the_set_is_not_where_the_answer_is(grade_class, safe):
     """With what its oracles said."""
     exercise_set = prepare_one("00_start_here", "q2")
     text = notebook(f"# EXERCISE q2\n{PEEKS}")
-    [question] = grade_class(write_class(tmp_path / "class", {"a": text}), exercise_set, safe, jobs=1)["a"]["questions"]
+    [question] = grade_class({"a": text}, exercise_set, safe, jobs=1)["a"]["questions"]
     assert question["public"][0]["sentence"].startswith("`result[0]` is `0 sets`"), question["public"]
     assert question["points"] == 0

@@ -11,22 +11,7 @@ from typing import NamedTuple
 
 import psutil
 import pytest
-from tiny_set import (
-    Q1_ANSWER,
-    Q2_ANSWER,
-    SEED,
-    SET,
-    SETUP,
-    answer_with,
-    best_kind,
-    cell,
-    grade_class,
-    need_sandbox,
-    notebook,
-    points,
-    submission,
-    write_class,
-)
+from tiny_set import Q1_ANSWER, Q2_ANSWER, SEED, SET, SETUP, answer_with, best_kind, cell, notebook, points, submission
 
 from course_staff.grading import asking, grade, isolate, sandbox
 from course_staff.grading.prepare import prepare
@@ -124,28 +109,28 @@ HONEST = {
 }
 
 
-def test_honest_and_broken_submissions(exercise_set, tmp_path, monkeypatch):
+def test_honest_and_broken_submissions(exercise_set, grade_class, monkeypatch):
     """In two sandboxes for all of them, since a start takes three seconds."""
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
-    submissions = write_class(tmp_path / "class", {name: sample.text for name, sample in HONEST.items()})
-    records = grade_class(submissions, exercise_set, best_kind())
+    texts = {name: sample.text for name, sample in HONEST.items()}
+    records = grade_class(texts, exercise_set, best_kind())
     assert {name: tuple(points(record)) for name, record in records.items()} == {
         name: sample.points for name, sample in HONEST.items()
     }
     for name, sample in HONEST.items():
         assert sample.sentence in json.dumps(records[name], ensure_ascii=False), name
-    last = dict(reversed(list(submissions.items())[:2]))
+    last = dict(reversed(list(texts.items())[:2]))
     second_run = grade_class(last, exercise_set, best_kind(), jobs=1)
     assert second_run == {name: records[name] for name in last}, "the order and the number of processes decide nothing"
 
 
 @pytest.mark.slow
-def test_cells_that_never_end_take_only_their_own_time(exercise_set, tmp_path, monkeypatch):
+def test_cells_that_never_end_take_only_their_own_time(exercise_set, grade_class, monkeypatch):
     monkeypatch.setattr(asking, "CELL_SECONDS", 1.0)
     monkeypatch.setattr(asking, "CELLS_SECONDS", 1.5)
     loop = "while True: globals()"  # it might give what the answers use
-    endless = write_class(tmp_path / "class", {"loop": notebook(loop, loop, loop, SETUP, Q1_ANSWER, Q2_ANSWER)})
-    (record,) = grade_class(endless, exercise_set, best_kind()).values()
+    endless = notebook(loop, loop, loop, SETUP, Q1_ANSWER, Q2_ANSWER)
+    record = grade_class({"loop": endless}, exercise_set, best_kind())["loop"]
     assert points(record) == [2, 1]
     assert "Cell 1 stopped" in json.dumps(record)
     assert "Cell 3 was not run: the cells above it used up their 1.5 s." in json.dumps(record)
@@ -153,16 +138,14 @@ def test_cells_that_never_end_take_only_their_own_time(exercise_set, tmp_path, m
 
 @pytest.mark.parametrize(("starved_count", "wins"), [(1, True), pytest.param(0, False, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("warm")
-def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_path, monkeypatch, starved_count, wins):
+def test_a_starved_answer_is_run_once_more_alone_with_more_time(tiny, grade_class, monkeypatch, starved_count, wins):
     """The answer needs twice its limit, so that only the second run with three times the limit can give it the points."""
     starved = chain([True] * starved_count, repeat(False))
     monkeypatch.setattr(
         sandbox.Conversation, "measure_starvation", lambda conversation: setattr(conversation, "starved", next(starved))
     )
     slow = answer_with("import time\ntime.sleep(1)\nreturn x * factor")
-    submissions = write_class(tmp_path / "class", {"slow": slow})
-    exercise_set = prepare(SET, tiny, seconds=0.5)
-    (record,) = grade_class(submissions, exercise_set, best_kind()).values()
+    record = grade_class({"slow": slow}, prepare(SET, tiny, seconds=0.5), best_kind())["slow"]
     assert points(record) == [2 * wins, 1]
 
 
@@ -217,25 +200,22 @@ def mean(x):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bwrap", "fork", "fresh"])
-def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release_set, tmp_path, kind):
+def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release_set, grade_class, kind):
     """As many ranks meet as asked, though nothing reaches the network, and they end with their question."""
-    need_sandbox(kind)
     solutions = release_set(notebook(SETUP, RANKS, MEAN))
     wrong = MEAN.replace(" / dist.get_world_size()", "")
-    submissions = write_class(tmp_path / "class", {"right": notebook(MEAN), "wrong": notebook(wrong)})
-    records = grade_class(submissions, prepare(SET, solutions, SEED), kind)
+    texts = {"right": notebook(MEAN), "wrong": notebook(wrong)}
+    records = grade_class(texts, prepare(SET, solutions, SEED), kind)
     assert {name: points(record) for name, record in records.items()} == {"right": [2], "wrong": [0]}, records
 
 
-@pytest.mark.parametrize("kind", ["bwrap", "fork", "fresh"])
-def test_where_no_process_starts_nothing_is_graded_and_the_cause_is_said(exercise_set, tmp_path, monkeypatch, kind):
-    need_sandbox(kind)
+def test_if_no_process_starts_nothing_is_graded(exercise_set, write_class, tmp_path, monkeypatch, kind):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'there_is_none'\" >&2\nexit 1\n")
     python.chmod(0o755)
     monkeypatch.setattr(sandbox.sys, "executable", str(python))
-    paths, graded = write_class(tmp_path / "class", {"right": HONEST["right"].text}), []
+    paths = write_class({"right": HONEST["right"].text})
+    graded = []
     with pytest.raises(CourseError, match=r"\(.*No module named 'there_is_none'\)+\. It sees the packages") as caught:
         grade.grade_all(paths, exercise_set, kind, 1, lambda *arguments: graded.append(arguments))
     assert "run `make lab`" in str(caught.value)
@@ -243,8 +223,8 @@ def test_where_no_process_starts_nothing_is_graded_and_the_cause_is_said(exercis
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(run_command, tmp_path, monkeypatch, capsys):
-    paths = write_class(tmp_path / "class", dict.fromkeys(("ann", "bo"), HONEST["right"].text))
+def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(run_command, write_class, tmp_path, monkeypatch, capsys):
+    paths = write_class(dict.fromkeys(("ann", "bo"), HONEST["right"].text))
     read_submission = grade.read_submission
 
     def fails_on_bo(path, parse):
@@ -289,9 +269,9 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(exercise_set, tmp_pat
 
 
 @pytest.mark.usefixtures("warm")
-def test_the_command_writes_results_and_takes_up_what_is_done(run_command, tmp_path, capsys, monkeypatch):
+def test_the_command_writes_results_and_takes_up_what_is_done(run_command, write_class, tmp_path, capsys, monkeypatch):
     names = ("right", "=cmd()", "named mistake", "broken", "Zoë 学生 🙂")
-    write_class(tmp_path / "class", {name: HONEST[name].text for name in names})
+    write_class({name: HONEST[name].text for name in names})
     (tmp_path / "class" / "answer.py").write_text("x")
     assert run_command() == 0
     output = capsys.readouterr().out
@@ -307,7 +287,7 @@ def test_the_command_writes_results_and_takes_up_what_is_done(run_command, tmp_p
     assert "Your product is a sum." in pages[file_name("named mistake")]
     assert "Product &lt;b&gt;" in pages[file_name("right")]
     before = (out / "results.csv").read_bytes()
-    write_class(tmp_path / "class", {"late": HONEST["right"].text})
+    write_class({"late": HONEST["right"].text})
     run_on = []
     read = grade.read_submission
     monkeypatch.setattr(grade, "read_submission", lambda path, parse: run_on.append(path.stem) or read(path, parse))
@@ -319,10 +299,8 @@ def test_the_command_writes_results_and_takes_up_what_is_done(run_command, tmp_p
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(
-    run_command, tmp_path, capsys, monkeypatch
-):
-    write_class(tmp_path / "class", {"a": HONEST["right"].text, "b": answer_with("while True: pass")})
+def test_an_interrupted_run_keeps_what_is_finished(run_command, write_class, tmp_path, capsys, monkeypatch):
+    write_class({"a": HONEST["right"].text, "b": answer_with("while True: pass")})
     original_save, before = Results.save, psutil.Process().children(recursive=True)
 
     def save(self, *arguments):
@@ -337,8 +315,8 @@ def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(
     assert len(list((tmp_path / "class-results" / "records").glob("*.json"))) == 1
 
 
-def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, monkeypatch):
-    write_class(tmp_path / "class", {"right": HONEST["right"].text})
+def test_without_a_sandbox_the_command_asks_for_trust(tiny, write_class, tmp_path, capsys, monkeypatch):
+    write_class({"right": HONEST["right"].text})
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: no, thanks' >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setattr(sandbox.sys, "platform", "linux")
@@ -354,16 +332,16 @@ def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, mo
         assert "assume honest students" in (tmp_path / "class-results" / file).read_text("utf-8")
 
 
-def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(exercise_set, tmp_path):
-    path = write_class(tmp_path / "class", {"right": ""})["right"]
+def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(exercise_set, write_class):
+    path = write_class({"right": ""})["right"]
     keys = {kind: identify(path, exercise_set, kind).key for kind in ("bwrap", "fork", "fresh")}
     assert keys["bwrap"] != keys["fork"] == keys["fresh"]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_one_submission_is_graded_anew_on_its_own(run_command, tmp_path, capsys):
-    write_class(tmp_path / "class", {name: HONEST[name].text for name in ("right", "named mistake")})
+def test_one_submission_is_graded_anew_on_its_own(run_command, write_class, tmp_path, capsys):
+    write_class({name: HONEST[name].text for name in ("right", "named mistake")})
     assert run_command() == 0
     assert run_command("--only", "right") == 0
     assert "1 of 2 were graded before" in capsys.readouterr().err
@@ -376,19 +354,16 @@ def test_one_submission_is_graded_anew_on_its_own(run_command, tmp_path, capsys)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_a_file_is_added_to_the_results_of_a_class(run_command, tiny, tmp_path, capsys):
-    write_class(tmp_path / "class", {"right": HONEST["right"].text})
+def test_a_file_is_added_to_the_results_of_a_class(run_command, write_class, tmp_path, capsys):
+    write_class({"right": HONEST["right"].text})
     assert run_command() == 0
-    out, late_files = (
-        tmp_path / "class-results",
-        write_class(tmp_path / "late", {"late": HONEST["right"].text, "right": "[]"}),
-    )
-    options = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust", "--out", str(out)]
-    assert main(["grade", str(late_files["late"]), *options]) == 0
+    out = tmp_path / "class-results"
+    write_class({"late": HONEST["right"].text, "right": "[]"}, "late")
+    assert run_command("--out", str(out), path="late/late.ipynb") == 0
     assert "The table includes 1 earlier grade" in capsys.readouterr().err
     assert "late, right" in (out / "summary.txt").read_text("utf-8"), "the same file"
     before = (out / "results.csv").read_bytes()
-    assert main(["grade", str(late_files["right"]), *options]) == 2
+    assert run_command("--out", str(out), path="late/right.ipynb") == 2
     assert "another submission called 'right'" in capsys.readouterr().err
     assert (out / "results.csv").read_bytes() == before
     assert [row["student"] for row in csv.DictReader(before.decode().splitlines())] == ["late", "right"]
@@ -396,8 +371,8 @@ def test_a_file_is_added_to_the_results_of_a_class(run_command, tiny, tmp_path, 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_results_may_lie_above_the_submissions_and_not_among_them(run_command, tmp_path, capsys):
-    write_class(tmp_path / "class", {"right": HONEST["right"].text})
+def test_results_may_lie_above_the_submissions_and_not_among_them(run_command, write_class, tmp_path, capsys):
+    write_class({"right": HONEST["right"].text})
     assert run_command("--out", str(tmp_path)) == 0
     assert "1 submission, 100%" in (tmp_path / "summary.txt").read_text("utf-8")
     assert main(["grade", str(tmp_path / "class"), "--set", "99", "--out", str(tmp_path), "--trust"]) == 2
@@ -416,16 +391,14 @@ def test_results_may_lie_above_the_submissions_and_not_among_them(run_command, t
         (["--seconds", "abc"], "abc is not a time"),
     ],
 )
-def test_a_number_that_makes_no_sense_is_refused(options, says, run_command, tmp_path, capsys):
-    write_class(tmp_path / "class", {"right": ""})
+def test_a_number_that_makes_no_sense_is_refused(options, says, run_command, write_class, capsys):
+    write_class({"right": ""})
     with pytest.raises(SystemExit):
         run_command(*options)
     assert says in capsys.readouterr().err
 
 
-def test_an_unknown_set_and_a_folder_that_is_not_there_are_said_before_anything_is_run(
-    run_command, tiny, tmp_path, capsys
-):
+def test_an_unknown_set_or_folder_is_named_before_anything_is_run(run_command, tiny, tmp_path, capsys):
     assert main(["grade", str(tmp_path / "none"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]) == 2
     assert f"There is no folder {tmp_path / 'none'}" in capsys.readouterr().err
     (tmp_path / "class").mkdir()
@@ -436,11 +409,11 @@ def test_an_unknown_set_and_a_folder_that_is_not_there_are_said_before_anything_
 
 
 @pytest.mark.usefixtures("warm")
-def test_pages_are_for_students_and_records_are_not_among_them(run_command, tmp_path):
+def test_pages_are_for_students_and_records_are_not_among_them(run_command, write_class, tmp_path):
     """Neither hidden inputs, nor anything that an exception says where there are any, is on a student's page."""
     tells = "raise ValueError(f'<i>{x.tolist()}')"
     texts = {"ten": answer_with(f"if len(x) == 3: {tells}\nreturn x * factor"), "eleven": answer_with(tells)}
-    write_class(tmp_path / "class", {**texts, "copy": "[]", "other": "[]"})
+    write_class({**texts, "copy": "[]", "other": "[]"})
     assert run_command() == 0
     out = tmp_path / "class-results"
     assert {path.suffix for path in (out / "students").iterdir()} == {".html"}

@@ -18,7 +18,7 @@ import pytest
 import tiny_set
 import torch
 from hostile_class import SPY
-from tiny_set import SEED, SET, SETUP, answer_with, grade_class, kinds, notebook, points, submission, write_class
+from tiny_set import SEED, SET, SETUP, answer_with, kinds, notebook, points, submission
 
 from course_staff.grading import asking, encoding, grade, isolate, sandbox
 from course_staff.grading.prepare import prepare
@@ -190,7 +190,7 @@ QUICK = {
 
 
 @pytest.mark.parametrize("names", [QUICK, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
-def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, monkeypatch, names):
+def test_hostile_submissions_cost_nobody_but_themselves(tiny, grade_class, tmp_path, safe, monkeypatch, names):
     """In two sandboxes for all of them, where each stands in the way of many."""
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
     monkeypatch.setattr(sandbox, "END_SECONDS", 1.0)
@@ -200,8 +200,8 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, mo
         cases = attacks(tiny, results, server.getsockname()[1])
         cases = {name: case for name, case in cases.items() if not names or name in names}
         assert len(cases) == len(names or cases)
-        submissions = write_class(tmp_path / "class", {name: case.text for name, case in cases.items()})
-        records = grade_class(submissions, prepare(SET, tiny, SEED, seconds=1), safe)
+        texts = {name: case.text for name, case in cases.items()}
+        records = grade_class(texts, prepare(SET, tiny, SEED, seconds=1), safe)
     assert {name: points(record) for name, record in records.items()} == {
         name: [case.points, 1] for name, case in cases.items()
     }
@@ -240,10 +240,9 @@ while True: pass"""
 
 
 @pytest.mark.slow
-def test_many_endless_programs_take_no_time_from_their_neighbors(tiny, tmp_path, safe):
+def test_many_endless_programs_take_no_time_from_their_neighbors(tiny, grade_class, safe):
     texts = {"hogs": answer_with(HOGS), **dict.fromkeys(("one", "two"), answer_with(RIGHT))}
-    submissions = write_class(tmp_path / "class", texts)
-    records = grade_class(submissions, prepare(SET, tiny, SEED, seconds=20), safe, jobs=3)
+    records = grade_class(texts, prepare(SET, tiny, SEED, seconds=20), safe, jobs=3)
     assert {name: points(record) for name, record in records.items()} == {"hogs": [0, 1], "one": [2, 1], "two": [2, 1]}
     assert kinds(records["hogs"]) - {"values"} <= {"died", "timeout"}
 
@@ -270,7 +269,7 @@ def test_without_a_sandbox_a_test_that_needs_one_fails_under_ci(ci, ends, monkey
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_fault_of_the_judge_costs_one_question(exercise_set, tmp_path, monkeypatch):
+def test_a_fault_of_the_judge_costs_one_question(exercise_set, grade_class, monkeypatch):
     def faulty(question, *rest, **options):
         if question.id == "q1" and any(outcome.kind == "values" for outcome in rest[1]):
             raise KeyError("step")
@@ -278,22 +277,19 @@ def test_a_fault_of_the_judge_costs_one_question(exercise_set, tmp_path, monkeyp
 
     judge_room = grade.judge
     monkeypatch.setattr(grade, "judge", SimpleNamespace(**{**vars(judge_room), "judge_answer": faulty}))
-    submissions = write_class(tmp_path / "class", {"a": answer_with(RIGHT)})
-    record = grade_class(submissions, exercise_set, tiny_set.best_kind())["a"]
+    record = grade_class({"a": answer_with(RIGHT)}, exercise_set, tiny_set.best_kind())["a"]
     assert points(record) == [0, 1]
     assert "failed" not in record
     assert "KeyError" in record["questions"][0]["public"][0]["sentence"]
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_question_finds_nothing_that_another_of_the_submission_left_in_any_order(exercise_set, tmp_path, safe, order):
+def test_a_question_finds_nothing_that_another_one_left(exercise_set, grade_class, safe, order):
     """Each leaves files, a port, a process, and looks for the other's."""
     first = f"# EXERCISE q1\n{SPY}\ndef scale(x, factor):\n    assert not found, found\n    {RIGHT}"
     second = f"# EXERCISE q2\n{SPY}\ndef following(n):\n    assert not found, found\n    return n + 1"
-    submissions = write_class(tmp_path / "class", {"spy": notebook(SETUP, first, second)})
-    (record,) = grade_class(
-        submissions, replace(exercise_set, questions=exercise_set.questions[::order]), safe
-    ).values()
+    exercise_set = replace(exercise_set, questions=exercise_set.questions[::order])
+    record = grade_class({"spy": notebook(SETUP, first, second)}, exercise_set, safe)["spy"]
     assert points(record) == [2, 1][::order], json.dumps(record)
 
 
@@ -307,10 +303,9 @@ if os.uname().machine == "x86_64":  # the same by its number for programs with 3
 return x * factor"""
 
 
-def test_memory_that_no_limit_counts_is_refused_and_the_machine_is_shown_for_reading_only(exercise_set, tmp_path, safe):
-    bodies = {"memory": MEMORY, "remounts": REMOUNT}
-    submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
-    records = grade_class(submissions, exercise_set, safe)
+def test_uncounted_memory_is_refused_and_the_machine_is_read_only(exercise_set, grade_class, safe):
+    texts = {"memory": answer_with(MEMORY), "remounts": answer_with(REMOUNT)}
+    records = grade_class(texts, exercise_set, safe)
     assert {name: points(record) for name, record in records.items()} == {"memory": [2, 1], "remounts": [0, 1]}
     assert not Path(sys.prefix, "written by a stranger").exists()
 
@@ -351,9 +346,9 @@ def test_a_forged_message_is_no_fault_of_the_grader(forged, opening):
     assert outcome.kind == "unsafe"
 
 
-def test_files_beyond_all_size_or_with_one_name_cost_nobody(exercise_set, tmp_path):
+def test_files_beyond_all_size_or_with_one_name_cost_nobody(exercise_set, write_class, tmp_path):
     folder = tmp_path / "class"
-    write_class(folder, {"a": "1"})
+    write_class({"a": "1"})
     (folder / "a.IPYNB").write_text("2")
     with open(folder / "sparse.ipynb", "wb") as file:
         file.truncate(2**40)

@@ -33,7 +33,7 @@ def fill(tmp_path, export, graded, name="99_test"):
     return list(csv.reader(io.StringIO(text))), remarks
 
 
-def test_canvas_gets_the_columns_that_name_a_student_and_the_assignment_that_is_called_as_the_set(tmp_path):
+def test_canvas_gets_the_columns_of_a_student_and_the_assignment_called_as_the_set(tmp_path):
     rows, remarks = fill(tmp_path, CANVAS, records(abelann_501_9001_99_test=3, beckbo_LATE_502_9002_99_test=1.5))
     assert rows == [
         ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "99_test (78)"],

@@ -67,7 +67,7 @@ def test_it_copies_what_is_tracked_as_it_lies_here_without_the_folders_of_answer
     assert "Left out" not in process.stdout
 
 
-def test_a_class_and_its_grades_that_git_tracks_are_left_out_and_named_and_a_new_document_goes_along(course, tmp_path):
+def test_a_class_that_git_tracks_is_left_out_and_named_but_no_new_document(course, tmp_path):
     for name in ("class/ann.ipynb", "class/bo.ipynb", "Zoë's class-results/results.csv", "notes.txt", "docs/new.md"):
         (course / name).parent.mkdir(exist_ok=True)
         (course / name).write_text("added")

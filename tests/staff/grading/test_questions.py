@@ -269,7 +269,7 @@ def test_a_timeline_and_its_fault_are_what_is_measured(name, question):
     assert exercise.names["RIGHT"] == {"phase": row.phase, "kind": kind, "line": row.line}
 
 
-def test_each_of_phase_kind_and_line_earns_its_share_and_a_wrong_one_is_explained():
+def test_each_part_of_a_fault_earns_its_share_and_a_wrong_one_is_explained():
     question = authored("07_gradient_checkpointing", "q8").question
     cases, answer = question.cases(), {"phase": "forward", "kind": "inputs", "line": 2}
     result = judge_answer(question, cases, run_cases(question, answer, cases))

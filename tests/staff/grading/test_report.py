@@ -156,7 +156,7 @@ def test_the_picture_names_all_questions_that_fewest_passed(passed, title):
     assert "".join(titles) == title
 
 
-def test_the_class_is_a_table_with_maxima_the_date_and_a_picture_that_says_what_it_shows():
+def test_the_class_is_a_table_and_a_picture_that_says_what_it_shows():
     points = [0, 1, 5, 5, 6]
     passed = question(state="passed", points=2)
     graded = [
@@ -183,7 +183,7 @@ def test_the_class_is_a_table_with_maxima_the_date_and_a_picture_that_says_what_
     assert "q1 (hard) 0 of 1, q2 (easy) 1 of 1" in page
 
 
-def test_git_takes_no_result_even_where_everything_is_added_unless_the_instructor_wants_it(tmp_path):
+def test_git_adds_no_result_unless_the_instructor_wants_it(tmp_path):
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     out = tmp_path / "class-results"
 

@@ -124,7 +124,7 @@ def test_an_answer_that_became_text_is_pointed_out(kind):
     assert result.notes == ("Cell 2 contains the answer as text: turn it into a code cell.",)
 
 
-def test_of_cells_for_the_same_question_the_last_one_written_counts_and_a_note_says_so():
+def test_of_several_answers_the_last_one_written_counts_and_a_note_says_so():
     result = answer(RIGHT.replace("x:", "y:"), RIGHT, STUB)
     assert sources_of(result.cells) == [(RIGHT, True)]
     assert "Cells 1, 2, 3 all answer q1; cell 2" in result.notes[0]

@@ -10,9 +10,8 @@ import nbformat
 import pytest
 import torch
 from own_solutions import PATHS, solutions_of
-from tiny_set import best_kind, notebook, write_class
+from tiny_set import best_kind, notebook
 
-from course_staff.grading import grade
 from course_staff.grading.prepare import prepare
 from course_staff.notebooks.files import notebook_text, read_notebook, write_notebook
 from course_staff.notebooks.setup_cell import is_setup, setup_source
@@ -32,17 +31,9 @@ ROOT = Path(__file__).parents[3]
 FOR_ALL_SETS = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 # In the last but one and the two before it, ranks start for every answer and every case; in the last each answer trains.
 MANY_ANSWERS = (
-    "02_optimizers_from_scratch",
-    "03_adamw",
-    "04_adafactor",
-    "06_gradient_accumulation",
-    "08_mixed_precision",
-    "11_long_sequences",
-    "09_local_sgd",
-    "10_fsdp_and_zero",
-    "12_scaling_out",
-    "13_capstone",
-)
+    "02_optimizers_from_scratch", "03_adamw", "04_adafactor", "06_gradient_accumulation", "08_mixed_precision",
+    "11_long_sequences", "09_local_sgd", "10_fsdp_and_zero", "12_scaling_out", "13_capstone",
+)  # fmt: skip
 QUICK_SETS = pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[pytest.mark.slow] if path.stem in MANY_ANSWERS else [], id=path.stem) for path in PATHS],
@@ -207,7 +198,7 @@ def test_a_new_question_can_be_released_as_it_is(kind, tmp_path):
     assert len(find_differing(released(tmp_path / "99_test.ipynb", tmp_path, tmp_path))) == 2
 
 
-def test_the_command_releases_new_questions_once_and_keeps_a_copy_of_what_it_replaces(checkout, capsys):
+def test_the_command_releases_new_questions_once_and_keeps_copies(checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", "choice"]) == 0
     assert main(["new", "question", "99_test"]) == 0
     assert main(["release", "--check"]) == 1
@@ -234,7 +225,9 @@ def test_there_is_a_skeleton_of_every_kind_and_of_a_question_of_none():
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind != "function" else []) for kind in SKELETONS]
 )
 @pytest.mark.usefixtures("warm")
-def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(kind, tmp_path, monkeypatch):
+def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
+    kind, grade_class, tmp_path, monkeypatch
+):
     solutions, _ = with_question(empty_notebook("99_test", ""), kind)
     write_notebook(nbformat.from_dict(solutions), tmp_path / "99_test.ipynb")
     monkeypatch.setattr(loading, "SETS", tmp_path)
@@ -246,17 +239,16 @@ def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
     answers = {"stub": authored.stub, "solution": authored.solution}
     answers |= {mistake.name: apply_mistake(authored.solution, mistake) for mistake in question.mistakes}
     answers |= {variant.name: f"# EXERCISE q1\n{variant.source}" for variant in question.variants}
-    exercise_set, points = prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
-    folder = write_class(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
-    grade.grade_all(
-        folder, exercise_set, best_kind(), 1, lambda name, record: points.update({name: record["questions"][0]})
-    )
-    assert points["stub"]["state"] == "untouched"
+    exercise_set = prepare("99_test", tmp_path / "99_test.ipynb", 7)
+    texts = {name: notebook(answer) for name, answer in answers.items()}
+    records = grade_class(texts, exercise_set, best_kind(), jobs=1)
+    graded = {name: record["questions"][0] for name, record in records.items()}
+    assert graded["stub"]["state"] == "untouched"
     for right in ("solution", *(variant.name for variant in question.variants)):
-        assert points[right]["state"] == "passed", points[right]
+        assert graded[right]["state"] == "passed", graded[right]
     for mistake in question.mistakes:
-        assert points[mistake.name]["diagnosis"] == mistake.sentence
-        assert points[mistake.name]["points"] < question.points
+        assert graded[mistake.name]["diagnosis"] == mistake.sentence
+        assert graded[mistake.name]["points"] < question.points
 
 
 def test_a_new_question_goes_to_the_set_that_its_number_stands_for(checkout, capsys):

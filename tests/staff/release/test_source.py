@@ -103,7 +103,7 @@ def test_markers_stand_in_the_first_line_of_code_cells_only():
     assert mark("# EXERCISES q1") is None
 
 
-def test_imports_and_definitions_above_are_known_and_nothing_is_run(tmp_path):
+def test_imports_and_definitions_above_are_known_but_nothing_is_run(tmp_path):
     solutions = notebook("function")
     above = "import math\n\nprint('loud')\n\n\ndef helper():\n    return math.pi"
     cell_of(solutions, "check-setup")["source"] = above
