@@ -119,7 +119,8 @@ def _grade(
 
     from course_staff.grading.grade import grade_all
 
-    todo, records = worklist.todo, []
+    todo = worklist.todo
+    records = []
     with tqdm(total=len(todo), unit="notebook", desc=prepared.name, file=sys.stderr, disable=not todo) as bar:
 
         def save(student: str, record: "Record") -> None:

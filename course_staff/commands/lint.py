@@ -46,9 +46,11 @@ def _check_chapters(place: Place, paths: list[Path]) -> tuple[list[str], list[st
     from course_staff.notebooks.files import read_notebook
     from course_staff.notebooks.sentences import broken_claims, claims_of, notes
 
-    violations, noted = [str(violation) for path in paths for violation in violations_in(path)], []
+    violations = [str(violation) for path in paths for violation in violations_in(path)]
+    noted = []
     for path in paths:
-        chapter, claims = Chapter(path, read_notebook(path)), claims_of(place.root, path.stem)
+        chapter = Chapter(path, read_notebook(path))
+        claims = claims_of(place.root, path.stem)
         violations += [str(Violation(path.name, *remark)) for remark in broken_claims(chapter, claims)]
         noted += [str(Violation(path.name, *remark)) for remark in notes(chapter, claims)]
     return violations, noted

@@ -54,11 +54,8 @@ def _chapter(arguments: argparse.Namespace) -> int:
     if not re.fullmatch(r"\d\d[a-z]?_\w+", path.stem):
         raise CourseError(f"{path.stem!r} is not a chapter name; begin with a number, such as 11c_pruning.")
     number = path.stem.partition("_")[0]
-    namesake = next((path for path in sorted(path.parent.glob(f"{number}_*.ipynb"))), None)
-    if namesake is not None:
-        raise CourseError(
-            f"{namesake.name} already has this number; use another or add a letter, such as {number[:2]}c."
-        )
+    if other := next(iter(sorted(path.parent.glob(f"{number}_*.ipynb"))), None):
+        raise CourseError(f"{other.name} already has this number; use another or add a letter, such as {number[:2]}c.")
     write_notebook(chapter_skeleton(path), path)
     print(f"{path.name} written. Edit it, then run `course run {path.stem} --save`, `course stamp` and `course lint`.")
     return 0
@@ -78,12 +75,12 @@ def _question(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _path(path_or_name: Path, folder: str) -> Path:
+def _path(file: Path, folder: str) -> Path:
     """The file as given, or the notebook in `folder` of that name or number."""
-    path = path_or_name if path_or_name.suffix == ".ipynb" else path_or_name.with_name(f"{path_or_name.name}.ipynb")
+    path = file if file.suffix == ".ipynb" else file.with_name(f"{file.name}.ipynb")
     if not re.fullmatch(r"\w+", path.stem):
         raise CourseError(f"{path.stem!r} is not a notebook name; use letters, digits and _, such as 04_adafactor.")
-    if path_or_name.parent != Path():
+    if file.parent != Path():
         return path
     home = find_place().root / folder
     stems = names_with_number(path.stem, [path.stem for path in home.glob("*.ipynb")])

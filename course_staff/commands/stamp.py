@@ -28,7 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.repository is not None:
         set_address(root, arguments.repository)
     address = repository_address(root)
-    chapters, page, citation = chapters_in(root / "notebooks"), root / "README.md", root / "CITATION.cff"
+    chapters = chapters_in(root / "notebooks")
+    page, citation = root / "README.md", root / "CITATION.cff"
     paths = [*chapters, *chapters_in(root / "solutions"), *chapters_in(root / "exercises")]
     changes = [(path, "set-up cell") for path in paths if setup_cell.stamp(path, address)]
     if (root / GLOSSARY).is_file():

@@ -50,7 +50,7 @@ def main() -> None:
     if sys.argv[1] == "serve":
         return serve(socket.socket(fileno=int(sys.argv[2])), kind=sys.argv[3])
     preload()
-    read, write = os.dup(0), os.dup(1)
+    read, write = map(os.dup, (0, 1))
     silence()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.chdir(folder)

@@ -52,8 +52,7 @@ def _visible(private: set[Path]) -> list[str]:
     paths = *_LIBRARIES, *python, sys.executable, os.path.dirname(os.__file__), *packages
     public = {step for path in (*map(Path, paths), *rooms) for step in _steps(path)}
     private = private - public
-    arguments: list[str] = []
-    covers: list[str] = []
+    arguments, covers = [], []
     visibility: dict[Path, bool] = {}
     for path in sorted((path for path in public | private if path.exists()), key=lambda path: len(path.parts)):
         is_visible = next((visibility[place] for place in path.parents if place in visibility), False)

@@ -179,7 +179,8 @@ def descendants(root: int) -> list[Process]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (process := _process(entry)):
             children.setdefault(process.parent, []).append(process)
-    below, stack = [], [root]
+    below: list[Process] = []
+    stack = [root]
     while stack:
         offspring = children.get(stack.pop(), [])
         below += offspring

@@ -15,7 +15,8 @@ _TOO_LARGE = 1e30  # for a figure
 
 def boards(records: Sequence[Record]) -> list[Leaderboard]:
     """A board for each question for which any record has figures, passed or not."""
-    letters, titles, entries = _give_letters(records), {}, {}
+    letters = _give_letters(records)
+    titles, entries = {}, {}
     for record in records:
         for question in record["questions"]:
             if question.get("figures") is not None:

@@ -68,7 +68,8 @@ def prepare(
             raise CourseError(f"{solutions} is not what the set {name} was released from; run `course release` first.")
         questions = [exercise.question for exercise in authored]
     else:
-        questions, seed = list(map(question_from, entries)), None
+        questions = list(map(question_from, entries))
+        seed = None
     digest = _digest(entries, solutions, seed, seconds)
     pairs = zip(questions, entries, strict=True)
     prepared = tuple(_prepare_question(question, entry, seed) for question, entry in pairs)

@@ -270,7 +270,8 @@ def _cells_for(cells: Sequence[Cell], answer_cell: Cell) -> set[Cell]:
     answer_names = answer_cell.parsed.binds
     required = {answer_cell, *(cell for cell in plain if cell.parsed.opaque)}
     required |= {cell for name in answer_names for cell in changes.get(name, ())}
-    stack, seen = list(required), set(answer_names)
+    stack = list(required)
+    seen = set(answer_names)
     while stack:
         for name in stack.pop().parsed.uses - seen:
             seen.add(name)

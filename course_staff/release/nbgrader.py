@@ -42,7 +42,8 @@ def source_files(path: Path, folder: Path) -> dict[Path, str]:
 
 def source_notebook(path: Path) -> dict:
     """The exercises of the solutions at `path`, with the solutions and nbgrader's metadata."""
-    authored, original = load_solutions(path), read_notebook(path)
+    authored = load_solutions(path)
+    original = read_notebook(path)
     answers = {cell["id"]: cell["source"] for cell in original["cells"] if marker(cell)}
     notebook = exercise_notebook(original, authored)
     questions = {exercise.question.id: exercise.question for exercise in authored}

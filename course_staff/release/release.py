@@ -89,7 +89,8 @@ def exercise_notebook(notebook: dict, authored: list[AuthoredQuestion]) -> dict:
 def check_facts(authored: list[AuthoredQuestion]) -> None:
     """Raises `CourseError` if a statement does not show what its question's cell says of points, minutes and difficulty."""
     for exercise in authored:
-        question, line = exercise.question, facts(exercise.question)
+        question = exercise.question
+        line = facts(question)
         lines = exercise.statement.splitlines()
         if line in lines:
             continue
@@ -184,7 +185,8 @@ def json_text(value: dict) -> str:
 
 def _release_cell(cell: dict, stubs: dict[str, str], lines: dict[str, str]) -> dict:
     """An answer's stub, a statement with what may be used below its facts, anything else as it is."""
-    mark, text = marker(cell), cell["source"]
+    mark = marker(cell)
+    text = cell["source"]
     if cell["cell_type"] == "markdown":
         text = "\n".join(f"{line}\n\n{lines[line]}" if line in lines else line for line in text.split("\n"))
     metadata = {key: cell["metadata"][key] for key in _METADATA if key in cell["metadata"]}

@@ -72,10 +72,12 @@ def test_every_name_that_is_replaced_is_one_and_cannot_be_used(replaced):
 @pytest.mark.parametrize(("name", "question", "source"), slow_in(RANKS, BORROWED), ids=numbered)
 def test_what_another_has_written_is_foreign_in_a_check(name, question, source):
     entry = next(entry for entry in load_set(name)["questions"] if entry["id"] == question)
-    question_read, authored = question_from(entry), AUTHORED[name][question]
+    question_read = question_from(entry)
+    authored = AUTHORED[name][question]
     cases = question_read.cases()
     result = judge.judge_answer(question_read, cases, outcomes(authored, source, cases), entry)
-    assert (result.points, {verdict.kind for verdict in result.verdicts}) == (0, {"foreign"})
+    assert result.points == 0
+    assert {verdict.kind for verdict in result.verdicts} == {"foreign"}
     assert all("which it should replace: write your own." in verdict.sentence for verdict in result.verdicts)
 
 
@@ -122,7 +124,8 @@ def graded(grade_class, name, question, sources):
 @pytest.mark.usefixtures("warm")
 def test_what_another_has_written_is_foreign_to_an_instructor(name, question, sources, grade_class):
     for record in graded(grade_class, name, question, sources):
-        assert (record["points"], {verdict["kind"] for verdict in record["public"]}) == (0, {"foreign"}), record
+        assert record["points"] == 0, record
+        assert {verdict["kind"] for verdict in record["public"]} == {"foreign"}, record
 
 
 @pytest.mark.usefixtures("warm")

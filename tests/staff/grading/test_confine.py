@@ -63,7 +63,8 @@ print(json.dumps([sys.executable, sys.prefix, sys.base_prefix, os.__file__, site
 @pytest.mark.parametrize("behind", ["the environment", "the project's folder", "the base interpreter"])
 def test_a_python_behind_links_has_a_sandbox_too(behind, safe, tmp_path, monkeypatch):
     """As that Python sees itself; what it imports within the sandbox is the course and the libraries."""
-    real, link = Path(sys.prefix), tmp_path / "link"
+    real = Path(sys.prefix)
+    link = tmp_path / "link"
     if behind == "the base interpreter":
         (tmp_path / "store").symlink_to(sys.base_prefix)
         link.symlink_to("store")

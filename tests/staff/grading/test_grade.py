@@ -165,8 +165,9 @@ def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny,
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
 def test_what_a_family_computed_is_what_the_system_says():
-    since, two = isolate.uptime(), "import os; os.fork(); sum(range(10**7)); os.write(1, b'.'); os.read(0, 1)"
-    child = subprocess.Popen([sys.executable, "-c", two], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    since = isolate.uptime()
+    program = "import os; os.fork(); sum(range(10**7)); os.write(1, b'.'); os.read(0, 1)"
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert child.stdout.read(2) == b".."
         family = [psutil.Process(child.pid), *psutil.Process(child.pid).children()]
@@ -251,7 +252,8 @@ def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(run_command, writ
 def test_a_killed_worker_is_replaced_and_no_folder_is_left(exercise_set, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    lane, prepared = sandbox.Lane("fork"), exercise_set.questions[0]
+    lane = sandbox.Lane("fork")
+    prepared = exercise_set.questions[0]
     before = set(psutil.Process().children())
 
     def answered():
@@ -301,7 +303,8 @@ def test_the_command_writes_results_and_takes_up_what_is_done(run_command, write
 @pytest.mark.slow
 def test_an_interrupted_run_keeps_what_is_finished(run_command, write_class, tmp_path, capsys, monkeypatch):
     write_class({"a": HONEST["right"].text, "b": answer_with("while True: pass")})
-    original_save, before = Results.save, psutil.Process().children(recursive=True)
+    original_save = Results.save
+    before = psutil.Process().children(recursive=True)
 
     def save(self, *arguments):
         original_save(self, *arguments)

@@ -194,7 +194,8 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, grade_class, tmp_p
     """In two sandboxes for all of them, where each stands in the way of many."""
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
     monkeypatch.setattr(sandbox, "END_SECONDS", 1.0)
-    results, accepted = tmp_path / "class-results", []
+    results = tmp_path / "class-results"
+    accepted = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: accepted.append(server.accept()), daemon=True).start()
         cases = attacks(tiny, results, server.getsockname()[1])

@@ -52,7 +52,8 @@ def test_a_killed_grader_loses_what_was_in_work_and_leaves_nothing_running(tmp_p
     folder = tmp_path / "class"
     folder.mkdir()
     hand_in(folder)
-    grader, deadline = start_grader(folder), time.monotonic() + 120
+    grader = start_grader(folder)
+    deadline = time.monotonic() + 120
     while records(folder) < finished or not psutil.Process(grader.pid).children():
         assert grader.poll() is None, grader.communicate()[0]
         assert time.monotonic() < deadline, "the grader was given two minutes"

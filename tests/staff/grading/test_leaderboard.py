@@ -151,7 +151,8 @@ class Page(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.tags, self.addresses = set(), []
+        self.tags = set()
+        self.addresses = []
         self.feed(html)
 
     def handle_starttag(self, tag, attributes):
@@ -174,13 +175,8 @@ def test_extreme_figures_can_be_drawn():
         (board,) = boards(records)
         _, alt = tradeoff_figure(board)
         assert alt.startswith("Operations over bytes of each entry")
-    assert [format_operations(number) for number in (0, 999_999, 1.25e6, 2e9, 3e16)] == [
-        "0",
-        "999,999",
-        "1.25 × 10⁶",
-        "2.00 × 10⁹",
-        "30.0 × 10¹⁵",
-    ]
+    texts = {0: "0", 999_999: "999,999", 1.25e6: "1.25 × 10⁶", 2e9: "2.00 × 10⁹", 3e16: "30.0 × 10¹⁵"}
+    assert {number: format_operations(number) for number in texts} == texts
 
 
 def test_what_lies_at_one_point_is_written_once():

@@ -52,7 +52,8 @@ def test_a_scaler_of_another_style_is_right_on_any_draw(seed):
 
 @pytest.mark.parametrize("name", WRONG_SCALERS)
 def test_wrong_scalers_are_rejected_on_any_draw(name):
-    question, wrong = authored("08_mixed_precision", "q3"), scaler(*WRONG_SCALERS[name])
+    question = authored("08_mixed_precision", "q3")
+    wrong = scaler(*WRONG_SCALERS[name])
     assert not any(judged(question, wrong, seed=seed).passed for seed in (None, 1, 2))
 
 
@@ -244,7 +245,8 @@ def measure_by_line(source: str, names: dict) -> list[Row]:
     def begin(name: str | None) -> None:
         phase[0] = name or phase[0]
 
-    code, before = compile(source, "<the step>", "exec"), sys.gettrace()
+    code = compile(source, "<the step>", "exec")
+    before = sys.gettrace()
     with announce_phases(begin, models, optimizers), meter:
         sys.settrace(trace)
         try:
@@ -271,7 +273,8 @@ def test_a_timeline_and_its_fault_are_what_is_measured(name, question):
 
 def test_each_part_of_a_fault_earns_its_share_and_a_wrong_one_is_explained():
     question = authored("07_gradient_checkpointing", "q8").question
-    cases, answer = question.cases(), {"phase": "forward", "kind": "inputs", "line": 2}
+    cases = question.cases()
+    answer = {"phase": "forward", "kind": "inputs", "line": 2}
     result = judge_answer(question, cases, run_cases(question, answer, cases))
     assert [verdict.passed for verdict in result.verdicts] == [True, False, True]
     assert result.diagnosis == "The batch is 2 MiB from the beginning to the end."

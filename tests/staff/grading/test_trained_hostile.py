@@ -58,7 +58,7 @@ def handed_in(body):
 
 
 @pytest.fixture
-def exercise_set(release_set):
+def capstone_set(release_set):
     """The capstone's training with smaller limits."""
     authored = load_solutions(SOLUTIONS / "13_capstone.ipynb")
     question = next(exercise.code for exercise in authored if exercise.question.id == "q4")
@@ -70,14 +70,13 @@ def exercise_set(release_set):
 
 
 @pytest.mark.slow
-def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(exercise_set, grade_class, tmp_path, safe):
-    texts = {name: handed_in(body) for name, body in BODIES.items()} | {
-        "z honest": handed_in("honest(model, ids, labels)")
-    }
-    records = grade_class(texts, exercise_set, safe)
-    assert {name: points(record) for name, record in records.items()} == {name: [0] for name in BODIES} | {
-        "z honest": [2]
-    }, {name: record["questions"][0]["public"][0]["sentence"] for name, record in records.items()}
+def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(capstone_set, grade_class, tmp_path, safe):
+    bodies = {**BODIES, "z honest": "honest(model, ids, labels)"}
+    texts = {name: handed_in(body) for name, body in bodies.items()}
+    records = grade_class(texts, capstone_set, safe)
+    sentences = {name: record["questions"][0]["public"][0]["sentence"] for name, record in records.items()}
+    expected = {**dict.fromkeys(BODIES, [0]), "z honest": [2]}
+    assert {name: points(record) for name, record in records.items()} == expected, sentences
     (honest,) = records["z honest"]["questions"]
     assert set(honest["figures"]) == {"bytes", "operations", "accuracy"}
     assert 35 <= honest["figures"]["accuracy"] <= 100

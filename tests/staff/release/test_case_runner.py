@@ -37,16 +37,12 @@ def result_of(name: str, authored, source: str, seed: int | None = None):
     return CaseRunner(authored, cases).result(source, entry(name, authored))
 
 
-def for_all(kinds: str, values: list):
-    return pytest.mark.parametrize(
-        f"name, authored{kinds}", values, ids=["-".join(map(called, value)) for value in values]
-    )
-
-
-def slow_where(is_slow, values: list) -> list:
-    names = ["-".join(map(called, value)) for value in values]
-    slow = [[pytest.mark.slow] if is_slow(*value[:2]) else [] for value in values]
-    return [pytest.param(*value, id=name, marks=marks) for value, name, marks in zip(values, names, slow, strict=True)]
+def for_all(names: str, values: list, is_slow=lambda name, authored: False):
+    """A parametrization by tuples that begin with a set's name and a question."""
+    ids = ["-".join(map(called, value)) for value in values]
+    marks = [[pytest.mark.slow] if is_slow(*value[:2]) else [] for value in values]
+    params = [pytest.param(*v, id=name, marks=slow) for v, name, slow in zip(values, ids, marks, strict=True)]
+    return pytest.mark.parametrize(names, params)
 
 
 def takes_long(name: str, authored) -> bool:
@@ -54,7 +50,7 @@ def takes_long(name: str, authored) -> bool:
     return authored.question.seconds is not None
 
 
-@pytest.mark.parametrize(("name", "authored"), slow_where(takes_long, QUESTIONS))
+@for_all("name, authored", QUESTIONS, takes_long)
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), *SEEDS])  # with a seed, public ones too
 def test_the_solution_gets_full_marks(name, authored, seed):
     result = result_of(name, authored, authored.solution, seed)
@@ -62,7 +58,7 @@ def test_the_solution_gets_full_marks(name, authored, seed):
     assert result.diagnosis == result.hint == ""
 
 
-@for_all("", QUESTIONS)
+@for_all("name, authored", QUESTIONS)
 def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
     result = result_of(name, authored, authored.stub)
     assert result.points == 0
@@ -76,7 +72,7 @@ def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
 
 
 @pytest.mark.slow
-@for_all(", mistake", MISTAKES)
+@for_all("name, authored, mistake", MISTAKES)
 def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authored, mistake):
     result = result_of(name, authored, apply_mistake(authored.solution, mistake), SEED)
     assert result.mistake == mistake.name
@@ -121,17 +117,14 @@ def test_a_pass_that_uses_its_batches_up_is_refused():
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "authored", "variant"),
-    slow_where(lambda name, authored: name in RANKS or takes_long(name, authored), VARIANTS),
-)
+@for_all("name, authored, variant", VARIANTS, lambda name, authored: name in RANKS or takes_long(name, authored))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_right_answer_in_another_style_gets_full_marks(name, authored, variant, seed):
     result = result_of(name, authored, variant.source, seed)
     assert result.passed, [verdict.sentence for verdict in result.verdicts if not verdict.passed]
 
 
-@for_all("", QUESTIONS)
+@for_all("name, authored", QUESTIONS)
 def test_what_is_to_be_written_has_five_mistakes_and_two_variants(name, authored):
     """A choice has as many wrong answers as it has; everything else is written by the learner."""
     assert len(authored.question.mistakes) >= (3 if authored.question.answer == "my_answer" else 5)
@@ -139,7 +132,7 @@ def test_what_is_to_be_written_has_five_mistakes_and_two_variants(name, authored
         assert len(authored.question.variants) >= 2
 
 
-@for_all("", QUESTIONS)
+@for_all("name, authored", QUESTIONS)
 def test_cases_have_names_of_their_own_and_hidden_ones_follow_the_seed(name, authored):
     question = authored.question
     names = [case.name for case in question.cases()]
@@ -149,7 +142,7 @@ def test_cases_have_names_of_their_own_and_hidden_ones_follow_the_seed(name, aut
         assert cases == same_seed != other_seed
 
 
-@for_all("", QUESTIONS)
+@for_all("name, authored", QUESTIONS)
 def test_the_released_question_judges_as_the_authored_one(name, authored):
     public = question_from(entry(name, authored))
     assert (public.hidden, public.mistakes, public.variants) == (None, (), ())

@@ -80,18 +80,16 @@ def graded(tmp_path_factory):
     assert answers["q1"].count(warning) == 1
     warning = {"q1": answers["q1"].replace(warning, f"{warning}; __import__('warnings').warn('a warning')")}
     hand_in(place, SETS[1], "warned", warning)
-    (decay_mistake,) = (mistake for mistake in authored["q2"].question.mistakes if mistake.name == "L2 in the gradient")
-    (counter_mistake,) = (mistake for mistake in authored["q3"].question.mistakes if mistake.name == "counters")
-    wrong = {
-        "q2": apply_mistake(authored["q2"].solution, decay_mistake),
-        "q3": apply_mistake(authored["q3"].solution, counter_mistake),
-    }
+    mistakes = {}
+    for key, name in (("q2", "L2 in the gradient"), ("q3", "counters")):
+        (mistakes[key],) = (mistake for mistake in authored[key].question.mistakes if mistake.name == name)
+    wrong = {key: apply_mistake(authored[key].solution, mistake) for key, mistake in mistakes.items()}
     hand_in(place, SETS[1], "mistaken", wrong)
     for name in SETS:
         run_nbgrader("autograde", name, "--create", place=place)
         run_nbgrader("generate_feedback", name, place=place)
     run_nbgrader("export", place=place)
-    return place, decay_mistake.sentence
+    return place, mistakes["q2"].sentence
 
 
 @pytest.mark.slow

@@ -74,7 +74,8 @@ def test_every_generated_file_was_made_from_the_solutions_as_they_are(path):
 
 
 def test_the_digest_is_of_all_sources_hidden_parts_too(tmp_path):
-    text, path = (ROOT / "solutions" / "00_start_here.ipynb").read_text(encoding="utf-8"), tmp_path / "changed.ipynb"
+    text = (ROOT / "solutions" / "00_start_here.ipynb").read_text(encoding="utf-8")
+    path = tmp_path / "changed.ipynb"
     hidden = '"def hidden(random):\\n"'
     assert text.count(hidden) > 0
     path.write_text(text.replace(hidden, hidden.replace(":", ":  # changed")), encoding="utf-8")
