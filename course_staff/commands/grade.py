@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Grade what is not graded yet; 1 where the grader itself failed on a submission, or nobody is in the gradebook."""
+    """Grade what is not graded yet; returns 1 if the grader itself failed on a submission, or nobody is in the gradebook."""
     from course_staff.grading import submitted
     from course_staff.grading.by_hand import FILE, correct, read_by_hand
     from course_staff.grading.gradebook import FILE_NAMES, read_gradebook

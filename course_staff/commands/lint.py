@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one line per violation; 1 where there is any. Notes are counted, and refuse nothing.
+    """Print one line per violation; returns 1 if there is any. Notes are only counted.
 
     Without a chapter's name the links of all documents are followed too, the code's names are read, and the lines by hand that
     are shown are counted.

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write what differs, keep a copy of what stood there, and name both; with `--check`, 1 where something differs."""
+    """Write what differs, keep a copy of the old file, and name both; with `--check`, only return 1 if something differs."""
     from course_staff.release.cache import Stamps
     from course_staff.release.nbgrader import source_files
     from course_staff.release.release import file_names, find_differing
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         todo = paths
         releases = (source_files(path, folder) for path in paths)
     else:
-        todo = [path for path in paths if not stamps.stand(path, file_names(path, *folders))]
+        todo = [path for path in paths if not stamps.are_current(path, file_names(path, *folders))]
         releases = _release_sets(todo, *folders, stamps)
     differing = []
     for path, texts in zip(todo, releases, strict=True):
@@ -80,7 +80,7 @@ def _release_sets(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamp
     from course_utils.settings import settings
 
     releases = ReleaseCache(settings().home / "released")
-    if parts := releases.unknown(paths):
+    if parts := releases.find_unreleased(paths):
         reasons = Counter(stamps.reason(path) for path in dict.fromkeys(path for path, _ in parts))
         print(_announce(len(parts), cores(), reasons), file=sys.stderr)
     with tqdm(total=len(parts), desc="questions", file=sys.stderr, delay=1) as bar:

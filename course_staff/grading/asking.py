@@ -1,4 +1,4 @@
-"""One answer in a process of its own, which may say anything: what is sent there, and what is made of what comes back."""
+"""One answer in a process of its own: what is sent there, and how the reply, which may be anything, is read."""
 
 import pickle
 import time
@@ -28,7 +28,7 @@ _TOO_LONG = Outcome("unsafe", text=f"All cases together returned more than {_MOS
 
 @dataclass(frozen=True)
 class Replies:
-    """What an answer gave on its cases, and notes on its cells. `starved`: it ran out of time (see `Conversation.starved`)."""
+    """What an answer gave on its cases, and notes on its cells. `starved`: see `Conversation`."""
 
     outcomes: list[Outcome]
     notes: list[str]

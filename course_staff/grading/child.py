@@ -73,7 +73,7 @@ def preload() -> None:
 
 
 def silence() -> None:
-    """Nothing to read on stdin; what is printed goes nowhere, so that a flood of it fills nothing."""
+    """Connect stdin, stdout and stderr to the null device, so that a flood of output fills nothing."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -84,7 +84,7 @@ def silence() -> None:
 
 
 def serve(control: socket.socket, kind: str) -> None:
-    """Run a question for each message on `control`, and answer with 0 or why it was ended; ends when the socket is closed."""
+    """Run a question for each message on `control`, until it is closed; reply with 0 or the code of the limit that ended it."""
     isolate.keep_no_keys()
     if kind in SAFE:
         isolate.refuse_uncounted_memory()
@@ -102,7 +102,7 @@ def serve(control: socket.socket, kind: str) -> None:
 
 
 def run_watched(control: socket.socket, read: int, write: int, lifeline: int, kind: str) -> int:
-    """Run one question in a child; returns when it has ended, with nothing left of it, 0 or why it was ended."""
+    """Run one question in a child; returns 0, or the code of the limit that ended it, when nothing of it is left."""
     with empty_folder(kind) as folder:
         child = os.fork()
         if not child:
@@ -123,7 +123,7 @@ def run_watched(control: socket.socket, read: int, write: int, lifeline: int, ki
 
 @contextlib.contextmanager
 def empty_folder(kind: str) -> Iterator[str]:
-    """A folder for one question; when the block ends, and with it all that ran there, nothing is left that was written."""
+    """A folder for one question; when the block ends, all that was written there or to other writable folders is deleted."""
     if kind not in SAFE:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             yield folder
@@ -144,7 +144,7 @@ def run_question_process(read: int, write: int, folder: str) -> int:
 
 
 def _watch(child: int, lifeline: int, kind: str) -> int:
-    """Look until process `child` has ended, the lifeline is closed or a limit is passed; 0 or its exit code."""
+    """Wait until process `child` has ended, the lifeline is closed or a limit is exceeded; 0 or that limit's code."""
     process = os.pidfd_open(child)
     family = isolate.Family(os.getpid(), isolate.FOLDERS if kind in SAFE else ())
     seconds = 0.1 if kind in SAFE else 1.0  # outside of a sandbox it looks through all processes of the machine
@@ -158,7 +158,7 @@ def _watch(child: int, lifeline: int, kind: str) -> int:
 
 
 def _and_exit(work: Callable[..., int], *arguments) -> None:
-    """End this forked process with what `work` returns, past everything that the process it came from had opened."""
+    """End this forked process with the code that `work` returns, without closing what its parent had opened."""
     code = 1
     try:
         code = work(*arguments)
@@ -172,7 +172,7 @@ def _and_exit(work: Callable[..., int], *arguments) -> None:
 
 
 def converse(read: int, write: int) -> None:
-    """Parse the job's sources; or run its cells, then each case as it comes, until the other side has heard enough."""
+    """Parse the job's sources; or run its cells, then each case as it comes, until the pipe is closed."""
     job = pickle.loads(receive(read, _LONGEST_JOB))
     question = None if "sources" in job else pickle.loads(receive(read, _LONGEST_JOB))
     ranks, replaces = (question.ranks, question.replaces) if question else (False, ())
@@ -228,7 +228,7 @@ class Notebook:
         sys.modules["__main__"] = self.shell.user_module
 
     def run(self) -> None:
-        """Every cell in its order. An answer that raised runs once more at the end, since it may use a name defined below it.
+        """Run every cell in its order. An answer that raised runs once more at the end, since it may use a name defined below it.
 
         The answer has a cell's time for itself, whatever the others took of theirs; one that no time is left for is not run.
         """
@@ -260,7 +260,7 @@ class Notebook:
             self.outcome, self.answer = None, after
 
     def _run_cell(self, source: str, seconds: float) -> Outcome | None:
-        """What stopped the cell, if anything did."""
+        """The failure that stopped the cell, or None."""
         try:
             with run.time_limit(seconds):
                 execution = self.shell.run_cell(source, store_history=False)

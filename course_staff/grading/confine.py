@@ -20,7 +20,7 @@ def confine(program: Iterable[str], private: Iterable[Path] = ()) -> list[str]:
     write to.
     """
     size = str(isolate.LIMITS["folder"])
-    visible = _visible({*map(Path.resolve, map(Path, private)), *_own_secrets()})
+    visible = _visible({*map(Path.resolve, private), *_own_secrets()})
     return [
         *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
         *("--die-with-parent", "--new-session"),

@@ -36,7 +36,7 @@ class EncodingError(CourseError):
 
 
 class TornError(Exception):
-    """The other side closed the pipe, or sent what is no message."""
+    """The other side closed the pipe, or sent something that is no message."""
 
 
 def dump(values: object) -> bytes:

@@ -88,7 +88,7 @@ def adopt_orphans() -> None:
 
 
 def keep_no_keys() -> None:
-    """A session keyring of its own: the grader's holds the grader's keys."""
+    """Replace the session keyring, which holds the grader's keys, by an empty one."""
     if number := _KEYCTL.get(os.uname().machine):
         ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)
 
@@ -100,8 +100,8 @@ def die_first() -> None:
 
 
 def refuse_uncounted_memory() -> None:
-    """Let the system calls fail with EPERM that give memory which no process's figures hold, here and in all that comes from
-    here, for good; where the numbers are known (`seccomp(2)`).
+    """Let system calls that allocate memory outside of any process's figures fail with EPERM, for good, in this process and its
+    descendants; where the calls' numbers are known (`seccomp(2)`).
     """
     if (machine := os.uname().machine) not in _UNCOUNTED:
         return
@@ -141,7 +141,7 @@ class Family:
         self._seconds_by_process: dict[tuple[int, float], float] = {}
 
     def excess(self, memory: int, processes: int, ahead: float, files: int, **_) -> int:
-        """0, or the exit code for what they together have too much of."""
+        """0, or the exit code of the limit that they exceed together."""
         if any(system.f_files - system.f_ffree > files for system in map(os.statvfs, self.folders)):
             return TOO_MANY_FILES
         family = descendants(self.root)
@@ -168,7 +168,7 @@ def uptime() -> float:
 
 
 def seconds_computed(root: int, since: float) -> float:
-    """Seconds of processor time that process `root` and its descendants have taken, those of them that began after `since`."""
+    """Seconds of processor time that process `root` and its descendants have taken, of those that began after `since`."""
     family = [*filter(None, [_process(Path(f"/proc/{root}"))]), *descendants(root)]
     return sum(process.seconds for process in family if process.start > since - _TICK)
 
@@ -208,7 +208,7 @@ def _own_bytes(process: int) -> int:
 
 
 def kill_descendants() -> None:
-    """End everything below this process, which has adopted its orphans, until nothing is left; what was ended is reaped."""
+    """End everything below this process, which has adopted its orphans, until nothing is left, and reap what was ended."""
     while family := descendants(os.getpid()):
         for process in family:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -44,7 +44,7 @@ class Lanes:
             yield pending[future]
 
     def close(self) -> None:
-        """End what runs; nothing more is begun."""
+        """End what runs, and start nothing more."""
         for lane in self.lanes:
             lane.stop()
         self._threads.shutdown(cancel_futures=True)

@@ -28,7 +28,7 @@ def boards(records: Sequence[Record]) -> list[Leaderboard]:
 
 
 def _give_letters(records: Sequence[Record]) -> dict[str, str]:
-    """Student to letter, for those that have an entry somewhere."""
+    """Student to letter, for those with an entry on any board."""
     ranked = [record for record in records if any(map(_get_figures, record["questions"]))]
     names = {record["student"]: f"{record['key']} {record['student']}".encode("utf-8", "replace") for record in ranked}
     students = sorted(names, key=lambda student: hashlib.sha256(names[student]).digest())
@@ -36,7 +36,7 @@ def _give_letters(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _get_figures(question: QuestionRecord) -> tuple[float, float, float] | None:
-    """Bytes, operations and accuracy of a question that was passed; None if they are not there, or no such numbers."""
+    """Bytes, operations and accuracy of a question that was passed; None if they are missing, or no such numbers."""
     counts = question.get("figures")
     if question["state"] != "passed" or not isinstance(counts, Mapping):
         return None

@@ -99,7 +99,7 @@ def oddities(records: list[Record], others: list[str]) -> list[tuple[str, list[t
 
 
 def _to_look_at(records: list[Record]) -> list[tuple[int, str]]:
-    """Students, each with the questions whose answer ended as an honest one seldom does."""
+    """Students, each with the questions whose answer ended in a way that honest ones seldom do."""
     ids_of: dict[str, list[str]] = {}
     for record in records:
         for question in record["questions"]:

@@ -54,7 +54,7 @@ def _draw_points(axes: Axes, points: Sequence[float], maximum: float) -> list[tu
 
 
 def _draw_questions(axes: Axes, questions: Sequence[QuestionSummary]) -> None:
-    """A bar each, in the set's order; its label names the level."""
+    """A bar per question, in the set's order; its label names the level."""
     positions = range(len(questions))
     shares = [question.passed / question.answers for question in questions]
     axes.barh(positions, [100 * share for share in shares], color=COLORS["first"], height=0.72)

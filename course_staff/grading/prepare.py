@@ -103,7 +103,7 @@ def _pickle(inputs: dict) -> bytes:
     import torch
 
     class Pickler(cloudpickle.Pickler):
-        def reducer_override(self, value: object):
+        def reducer_override(self, value: object) -> object:
             if type(value) is torch.Tensor and value.is_contiguous() and not value.requires_grad:
                 with suppress(encoding.EncodingError):
                     return encoding.load, (encoding.dump(value),)

@@ -229,7 +229,7 @@ class _Server:
         own_ends = _Pipes([write, read, lifeline])
         has_ended = threading.Event()
 
-        def end():
+        def end() -> None:
             own_ends.close(lifeline)
             if not has_ended.wait(END_SECONDS):  # a question may have stopped the process that watches it
                 _kill(self.process)

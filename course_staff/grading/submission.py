@@ -47,7 +47,7 @@ class ParsedCell:
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell: its number among all cells from 1 on, its source, the ids of the questions that it answers, and what it is."""
+    """A code cell: its number among all cells, from 1, its source, the questions that it answers, and how it parses."""
 
     number: int
     source: str

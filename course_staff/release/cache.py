@@ -1,4 +1,4 @@
-"""Many sets released at once: a process a core, and no question is run again where the same sources were released before.
+"""Many sets released at once, in a process per core; a question is not run again if its sources were released before.
 
 What a question is released as follows from its notebook, the course's code and the libraries' versions. A digest of these is
 kept with it in the settings' home.
@@ -88,7 +88,7 @@ class ReleaseCache:
         entry = read_json(self._file(part), lambda value: (value["digest"], value["released"]))
         return entry[1] if entry and entry[0] == _digest(part[0]) else None
 
-    def unknown(self, paths: Iterable[Path]) -> list[Part]:
+    def find_unreleased(self, paths: Iterable[Path]) -> list[Part]:
         """The questions of the solutions at `paths` that are to be run."""
         return [part for path in paths for part in parts_of(path) if part[1] and self.find(part) is None]
 
@@ -136,7 +136,7 @@ class Stamps:
         self._path = path
         self._stamps = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
-    def stand(self, path: Path, files: Iterable[Path]) -> bool:
+    def are_current(self, path: Path, files: Iterable[Path]) -> bool:
         """Whether the solutions at `path` and the `files` that they were released as are those of the stamp."""
         return self._stamps.get(path.stem) == _stamp(path, files)
 

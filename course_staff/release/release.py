@@ -25,7 +25,7 @@ def file_names(path: Path, exercises: Path, sets: Path) -> tuple[Path, Path]:
 
 
 def find_differing(texts: Mapping[Path, str]) -> list[Path]:
-    """The files that do not hold their text, missing ones included; a set may hold what another machine's arithmetic gave."""
+    """The files that do not hold their text, missing ones included; a set's numbers may differ by another machine's rounding."""
     return [path for path, text in texts.items() if not (path.is_file() and _agrees_with(path, text))]
 
 
@@ -39,7 +39,7 @@ def _agrees_with(path: Path, text: str) -> bool:
 
 
 def _open_oracles(exercise_set: dict) -> dict:
-    """A set, changed in place, with what its oracles returned in numbers, which may differ by as little as others."""
+    """The set, changed in place: what its oracles returned is replaced by a fingerprint, which allows for rounding."""
     for entry in exercise_set.get("questions", ()):
         if "oracle" in entry:
             entry["oracle"] = fingerprint(unpack(entry["oracle"]))
@@ -47,7 +47,7 @@ def _open_oracles(exercise_set: dict) -> dict:
 
 
 def renew(texts: Mapping[Path, str]) -> None:
-    """Write the texts, each file completely or not at all; a set keeps stored numbers that differ only by another machine's."""
+    """Write the texts, each file completely or not at all; a set keeps stored numbers that differ only by rounding."""
     for path, text in texts.items():
         if path.suffix == ".json" and path.is_file():
             text = _with_stored_numbers(path, text)
@@ -81,7 +81,7 @@ def exercise_notebook(notebook: dict, authored: list[AuthoredQuestion]) -> dict:
     """The learner's notebook: no question cells, no solutions, no outputs; cell ids stay."""
     check_facts(authored)
     stubs = {exercise.question.id: exercise.stub for exercise in authored}
-    lines = {facts(exercise.question): allowed(exercise.question) for exercise in authored}
+    lines = {facts(exercise.question): terms(exercise.question) for exercise in authored}
     cells = [cell for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"]
     return {**notebook, "cells": [_release_cell(cell, stubs, lines) for cell in cells]}
 
@@ -108,7 +108,7 @@ def facts(question: Question) -> str:
     return f"*{question.id} · {LEVELS[question.difficulty]} · {minutes} · {points}*"
 
 
-def allowed(question: Question) -> str:
+def terms(question: Question) -> str:
     """The line below the facts: `*You may use everything except `torch.optim.SGD`.*`"""
     *names, last = [f"`{name}`" for name in question.replaces if "._" not in name] or [""]
     but = f" except {', '.join(names)}{' and ' if names else ''}{last}" if last else ""
@@ -184,7 +184,7 @@ def json_text(value: dict) -> str:
 
 
 def _release_cell(cell: dict, stubs: dict[str, str], lines: dict[str, str]) -> dict:
-    """An answer's stub, a statement with what may be used below its facts, anything else as it is."""
+    """A learner's cell: an answer's stub, a statement with the line on what may be used, any other cell as it is."""
     mark = marker(cell)
     text = cell["source"]
     if cell["cell_type"] == "markdown":

@@ -84,7 +84,7 @@ def load_solutions(path: Path) -> list[AuthoredQuestion]:
 
 
 def marker(cell: dict) -> tuple[str, str] | None:
-    """(`QUESTION` or `EXERCISE`, the question's id) of a code cell that is marked, else None."""
+    """(`QUESTION` or `EXERCISE`, the question's id) of a marked code cell, else None."""
     match = _MARKER.match(cell["source"]) if cell["cell_type"] == "code" else None
     return (match["kind"], match["id"]) if match else None
 

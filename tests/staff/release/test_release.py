@@ -16,7 +16,7 @@ from course_staff.grading.prepare import prepare
 from course_staff.notebooks.files import notebook_text, read_notebook, write_notebook
 from course_staff.notebooks.setup_cell import is_setup, setup_source
 from course_staff.release.cache import ReleaseCache, release_sets
-from course_staff.release.release import allowed, digest_of, exercise_notebook, facts, find_differing, renew, set_entry
+from course_staff.release.release import digest_of, exercise_notebook, facts, find_differing, renew, set_entry, terms
 from course_staff.release.skeleton import SKELETONS, empty_notebook, with_question
 from course_staff.release.source import apply_mistake, load_solutions, marker
 from course_utils.cli import main
@@ -163,7 +163,7 @@ def test_everything_outside_the_holes_is_the_same(path):
     assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
     authored = solutions_of(path.stem)
     stubs = {exercise.question.id: exercise.stub for exercise in authored}
-    added = {allowed(exercise.question) for exercise in authored}
+    added = {terms(exercise.question) for exercise in authored}
     for cell, exercise_cell in zip(before, after, strict=True):
         mark = marker(cell)
         sentences = [line for line in exercise_cell["source"].split("\n\n") if line not in added]
@@ -187,7 +187,7 @@ def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
     cells = read_notebook(ROOT / exercises_of(path.stem)).cells
     for authored in solutions_of(path.stem):
         position = next(i for i, cell in enumerate(cells) if marker(cell) == ("EXERCISE", authored.question.id))
-        text = f"{facts(authored.question)}\n\n{allowed(authored.question)}"
+        text = f"{facts(authored.question)}\n\n{terms(authored.question)}"
         assert any(text in cell["source"] for cell in cells[:position])
         assert cells[position + 1]["source"] == f'check("{authored.question.id}")'
 
@@ -330,4 +330,4 @@ def test_a_hidden_oracle_stays_and_its_words_on_the_public_cases_go(release_set)
         assert same(authored.question.expected(right.inputs), question.expected(case.inputs))
     with pytest.raises(KeyError):
         question.expected({"x": torch.ones(3)})
-    assert allowed(authored.question) == "*You may use everything except `torch.nn.functional.softmin`.*"
+    assert terms(authored.question) == "*You may use everything except `torch.nn.functional.softmin`.*"
