@@ -28,13 +28,15 @@ def run(arguments: argparse.Namespace) -> int:
     """
     place = find_place()
     paths = chapters_in(place.notebooks, arguments.chapters)
-    violations, noted = _check_chapters(place, paths)
+    violations, remarks = _check_chapters(place, paths)
     if arguments.notes:
-        print(*noted, sep="\n")
+        print(*remarks, sep="\n")
     violations += _check_demos(place, [path.stem for path in paths])
     if not arguments.chapters:
         violations += _check_documents_and_code(place, arguments.notes)
-    of_notes = f" {format_counted(len(noted), 'note')} (`--notes` lists them)." if noted and not arguments.notes else ""
+    of_notes = (
+        f" {format_counted(len(remarks), 'note')} (`--notes` lists them)." if remarks and not arguments.notes else ""
+    )
     counts = f"{format_counted(len(paths), 'chapter')} checked, {format_counted(len(violations), 'violation')}."
     print(*violations, counts + of_notes, sep="\n")
     return 1 if violations else 0
@@ -47,13 +49,13 @@ def _check_chapters(place: Place, paths: list[Path]) -> tuple[list[str], list[st
     from course_staff.notebooks.sentences import broken_claims, claims_of, notes
 
     violations = [str(violation) for path in paths for violation in violations_in(path)]
-    noted = []
+    remarks = []
     for path in paths:
         chapter = Chapter(path, read_notebook(path))
         claims = claims_of(place.root, path.stem)
         violations += [str(Violation(path.name, *remark)) for remark in broken_claims(chapter, claims)]
-        noted += [str(Violation(path.name, *remark)) for remark in notes(chapter, claims)]
-    return violations, noted
+        remarks += [str(Violation(path.name, *remark)) for remark in notes(chapter, claims)]
+    return violations, remarks
 
 
 def _check_demos(place: Place, stems: list[str]) -> list[str]:

@@ -23,7 +23,7 @@ def solutions_at(name: str) -> Path | None:
 def solution_in(path: Path, question: str) -> str:
     """The answer's cell of `question` as a perfect learner would hand it in; raises `CourseError` if there is none.
 
-    The marks are those of `course_staff/grading/source.py`, which learners do not have.
+    The marks are those of `course_staff/release/source.py`, which learners do not have.
     """
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
