@@ -10,6 +10,7 @@ from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
+    from course_staff.grading.gradebook import Gradebook
     from course_staff.grading.prepare import PreparedSet
     from course_staff.grading.record import Record
     from course_staff.grading.report import Results
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; returns 1 if the grader itself failed on a submission, or nobody is in the gradebook."""
     from course_staff.grading import submitted
     from course_staff.grading.by_hand import FILE, correct, read_by_hand
-    from course_staff.grading.gradebook import FILE_NAMES, read_gradebook
+    from course_staff.grading.gradebook import read_gradebook
     from course_staff.grading.prepare import prepare
     from course_staff.grading.report import Results, title_of
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
@@ -58,10 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = require_one_name(arguments.set, set_names(), "exercise set")
     gradebook = arguments.gradebook and read_gradebook(arguments.gradebook)  # before hours of grading
     folder = arguments.folder.resolve()
-    stem = folder.stem if folder.is_file() else folder.name  # only a notebook's name has an ending that can be dropped
-    out = (arguments.out or folder.with_name(f"{stem}-results")).resolve()
-    if out == folder:
-        raise CourseError("The results cannot go among the submissions; name another folder with --out.")
+    out = _results_folder(folder, arguments.out)
     paths = submitted.find_submissions(folder, out if out.is_relative_to(folder) else None)
     print(f"{format_counted(len(paths), 'submission')} to {name}.", file=sys.stderr, flush=True)
     sandbox_kind = best_kind(arguments.trust)
@@ -92,14 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     records, ungraded = correct(records, corrections)
     others = submitted.list_other_files(folder, set(paths.values()), out)
-    print(results.finish(records, others, [*remarks, *ungraded]), end="")
-    sentences, is_filled = results.fill(gradebook, records) if gradebook else ([], True)
-    new_file = gradebook.file_name if gradebook and is_filled else None
-    hint = "" if gradebook else "; use --gradebook to update it"
-    older = [file_name for file_name in FILE_NAMES if file_name != new_file and (out / file_name).exists()]
-    sentences += [f"{file_name} is from an earlier run{hint}." for file_name in older]
-    print(*(["", *sentences] if sentences else []), f"\nResults are in {out}.", sep="\n")
-    return 1 if not is_filled or any(record.get("failed") for record in records) else 0
+    return _write_results(results, records, others, [*remarks, *ungraded], gradebook)
+
+
+def _results_folder(folder: Path, out: Path | None) -> Path:
+    stem = folder.stem if folder.is_file() else folder.name  # only a notebook's name has an ending that can be dropped
+    out = (out or folder.with_name(f"{stem}-results")).resolve()
+    if out == folder:
+        raise CourseError("The results cannot go among the submissions; name another folder with --out.")
+    return out
 
 
 def _find_solutions(name: str) -> Path:
@@ -133,6 +132,22 @@ def _grade(
             paths = {student: file.path for student, file in todo.items()}
             grade_all(paths, prepared, sandbox_kind, jobs, save, private)
     return records
+
+
+def _write_results(
+    results: "Results", records: list["Record"], others: list[str], remarks: list[str], gradebook: "Gradebook | None"
+) -> int:
+    """Write the class's files, and print the summary and what became of the gradebook; returns the exit code."""
+    from course_staff.grading.gradebook import FILE_NAMES
+
+    print(results.finish(records, others, remarks), end="")
+    sentences, is_filled = results.fill(gradebook, records) if gradebook else ([], True)
+    new_file = gradebook.file_name if gradebook and is_filled else None
+    hint = "" if gradebook else "; use --gradebook to update it"
+    older = [file_name for file_name in FILE_NAMES if file_name != new_file and (results.folder / file_name).exists()]
+    sentences += [f"{file_name} is from an earlier run{hint}." for file_name in older]
+    print(*(["", *sentences] if sentences else []), f"\nResults are in {results.folder}.", sep="\n")
+    return 1 if not is_filled or any(record.get("failed") for record in records) else 0
 
 
 def _jobs(text: str) -> int:

@@ -34,11 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     violations += _check_demos(place, [path.stem for path in paths])
     if not arguments.chapters:
         violations += _check_documents_and_code(place, arguments.notes)
-    of_notes = (
-        f" {format_counted(len(remarks), 'note')} (`--notes` lists them)." if remarks and not arguments.notes else ""
-    )
+    hint = f" {format_counted(len(remarks), 'note')} (`--notes` lists them)."
     counts = f"{format_counted(len(paths), 'chapter')} checked, {format_counted(len(violations), 'violation')}."
-    print(*violations, counts + of_notes, sep="\n")
+    print(*violations, counts + (hint if remarks and not arguments.notes else ""), sep="\n")
     return 1 if violations else 0
 
 

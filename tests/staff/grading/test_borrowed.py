@@ -24,9 +24,8 @@ RANKS = ("09_local_sgd", "10_fsdp_and_zero", "12_scaling_out")
 REPLACED = sorted(
     {name for exercises in AUTHORED.values() for exercise in exercises.values() for name in exercise.question.replaces}
 )
-BORROWED = [
-    (s, q, source) for s, by_question in ANSWERS.items() for q, sources in by_question.items() for source in sources
-]
+QUESTIONS = [(name, q, sources) for name, by_question in ANSWERS.items() for q, sources in by_question.items()]
+BORROWED = [(name, question, source) for name, question, sources in QUESTIONS for source in sources]
 
 
 @pytest.fixture(autouse=True)
@@ -82,9 +81,7 @@ def test_what_another_has_written_is_foreign_in_a_check(name, question, source):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "question"), [(n, q) for n, by_question in ANSWERS.items() if n not in RANKS for q in by_question]
-)
+@pytest.mark.parametrize(("name", "question"), [(name, q) for name, q, _ in QUESTIONS if name not in RANKS])
 def test_it_would_be_right_where_nothing_is_replaced(name, question):
     """Else it would prove nothing that it is refused; the course's scales of 8-bit blocks are float32 and so no answer."""
     authored = AUTHORED[name][question]
@@ -115,10 +112,7 @@ def graded(grade_class, name, question, sources):
 
 @pytest.mark.parametrize(
     ("name", "question", "sources"),
-    slow_in(
-        {*ANSWERS} - {"03_adamw"},
-        [(name, q, sources) for name, by_question in ANSWERS.items() for q, sources in by_question.items()],
-    ),
+    slow_in({*ANSWERS} - {"03_adamw"}, QUESTIONS),
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.usefixtures("warm")

@@ -90,11 +90,8 @@ def test_every_generated_file_is_what_the_solutions_say(path):
 
 def test_there_is_nothing_but_what_was_generated():
     stems = {path.stem for path in PATHS}
-    assert (
-        {set_of(path) for path in ROOT.glob("exercises/*.ipynb")}
-        == {path.stem for path in SETS.glob("*.json")}
-        == stems
-    )
+    assert {set_of(path) for path in ROOT.glob("exercises/*.ipynb")} == stems
+    assert {path.stem for path in SETS.glob("*.json")} == stems
 
 
 @pytest.mark.parametrize(

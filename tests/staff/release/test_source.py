@@ -42,11 +42,8 @@ def test_a_hole_becomes_the_default_stub_at_its_own_indentation():
     "path", sorted((Path(__file__).parents[3] / "solutions").glob("*.ipynb")), ids=lambda path: path.stem
 )
 def test_a_learner_who_asks_for_a_solution_sees_what_a_perfect_one_hands_in(path):
-    answers = {
-        mark[1]: cell["source"]
-        for cell in read_notebook(path).cells
-        if (mark := marker(cell) or ("", ""))[0] == "EXERCISE"
-    }
+    cells = read_notebook(path).cells
+    answers = {mark[1]: cell["source"] for cell in cells if (mark := marker(cell) or ("",))[0] == "EXERCISE"}
     assert len(answers) > 2
     for question, source in answers.items():
         assert solution_in(path, question) == split_answer(source)[0]
