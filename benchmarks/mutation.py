@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from course_staff.grading import zoo
-from course_staff.grading.source import Authored, load_solutions
+from course_staff.release.case_runner import outcomes
+from course_staff.release.source import AuthoredQuestion, load_solutions
 from course_utils.grading.compare import compare
 from course_utils.grading.values import conform
 
@@ -80,7 +80,7 @@ def explained(name: str) -> dict[str, set[str]]:
     }
 
 
-def survivors(authored: Authored) -> tuple[int, list[str]]:
+def survivors(authored: AuthoredQuestion) -> tuple[int, list[str]]:
     """The number of mutants of a question's solution, and descriptions of those that pass every case."""
     if authored.question.share or authored.question.figures:
         return 0, []
@@ -116,10 +116,10 @@ def main() -> None:
     print(f"{total} mutants, {left} survive")
 
 
-def _survives(authored: Authored, source: str, cases, expected) -> bool:
+def _survives(authored: AuthoredQuestion, source: str, cases, expected) -> bool:
     """One case after the other, so that the first that fails ends it."""
     for case, right in zip(cases, expected, strict=True):
-        (outcome,) = zoo.outcomes(authored, source, [case], SECONDS)
+        (outcome,) = outcomes(authored, source, [case], SECONDS)
         if outcome.kind != "values" or outcome.mutated:
             return False
         if compare(right, conform(right, outcome.values), authored.question.tolerance):

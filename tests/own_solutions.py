@@ -3,12 +3,12 @@
 from functools import cache
 from pathlib import Path
 
-from course_staff.grading.source import Authored, load_solutions
+from course_staff.release.source import AuthoredQuestion, load_solutions
 
 PATHS = sorted((Path(__file__).parents[1] / "solutions").glob("*.ipynb"))
 
 
 @cache
-def solutions_of(name: str) -> list[Authored]:
+def solutions_of(name: str) -> list[AuthoredQuestion]:
     (path,) = (path for path in PATHS if path.stem == name)
     return load_solutions(path)

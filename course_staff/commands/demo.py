@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List, rehearse or serve until interrupted; 1 where a rehearsal went otherwise than expected."""
+    """List, rehearse or serve until interrupted; returns 1 if a rehearsal went otherwise than expected."""
     from course_staff.demos import demos_in, read_demo, server
     from course_utils.settings import has_display
 

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
-    from course_staff.grading.by_hand import Mark
     from course_staff.grading.gradebook import Gradebook
     from course_staff.grading.prepare import PreparedSet
     from course_staff.grading.record import Record
@@ -48,24 +46,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Grade what is not graded yet; 1 where the grader itself failed on a submission, or nobody is in the gradebook."""
-    from course_staff.grading.by_hand import FILE, read_by_hand
+    """Grade what is not graded yet; returns 1 if the grader itself failed on a submission, or nobody is in the gradebook."""
+    from course_staff.grading import submitted
+    from course_staff.grading.by_hand import FILE, correct, read_by_hand
     from course_staff.grading.gradebook import read_gradebook
     from course_staff.grading.prepare import prepare
-    from course_staff.grading.report import Results
+    from course_staff.grading.report import Results, title_of
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
-    from course_staff.grading.submitted import check_place, check_set, find_submissions, identify, list_work
     from course_utils.files import require_one_name
     from course_utils.grading.loading import set_names
 
     name = require_one_name(arguments.set, set_names(), "exercise set")
     gradebook = arguments.gradebook and read_gradebook(arguments.gradebook)  # before hours of grading
     folder = arguments.folder.resolve()
-    stem = folder.stem if folder.is_file() else folder.name  # only a notebook's name has an ending that can be dropped
-    out = (arguments.out or folder.with_name(f"{stem}-results")).resolve()
-    if out == folder:
-        raise CourseError("The results cannot go among the submissions; name another folder with --out.")
-    paths = find_submissions(folder, out if out.is_relative_to(folder) else None)
+    out = _results_folder(folder, arguments.out)
+    paths = submitted.find_submissions(folder, out if out.is_relative_to(folder) else None)
     print(f"{format_counted(len(paths), 'submission')} to {name}.", file=sys.stderr, flush=True)
     sandbox_kind = best_kind(arguments.trust)
     solutions = None if arguments.seed is None else arguments.solutions or _find_solutions(name)
@@ -75,16 +70,16 @@ def run(arguments: argparse.Namespace) -> int:
     for remark in remarks:
         print(remark, file=sys.stderr)
 
-    results = Results(out, name, _title(name, solutions))
-    submitted = {student: identify(path, prepared, sandbox_kind) for student, path in paths.items()}
+    results = Results(out, name, title_of(name, solutions))
+    files = {student: submitted.identify(path, prepared, sandbox_kind) for student, path in paths.items()}
     earlier = results.earlier()
-    check_set(earlier, name, out)
+    submitted.check_set(earlier, name, out)
     if folder.is_file() and not (arguments.again or arguments.only):
-        check_place(*next(iter(submitted.items())), earlier)
+        submitted.check_place(*next(iter(files.items())), earlier)
     worth = {exercise.question.id: exercise.question.points for exercise in prepared.questions}
-    marks = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
-    worklist = list_work(submitted, earlier, prepared.seed, arguments.only, arguments.again)
-    _announce_work(worklist, submitted, out, name)
+    corrections = read_by_hand(out / FILE, [*{**earlier, **files}], worth)  # before hours of grading, too
+    worklist = submitted.list_work(files, earlier, prepared.seed, arguments.only, arguments.again)
+    sys.stderr.writelines(f"{line}\n" for line in worklist.in_words(files, name, out))
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
@@ -92,37 +87,18 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
-    others = _other_files(folder, set(paths.values()), out)
-    return _write_results(results, records, marks, others, remarks, gradebook)
+
+    records, ungraded = correct(records, corrections)
+    others = submitted.list_other_files(folder, set(paths.values()), out)
+    return _write_results(results, records, others, [*remarks, *ungraded], gradebook)
 
 
-def _write_results(
-    results: "Results",
-    records: list["Record"],
-    marks: Mapping[tuple[str, str], "Mark"],
-    others: list[str],
-    remarks: list[str],
-    gradebook: "Gradebook | None",
-) -> int:
-    """Write tables, pages and the gradebook, with the `marks` by hand, and print the summary; returns the exit code."""
-    from course_staff.grading.by_hand import FILE, with_points_by_hand
-    from course_staff.grading.gradebook import FILE_NAMES
-
-    records = [with_points_by_hand(record, marks) for record in records]
-    graded = {(record["student"], question["id"]) for record in records for question in record["questions"]}
-    ungraded = [
-        f"{FILE}: {question} of {student} has no grade to replace; regrade this one with --only."
-        for student, question in marks
-        if (student, question) not in graded
-    ]
-    print(results.finish(records, others, [*remarks, *ungraded]), end="")
-    sentences, filled = results.fill(gradebook, records) if gradebook else ([], True)
-    written = gradebook.file_name if gradebook and filled else None
-    for older in (name for name in FILE_NAMES if name != written and (results.folder / name).exists()):
-        more = "" if gradebook else "; use --gradebook to update it"
-        sentences.append(f"{older} is from an earlier run{more}.")
-    print(*(["", *sentences] if sentences else []), f"\nResults are in {results.folder}.", sep="\n")
-    return 1 if not filled or any(record.get("failed") for record in records) else 0
+def _results_folder(folder: Path, out: Path | None) -> Path:
+    stem = folder.stem if folder.is_file() else folder.name  # only a notebook's name has an ending that can be dropped
+    out = (out or folder.with_name(f"{stem}-results")).resolve()
+    if out == folder:
+        raise CourseError("The results cannot go among the submissions; name another folder with --out.")
+    return out
 
 
 def _find_solutions(name: str) -> Path:
@@ -134,59 +110,19 @@ def _find_solutions(name: str) -> Path:
     return path
 
 
-def _title(name: str, solutions: Path | None) -> str:
-    """What the set's notebook is called in its first line; the set's name where there is no notebook."""
-    from course_staff.notebooks.files import read_notebook
-    from course_utils.files import exercises_of, find_place
-
-    try:
-        path = solutions or find_place().root / exercises_of(name)
-    except CourseError:  # only the package is installed
-        return name
-    if not path.is_file():
-        return name
-    texts = (cell["source"] for cell in read_notebook(path).cells if cell["cell_type"] == "markdown")
-    first = next(texts, "").partition("\n")[0]
-    return first.removeprefix("# ") if first.startswith("# ") else name
-
-
-def _announce_work(worklist: "Worklist", submitted: Mapping, folder: Path, name: str) -> None:
-    """A line on stderr for whatever of the submissions or of the results is left as it is, or graded again unasked."""
-    saved = [record["student"] for record in worklist.saved]
-    before = [student for student in saved if student in submitted and student not in worklist.waiting]
-    elsewhere = [student for student in saved if student not in submitted]
-    lines = []
-    if before:
-        lines.append(f"{len(before)} of {len(submitted)} were graded before; --again regrades them.")
-    if worklist.outdated:
-        count = f"{len(worklist.outdated)} of {len(submitted)}"
-        lines.append(f"Grading again {count}, because {name} or its grading changed.")
-    if worklist.waiting:
-        lines.append(f"New or changed, but left for a run without --only: {', '.join(worklist.waiting)}.")
-    if elsewhere:
-        count = format_counted(len(elsewhere), "earlier grade")
-        where = f"to remove one, delete its file in {folder / 'records'}"
-        lines.append(f"The table includes {count} without a submission here; {where}.")
-    sys.stderr.writelines(f"{line}\n" for line in lines)
-
-
 def _grade(
-    worklist: "Worklist",
-    prepared: "PreparedSet",
-    sandbox_kind: str,
-    results: "Results",
-    jobs: int,
-    private: list[Path],
+    worklist: "Worklist", prepared: "PreparedSet", sandbox_kind: str, results: "Results", jobs: int, private: list[Path]
 ) -> list["Record"]:
     """The records of what is to be graded, each written as soon as it is there."""
     from tqdm import tqdm
 
     from course_staff.grading.grade import grade_all
 
-    todo, records = worklist.todo, []
+    todo = worklist.todo
+    records = []
     with tqdm(total=len(todo), unit="notebook", desc=prepared.name, file=sys.stderr, disable=not todo) as bar:
 
-        def done(student: str, record: "Record") -> None:
+        def save(student: str, record: "Record") -> None:
             file = todo[student]
             identity = {"key": file.key, "file": file.digest, "seed": prepared.seed}
             records.append(results.save(student, {**record, **identity}))
@@ -194,17 +130,24 @@ def _grade(
 
         if todo:
             paths = {student: file.path for student, file in todo.items()}
-            grade_all(paths, prepared, sandbox_kind, jobs, done, private)
+            grade_all(paths, prepared, sandbox_kind, jobs, save, private)
     return records
 
 
-def _other_files(folder: Path, notebooks: set[Path], out: Path) -> list[str]:
-    """Files beside the notebooks, such as a script submitted by mistake."""
-    from course_staff.grading.submitted import is_of_the_system
+def _write_results(
+    results: "Results", records: list["Record"], others: list[str], remarks: list[str], gradebook: "Gradebook | None"
+) -> int:
+    """Write the class's files, and print the summary and what became of the gradebook; returns the exit code."""
+    from course_staff.grading.gradebook import FILE_NAMES
 
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in notebooks]
-    names = [path.relative_to(folder) for path in paths if not path.is_relative_to(out)]
-    return [name.as_posix() for name in names if not (name.name.startswith(".") or is_of_the_system(name))]
+    print(results.finish(records, others, remarks), end="")
+    sentences, is_filled = results.fill(gradebook, records) if gradebook else ([], True)
+    new_file = gradebook.file_name if gradebook and is_filled else None
+    hint = "" if gradebook else "; use --gradebook to update it"
+    older = [file_name for file_name in FILE_NAMES if file_name != new_file and (results.folder / file_name).exists()]
+    sentences += [f"{file_name} is from an earlier run{hint}." for file_name in older]
+    print(*(["", *sentences] if sentences else []), f"\nResults are in {results.folder}.", sep="\n")
+    return 1 if not is_filled or any(record.get("failed") for record in records) else 0
 
 
 def _jobs(text: str) -> int:

@@ -21,22 +21,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one line per violation; 1 where there is any. Notes are counted, and refuse nothing.
+    """Print one line per violation; returns 1 if there is any. Notes are only counted.
 
     Without a chapter's name the links of all documents are followed too, the code's names are read, and the lines by hand that
     are shown are counted.
     """
     place = find_place()
     paths = chapters_in(place.notebooks, arguments.chapters)
-    violations, noted = _check_chapters(place, paths)
+    violations, remarks = _check_chapters(place, paths)
     if arguments.notes:
-        print(*noted, sep="\n")
+        print(*remarks, sep="\n")
     violations += _check_demos(place, [path.stem for path in paths])
     if not arguments.chapters:
         violations += _check_documents_and_code(place, arguments.notes)
-    of_notes = f" {format_counted(len(noted), 'note')} (`--notes` lists them)." if noted and not arguments.notes else ""
+    hint = f" {format_counted(len(remarks), 'note')} (`--notes` lists them)."
     counts = f"{format_counted(len(paths), 'chapter')} checked, {format_counted(len(violations), 'violation')}."
-    print(*violations, counts + of_notes, sep="\n")
+    print(*violations, counts + (hint if remarks and not arguments.notes else ""), sep="\n")
     return 1 if violations else 0
 
 
@@ -46,12 +46,14 @@ def _check_chapters(place: Place, paths: list[Path]) -> tuple[list[str], list[st
     from course_staff.notebooks.files import read_notebook
     from course_staff.notebooks.sentences import broken_claims, claims_of, notes
 
-    violations, noted = [str(violation) for path in paths for violation in violations_in(path)], []
+    violations = [str(violation) for path in paths for violation in violations_in(path)]
+    remarks = []
     for path in paths:
-        chapter, claims = Chapter(path, read_notebook(path)), claims_of(place.root, path.stem)
+        chapter = Chapter(path, read_notebook(path))
+        claims = claims_of(place.root, path.stem)
         violations += [str(Violation(path.name, *remark)) for remark in broken_claims(chapter, claims)]
-        noted += [str(Violation(path.name, *remark)) for remark in notes(chapter, claims)]
-    return violations, noted
+        remarks += [str(Violation(path.name, *remark)) for remark in notes(chapter, claims)]
+    return violations, remarks
 
 
 def _check_demos(place: Place, stems: list[str]) -> list[str]:
@@ -80,8 +82,8 @@ def _check_documents_and_code(place: Place, with_counts: bool) -> list[str]:
             violations += [str(Violation(path.name, number, remark)) for remark in dead_links(path, text)]
     if not (lines := shown_lines(place.root)):
         return violations
-    for name, (shown, total) in lines.items() if with_counts else ():
-        print(f"{name:36} {shown:4} of {total:4} lines shown")
+    for name, (shown_count, total) in lines.items() if with_counts else ():
+        print(f"{name:36} {shown_count:4} of {total:4} lines shown")
     print(f"The chapters show {share(lines):.1%} of the code by hand; at least {SHOWN_AT_LEAST:.0%} is required.")
     if share(lines) < SHOWN_AT_LEAST:
         violations.append("Too little of the code by hand is shown.")

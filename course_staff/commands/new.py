@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kind",
         default="function",
         metavar="NAME",
-        help="the kind of question (see docs/authors.md): {course_staff.grading.skeleton:SKELETONS} (default: function)",
+        help="the kind of question (see docs/authors.md): {course_staff.release.skeleton:SKELETONS} (default: function)",
     )
 
 
@@ -54,9 +54,8 @@ def _chapter(arguments: argparse.Namespace) -> int:
     if not re.fullmatch(r"\d\d[a-z]?_\w+", path.stem):
         raise CourseError(f"{path.stem!r} is not a chapter name; begin with a number, such as 11c_pruning.")
     number = path.stem.partition("_")[0]
-    taken = next((path for path in sorted(path.parent.glob(f"{number}_*.ipynb"))), None)
-    if taken is not None:
-        raise CourseError(f"{taken.name} already has this number; use another or add a letter, such as {number[:2]}c.")
+    if other := next(iter(sorted(path.parent.glob(f"{number}_*.ipynb"))), None):
+        raise CourseError(f"{other.name} already has this number; use another or add a letter, such as {number[:2]}c.")
     write_notebook(chapter_skeleton(path), path)
     print(f"{path.name} written. Edit it, then run `course run {path.stem} --save`, `course stamp` and `course lint`.")
     return 0
@@ -65,8 +64,8 @@ def _chapter(arguments: argparse.Namespace) -> int:
 def _question(arguments: argparse.Namespace) -> int:
     from nbformat import from_dict
 
-    from course_staff.grading.skeleton import empty_notebook, with_question
     from course_staff.notebooks.files import read_notebook, write_notebook
+    from course_staff.release.skeleton import empty_notebook, with_question
 
     path = _path(arguments.file, "solutions")
     before = read_notebook(path) if path.is_file() else empty_notebook(path.stem, setup_source())
@@ -76,13 +75,13 @@ def _question(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _path(named: Path, folder: str) -> Path:
+def _path(file: Path, folder: str) -> Path:
     """The file as given, or the notebook in `folder` of that name or number."""
-    path = named if named.suffix == ".ipynb" else named.with_name(f"{named.name}.ipynb")
+    path = file if file.suffix == ".ipynb" else file.with_name(f"{file.name}.ipynb")
     if not re.fullmatch(r"\w+", path.stem):
         raise CourseError(f"{path.stem!r} is not a notebook name; use letters, digits and _, such as 04_adafactor.")
-    if named.parent != Path():
+    if file.parent != Path():
         return path
     home = find_place().root / folder
-    begun = names_with_number(path.stem, [path.stem for path in home.glob("*.ipynb")])
-    return home / f"{begun[0] if len(begun) == 1 else path.stem}.ipynb"
+    stems = names_with_number(path.stem, [path.stem for path in home.glob("*.ipynb")])
+    return home / f"{stems[0] if len(stems) == 1 else path.stem}.ipynb"

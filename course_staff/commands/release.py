@@ -12,7 +12,7 @@ from course_utils.files import chapters_in, find_place, keep_copies
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
-    from course_staff.grading.release_cache import Part, Stamps
+    from course_staff.release.cache import Part, Stamps
 
 HELP = "generate the exercises and their checks from the solutions"
 _SECONDS = 5.0  # of one core for a question, its known mistakes and variants included
@@ -28,24 +28,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write what differs, keep a copy of what stood there, and name both; with `--check`, 1 where something differs."""
-    from course_staff.grading.nbgrader import source_files
-    from course_staff.grading.release import file_names, find_differing
-    from course_staff.grading.release_cache import Stamps
+    """Write what differs, keep a copy of the old file, and name both; with `--check`, only return 1 if something differs."""
+    from course_staff.release.cache import Stamps
+    from course_staff.release.nbgrader import source_files
+    from course_staff.release.release import file_names, find_differing
 
     root = find_place().root
     folder = arguments.nbgrader.resolve() if arguments.nbgrader else root
-    paths, stamps = chapters_in(root / "solutions", arguments.sets), Stamps(root / "solutions" / "released.json")
-    places = root / "exercises", root / "course_utils" / "grading" / "sets"
+    paths = chapters_in(root / "solutions", arguments.sets)
+    stamps = Stamps(root / "solutions" / "released.json")
+    folders = root / "exercises", root / "course_utils" / "grading" / "sets"
     if arguments.nbgrader:
-        todo, releases = paths, (source_files(path, folder) for path in paths)
+        todo = paths
+        releases = (source_files(path, folder) for path in paths)
     else:
-        todo = [path for path in paths if not stamps.stand(path, file_names(path, *places))]
-        releases = _release_sets(todo, *places, stamps)
-    changed = []
+        todo = [path for path in paths if not stamps.are_current(path, file_names(path, *folders))]
+        releases = _release_sets(todo, *folders, stamps)
+    differing = []
     for path, texts in zip(todo, releases, strict=True):
         files = find_differing(texts)
-        changed += files
+        differing += files
         if arguments.check:
             for file in files:
                 print(f"{file.relative_to(folder).as_posix()} {_what_to_do(file, path.stem)}")
@@ -53,49 +55,49 @@ def run(arguments: argparse.Namespace) -> int:
             _renew_and_report(files, texts, folder)
             if not arguments.nbgrader:
                 stamps.put(path, texts)
-    done, differ = ("checked", "differing") if arguments.check else ("released", "changed")
-    print(f"{format_counted(len(paths), 'set')} {done}, {format_counted(len(changed), 'file')} {differ}.")
-    return 1 if arguments.check and changed else 0
+    counts = format_counted(len(paths), "set"), format_counted(len(differing), "file")
+    print(("{} checked, {} differing." if arguments.check else "{} released, {} changed.").format(*counts))
+    return 1 if arguments.check and differing else 0
 
 
 def _renew_and_report(files: list[Path], texts: Mapping[Path, str], folder: Path) -> None:
     """Write the `files` that differ and keep copies: somebody may have changed an exercise by hand, or answered it there."""
-    from course_staff.grading.release import renew
+    from course_staff.release.release import renew
     from course_utils.settings import settings
 
     copies = keep_copies([file for file in files if file.suffix == ".ipynb"], settings().home / "copies")
     for file in files:
-        copied = f"; old copy in {copies}" if copies and file.suffix == ".ipynb" else ""
-        print(f"{file.relative_to(folder).as_posix()}: written{copied}")
-    renew(texts)
+        note = f"; old copy in {copies}" if copies and file.suffix == ".ipynb" else ""
+        print(f"{file.relative_to(folder).as_posix()}: written{note}")
+    renew({file: texts[file] for file in files})
 
 
 def _release_sets(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamps") -> list[dict[Path, str]]:
     """The files of each set; on stderr what is run and why, and a bar while it is."""
     from tqdm import tqdm
 
-    from course_staff.grading.release_cache import ReleaseCache, release_sets
+    from course_staff.release.cache import ReleaseCache, release_sets
     from course_utils.settings import settings
 
     releases = ReleaseCache(settings().home / "released")
-    if parts := releases.unknown(paths):
-        why = Counter(stamps.why(path) for path in dict.fromkeys(path for path, _ in parts))
-        print(_announce(len(parts), cores(), why), file=sys.stderr)
+    if parts := releases.find_unreleased(paths):
+        reasons = Counter(stamps.reason(path) for path in dict.fromkeys(path for path, _ in parts))
+        print(_announce(len(parts), cores(), reasons), file=sys.stderr)
     with tqdm(total=len(parts), desc="questions", file=sys.stderr, delay=1) as bar:
 
-        def done(part: "Part") -> None:
+        def advance(part: "Part") -> None:
             bar.set_postfix_str(f"{part[0].stem} {part[1] or ''}".rstrip(), refresh=False)
             bar.update(bool(part[1]))
 
-        return list(release_sets(paths, exercises, sets, releases, cores(), done))
+        return list(release_sets(paths, exercises, sets, releases, cores(), advance))
 
 
-def _announce(questions: int, jobs: int, why: Mapping[str, int]) -> str:
-    """What a release is about to do, how long that takes, and of how many sets each reason is true."""
+def _announce(questions: int, jobs: int, set_counts: Mapping[str, int]) -> str:
+    """What a release is about to do, how long that takes, and each reason with its number of sets."""
     minutes = max(1, round(questions * _SECONDS / jobs / 60))
-    about = f"about {format_counted(minutes, 'minute')} on {format_counted(jobs, 'core')}"
-    reasons = "; ".join(f"{reason} ({format_counted(count, 'set')})" for reason, count in why.items())
-    return f"{format_counted(questions, 'question')} to run, {about}. Reasons: {reasons}."
+    duration = f"about {format_counted(minutes, 'minute')} on {format_counted(jobs, 'core')}"
+    reasons = "; ".join(f"{reason} ({format_counted(count, 'set')})" for reason, count in set_counts.items())
+    return f"{format_counted(questions, 'question')} to run, {duration}. Reasons: {reasons}."
 
 
 def _what_to_do(file: Path, name: str) -> str:

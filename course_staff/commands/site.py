@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build, and say what Sphinx warns of; 1 where it warns of anything."""
+    """Build, and print Sphinx's warnings; returns 1 if there are any."""
     place = find_place()
     if arguments.stills is not None:
         from course_staff.site.stills import draw

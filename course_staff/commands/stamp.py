@@ -28,20 +28,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.repository is not None:
         set_address(root, arguments.repository)
     address = repository_address(root)
-    chapters, page, citation = chapters_in(root / "notebooks"), root / "README.md", root / "CITATION.cff"
+    chapters = chapters_in(root / "notebooks")
+    page, citation = root / "README.md", root / "CITATION.cff"
     paths = [*chapters, *chapters_in(root / "solutions"), *chapters_in(root / "exercises")]
-    changed = [(path, "set-up cell") for path in paths if setup_cell.stamp(path, address)]
+    changes = [(path, "set-up cell") for path in paths if setup_cell.stamp(path, address)]
     if (root / GLOSSARY).is_file():
         terms = read_glossary(root / GLOSSARY)
-        changed += [(path, "glossary links") for path in chapters if stamp_links(path, terms)]
-    changed += [(path, "link to the next chapter") for path in chapters if successor.stamp_successor(path)]
-    changed += [(path, "address") for path in (page,) if path.is_file() and readme.stamp_address(path, address)]
-    changed += [(path, "address") for path in (citation,) if path.is_file() and stamp_citation(path, address)]
+        changes += [(path, "glossary links") for path in chapters if stamp_links(path, terms)]
+    changes += [(path, "link to the next chapter") for path in chapters if successor.stamp_successor(path)]
+    changes += [(path, "address") for path in (page,) if path.is_file() and readme.stamp_address(path, address)]
+    changes += [(path, "address") for path in (citation,) if path.is_file() and stamp_citation(path, address)]
     if (root / "docs").is_dir():
-        changed += [(path, "picture") for path in readme.stamp_pictures(root)]
+        changes += [(path, "picture") for path in readme.stamp_pictures(root)]
     if (root / PAGE).is_file() and stamp_lines(root):
-        changed.append((root / PAGE, "numbers of lines"))
-    for path, what in changed:
-        print(f"{path.relative_to(root).as_posix()}: new {what}")
-    print(f"{len({path for path, _ in changed} & set(paths))} of {len(paths)} notebooks changed.")
+        changes.append((root / PAGE, "numbers of lines"))
+    for path, description in changes:
+        print(f"{path.relative_to(root).as_posix()}: new {description}")
+    print(f"{len({path for path, _ in changes} & set(paths))} of {len(paths)} notebooks changed.")
     return 0

@@ -1,4 +1,4 @@
-"""From an author's notebook to what is handed out, and from what is handed in to grades that a submission cannot forge.
+"""From what is handed in to grades that a submission cannot forge.
 
 A submission's way from file to page:
 1. `submitted.list_work` takes the files that are new or changed.

@@ -1,79 +1,65 @@
-"""One answer in a process of its own, which may say anything: what is sent there, and what is made of what comes back."""
+"""One answer in a process of its own: what is sent there, and how the reply, which may be anything, is read."""
 
 import pickle
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from course_staff.grading import encoding, isolate
 from course_staff.grading.sandbox import Lane, NotStartedError, SandboxError
-from course_staff.grading.submission import Cell, Parsed
+from course_staff.grading.submission import Cell, ParsedCell
 from course_utils.grading import judge
 from course_utils.grading.judge import OUTCOME_KINDS, Outcome
 
 CELL_SECONDS, CELLS_SECONDS = 20.0, 60.0
 """Time limit of one cell, and of all cells of a question together that are no answer."""
-_CASES = 10  # times the limit of one case is what all cases together may take
 PARSE_SECONDS = 10.0
 """Time limit of the parser, for all cells of a submission."""
 GRACE = 5.0
 """Seconds that a process gets to say itself that its time was up."""
+# All cases together may take the time limit of one case times this.
+_ALL_CASES_FACTOR = 10
 _MOST_NOTES = 10
-_LONGEST = 400  # characters of whatever text comes back
 _FORGED = Outcome("unsafe", text="What came back is not a case's result.")
-_MOST_JUDGED = f"the {encoding.LONGEST:,} bytes that are judged"
+_MOST_JUDGED = f"the {encoding.LONGEST_MESSAGE:,} bytes that are judged"
 _TOO_LONG = Outcome("unsafe", text=f"All cases together returned more than {_MOST_JUDGED}.")
 
 
 @dataclass(frozen=True)
 class Replies:
-    """What an answer gave on its cases, and notes on its cells. `starved`: it ran out of time (see `Talk.starved`)."""
+    """What an answer gave on its cases, and notes on its cells. `starved`: see `Conversation`."""
 
     outcomes: list[Outcome]
     notes: list[str]
     starved: bool = False
 
 
-def parse_in_sandbox(sources: list[str], lane: Lane) -> list[Parsed]:
-    """What each cell is, said by a process of the sandbox; nothing is known of cells that keep the parser busy too long."""
+def parse_in_sandbox(sources: list[str], lane: Lane) -> list[ParsedCell]:
+    """What each cell is, as a process of the sandbox parses it; nothing is known if the parser takes too long."""
     try:
-        with lane.open_process() as talk, talk.within(PARSE_SECONDS):
-            descriptions = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
+        with lane.open_process() as conversation, conversation.time_limit(PARSE_SECONDS):
+            descriptions = encoding.load(conversation.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
         return [_read_parsed(description) for description, _ in zip(descriptions, sources, strict=True)]
     except NotStartedError:
         raise
     except (SandboxError, encoding.TornError, encoding.EncodingError, LookupError, TypeError, ValueError):
-        return [Parsed()] * len(sources)
+        return [ParsedCell()] * len(sources)
 
 
-def _read_parsed(description: dict) -> Parsed:
+def _read_parsed(description: dict) -> ParsedCell:
     flags = {name: description[name] is True for name in ("is_check", "opaque")}
     names = {name: frozenset(map(str, description[name])) for name in ("defines", "binds", "uses", "changes")}
-    return Parsed(**flags, **names)
+    return ParsedCell(**flags, **names)
 
 
 def ask(
-    cells: Sequence[tuple[Cell, bool]], question: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane
+    cells: Sequence[tuple[Cell, bool]], pickled_question: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane
 ) -> Replies:
-    """Run the cells, then the answer on each case, for at most `seconds` each; `question` and `inputs` are pickled.
+    """Run the cells, then the answer on each case, for at most `seconds` each; `inputs` are each case's, pickled.
 
     A sandbox that breaks is replaced once; what breaks it twice is the answer's own doing.
     """
-    try:
-        return _converse(cells, question, inputs, seconds, lane)
-    except SandboxError:
-        pass
-    try:
-        return _converse(cells, question, inputs, seconds, lane)
-    except NotStartedError:
-        raise
-    except SandboxError as error:
-        return Replies([Outcome("died", text=str(error))] * len(inputs), [])
-
-
-def _converse(
-    cells: Sequence[tuple[Cell, bool]], question: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane
-) -> Replies:
     job = {
         "cells": [[cell.number, cell.source, is_answer] for cell, is_answer in cells],
         "seconds": seconds,
@@ -81,33 +67,49 @@ def _converse(
         "cells_seconds": CELLS_SECONDS,
         "limits": isolate.LIMITS,
     }
+    with suppress(SandboxError):
+        return _converse(job, pickled_question, inputs, lane)
+    try:
+        return _converse(job, pickled_question, inputs, lane)
+    except NotStartedError:
+        raise
+    except SandboxError as error:
+        return Replies([Outcome("died", text=str(error))] * len(inputs), [])
+
+
+def _converse(job: dict, pickled_question: bytes, inputs: Sequence[bytes], lane: Lane) -> Replies:
+    """Send the job, the question and one case after the other to a new process; cases that it never answers end as the last."""
+    seconds = job["seconds"]
     outcomes: list[Outcome] = []
     notes: list[str] = []
-    limit, bytes_left = CELLS_SECONDS + 2 * CELL_SECONDS, encoding.LONGEST
-    with lane.open_process() as talk:
+    limit = CELLS_SECONDS + 2 * CELL_SECONDS
+    bytes_left = encoding.LONGEST_MESSAGE
+    with lane.open_process() as conversation:
         try:
-            with talk.within(limit + GRACE):
-                no_answer, notes = _read_opening(talk.ask(pickle.dumps(job), question))
-            limit, end = seconds, time.monotonic() + _CASES * seconds
+            with conversation.time_limit(limit + GRACE):
+                no_answer, notes = _read_opening(conversation.ask(pickle.dumps(job), pickled_question))
+            limit = seconds
+            end = time.monotonic() + _ALL_CASES_FACTOR * seconds
             for case_inputs in () if no_answer else inputs:
-                with talk.within(min(seconds + GRACE, end - time.monotonic())):
-                    message = talk.ask(case_inputs)
+                with conversation.time_limit(min(seconds + GRACE, end - time.monotonic())):
+                    message = conversation.ask(case_inputs)
                 bytes_left -= len(message)
                 outcomes.append(_read_outcome(message) if bytes_left >= 0 else _TOO_LONG)
                 if outcomes[-1] is _TOO_LONG or outcomes[-1].kind in judge.ENDLESS:
                     break  # nobody waits for the same endless loop a dozen times
-            outcomes += [no_answer] if no_answer else []
+            if no_answer:
+                outcomes.append(no_answer)
             if outcomes[-1].kind in judge.ENDLESS:
-                talk.measure_starvation()
+                conversation.measure_starvation()
         except encoding.TornError:
-            outcomes.append(Outcome("timeout", text=f"{limit:g} s") if talk.timed_out else Outcome("died"))
+            outcomes.append(Outcome("timeout", text=f"{limit:g} s") if conversation.timed_out else Outcome("died"))
     if lane.excess and outcomes[-1].kind == "died":
         outcomes[-1] = Outcome("died", text=lane.excess)
-    return Replies(outcomes + outcomes[-1:] * (len(inputs) - len(outcomes)), notes, talk.starved)
+    return Replies(outcomes + outcomes[-1:] * (len(inputs) - len(outcomes)), notes, conversation.starved)
 
 
 def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:
-    """What a process says after its cells have run: an outcome where there is no answer, and what stopped which cell."""
+    """What a process sends after its cells have run: an outcome if there is no answer, and what stopped which cell."""
     try:
         match encoding.load(message):
             case {"outcome": outcome, "notes": list(notes)}:
@@ -122,7 +124,7 @@ def _note(note: object) -> str:
         case [int(number), ""]:
             return f"Cell {number} was not run: the cells above it used up their {CELLS_SECONDS:g} s."
         case [int(number), str(text)]:
-            return f"Cell {number} stopped with {text[:_LONGEST]}."
+            return f"Cell {number} stopped with {text[: encoding.LONGEST_TEXT]}."
     raise encoding.EncodingError("This is no note.")
 
 
@@ -137,5 +139,6 @@ def _to_outcome(plain: object) -> Outcome:
     match plain:
         case {"kind": str(kind), "values": dict(values), "text": str(text), "line": str(line), "mutated": list(names)}:
             if kind in OUTCOME_KINDS and all(type(name) is str for name in names):
-                return Outcome(kind, values, text[:_LONGEST], line[:_LONGEST], tuple(name[:60] for name in names[:20]))
+                text, line = (string[: encoding.LONGEST_TEXT] for string in (text, line))
+                return Outcome(kind, values, text, line, tuple(name[:60] for name in names[:20]))
     return _FORGED

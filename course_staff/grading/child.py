@@ -28,19 +28,22 @@ from importlib import import_module
 from multiprocessing import resource_tracker
 
 from course_staff.grading import isolate
-from course_staff.grading.encoding import EncodingError, TornError, dump, receive, send
+from course_staff.grading.encoding import LONGEST_TEXT, EncodingError, TornError, dump, receive, send
 from course_staff.grading.sandbox import SAFE
 from course_staff.grading.submission import parse_cell
 from course_utils.distributed.launch import fork_server
+from course_utils.grading import run
 from course_utils.grading.foreign import forbid
 from course_utils.grading.judge import Outcome
-from course_utils.grading.question import Question
+from course_utils.grading.question import Case, Question
+from course_utils.grading.shell import NotebookShell, notebook_shell
+from course_utils.grading.time_limit import OutOfTime, time_limit
 
-LONGEST_TEXT = 400
 _LONGEST_JOB = 2**40
-_UNDEFINED = object()  # a name that the cell above did not define
+# The value of a name that the cell above did not define.
+_UNDEFINED = object()
+# What nearly every notebook loads, the last two by its first optimizer and tensor; a fork finds it there.
 _OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo", "torch.utils.serialization")
-"""What nearly every notebook loads, the last two by its first optimizer and tensor; a fork finds it there."""
 
 
 def main() -> None:
@@ -48,7 +51,7 @@ def main() -> None:
     if sys.argv[1] == "serve":
         return serve(socket.socket(fileno=int(sys.argv[2])), kind=sys.argv[3])
     preload()
-    read, write = os.dup(0), os.dup(1)
+    read, write = map(os.dup, (0, 1))
     silence()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.chdir(folder)
@@ -71,18 +74,18 @@ def preload() -> None:
 
 
 def silence() -> None:
-    """Nothing to read on stdin; what is printed goes nowhere, so that a flood of it fills nothing."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+    """Connect stdin, stdout and stderr to the null device, so that a flood of output fills nothing."""
+    null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
-        os.dup2(nothing, standard)
-    os.close(nothing)
+        os.dup2(null, standard)
+    os.close(null)
 
 
 # ---- one process that forks for each question
 
 
 def serve(control: socket.socket, kind: str) -> None:
-    """Run a question for each message on `control`, and answer with 0 or why it was ended; ends when the socket is closed."""
+    """Run a question for each message on `control`, until it is closed; reply with 0 or the code of the limit that ended it."""
     isolate.keep_no_keys()
     if kind in SAFE:
         isolate.refuse_uncounted_memory()
@@ -100,28 +103,28 @@ def serve(control: socket.socket, kind: str) -> None:
 
 
 def run_watched(control: socket.socket, read: int, write: int, lifeline: int, kind: str) -> int:
-    """Run one question in a child; returns when it has ended, with nothing left of it, 0 or why it was ended."""
+    """Run one question in a child; returns 0, or the code of the limit that ended it, when nothing of it is left."""
     with empty_folder(kind) as folder:
-        first = os.fork()
-        if not first:
+        child = os.fork()
+        if not child:
             control.close()
             os.close(lifeline)
             isolate.end_with_parent()
             _and_exit(run_question_process, read, write, folder)
         os.close(read)
         os.close(write)
-        code = _watch(first, lifeline, kind)
+        code = _watch(child, lifeline, kind)
         os.close(lifeline)
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(first, signal.SIGKILL)
-            os.waitpid(first, 0)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         isolate.kill_descendants()
     return code
 
 
 @contextlib.contextmanager
 def empty_folder(kind: str) -> Iterator[str]:
-    """A folder for one question; when the block ends, and with it all that ran there, nothing is left that was written."""
+    """A folder for one question; when the block ends, all that was written there or to other writable folders is deleted."""
     if kind not in SAFE:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             yield folder
@@ -141,9 +144,9 @@ def run_question_process(read: int, write: int, folder: str) -> int:
     return 0
 
 
-def _watch(first: int, lifeline: int, kind: str) -> int:
-    """Look until process `first` has ended, the lifeline is closed or a limit is passed; 0 or its exit code."""
-    process = os.pidfd_open(first)
+def _watch(child: int, lifeline: int, kind: str) -> int:
+    """Wait until process `child` has ended, the lifeline is closed or a limit is exceeded; 0 or that limit's code."""
+    process = os.pidfd_open(child)
     family = isolate.Family(os.getpid(), isolate.FOLDERS if kind in SAFE else ())
     seconds = 0.1 if kind in SAFE else 1.0  # outside of a sandbox it looks through all processes of the machine
     try:
@@ -156,7 +159,7 @@ def _watch(first: int, lifeline: int, kind: str) -> int:
 
 
 def _and_exit(work: Callable[..., int], *arguments) -> None:
-    """End this forked process with what `work` returns, past everything that the process it came from had opened."""
+    """End this forked process with the code that `work` returns, without closing what its parent had opened."""
     code = 1
     try:
         code = work(*arguments)
@@ -170,7 +173,7 @@ def _and_exit(work: Callable[..., int], *arguments) -> None:
 
 
 def converse(read: int, write: int) -> None:
-    """Parse the job's sources; or run its cells, then each case as it comes, until the other side has heard enough."""
+    """Parse the job's sources; or run its cells, then each case as it comes, until the pipe is closed."""
     job = pickle.loads(receive(read, _LONGEST_JOB))
     question = None if "sources" in job else pickle.loads(receive(read, _LONGEST_JOB))
     ranks, replaces = (question.ranks, question.replaces) if question else (False, ())
@@ -183,14 +186,15 @@ def converse(read: int, write: int) -> None:
         resource_tracker.ensure_running()  # a program, as none may be started later where something is replaced
         fork_server()
     forbid(replaces)
-    notebook, here = Notebook(job, question), os.getpid()
+    notebook = Notebook(job, question)
+    own_process = os.getpid()
     notebook.run()
-    _only_in(here)
+    _end_if_forked(own_process)
     send(write, dump({"notes": notebook.notes, "outcome": notebook.outcome and _to_plain(notebook.outcome)}))
     with contextlib.suppress(TornError):
         while True:
             outcome = notebook.run_case(pickle.loads(receive(read, _LONGEST_JOB)))
-            _only_in(here)
+            _end_if_forked(own_process)
             try:
                 message = dump(_to_plain(outcome))
             except EncodingError as error:
@@ -199,15 +203,15 @@ def converse(read: int, write: int) -> None:
     return None
 
 
-def _only_in(process: int) -> None:
-    """End where an answer has forked, and this is the copy: it does not answer in place of the process that was asked."""
+def _end_if_forked(process: int) -> None:
+    """End this process if an answer has forked it: only the process that was asked may reply."""
     if os.getpid() != process:
         os._exit(1)
 
 
 def _to_plain(outcome: Outcome) -> dict:
-    words = {"kind": outcome.kind, "text": outcome.text[:LONGEST_TEXT], "line": outcome.line[:LONGEST_TEXT]}
-    return words | {"values": outcome.values, "mutated": list(outcome.mutated)}
+    texts = {"kind": outcome.kind, "text": outcome.text[:LONGEST_TEXT], "line": outcome.line[:LONGEST_TEXT]}
+    return texts | {"values": outcome.values, "mutated": list(outcome.mutated)}
 
 
 class Notebook:
@@ -225,29 +229,26 @@ class Notebook:
         sys.modules["__main__"] = self.shell.user_module
 
     def run(self) -> None:
-        """Every cell in its order. An answer that raised runs once more at the end, since it may use a name defined below it.
+        """Run every cell in its order. An answer that raised runs once more at the end, since it may use a name defined below it.
 
         The answer has a cell's time for itself, whatever the others took of theirs; one that no time is left for is not run.
         """
-        left = self.job["cells_seconds"]
+        seconds_left = self.job["cells_seconds"]
         for number, source, is_answer in self.job["cells"]:
-            begun = time.monotonic()
+            start = time.monotonic()
             if is_answer:
                 self._run_answer(source)
                 continue
-            failure = self._run_cell(source, min(left, self.job["cell_seconds"])) if left > 0 else None
-            if failure or left <= 0:
+            failure = self._run_cell(source, min(seconds_left, self.job["cell_seconds"])) if seconds_left > 0 else None
+            if failure or seconds_left <= 0:
                 self.notes.append([number, failure.text[:LONGEST_TEXT] if failure else ""])
-            left -= time.monotonic() - begun
+            seconds_left -= time.monotonic() - start
         if self.outcome and self.outcome.kind == "exception":
             self._run_answer(next(source for _, source, is_answer in self.job["cells"] if is_answer))
 
     def run_case(self, inputs: dict) -> Outcome:
         """The outcome of the answer on one case."""
-        from course_utils.grading.question import Case
-        from course_utils.grading.run import run_case
-
-        return run_case(self.question, self.answer, Case("case", inputs), self.job["seconds"])
+        return run.run_case(self.question, self.answer, Case("case", inputs), self.job["seconds"])
 
     def _run_answer(self, source: str) -> None:
         name, names = self.question.answer, self.shell.user_ns
@@ -260,24 +261,20 @@ class Notebook:
             self.outcome, self.answer = None, after
 
     def _run_cell(self, source: str, seconds: float) -> Outcome | None:
-        """What stopped the cell, if anything did."""
-        from course_utils.grading.run import outcome_of
-        from course_utils.grading.time_limit import OutOfTime, time_limit
-
+        """The failure that stopped the cell, or None."""
         try:
             with time_limit(seconds):
-                done = self.shell.run_cell(source, store_history=False)
+                execution = self.shell.run_cell(source, store_history=False)
         except OutOfTime as error:
-            return outcome_of(error, seconds)
-        error = done.error_before_exec or done.error_in_exec
-        return outcome_of(error, seconds) if error else None
+            return run.outcome_of(error, seconds)
+        error = execution.error_before_exec or execution.error_in_exec
+        return run.outcome_of(error, seconds) if error else None
 
 
 @functools.cache
-def _quiet_shell():
-    """An IPython shell in which the notebook's own `check(...)` says nothing: the set is not there to be asked."""
+def _quiet_shell() -> NotebookShell:
+    """An IPython shell in which the notebook's own `check(...)` prints nothing: there is no set in the sandbox."""
     import course_utils.grading.check
-    from course_utils.grading.shell import notebook_shell
 
     for room in (course_utils.grading, course_utils.grading.check):
         room.exercise = lambda *_, **__: _say_nothing

@@ -20,7 +20,7 @@ def confine(program: Iterable[str], private: Iterable[Path] = ()) -> list[str]:
     write to.
     """
     size = str(isolate.LIMITS["folder"])
-    visible = _visible({*map(Path.resolve, map(Path, private)), *_own_secrets()})
+    visible = _visible({*map(Path.resolve, private), *_own_secrets()})
     return [
         *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
         *("--die-with-parent", "--new-session"),
@@ -34,7 +34,7 @@ def confine(program: Iterable[str], private: Iterable[Path] = ()) -> list[str]:
 
 
 def _own_secrets() -> set[Path]:
-    """The released sets, and a checkout, which holds solutions; its packages are shown all the same."""
+    """The released sets, and a checkout, which holds solutions; its packages stay visible."""
     package = Path(course_utils.__file__).resolve().parent
     root = package.parent
     return {package / "grading" / "sets", *([root] if (root / "solutions").is_dir() else [])}
@@ -43,34 +43,35 @@ def _own_secrets() -> set[Path]:
 def _visible(private: set[Path]) -> list[str]:
     """Arguments that show the system's libraries, Python, its packages and the course, and cover what is `private` among them.
 
-    From the outermost place inwards: one within a shown place is shown with it, one within a covered place has to be shown, or
-    is hidden with it. Links stay links, as `/bin` mostly is one, and what they lead to is shown.
+    Paths come from the outermost inwards: one within a visible folder is visible with it, one within a covered folder is hidden
+    with it unless it is shown. Links stay links (`/bin` mostly is one), and their targets are shown.
     """
     packages = [*site.getsitepackages(), site.getusersitepackages()]
     rooms = [Path(room.__file__).resolve().parent for room in (course_utils, course_staff)]
     python = [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable))]
-    named = *_LIBRARIES, *python, sys.executable, os.path.dirname(os.__file__), *packages
-    public = {step for path in (*map(Path, named), *rooms) for step in _steps(path)}
+    paths = *_LIBRARIES, *python, sys.executable, os.path.dirname(os.__file__), *packages
+    public = {step for path in (*map(Path, paths), *rooms) for step in _steps(path)}
     private = private - public
-    arguments, shown, covered = [], {}, []
+    arguments, covers = [], []
+    visibility: dict[Path, bool] = {}
     for path in sorted((path for path in public | private if path.exists()), key=lambda path: len(path.parts)):
-        is_shown = next((shown[place] for place in path.parents if place in shown), False)
-        if is_shown is (path not in private):
+        is_visible = next((visibility[place] for place in path.parents if place in visibility), False)
+        if is_visible is (path not in private):
             continue
         if path in private:
             arguments += ["--tmpfs", str(path)]
-            covered += ["--remount-ro", str(path)]
+            covers += ["--remount-ro", str(path)]
         elif path.is_symlink():
             arguments += ["--symlink", os.readlink(path), str(path)]
             continue
         else:
             arguments += ["--ro-bind", str(path), str(path)]
-        shown[path] = path not in private
-    return arguments + covered
+        visibility[path] = path not in private
+    return arguments + covers
 
 
 def _steps(path: Path) -> Iterator[Path]:
-    """Every link on the way to `path`, and what `path` is at last; nothing of a way that leads nowhere."""
+    """Every link on the way to `path`, and what it finally leads to; nothing if that does not exist."""
     if not path.exists():
         return
     for place in (*reversed(path.parents), path):

@@ -2,7 +2,8 @@
 
 The bytes of values are the length of a JSON text (8 bytes, big-endian), the text, then the tensors' elements one after the other,
 each as it lies in memory: both ends are on the same machine. In the text a list is a list, a dict is `{"dict": {…}}`, a tensor is
-`{"tensor": [dtype, shape]}`. A message over a pipe is its length (8 bytes, big-endian), then itself.
+`{"tensor": [dtype, shape]}`. A message over a pipe is its length (8 bytes, big-endian), then itself. `oracles.py` writes such a
+tree into a JSON file, so with the elements in it, and only from trusted values, so without limits.
 """
 
 import json
@@ -15,8 +16,9 @@ import torch
 from course_utils.errors import CourseError
 
 DEEPEST = 24  # containers within each other
+LONGEST_TEXT = 400  # characters of a text that comes back beside the values; both ends cut it
 LONGEST_TREE = 16 * 2**20  # bytes of a message's JSON
-LONGEST = 64 * 2**20  # bytes of a whole message
+LONGEST_MESSAGE = 64 * 2**20  # bytes
 MOST_VALUES = 200_000
 MOST_TENSORS = 20_000  # an empty one takes 20 bytes of a message, and a thousand of the judge's memory
 
@@ -34,13 +36,13 @@ class EncodingError(CourseError):
 
 
 class TornError(Exception):
-    """The other side closed the pipe, or sent what is no message."""
+    """The other side closed the pipe, or sent something that is no message."""
 
 
 def dump(values: object) -> bytes:
     """`values` (numbers, strings, truth values, None, CPU tensors, and lists and dicts of these) as bytes.
 
-    Raises `EncodingError` for anything else, for what is nested deeper than `DEEPEST`, and for more than `LONGEST` bytes.
+    Raises `EncodingError` for anything else, for what is nested deeper than `DEEPEST`, and for more than `LONGEST_MESSAGE` bytes.
     """
     tensors: list[torch.Tensor] = []
     try:
@@ -48,8 +50,10 @@ def dump(values: object) -> bytes:
     except UnicodeEncodeError:
         raise EncodingError("A string holds half of a surrogate pair, which is no text; give it whole.") from None
     length = len(tree) + sum(tensor.nbytes for tensor in tensors)
-    if len(tree) > LONGEST_TREE or length > LONGEST:
-        raise EncodingError(f"The values take {length:,} bytes, more than the {LONGEST:,} that are judged; give fewer.")
+    if len(tree) > LONGEST_TREE or length > LONGEST_MESSAGE:
+        raise EncodingError(
+            f"The values take {length:,} bytes, more than the {LONGEST_MESSAGE:,} that are judged; give fewer."
+        )
     flat = [tensor.resolve_conj().resolve_neg().contiguous().reshape(-1) for tensor in tensors]
     elements = [vector.view(torch.uint8).numpy().tobytes() for vector in flat if len(vector)]
     return b"".join([_LENGTH.pack(len(tree)), tree, *elements])
@@ -81,7 +85,7 @@ def _pack(value: object, tensors: list, depth: int = 0) -> object:
 def load(message: bytes) -> object:
     """The values of a message of `dump`; raises `EncodingError` for anything that is none."""
     end = _LENGTH.size + int.from_bytes(message[: _LENGTH.size])
-    if not _LENGTH.size <= end <= len(message) <= LONGEST + _LENGTH.size or end > LONGEST_TREE + _LENGTH.size:
+    if not _LENGTH.size <= end <= len(message) <= LONGEST_MESSAGE + _LENGTH.size or end > LONGEST_TREE + _LENGTH.size:
         raise EncodingError("The message's length is not what it says.")
     reader = _Reader(message, end)
     try:
@@ -97,7 +101,8 @@ class _Reader:
     """Makes values of a JSON tree; takes the tensors' elements from `message`, from `position` on, and counts what it makes."""
 
     def __init__(self, message: bytes, position: int):
-        self.message, self.position = message, position
+        self.message = message
+        self.position = position
         self.values = self.tensors = 0
 
     def unpack(self, tree: object, depth: int = 0) -> object:
@@ -120,11 +125,12 @@ class _Reader:
         return self._unpack_tensor(*content)
 
     def _unpack_tensor(self, name: str, shape: list) -> torch.Tensor:
-        if type(shape) is not list or not all(type(size) is int and 0 <= size <= LONGEST for size in shape):
+        if type(shape) is not list or not all(type(size) is int and 0 <= size <= LONGEST_MESSAGE for size in shape):
             raise EncodingError("A tensor of the message has a shape that there is not.")
         if name not in _DTYPES or len(shape) > DEEPEST:
             raise EncodingError("A tensor of the message has a dtype or a shape that there is not.")
-        dtype, start = _DTYPES[name], self.position
+        dtype = _DTYPES[name]
+        start = self.position
         self.position += math.prod(shape) * dtype.itemsize
         if self.position > len(self.message):
             raise EncodingError("A tensor is longer than the message.")
@@ -145,7 +151,7 @@ def send(pipe: int, message: bytes) -> None:
         raise TornError(str(error)) from None
 
 
-def receive(pipe: int, longest: int = LONGEST + _LENGTH.size) -> bytes:
+def receive(pipe: int, longest: int = LONGEST_MESSAGE + _LENGTH.size) -> bytes:
     """The next message of the file descriptor `pipe`; raises `TornError` at its end, and for one of more than `longest` bytes."""
     length = _LENGTH.unpack(_read_exactly(pipe, _LENGTH.size))[0]
     if length > longest:

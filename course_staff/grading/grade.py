@@ -23,7 +23,9 @@ from course_utils.grading import judge
 from course_utils.grading.judge import ENDLESS, Outcome
 from course_utils.grading.question import HIGHER_IS_BETTER, Case
 
-_ALONE = 3.0  # times its limit is what a question gets that is run once more, alone
+# A question that is run once more, alone, gets its time limit times this.
+_RERUN_TIME_FACTOR = 3.0
+_NOT_GRADED = "Not graded, because the grader itself failed ({}: {}); please report this."
 _NOT_JUDGED = "The judge itself failed on this answer's result ({}): please report this, with the notebook."
 # Lanes judge in threads, and a judge may run a model, or a recipe dry, which patches torch for all of them.
 _judging = Lock()
@@ -36,10 +38,10 @@ def grade_all(
     exercise_set: PreparedSet,
     sandbox_kind: str,
     jobs: int,
-    done: Callable[[str, Record], None],
+    on_graded: Callable[[str, Record], None],
     private: Iterable[Path] = (),
 ) -> None:
-    """Grade in `jobs` lanes of this kind; `done(student, record)` is called in this thread for each that is through.
+    """Grade in `jobs` lanes of this kind; `on_graded(student, record)` is called in this thread when one is graded.
 
     No submission sees another, nor the folders that are `private`. Whatever happens to one submission, the others are graded;
     when this is interrupted nothing is left running. Raises `CourseError`, before anything is graded, if no process can be
@@ -49,64 +51,72 @@ def grade_all(
     works = {student: Work(path, exercise_set) for student, path in submissions.items()}
     with closing(Lanes([Lane(sandbox_kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
         lanes.try_out()
-        to_rerun = []
+        starved_students = []
         for student in lanes.take(works, lambda student, lane: works[student].grade_safely(lane)):
-            if works[student].to_rerun:
-                to_rerun.append(student)
+            if works[student].starved_indices:
+                starved_students.append(student)
             else:
-                done(student, works[student].record)
-        for student in lanes.take(to_rerun, lambda student, lane: works[student].grade_safely(lane), at_once=1):
-            done(student, works[student].record)
+                on_graded(student, works[student].record)
+        for student in lanes.take(starved_students, lambda student, lane: works[student].grade_safely(lane), at_once=1):
+            on_graded(student, works[student].record)
 
 
 @dataclass
 class Work:
-    """A submission on its way. `record` is what is known so far, as JSON holds it. `to_rerun` are the positions of questions that
-    are to be run again, alone."""
+    """A submission that is being graded: `record` is what is known so far, `starved_indices` say which questions are to be run
+    once more, alone."""
 
     path: Path
     exercise_set: PreparedSet
     record: Record = field(default_factory=dict)
-    to_rerun: set[int] = field(default_factory=set)
+    starved_indices: set[int] = field(default_factory=set)
     _answers: list[Answer] = field(default_factory=list)
 
     def grade_safely(self, lane: Lane) -> None:
         """Grade all, or what is to be run again; a fault of the grader itself is written down, and costs no other submission."""
         try:
-            if self.to_rerun:
-                self._grade(sorted(self.to_rerun), lane, is_alone=True)
+            if self.starved_indices:
+                self._grade(sorted(self.starved_indices), lane, is_alone=True)
             else:
                 self._read(lane)
                 self._grade(range(len(self.exercise_set.questions)), lane, is_alone=False)
         except Exception as error:
-            why = f"Not graded, because the grader itself failed ({type(error).__name__}: {error}); please report this."
-            self.to_rerun.clear()
-            self.record = {"points": 0, "of": self.exercise_set.points, "notes": [why[:_LONGEST_NOTE]], "questions": []}
-            self.record["failed"] = True
+            note = _NOT_GRADED.format(type(error).__name__, error)[:_LONGEST_NOTE]
+            self.starved_indices.clear()
+            self.record = {
+                "points": 0,
+                "of": self.exercise_set.points,
+                "notes": [note],
+                "questions": [],
+                "failed": True,
+            }
 
     def _read(self, lane: Lane) -> None:
-        """Find the answers, and begin the record with notes on the whole."""
+        """Find the answers, and begin the record with notes on the whole notebook."""
         submission = read_submission(self.path, lambda sources: parse_in_sandbox(sources, lane))
         self._answers = [answer_to(submission, prepared.entry) for prepared in self.exercise_set.questions]
         ids = [prepared.question.id for prepared in self.exercise_set.questions]
         notes = [*submission.notes, *notes_on_set(submission, self.exercise_set.name, ids)]
         self.record = {"of": self.exercise_set.points, "notes": notes, "questions": [{} for _ in ids]}
 
-    def _grade(self, positions: Iterable[int], lane: Lane, is_alone: bool) -> None:
-        """All these questions on their public cases, then those that may go on, on their hidden ones."""
+    def _grade(self, indices: Iterable[int], lane: Lane, is_alone: bool) -> None:
+        """Run the public cases of all these questions, then the hidden cases of those that may go on."""
         prepared, questions = self.exercise_set.questions, self.record["questions"]
-        where = lane, self.exercise_set.seconds, is_alone
-        attempts = {position: Attempt(prepared[position], self._answers[position], *where) for position in positions}
-        for position, attempt in attempts.items():
-            questions[position] = attempt.grade_public()
-        for position, attempt in attempts.items():
-            if not attempt.to_rerun and attempt.may_go_on(questions[position]):
-                attempt.grade_hidden(questions[position])
-        self.to_rerun = {position for position, attempt in attempts.items() if attempt.to_rerun}
-        self._sum_up()
+        attempts = {
+            index: Attempt(prepared[index], self._answers[index], lane, self.exercise_set.seconds, is_alone)
+            for index in indices
+        }
+        for index, attempt in attempts.items():
+            questions[index] = attempt.grade_public()
+        for index, attempt in attempts.items():
+            if not attempt.needs_rerun and attempt.may_go_on(questions[index]):
+                attempt.grade_hidden(questions[index])
+        self.starved_indices = {index for index, attempt in attempts.items() if attempt.needs_rerun}
+        self._add_points()
+        if len(html.escape(json.dumps(self.record))) > _LONGEST_RECORD:
+            self._drop_sentences()
 
-    def _sum_up(self) -> None:
-        """Points, of what is there; a record of more than a page's length keeps none of the words."""
+    def _add_points(self) -> None:
         for prepared, question in zip(self.exercise_set.questions, self.record["questions"], strict=True):
             passed = [verdict["passed"] for verdict in question["public"] + question["hidden"]]
             cases = prepared.public.cases + prepared.hidden.cases
@@ -114,23 +124,24 @@ class Work:
             expected = [prepared.question.expected(case.inputs) for case in cases]
             question["points"] = judge.points(prepared.question, expected, passed + [False] * question["not_run"])
         self.record["points"] = sum(question["points"] for question in self.record["questions"])
-        if len(html.escape(json.dumps(self.record))) > _LONGEST_RECORD:
-            for question in self.record["questions"]:
-                question |= {"notes": [], "diagnosis": "", "shown": {**question["shown"], "diagnosis": ""}}
-                for verdict in question["public"] + question["hidden"]:
-                    verdict["sentence"] = verdict["sentence"] and "What it returned is too long to show."
+
+    def _drop_sentences(self) -> None:
+        for question in self.record["questions"]:
+            question |= {"notes": [], "diagnosis": "", "shown": {**question["shown"], "diagnosis": ""}}
+            for verdict in question["public"] + question["hidden"]:
+                verdict["sentence"] = verdict["sentence"] and "What it returned is too long to show."
 
 
 @dataclass
 class Attempt:
-    """A question and its answer, run in `lane` with `seconds` for a usual case. `to_rerun`: it was starved, and is not alone."""
+    """A question and its answer, run in `lane` with `seconds` for a usual case."""
 
     prepared: PreparedQuestion
     answer: Answer
     lane: Lane
     seconds: float
-    is_alone: bool  # in the only lane in use, with more time; what runs out of that has run out of time
-    to_rerun: bool = False
+    is_alone: bool  # in the only lane in use, with more time
+    needs_rerun: bool = False  # because it was starved, and not alone
 
     def grade_public(self) -> QuestionRecord:
         """The question's record after its public cases."""
@@ -139,11 +150,11 @@ class Attempt:
             return self._record_public(outcomes, list(self.answer.notes))
         record, starved = self._ask_public(with_all_cells=False)
         ended = {verdict["kind"] for verdict in record["public"]} & {*ENDLESS, "died"}
-        if record["state"] != "passed" and self.answer.whole != self.answer.cells and not ended:
+        if record["state"] != "passed" and self.answer.all_cells != self.answer.cells and not ended:
             other, other_starved = self._ask_public(with_all_cells=True)
             if _passes(other["public"]) > _passes(record["public"]):  # it rests on what the parser did not see
                 record, starved = other, other_starved
-        self.to_rerun = starved and not self.is_alone
+        self.needs_rerun = starved and not self.is_alone
         return record
 
     def may_go_on(self, record: QuestionRecord) -> bool:
@@ -154,11 +165,12 @@ class Attempt:
 
     def grade_hidden(self, record: QuestionRecord) -> None:
         """Put the hidden cases into the record."""
-        cases, replies = self.prepared.hidden.cases, self._ask(self.prepared.hidden, record["whole"])
-        self.to_rerun = replies.starved and not self.is_alone
+        cases = self.prepared.hidden.cases
+        replies = self._ask(self.prepared.hidden, record["whole"])
+        self.needs_rerun = replies.starved and not self.is_alone
         result = self._judge_safely(cases, replies.outcomes)
-        record["hidden"] = _verdicts(result)
-        record |= self._worst_figures(cases, replies.outcomes, record["hidden"], record.get("figures"))
+        record["hidden"] = _case_records(result)
+        self._add_figures(record, cases, replies.outcomes, record["hidden"])
         record["diagnosis"] = record["diagnosis"] or result.diagnosis
         record["state"] = "passed" if record["state"] == "passed" and result.passed else "failed"
 
@@ -168,17 +180,16 @@ class Attempt:
         return record | {"whole": with_all_cells}, replies.starved
 
     def _ask(self, part: PreparedCases, with_all_cells: bool) -> Replies:
-        cells = self.answer.whole if with_all_cells else self.answer.cells
-        seconds = (_ALONE if self.is_alone else 1) * self.prepared.question.case_seconds(self.seconds)
+        cells = self.answer.all_cells if with_all_cells else self.answer.cells
+        seconds = (_RERUN_TIME_FACTOR if self.is_alone else 1) * self.prepared.question.case_seconds(self.seconds)
         return ask(cells, self.prepared.pickled, part.inputs, seconds, self.lane)
 
     def _record_public(self, outcomes: list[Outcome], notes: list[str]) -> QuestionRecord:
-        """A question's record after its public cases."""
         question = self.prepared.question
         result = self._judge_safely(self.prepared.public.cases, outcomes)
-        kinds, public = {verdict.kind for verdict in result.verdicts}, _verdicts(result)
-        nothing = next((kind for kind in ("untouched", "missing") if kinds == {kind}), "failed")
-        return {
+        kinds = {verdict.kind for verdict in result.verdicts}
+        failure = next((kind for kind in ("untouched", "missing") if kinds == {kind}), "failed")
+        record = {
             "id": question.id,
             "title": question.title,
             "of": result.max_points,
@@ -186,15 +197,16 @@ class Attempt:
             "refusing": question.share is not None,
             "difficulty": question.difficulty,
             "minutes": question.minutes,
-            "state": "passed" if result.passed else nothing,
+            "state": "passed" if result.passed else failure,
             "mistake": result.mistake,
             "diagnosis": result.diagnosis,
             "shown": {"diagnosis": result.diagnosis, "hint": result.hint},
-            **self._worst_figures(self.prepared.public.cases, outcomes, public),
-            "public": public,
+            "public": _case_records(result),
             "hidden": [],
             "notes": notes,
         }
+        self._add_figures(record, self.prepared.public.cases, outcomes, record["public"])
+        return record
 
     def _judge_safely(self, cases: tuple[Case, ...], outcomes: list[Outcome]) -> judge.Result:
         """The result on some of the cases; a fault of the judge costs this question's points, and no other's."""
@@ -202,27 +214,25 @@ class Attempt:
             with _judging:
                 return judge.judge_answer(self.prepared.question, cases, outcomes, self.prepared.entry, tries=2)
         except Exception as error:
-            nothing = [Outcome("unsafe", text=_NOT_JUDGED.format(type(error).__name__))] * len(cases)
-            return judge.judge_answer(self.prepared.question, cases, nothing, self.prepared.entry, tries=2)
+            faults = [Outcome("unsafe", text=_NOT_JUDGED.format(type(error).__name__))] * len(cases)
+            return judge.judge_answer(self.prepared.question, cases, faults, self.prepared.entry, tries=2)
 
-    def _worst_figures(
-        self, cases: Sequence[Case], outcomes: list[Outcome], verdicts: list[CaseRecord], before: dict | None = None
-    ) -> dict:
-        """`{"figures": …}`, the worst over all cases that passed and those `before`; empty if there are none."""
-        figures = [before] if before else []
+    def _add_figures(
+        self, record: QuestionRecord, cases: Sequence[Case], outcomes: list[Outcome], verdicts: list[CaseRecord]
+    ) -> None:
+        """Put into the record the worst of its figures and of those of the cases that passed, if there are any."""
+        question = self.prepared.question
+        figures = [record["figures"]] if record.get("figures") else []
         for case, outcome, verdict in zip(cases, outcomes, verdicts, strict=True):
-            if self.prepared.question.figures and verdict["passed"]:
+            if question.figures and verdict["passed"]:
                 with suppress(Exception), _judging:  # values of another form than the question's own
-                    figures.append(
-                        self.prepared.question.figures(self.prepared.question.expected(case.inputs), outcome.values)
-                    )
+                    figures.append(question.figures(question.expected(case.inputs), outcome.values))
         worst = {name: (min if name in HIGHER_IS_BETTER else max) for counts in figures for name in counts}
-        return (
-            {"figures": {name: of(counts[name] for counts in figures) for name, of in worst.items()}} if figures else {}
-        )
+        if figures:
+            record["figures"] = {name: choose(counts[name] for counts in figures) for name, choose in worst.items()}
 
 
-def _verdicts(result: judge.Result) -> list[CaseRecord]:
+def _case_records(result: judge.Result) -> list[CaseRecord]:
     return [
         {"case": v.case, "passed": v.passed, "kind": v.kind, "sentence": v.sentence, "brief": v.brief}
         for v in result.verdicts

@@ -16,14 +16,13 @@ https://github.com/moodle/moodle/blob/main/mod/assign/feedback/offline/importgra
 """
 
 import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from course_staff.grading.record import Record
-from course_staff.grading.spreadsheet import csv_text
+from course_staff.grading.spreadsheet import csv_text, parse_table
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
@@ -38,33 +37,32 @@ class Platform:
     """What a platform's tables of grades look like, by their columns."""
 
     name: str
-    needed: tuple[str, ...]  # columns that only its export has
-    copied: tuple[str, ...]  # columns that its import reads
-    full: str  # the column of a student's full name
+    export_columns: tuple[str, ...]  # columns that only its export has
+    import_columns: tuple[str, ...]  # columns that its import reads
+    full_name: str  # the column of a student's full name
     keys: tuple[str, ...]  # columns that stand for a student, the first by a number
-    downloaded: re.Pattern  # finds this number in what the platform calls a submission
+    download_name: re.Pattern  # finds this number in what the platform calls a submission
 
 
 _CANVAS = Platform(
     "canvas",
-    needed=("ID", "Section"),
-    copied=(
+    export_columns=("ID", "Section"),
+    import_columns=(
         *("Student", "LastName", "FirstName", "ID", "SIS User ID", "SIS Login ID"),
         *("Integration ID", "Root Account", "Section"),
     ),
-    full="Student",
+    full_name="Student",
     keys=("ID", "SIS User ID", "SIS Login ID"),
-    downloaded=re.compile(r"(?:^|/)[^/]*?_(\d+)_\d+_[^/]*$"),
+    download_name=re.compile(r"(?:^|/)[^/]*?_(\d+)_\d+_[^/]*$"),
 )
 _MOODLE = Platform(
     "moodle",
-    needed=("Identifier", "Grade", "Last modified (grade)"),
-    copied=("Identifier", "Full name", "ID number", "Email address", "Maximum Grade", "Last modified (grade)"),
-    full="Full name",
+    export_columns=("Identifier", "Grade", "Last modified (grade)"),
+    import_columns=("Identifier", "Full name", "ID number", "Email address", "Maximum Grade", "Last modified (grade)"),
+    full_name="Full name",
     keys=("Identifier", "Email address", "Username", "ID number"),
-    downloaded=re.compile(r"_(\d+)_assignsubmission_"),
+    download_name=re.compile(r"_(\d+)_assignsubmission_"),
 )
-
 
 FILE_NAMES = tuple(f"{platform.name}.csv" for platform in (_CANVAS, _MOODLE))
 """The names of the filled files."""
@@ -82,12 +80,12 @@ class Gradebook:
 
     @property
     def file_name(self) -> str:
-        """`canvas.csv` or `moodle.csv`."""
+        """The name of the filled file."""
         return f"{self.platform.name}.csv"
 
     @property
     def how_to_match(self) -> str:
-        """A sentence for the case that no submission was found in the export."""
+        """What to do if no submission was found in the export."""
         keys = f"{', '.join(self.platform.keys[:-1])} or {self.platform.keys[-1]}"
         return (
             f"no submission is named after a student in {self.source}; grade them as {self.platform.name.capitalize()} downloads "
@@ -95,23 +93,23 @@ class Gradebook:
         )
 
     def fill(self, records: Sequence[Record], set_name: str) -> tuple[str | None, list[str]]:
-        """The CSV that the platform takes, None if nobody has points, and sentences on what was left out. No cell is taken for
-        a formula.
+        """The CSV that the platform takes, None if nobody has points, and sentences on what was left out.
 
-        It has rows for those students alone whose points are known: an empty cell would take away a grade that is there.
+        It has rows only for students whose points are known: an empty cell would take away a grade that is there.
         """
-        failed = [record["student"] for record in records if record.get("failed")]
+        ungraded = [record["student"] for record in records if record.get("failed")]
         graded = {record["student"]: record for record in records if not record.get("failed")}
-        target, of = self._target(set_name), max((record["of"] for record in graded.values()), default=0)
+        target = self._target(set_name)
+        maximum = max((record["of"] for record in graded.values()), default=0)
         points, unmatched = self._match(graded)
-        remarks = _say_left_out("not graded, because the grader itself failed", failed)
-        remarks += [*unmatched, *self._differing_worth(target, of)]
+        remarks = _say_left_out("not graded, because the grader itself failed", ungraded)
+        remarks += [*unmatched, *self._differing_worth(target, maximum)]
         if absent := [row for number, row in enumerate(self.rows) if self._is_student(row) and number not in points]:
-            columns = self.platform.full, self.platform.keys[0]
+            columns = self.platform.full_name, self.platform.keys[0]
             names = "; ".join(next(filter(None, (self._value(row, name) for name in columns)), "") for row in absent)
-            how_many = format_counted(len(absent), "student")
-            remarks.append(f"Without points, and so without a row: {how_many} of {self.source}, {names}.")
-        return csv_text([*self._lines(points, target, of)], self.delimiter) if points else None, remarks
+            count = format_counted(len(absent), "student")
+            remarks.append(f"Without points, and so without a row: {count} of {self.source}, {names}.")
+        return csv_text([*self._lines(points, target, maximum)], self.delimiter) if points else None, remarks
 
     def _match(self, graded: Mapping[str, Record]) -> tuple[dict[int, float], list[str]]:
         """Points by the number of a student's row, and sentences on the submissions that belong to no row, or to several."""
@@ -123,14 +121,14 @@ class Gradebook:
         remarks += _say_left_out("several for one student, or one for several", unclear)
         return {row: graded[name]["points"] for name, (row,) in clear.items()}, remarks
 
-    def _lines(self, points: Mapping[int, float], target: str, of: float) -> Iterator[list]:
+    def _lines(self, points: Mapping[int, float], target: str, maximum: float) -> Iterator[list]:
         """The filled table: its head, Canvas's rows above the students, and the students that have points."""
-        columns = [name for name in self.platform.copied if name in self.columns]
+        columns = [name for name in self.platform.import_columns if name in self.columns]
         yield [*columns, target]
         for number, row in enumerate(self.rows):
             if self._is_student(row) and number not in points:
                 continue
-            worth = of if _is_worth(row) else ""
+            worth = maximum if _is_worth(row) else ""
             value = points.get(number, self._value(row, target) if target in self.columns else worth)
             yield [*(self._value(row, name) for name in columns), value]
 
@@ -142,24 +140,24 @@ class Gradebook:
         first, *others = self.platform.keys
         # Moodle writes `Participant 123`; the number is the key.
         numbers = [re.search(r"\d*$", self._value(row, first).strip())[0] for row in self.rows]
-        downloaded = self.platform.downloaded.search(student)
-        if downloaded and downloaded[1] in numbers:
-            return [row_number for row_number, number in enumerate(numbers) if number == downloaded[1]]
+        match = self.platform.download_name.search(student)
+        if match and match[1] in numbers:
+            return [row_number for row_number, number in enumerate(numbers) if number == match[1]]
         names = {student.casefold(), student.partition("/")[0].casefold()}
-        called = [
+        keys = [
             {number, *(self._value(row, name).casefold() for name in others)}
             for number, row in zip(numbers, self.rows, strict=True)
         ]
-        return [row_number for row_number, those in enumerate(called) if names & those]
+        return [row_number for row_number, row_keys in enumerate(keys) if names & row_keys]
 
     def _target(self, set_name: str) -> str:
         """The column that is filled: Moodle's grade; in Canvas that of the assignment called as the set, or a new one."""
         if self.platform is _MOODLE:
             return "Grade"
-        own = re.compile(rf"{re.escape(set_name)}( \(\d+\))?")
-        return next((name for name in self.columns if own.fullmatch(name)), set_name)
+        assignment = re.compile(rf"{re.escape(set_name)}( \(\d+\))?")
+        return next((name for name in self.columns if assignment.fullmatch(name)), set_name)
 
-    def _differing_worth(self, target: str, of: float) -> list[str]:
+    def _differing_worth(self, target: str, maximum: float) -> list[str]:
         """A sentence where the platform's assignment is worth another number of points."""
         if self.platform is _MOODLE:
             cells = [self._value(row, "Maximum Grade") for row in self.rows]
@@ -167,8 +165,9 @@ class Gradebook:
             cells = [self._value(row, target) for row in self.rows if _is_worth(row)]
         worths = {float(text.replace(",", ".")) for text in cells if re.fullmatch(r"\d+([.,]\d+)?", text)}
         return [
-            f"The platform's assignment is worth {worth:g} points and the set {of:g}: points are written as they are, not scaled."
-            for worth in sorted(worths - {float(of)})
+            f"The platform's assignment is worth {worth:g} points and the set {maximum:g}: "
+            "points are written as they are, not scaled."
+            for worth in sorted(worths - {float(maximum)})
         ]
 
     def _value(self, row: tuple[str, ...], column: str) -> str:
@@ -178,18 +177,16 @@ class Gradebook:
 def read_gradebook(path: Path) -> Gradebook:
     """The export in the file at `path`; raises `CourseError` for what is neither Canvas's nor Moodle's."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        head = text.partition("\n")[0]
-        delimiter = ";" if head.count(";") > head.count(",") else ","
-        columns, *rows = [tuple(row) for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row] or [()]
+        table, delimiter = parse_table(path.read_text(encoding="utf-8-sig"), ",;")
+        columns, *rows = [tuple(row) for row in table if row] or [()]
     except OSError as error:
         raise CourseError(f"{path} cannot be read ({error.strerror}); check the name.") from None
     except (UnicodeDecodeError, csv.Error):
         columns, rows = (), []
     for platform in (_CANVAS, _MOODLE):
-        if set(platform.needed) <= set(columns):
-            whole = (tuple(row[: len(columns)]) + ("",) * (len(columns) - len(row)) for row in rows)
-            return Gradebook(platform, path.name, columns, tuple(whole), delimiter)
+        if set(platform.export_columns) <= set(columns):
+            padded = (tuple(row[: len(columns)]) + ("",) * (len(columns) - len(row)) for row in rows)
+            return Gradebook(platform, path.name, columns, tuple(padded), delimiter)
     raise CourseError(f"{path.name} is not an export that can be filled in; {', or '.join(_ADVICE.values())}.")
 
 
@@ -197,5 +194,5 @@ def _is_worth(row: tuple[str, ...]) -> bool:
     return row[0].strip() == "Points Possible"
 
 
-def _say_left_out(why: str, students: list[str]) -> list[str]:
-    return [f"Left out, {why}: {', '.join(students)}."] if students else []
+def _say_left_out(reason: str, students: list[str]) -> list[str]:
+    return [f"Left out, {reason}: {', '.join(students)}."] if students else []

@@ -42,7 +42,7 @@ _TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01  # seco
 
 TOO_MANY_PROCESSES, TOO_MUCH_MEMORY, TOO_MUCH_TIME, TOO_MANY_FILES = 81, 82, 83, 84
 """Codes of a question that was ended."""
-WHY = {
+REASONS = {
     TOO_MANY_PROCESSES: "it started too many processes",
     TOO_MUCH_MEMORY: "it used too much memory",
     TOO_MUCH_TIME: "its processes together used more processor time than one core has",
@@ -51,7 +51,7 @@ WHY = {
 
 
 def limit(memory: int, file: int, processes: int, **_) -> None:
-    """Bound this process and its children: bytes of memory, of a file, and how many there are; no core files."""
+    """Limit the bytes of memory and of a file that this process and its children may use, and their number; forbid core files."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limits
@@ -63,10 +63,10 @@ def limit(memory: int, file: int, processes: int, **_) -> None:
         bounds |= {"RLIMIT_NPROC": processes * 4}  # of threads too; the watching process counts exactly
     for name, bound in bounds.items():
         kind = getattr(resource, name)
-        most = resource.getrlimit(kind)[1]
+        maximum = resource.getrlimit(kind)[1]
         with contextlib.suppress(ValueError, OSError):
-            least = bound if most == resource.RLIM_INFINITY else min(bound, most)
-            resource.setrlimit(kind, (least, least))
+            allowed = bound if maximum == resource.RLIM_INFINITY else min(bound, maximum)
+            resource.setrlimit(kind, (allowed, allowed))
 
 
 def in_own_user_namespace() -> bool:
@@ -82,13 +82,13 @@ def end_with_parent() -> None:
     _prctl(_PARENT_DEATH, signal.SIGKILL)
 
 
-def adopt_orphans(adopt: bool = True) -> None:
-    """Become the parent of every descendant whose own parent ends, so that none of them is lost; with False no longer."""
-    _prctl(_SUBREAPER, int(adopt))
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none of them is lost."""
+    _prctl(_SUBREAPER, 1)
 
 
 def keep_no_keys() -> None:
-    """A session keyring of its own: the grader's holds the grader's keys."""
+    """Replace the session keyring, which holds the grader's keys, by an empty one."""
     if number := _KEYCTL.get(os.uname().machine):
         ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)
 
@@ -100,8 +100,8 @@ def die_first() -> None:
 
 
 def refuse_uncounted_memory() -> None:
-    """Let the system calls fail with EPERM that give memory which no process's figures hold, here and in all that comes from
-    here, for good; where the numbers are known (`seccomp(2)`).
+    """Let system calls that allocate memory outside of any process's figures fail with EPERM, for good, in this process and its
+    descendants; where the calls' numbers are known (`seccomp(2)`).
     """
     if (machine := os.uname().machine) not in _UNCOUNTED:
         return
@@ -119,11 +119,12 @@ def refuse_uncounted_memory() -> None:
     _prctl(_SECCOMP, 2, ctypes.c_char_p(struct.pack("HP", len(rows), ctypes.addressof(code))))
 
 
-def _prctl(option: int, value: int, more: ctypes.c_ulong | ctypes.c_char_p = ctypes.c_ulong(0)) -> None:  # noqa: B008 - a number
+def _prctl(option: int, value: int, argument: ctypes.c_ulong | ctypes.c_char_p = ctypes.c_ulong(0)) -> None:  # noqa: B008 - a number
     """`prctl(2)`, where there is one; raises `OSError`."""
     if sys.platform == "linux":
-        libc, nothing = ctypes.CDLL(None, use_errno=True), ctypes.c_ulong(0)
-        if libc.prctl(option, ctypes.c_ulong(value), more, nothing, nothing):
+        libc = ctypes.CDLL(None, use_errno=True)
+        zero = ctypes.c_ulong(0)
+        if libc.prctl(option, ctypes.c_ulong(value), argument, zero, zero):
             raise OSError(ctypes.get_errno(), "prctl")
 
 
@@ -134,40 +135,42 @@ class Family:
     """
 
     def __init__(self, root: int, folders: Iterable[str] = ()):
-        self.root, self.folders = root, tuple(folders)
-        self._start, self._took = time.monotonic(), {}
+        self.root = root
+        self.folders = tuple(folders)
+        self._start = time.monotonic()
+        self._seconds_by_process: dict[tuple[int, float], float] = {}
 
     def excess(self, memory: int, processes: int, ahead: float, files: int, **_) -> int:
-        """0, or the exit code for what they together have too much of."""
+        """0, or the exit code of the limit that they exceed together."""
         if any(system.f_files - system.f_ffree > files for system in map(os.statvfs, self.folders)):
             return TOO_MANY_FILES
         family = descendants(self.root)
-        self._took |= {(process.number, process.began): process.took for process in family}
+        self._seconds_by_process |= {(process.number, process.start): process.seconds for process in family}
         if len(family) > processes:
             return TOO_MANY_PROCESSES
-        if sum(self._took.values()) > time.monotonic() - self._start + ahead:
+        if sum(self._seconds_by_process.values()) > time.monotonic() - self._start + ahead:
             return TOO_MUCH_TIME
         return TOO_MUCH_MEMORY if sum(_own_bytes(process.number) for process in family) > 2 * memory else 0
 
 
 class Process(NamedTuple):
-    """A process: its number and its parent's, when it began as `now` gives it, and the seconds of processor time that it took."""
+    """A process: its number and its parent's, the `uptime` at its start, and the seconds of processor time that it took."""
 
     number: int
     parent: int
-    began: float
-    took: float
+    start: float
+    seconds: float
 
 
-def now() -> float:
+def uptime() -> float:
     """Seconds since the machine was started."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 def seconds_computed(root: int, since: float) -> float:
-    """Seconds of processor time that process `root` and its descendants have taken, those of them that began after `since`."""
+    """Seconds of processor time that process `root` and its descendants have taken, of those that began after `since`."""
     family = [*filter(None, [_process(Path(f"/proc/{root}"))]), *descendants(root)]
-    return sum(process.took for process in family if process.began > since - _TICK)
+    return sum(process.seconds for process in family if process.start > since - _TICK)
 
 
 def descendants(root: int) -> list[Process]:
@@ -176,20 +179,21 @@ def descendants(root: int) -> list[Process]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (process := _process(entry)):
             children.setdefault(process.parent, []).append(process)
-    below, stack = [], [root]
+    below: list[Process] = []
+    stack = [root]
     while stack:
-        own = children.get(stack.pop(), [])
-        below += own
-        stack += [process.number for process in own]
+        offspring = children.get(stack.pop(), [])
+        below += offspring
+        stack += [process.number for process in offspring]
     return below
 
 
 def _process(entry: Path) -> Process | None:
     """What `proc_pid_stat(5)` says of it."""
     try:
-        words = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        user, system, began = (int(words[i]) * _TICK for i in (11, 12, 19))
-        return Process(int(entry.name), int(words[1]), began, user + system)
+        fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        user, system, start = (int(fields[i]) * _TICK for i in (11, 12, 19))
+        return Process(int(entry.name), int(fields[1]), start, user + system)
     except (OSError, IndexError, ValueError):  # it has ended meanwhile
         return None
 
@@ -204,7 +208,7 @@ def _own_bytes(process: int) -> int:
 
 
 def kill_descendants() -> None:
-    """End everything below this process, which has adopted its orphans, until nothing is left; what was ended is reaped."""
+    """End everything below this process, which has adopted its orphans, until nothing is left, and reap what was ended."""
     while family := descendants(os.getpid()):
         for process in family:
             with contextlib.suppress(ProcessLookupError, PermissionError):

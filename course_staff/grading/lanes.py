@@ -26,10 +26,10 @@ class Lanes:
     def take(
         self, students: Iterable[str], step: Callable[[str, Lane], None], at_once: int | None = None
     ) -> Iterator[str]:
-        """Take the step for each student, in `at_once` lanes (by default all); yields each student when finished."""
+        """Take the step for each student, in `at_once` lanes (by default all); yields students as they are finished."""
         turn = Semaphore(at_once or len(self.lanes))
 
-        def take(student: str) -> None:
+        def take_in_turn(student: str) -> None:
             with turn:
                 lane = self._free.get()
                 try:
@@ -38,13 +38,13 @@ class Lanes:
                     lane.clear()
                     self._free.put(lane)
 
-        pending = {self._threads.submit(take, student): student for student in students}
-        for through in as_completed(pending):
-            through.result()
-            yield pending[through]
+        pending = {self._threads.submit(take_in_turn, student): student for student in students}
+        for future in as_completed(pending):
+            future.result()
+            yield pending[future]
 
     def close(self) -> None:
-        """End what runs; nothing more is begun."""
+        """End what runs, and start nothing more."""
         for lane in self.lanes:
             lane.stop()
         self._threads.shutdown(cancel_futures=True)

@@ -15,7 +15,8 @@ _TOO_LARGE = 1e30  # for a figure
 
 def boards(records: Sequence[Record]) -> list[Leaderboard]:
     """A board for each question for which any record has figures, passed or not."""
-    letters, titles, entries = _give_letters(records), {}, {}
+    letters = _give_letters(records)
+    titles, entries = {}, {}
     for record in records:
         for question in record["questions"]:
             if question.get("figures") is not None:
@@ -27,24 +28,24 @@ def boards(records: Sequence[Record]) -> list[Leaderboard]:
 
 
 def _give_letters(records: Sequence[Record]) -> dict[str, str]:
-    """Student to letter, for those that have an entry somewhere."""
-    there = [record for record in records if any(map(_get_figures, record["questions"]))]
-    names = {record["student"]: f"{record['key']} {record['student']}".encode("utf-8", "replace") for record in there}
+    """Student to letter, for those with an entry on any board."""
+    ranked = [record for record in records if any(map(_get_figures, record["questions"]))]
+    names = {record["student"]: f"{record['key']} {record['student']}".encode("utf-8", "replace") for record in ranked}
     students = sorted(names, key=lambda student: hashlib.sha256(names[student]).digest())
     return {student: _letter(number) for number, student in enumerate(students)}
 
 
 def _get_figures(question: QuestionRecord) -> tuple[float, float, float] | None:
-    """Bytes, operations and accuracy of a question that was passed; None if they are not there, or no such numbers."""
+    """Bytes, operations and accuracy of a question that was passed; None if they are missing, or no such numbers."""
     counts = question.get("figures")
     if question["state"] != "passed" or not isinstance(counts, Mapping):
         return None
     figures = tuple(counts.get(name) for name in ("bytes", "operations", "accuracy"))
-    sound = all(type(figure) in (int, float) and 0 <= figure < _TOO_LARGE for figure in figures)
-    return figures if sound else None
+    are_numbers = all(type(figure) in (int, float) and 0 <= figure < _TOO_LARGE for figure in figures)
+    return figures if are_numbers else None
 
 
 def _letter(number: int) -> str:
     """A, B, … Z, AA, AB, … for 0, 1, …"""
-    before, letter = divmod(number, 26)
-    return (_letter(before - 1) if before else "") + chr(ord("A") + letter)
+    rest, letter = divmod(number, 26)
+    return (_letter(rest - 1) if rest else "") + chr(ord("A") + letter)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_staff.grading.record import QuestionRecord, Record
-from course_staff.grading.source import LEVELS
+from course_staff.release.source import LEVELS
 from course_utils.grading.judge import OUTCOME_KINDS
 from course_utils.grading.rendering import printable
 from course_utils.units import format_counted
@@ -17,11 +17,11 @@ _EMPTY = OUTCOME_KINDS["untouched"], OUTCOME_KINDS["missing"]
 def summary(records: list[Record], set_name: str, other_files: list[str], remarks: Sequence[str] = ()) -> str:
     """The class in plain text: points, how each question was answered, the commonest named mistakes, what was odd."""
     questions = summarize_questions(records)
-    wrong = [question for question in questions if question.wrong]
-    others = [question for question in questions if not question.wrong]
+    wrong = [question for question in questions if question.has_wrong_answers]
+    others = [question for question in questions if not question.has_wrong_answers]
     right = [(0, f"{question.title}: {question.in_words()}") for question in others if question.passed]
     unanswered = [(0, f"{question.title}: {question.in_words()}") for question in others if not question.passed]
-    sections = [(f"{q.title}: {q.passed} of {q.answers} passed", q.endings) for q in wrong]
+    sections = [(f"{q.title}: {q.passed} of {q.answers} passed", q.outcomes) for q in wrong]
     if right:
         sections.append(("No wrong answers on the others" if wrong else "No wrong answers", right))
     if unanswered:
@@ -35,35 +35,33 @@ def summary(records: list[Record], set_name: str, other_files: list[str], remark
 def head(records: list[Record], set_name: str) -> str:
     """How many submissions there are, the share of all points that they have, and how many could not be graded."""
     graded = [record for record in records if not record.get("failed")]
-    reached, of = (sum(record[name] for record in graded) for name in ("points", "of"))
-    share = f", {reached / of:.0%} of all points" if of else ""
+    points, maximum = (sum(record[name] for record in graded) for name in ("points", "of"))
+    share = f", {points / maximum:.0%} of all points" if maximum else ""
     ungraded = f", {len(records) - len(graded)} not graded" if len(graded) < len(records) else ""
     return f"{set_name}: {format_counted(len(records), 'submission')}{share}{ungraded}"
 
 
 @dataclass(frozen=True)
 class QuestionSummary:
-    """How many of a question's `answers` passed, and how the others ended, the commonest first. `level` is the author's word for
-    its difficulty."""
+    """How many of a question's `answers` passed, and the outcomes of the others, the commonest first; `level` is the author's
+    word for its difficulty."""
 
     id: str
     title: str
     level: str
-    of: float
     answers: int
     passed: int
-    points: float
-    endings: list[tuple[int, str]]
+    outcomes: list[tuple[int, str]]
 
     @property
-    def wrong(self) -> bool:
-        """Whether anybody's answer was wrong, rather than not there."""
-        return any(ending not in _EMPTY for _, ending in self.endings)
+    def has_wrong_answers(self) -> bool:
+        """Whether anybody's answer was wrong, and not just missing."""
+        return any(outcome not in _EMPTY for _, outcome in self.outcomes)
 
     def in_words(self) -> str:
         """`'12 of 19 passed, 7 not written'`"""
-        endings = (f"{count} {ending}" for count, ending in self.endings)
-        return ", ".join([f"{self.passed} of {self.answers} passed", *endings])
+        outcomes = (f"{count} {outcome}" for count, outcome in self.outcomes)
+        return ", ".join([f"{self.passed} of {self.answers} passed", *outcomes])
 
 
 def summarize_questions(records: Sequence[Record]) -> list[QuestionSummary]:
@@ -76,29 +74,32 @@ def summarize_questions(records: Sequence[Record]) -> list[QuestionSummary]:
 
 
 def _summarize(name: str, questions: Sequence[QuestionRecord]) -> QuestionSummary:
-    first, counts = questions[0], Counter(_ending_of(question) for question in questions)
-    passed, level = counts.pop("passed", 0), LEVELS.get(first.get("difficulty"), "")
-    mean = sum(question["points"] for question in questions) / len(questions)
-    endings = [(count, ending) for ending, count in counts.most_common()]
-    title = f"{name} · {first['title']}"
-    return QuestionSummary(name, title, level, first["of"], len(questions), passed, mean, endings)
+    counts = Counter(_outcome_in_words(question) for question in questions)
+    return QuestionSummary(
+        id=name,
+        title=f"{name} · {questions[0]['title']}",
+        level=LEVELS.get(questions[0].get("difficulty"), ""),
+        answers=len(questions),
+        passed=counts.pop("passed", 0),
+        outcomes=[(count, outcome) for outcome, count in counts.most_common()],
+    )
 
 
 def oddities(records: list[Record], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Titles, each with rows of 0 and a text: notes, answers to look at, equal files, and `others`, which are no notebooks.
-    What would be empty is left out."""
+    """Titles, each with rows of 0 and a text: notes, answers to look at, equal files, and `others`, which are no notebooks;
+    sections without rows are left out."""
     odd = "they ended their process or returned something that cannot be judged"
-    more = {
+    rows_by_title = {
         "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
         f"Answers to look at: {odd}": _to_look_at(records),
         "Identical files": _copies(records),
         "Ignored, because they are not notebooks": [(0, name) for name in others],
     }
-    return [(title, rows) for title, rows in more.items() if rows]
+    return [(title, rows) for title, rows in rows_by_title.items() if rows]
 
 
 def _to_look_at(records: list[Record]) -> list[tuple[int, str]]:
-    """Students, each with the questions whose answer ended as an honest one seldom does."""
+    """Students, each with the questions whose answer ended in a way that honest ones seldom do."""
     ids_of: dict[str, list[str]] = {}
     for record in records:
         for question in record["questions"]:
@@ -116,7 +117,7 @@ def _copies(records: list[Record]) -> list[tuple[int, str]]:
     return [(0, ", ".join(names)) for names in students.values() if len(names) > 1]
 
 
-def _ending_of(question: QuestionRecord) -> str:
+def _outcome_in_words(question: QuestionRecord) -> str:
     if question["state"] != "failed":
         return OUTCOME_KINDS.get(question["state"], question["state"])
     first = next(verdict for verdict in [*question["public"], *question["hidden"]] if not verdict["passed"])
@@ -125,18 +126,19 @@ def _ending_of(question: QuestionRecord) -> str:
 
 
 def list_common_mistakes(records: list[Record]) -> list[tuple[str, list[tuple]]]:
-    """The named mistakes of more than one submission, each with how many and whose, the commonest first, then as the questions
-    stand; the title says what is left out. No section where no mistake was named."""
-    named: dict[tuple[int, str], list[str]] = {}
+    """The named mistakes of more than one submission, each with its count and its students, the commonest first, then in the
+    questions' order; the title says how many are left out. There is no section if no mistake was named."""
+    students_by_mistake: dict[tuple[int, str], list[str]] = {}
     for record in records:
         for number, question in enumerate(record["questions"]):
             if question["diagnosis"]:
-                named.setdefault((number, f"{question['id']}: {question['diagnosis']}"), []).append(record["student"])
-    if not named:
+                mistake = number, f"{question['id']}: {question['diagnosis']}"
+                students_by_mistake.setdefault(mistake, []).append(record["student"])
+    if not students_by_mistake:
         return []
-    shared = sorted((-len(students), *mistake, students) for mistake, students in named.items() if len(students) > 1)
+    shared = sorted((-len(names), *mistake, names) for mistake, names in students_by_mistake.items() if len(names) > 1)
     if not shared:
         return [("Most common mistakes", [(0, "Each was made once; see the questions above.")])]
     cut = f", the first {_ROWS_SHOWN}" if len(shared) > _ROWS_SHOWN else ""
-    title = f"Most common mistakes: {len(shared)} of {len(named)} were made more than once{cut}"
+    title = f"Most common mistakes: {len(shared)} of {len(students_by_mistake)} were made more than once{cut}"
     return [(title, [(-count, name, students) for count, _, name, students in shared[:_ROWS_SHOWN]])]

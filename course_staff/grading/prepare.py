@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_staff.grading import encoding
-from course_staff.grading.source import load_solutions
 from course_staff.notebooks.files import read_notebook
+from course_staff.release import source
 from course_utils.errors import CourseError
 from course_utils.grading import judge
 from course_utils.grading.loading import load_set, question_from
@@ -62,13 +62,14 @@ def prepare(
     """
     entries = load_set(name)["questions"]
     if solutions:
-        authored = load_solutions(solutions)
+        authored = source.load_solutions(solutions)
         codes = {exercise.question.id: exercise.code for exercise in authored}
         if [*codes.items()] != [(entry["id"], entry["code"]) for entry in entries]:
             raise CourseError(f"{solutions} is not what the set {name} was released from; run `course release` first.")
         questions = [exercise.question for exercise in authored]
     else:
-        questions, seed = list(map(question_from, entries)), None
+        questions = list(map(question_from, entries))
+        seed = None
     digest = _digest(entries, solutions, seed, seconds)
     pairs = zip(questions, entries, strict=True)
     prepared = tuple(_prepare_question(question, entry, seed) for question, entry in pairs)
@@ -80,7 +81,7 @@ def _digest(entries: list[dict], solutions: Path | None, seed: int | None, secon
     # Text cells count for nothing here: a better sentence in a question is no reason to grade a class again.
     cells = read_notebook(solutions).cells if solutions else []
     texts = [json.dumps(entries, sort_keys=True), [cell["source"] for cell in cells if cell["cell_type"] == "code"]]
-    rooms = Path(__file__).parent, Path(judge.__file__).parent
+    rooms = [Path(module.__file__).parent for module in (encoding, source, judge)]
     grading = [path.read_bytes() for room in rooms for path in sorted(room.glob("*.py"))]
     return hashlib.sha256(repr((grading, *texts, seed, seconds)).encode()).hexdigest()
 
@@ -89,8 +90,8 @@ def _prepare_question(question: Question, entry: Mapping, seed: int | None) -> P
     import cloudpickle
 
     public = question.cases()
-    drawn = [] if seed is None else question.cases(seed)
-    hidden = [Case(f"hidden {number}: {case.name}", case.inputs) for number, case in enumerate(drawn, 1)]
+    hidden_cases = [] if seed is None else question.cases(seed)
+    hidden = [Case(f"hidden {number}: {case.name}", case.inputs) for number, case in enumerate(hidden_cases, 1)]
     parts = [PreparedCases(tuple(cases), tuple(_pickle(case.inputs) for case in cases)) for cases in (public, hidden)]
     pickled = cloudpickle.dumps(question.for_learners())
     return PreparedQuestion(question.with_expected_for([*public, *hidden]), entry, *parts, pickled)
@@ -102,7 +103,7 @@ def _pickle(inputs: dict) -> bytes:
     import torch
 
     class Pickler(cloudpickle.Pickler):
-        def reducer_override(self, value: object):
+        def reducer_override(self, value: object) -> object:
             if type(value) is torch.Tensor and value.is_contiguous() and not value.requires_grad:
                 with suppress(encoding.EncodingError):
                     return encoding.load, (encoding.dump(value),)

@@ -1,4 +1,4 @@
-"""What a grading knows of one submission, as its JSON file holds it. All that the class is told is made of these."""
+"""What the grader knows of one submission, as its JSON file holds it; everything that the class sees is made of these."""
 
 import json
 from typing import Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
@@ -26,7 +26,7 @@ class Shown(TypedDict):
 
 
 class QuestionRecord(TypedDict):
-    """One question of a record."""
+    """The grade of one question: all verdicts, and what the page and the leaderboard show of them."""
 
     id: str
     title: str
@@ -51,7 +51,7 @@ class QuestionRecord(TypedDict):
 
 
 class Record(TypedDict):
-    """One student's record."""
+    """The grade of one submission, with what it is valid for."""
 
     student: str
     set: str

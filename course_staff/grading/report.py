@@ -29,20 +29,15 @@ from typing import TYPE_CHECKING
 
 import matplotlib
 
+from course_staff.grading import overview
 from course_staff.grading.leaderboard import boards
-from course_staff.grading.overview import (
-    QuestionSummary,
-    head,
-    list_common_mistakes,
-    oddities,
-    summarize_questions,
-    summary,
-)
 from course_staff.grading.picture import class_figure
 from course_staff.grading.record import QuestionRecord, Record, read_record
-from course_staff.grading.source import LEVELS
 from course_staff.grading.spreadsheet import csv_text
-from course_utils.files import exercises_of, keep_copies, replacing, require_writable
+from course_staff.notebooks.files import read_notebook
+from course_staff.release.source import LEVELS
+from course_utils.errors import CourseError
+from course_utils.files import exercises_of, find_place, keep_copies, replacing, require_writable
 from course_utils.grading.judge import OUTCOME_KINDS, Verdict
 from course_utils.grading.rendering import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
@@ -79,7 +74,9 @@ class Results:
     """The folder that a grading writes to. Raises `CourseError` if nothing can be written there."""
 
     def __init__(self, folder: Path, set_name: str, title: str = ""):
-        self.folder, self.set_name, self.title = folder, set_name, title or set_name
+        self.folder = folder
+        self.set_name = set_name
+        self.title = title or set_name
         with require_writable(folder, "name another folder with --out"):
             for part in ("students", "records"):
                 (folder / part).mkdir(parents=True, exist_ok=True)
@@ -96,23 +93,23 @@ class Results:
         return records
 
     def save(self, student: str, record: Record) -> Record:
-        """Write the record, whole or not at all, and the student's page; returns the record with the name and the set."""
-        now = datetime.now().astimezone().isoformat(timespec="minutes")
-        whole = {"student": student, "set": self.set_name, "graded": now, **record}
-        _write(self.folder / "records" / f"{file_name(student)}.json", _json(whole))
-        _write(self._page(student), page(whole, title=self.title))
-        return whole
+        """Write the record, completely or not at all, and the student's page; returns it with the name and the set."""
+        time = datetime.now().astimezone().isoformat(timespec="minutes")
+        saved = {"student": student, "set": self.set_name, "graded": time, **record}
+        _write(self.folder / "records" / f"{file_name(student)}.json", _json(saved))
+        _write(self._page(student), page(saved, title=self.title))
+        return saved
 
     def finish(self, records: list[Record], others: list[str], remarks: Sequence[str] = ()) -> str:
         """Write the class's files and every student's page; returns the summary as text.
 
-        `others` names files that were left aside; `remarks` say what holds for all these grades.
+        `others` are the names of ignored files; `remarks` hold for all these grades.
         """
         records = sorted(records, key=lambda record: record["student"])
         self._keep_if_edited()
         _write(self.folder / "results.csv", table(records))
         _write(self.folder / "results.json", _json(records))
-        text = summary(records, self.set_name, others, remarks)
+        text = overview.summary(records, self.set_name, others, remarks)
         _write(self.folder / "summary.txt", text)
         _write(self.folder / "summary.html", summary_page(records, self.set_name, others, remarks, self.title))
         ranked = self._rank(records)
@@ -123,8 +120,8 @@ class Results:
 
     def _rank(self, records: list[Record]) -> dict[str, str]:
         """Write the leaderboard, or remove one that is no longer true; returns the letters of those who are on it."""
-        leaderboards, (html_name, csv_name) = boards(records), _BOARD
-        if leaderboards:
+        html_name, csv_name = _BOARD
+        if leaderboards := boards(records):
             _write(self.folder / html_name, board_page(leaderboards, self.title))
             _write(self.folder / csv_name, board_table(leaderboards))
         else:
@@ -133,8 +130,8 @@ class Results:
         return {entry.student: entry.letter for board in leaderboards for entry in board.entries}
 
     def fill(self, gradebook: "Gradebook", records: list[Record]) -> tuple[list[str], bool]:
-        """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`, where anybody has some; returns what was
-        left out and what became of the file, as sentences, and whether there is one.
+        """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`; returns sentences on what was left out and
+        on the file, and whether it was written: not if nobody has points.
         """
         text, remarks = gradebook.fill(records, self.set_name)
         if text is None:
@@ -143,18 +140,30 @@ class Results:
         return [*map(printable, remarks), f"Points are in {gradebook.file_name}."], True
 
     def _keep_if_edited(self) -> None:
-        """Keep a copy of a table that is not the one that the earlier run wrote: somebody may have changed points by hand."""
-        written = self.folder / "results.csv"
+        """Keep a copy of a table that was edited after the earlier run: somebody may have changed points by hand."""
+        path = self.folder / "results.csv"
         try:
             records = json.loads((self.folder / "results.json").read_text("utf-8"))
-            same = written.read_text(encoding="utf-8") == table(records)
+            is_unchanged = path.read_text(encoding="utf-8") == table(records)
         except (OSError, ValueError, TypeError, LookupError):
-            same = False
-        if not same and (copies := keep_copies([written], self.folder / "copies")):
+            is_unchanged = False
+        if not is_unchanged and (copies := keep_copies([path], self.folder / "copies")):
             print(f"results.csv was edited after the last run; your version is saved in {copies}.", file=sys.stderr)
 
     def _page(self, student: str) -> Path:
         return self.folder / "students" / f"{file_name(student)}.html"
+
+
+def title_of(set_name: str, solutions: Path | None) -> str:
+    """The title in the first line of the set's notebook; the set's name if there is no notebook."""
+    path = solutions
+    with suppress(CourseError):  # if only the package is installed
+        path = path or find_place().root / exercises_of(set_name)
+    if not (path and path.is_file()):
+        return set_name
+    texts = (cell["source"] for cell in read_notebook(path).cells if cell["cell_type"] == "markdown")
+    first = next(texts, "").partition("\n")[0]
+    return first.removeprefix("# ") if first.startswith("# ") else set_name
 
 
 def file_name(student: str) -> str:
@@ -179,8 +188,8 @@ def table(records: list[Record]) -> str:
 
 
 def page(record: Record, letter: str = "", title: str = "") -> str:
-    """A student's page, with the `letter` on the leaderboard where there is one. Of hidden cases it holds how many passed and how
-    the others ended, never an input or a value.
+    """A student's page, with the `letter` on the leaderboard if there is one. Of hidden cases it says how many passed and how the
+    others ended, never an input or a value.
     """
     return _render(
         "student.html.j2",
@@ -202,13 +211,15 @@ def page(record: Record, letter: str = "", title: str = "") -> str:
 
 
 def _next_steps(record: Record) -> list[tuple[str, str]]:
-    """(question's id, what to do there) for the first few that lack points: those that are wrong, then those not written."""
+    """(question's id, what to do there) for the first few without full points: wrong answers, then those not written."""
     lacking = [question for question in record["questions"] if question["points"] < question["of"]]
     comments = {question["id"]: question["by_hand"]["comment"] for question in lacking if question.get("by_hand")}
-    written = [entry for entry in lacking if entry["state"] in ("failed", "passed") or entry["id"] in comments]
-    steps = [(question["id"], _advice(question, comments.get(question["id"], ""))) for question in written]
+    answered = [
+        question for question in lacking if question["state"] in ("failed", "passed") or question["id"] in comments
+    ]
+    steps = [(question["id"], _advice(question, comments.get(question["id"], ""))) for question in answered]
     for question in lacking:
-        if question not in written:
+        if question not in answered:
             minutes = f", {question['minutes']} minutes" if "minutes" in question else ""
             points = format_counted(question["of"], "point")
             steps.append((question["id"], f"Not written yet: {question['title']} ({points}{minutes})."))
@@ -217,10 +228,10 @@ def _next_steps(record: Record) -> list[tuple[str, str]]:
 
 def _advice(question: QuestionRecord, comment: str) -> str:
     """What the grader says of an answer, and the instructor's comment beside it."""
-    shown = question["shown"]["diagnosis"] or question["shown"]["hint"]
+    sentence = question["shown"]["diagnosis"] or question["shown"]["hint"]
     if not comment:
-        return shown or _WRONG
-    return f"{shown} Comment: {comment}" if shown else comment
+        return sentence or _WRONG
+    return f"{sentence} Comment: {comment}" if sentence else comment
 
 
 def _day(graded: str | None) -> str:
@@ -235,13 +246,14 @@ def summary_page(
     records: list[Record], set_name: str, others: list[str], remarks: Sequence[str] = (), title: str = ""
 ) -> str:
     """`summary` for a browser, with a picture of the class, and a table of all points with a link to each page."""
-    questions, maxima = summarize_questions(records), _maxima(records)
+    questions = overview.summarize_questions(records)
+    maxima = _maxima(records)
     graded = [record for record in records if not record.get("failed")]
     return _render(
         "summary.html.j2",
         wide=True,
         title=f"{title or set_name}: the class",
-        head=head(records, set_name),
+        head=overview.head(records, set_name),
         graded=_day(max((record["graded"] for record in records if "graded" in record), default=None)),
         remarks=remarks,
         records=records,
@@ -251,18 +263,18 @@ def summary_page(
         picture=_picture(records, questions),
         questions=questions,
         anchors={question.id for question in questions},
-        sections=[*list_common_mistakes(records), *oddities(records, others)],
+        sections=[*overview.list_common_mistakes(records), *overview.oddities(records, others)],
         file_name=file_name,
     )
 
 
-def _picture(records: list[Record], questions: Sequence[QuestionSummary]) -> tuple[str, str] | None:
+def _picture(records: list[Record], questions: Sequence[overview.QuestionSummary]) -> tuple[str, str] | None:
     """The class's picture and its text; None if nobody's file was graded."""
     graded = [record for record in records if record["questions"] and not record.get("failed")]
     if not (graded and questions):
         return None
-    of = max(record["of"] for record in graded)
-    return _draw(class_figure, [record["points"] for record in graded], of, questions)
+    maximum = max(record["of"] for record in graded)
+    return _draw(class_figure, [record["points"] for record in graded], maximum, questions)
 
 
 def _mean(records: list[Record], name: str) -> float:
@@ -308,21 +320,21 @@ def _maxima(records: Sequence[Record]) -> dict[str, float]:
     return {question["id"]: question["of"] for record in records for question in record["questions"]}
 
 
-def _public_lines(question: QuestionRecord, words: bool) -> list[Line]:
-    """The cases as a check shows them in a notebook, or without an exception's own `words`; of an answer that is right only how
-    many there are."""
+def _public_lines(question: QuestionRecord, with_messages: bool) -> list[Line]:
+    """The cases as a check shows them in a notebook, `with_messages` of exceptions or without; of an answer that is right only
+    their number."""
     count = len(question["public"])
     if question["state"] == "passed" and count > 1:
         return [Line("passed", f"{'Both' if count == 2 else f'All {count}'} public cases are right.")]
     if question["state"] == "missing" and question["notes"]:
         return []
-    sentence = "sentence" if words else "brief"
-    return case_lines([Verdict(v["case"], v["passed"], v[sentence], kind=v["kind"]) for v in question["public"]])
+    key = "sentence" if with_messages else "brief"
+    return case_lines([Verdict(v["case"], v["passed"], v[key], kind=v["kind"]) for v in question["public"]])
 
 
 def _count_hidden_failures(question: QuestionRecord) -> list[tuple[str, int]]:
-    failed = Counter(OUTCOME_KINDS[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
-    return sorted(failed.items())
+    counts = Counter(OUTCOME_KINDS[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
+    return sorted(counts.items())
 
 
 def _json(value: object) -> str:
@@ -330,5 +342,5 @@ def _json(value: object) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    with require_writable(path, "make room, then run the same command again"), replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+    with require_writable(path, "make room, then run the same command again"), replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8", errors="replace", newline="\n")

@@ -35,58 +35,60 @@ SAFE = SANDBOX_KINDS[:1]
 """The kinds that strangers' code can be run in."""
 
 UNSAFE = "These grades were made without a sandbox and assume honest students."
-_REFUSED = (
+_NO_SANDBOX = (
     "There is no sandbox on this machine: {}. A submission could read the solutions, change results or delete files; "
     "add --trust if you know the authors."
 )
 _NO_BWRAP = "bubblewrap is not installed; install it (on Debian and Ubuntu the package `bubblewrap`)"
 _NO_LINUX = "bubblewrap needs Linux; docs/instructors.md has a container for other systems"
-_NOT_SEEN = (
+_PACKAGES_SEEN = (
     "It sees the packages that lie in this Python's own environment, and none that PYTHONPATH or a `.pth` file leads to; "
     f"so {HOW_TO_INSTALL}."
 )
-_LOOK = "`course doctor` reports what is missing."
-_CHILD = "course_staff.grading.child"
-_START_SECONDS = 120.0
+_SEE_DOCTOR = "`course doctor` reports what is missing."
 END_SECONDS = 10.0
 """How long a process gets to end."""
-_LONGEST_LAST_WORDS = 300  # characters of what a process said when it could not start
+_START_SECONDS = 120.0
+_CHILD = "course_staff.grading.child"
+# Characters of the last line that a process wrote when it could not start.
+_LONGEST_LAST_WORDS = 300
 
 
 class SandboxError(Exception):
-    """A sandbox ended without having been told to, or did not when it was told to."""
+    """A sandbox ended too early, or did not end when it should."""
 
 
 def best_kind(trust: bool) -> str:
     """The safest kind that this machine can have; raises `CourseError` if that is not safe and `trust` is False."""
-    kind, why = _find_kind() if sys.platform == "linux" else ("fresh", _NO_LINUX)
+    kind, reason = _find_kind() if sys.platform == "linux" else ("fresh", _NO_LINUX)
     if kind not in SAFE and not trust:
-        raise CourseError(_REFUSED.format(why))
+        raise CourseError(_NO_SANDBOX.format(reason))
     return kind
 
 
 def _find_kind() -> tuple[str, str]:
-    """The best kind that works here, and why it is not safe: a machine may have `bwrap` and not allow it."""
+    """The best kind that works here, and the reason if it is not safe: a machine may have `bwrap` and not allow it."""
     if not shutil.which("bwrap"):
         return "fork", _NO_BWRAP
     command = confine([sys.executable, "-c", ""])
     with tempfile.TemporaryFile() as errors:
         try:
-            done = subprocess.run(command, stderr=errors, timeout=_START_SECONDS, env=_environment(True), check=False)
+            environment = _environment(is_safe=True)
+            process = subprocess.run(command, stderr=errors, timeout=_START_SECONDS, env=environment, check=False)
         except (subprocess.TimeoutExpired, OSError) as error:
             return "fork", f"bubblewrap fails ({error})"
-        return "fork" if done.returncode else "bwrap", f"bubblewrap fails{_last_words(errors)}"
+        return "fork" if process.returncode else "bwrap", f"bubblewrap fails{_last_words(errors)}"
 
 
 class NotStartedError(SandboxError):
-    """A sandbox failed to start, through no fault of what was to run there."""
+    """A sandbox failed to start, which is not the fault of the code that was to run there."""
 
 
-class Talk:
+class Conversation:
     """A conversation with the process of one question. `timed_out` is True when it was ended because its time was up.
 
-    `starved`: by then it had computed for less than half of the time, because others were busy, or because it waited.
-    `pid` is the process's, or that of one that it descends from. The other side, and the protocol: child.py.
+    `starved` says that by then it had computed for less than half of the time: other processes were busy, or it waited.
+    `pid` is the process's own, or an ancestor's. child.py has the other side, and the protocol.
     """
 
     def __init__(
@@ -99,16 +101,16 @@ class Talk:
         self.last_words = last_words
         self.timed_out = False
         self.starved = False
-        self.start = isolate.now()
+        self.start = isolate.uptime()
 
     def measure_starvation(self) -> None:
         """Set `starved`, on Linux; elsewhere the system does not tell."""
         if sys.platform == "linux":
-            self.starved = isolate.seconds_computed(self.pid, self.start) < (isolate.now() - self.start) / 2
+            self.starved = isolate.seconds_computed(self.pid, self.start) < (isolate.uptime() - self.start) / 2
 
     @contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
-        """The block's `ask` fails with `TornError` when `seconds` have passed, because the process has been ended."""
+    def time_limit(self, seconds: float) -> Iterator[None]:
+        """End the process when `seconds` have passed; the block's `ask` then raises `TornError`."""
         timer = threading.Timer(seconds, self._time_out)
         timer.daemon = True
         timer.start()
@@ -132,33 +134,36 @@ class Talk:
 
 
 class Lane:
-    """A place where one question runs after the other; `stop` alone may be called meanwhile, from another thread.
+    """A place where one question runs after the other; only `stop` may be called meanwhile, from another thread.
 
-    `kind` is one of the module's table. Folders that are `private` and there are not seen in a safe one, wherever they lie.
-    `excess` says which limit ended the last question's process, where one did.
+    `kind` is one of the module's table. A safe kind does not show existing folders that are `private`, wherever they lie.
+    `excess` says which limit ended the last question's process, if any did.
     """
 
     def __init__(self, kind: str, private: Iterable[Path] = ()):
-        self.kind, self.private, self.excess, self.stopped = kind, tuple(private), "", False
+        self.kind = kind
+        self.private = tuple(private)
+        self.excess = ""
+        self.is_stopped = False
         self._server: _Server | None = None
         self._process: subprocess.Popen | None = None
 
     @contextmanager
-    def open_process(self) -> Iterator[Talk]:
+    def open_process(self) -> Iterator[Conversation]:
         """A process for one question; nothing is left of it when the block ends. Raises `SandboxError`."""
         self.excess = ""
-        if self.kind != "fresh" and not self.stopped:
+        if self.kind != "fresh" and not self.is_stopped:
             self._server = self._server or _Server(self.kind, self.private)
-        if self.stopped:
+        if self.is_stopped:
             raise SandboxError("The grading was stopped.")
         if self.kind == "fresh":
-            with _start_process() as (talk, self._process):
-                yield talk
+            with _start_process() as (conversation, self._process):
+                yield conversation
             return
         try:
-            with self._server.fork_process() as talk:
-                yield talk
-            self.excess = isolate.WHY.get(self._server.last_code, "")
+            with self._server.fork_process() as conversation:
+                yield conversation
+            self.excess = isolate.REASONS.get(self._server.last_code, "")
         except SandboxError:
             self.close()
             raise
@@ -171,18 +176,20 @@ class Lane:
     def try_out(self) -> None:
         """Start a process as a submission gets it; raises `CourseError` with the cause if that fails."""
         try:
-            with self.open_process() as talk, talk.within(_START_SECONDS):
+            with self.open_process() as conversation, conversation.time_limit(_START_SECONDS):
                 try:
-                    talk.ask(pickle.dumps({"sources": [], "limits": isolate.LIMITS}))
+                    conversation.ask(pickle.dumps({"sources": [], "limits": isolate.LIMITS}))
                 except encoding.TornError:
-                    raise NotStartedError(f"A process of the grader could not be started{talk.last_words()}.") from None
+                    raise NotStartedError(
+                        f"A process of the grader could not be started{conversation.last_words()}."
+                    ) from None
         except SandboxError as error:
             imports = "ModuleNotFoundError" in str(error) or "ImportError" in str(error)
-            raise CourseError(f"{error} {_NOT_SEEN if imports else _LOOK}") from None
+            raise CourseError(f"{error} {_PACKAGES_SEEN if imports else _SEE_DOCTOR}") from None
 
     def stop(self) -> None:
         """End what runs, and start nothing more; may be called from any thread."""
-        self.stopped = True
+        self.is_stopped = True
         for process in (self._process, self._server and self._server.process):
             if process:
                 _kill(process)
@@ -198,8 +205,8 @@ class _Server:
     """The process that has imported everything and forks for each question."""
 
     def __init__(self, kind: str, private: Iterable[Path] = ()):
-        self.control, theirs = socket.socketpair()
-        program = [sys.executable, "-m", _CHILD, "serve", str(theirs.fileno()), kind]
+        self.control, server_end = socket.socketpair()
+        program = [sys.executable, "-m", _CHILD, "serve", str(server_end.fileno()), kind]
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self.process = subprocess.Popen(
             confine(program, private) if kind in SAFE else program,
@@ -207,36 +214,38 @@ class _Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._stderr,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[server_end.fileno()],
             start_new_session=True,
         )
-        theirs.close()
+        server_end.close()
         self.last_code = 0
         self._receive_code(_START_SECONDS, "could not be started", NotStartedError)
 
     @contextmanager
-    def fork_process(self) -> Iterator[Talk]:
-        (jobs, write), (read, outcomes), (theirs, lifeline) = os.pipe(), os.pipe(), os.pipe()
-        ends, over = _Pipes([write, read, lifeline]), threading.Event()
+    def fork_process(self) -> Iterator[Conversation]:
+        """A fork of the server for one question; raises `SandboxError` if it does not start, or does not end with the block."""
+        (job_end, write), (read, outcome_end), (watched_end, lifeline) = os.pipe(), os.pipe(), os.pipe()
+        own_ends = _Pipes([write, read, lifeline])
+        has_ended = threading.Event()
 
-        def end():
-            ends.close(lifeline)
-            if not over.wait(END_SECONDS):  # a question may have stopped the process that watches it
+        def end() -> None:
+            own_ends.close(lifeline)
+            if not has_ended.wait(END_SECONDS):  # a question may have stopped the process that watches it
                 _kill(self.process)
 
         try:
-            socket.send_fds(self.control, [b"q"], [jobs, outcomes, theirs])
+            socket.send_fds(self.control, [b"q"], [job_end, outcome_end, watched_end])
         except OSError as error:
-            ends.close()
+            own_ends.close()
             raise SandboxError(str(error)) from None
         finally:
-            for pipe in (jobs, outcomes, theirs):
+            for pipe in (job_end, outcome_end, watched_end):
                 os.close(pipe)
         try:
-            yield Talk(read, write, end, self.process.pid)
+            yield Conversation(read, write, end, self.process.pid)
         finally:
-            over.set()
-            ends.close()
+            has_ended.set()
+            own_ends.close()
             self.last_code = self._receive_code(END_SECONDS, "did not end")
 
     def _receive_code(self, seconds: float, problem: str, kind: type[SandboxError] = SandboxError) -> int:
@@ -246,9 +255,9 @@ class _Server:
         except OSError:
             answer = b""
         if not answer:
-            why = _last_words(self._stderr)
+            last_words = _last_words(self._stderr)
             self.close()
-            raise kind(f"A process of the grader {problem}{why}.")
+            raise kind(f"A process of the grader {problem}{last_words}.")
         return answer[0]
 
     def close(self) -> None:
@@ -261,7 +270,8 @@ class _Pipes:
     """File descriptors that two threads may close, each once."""
 
     def __init__(self, pipes: list[int]):
-        self._open, self._lock = set(pipes), threading.Lock()
+        self._open = set(pipes)
+        self._lock = threading.Lock()
 
     def close(self, *pipes: int) -> None:
         """Close those of `pipes` (by default all) that are still open."""
@@ -272,11 +282,11 @@ class _Pipes:
 
 
 @contextmanager
-def _start_process() -> Iterator[tuple[Talk, subprocess.Popen]]:
+def _start_process() -> Iterator[tuple[Conversation, subprocess.Popen]]:
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", _CHILD, "once"],
-            env=_environment(False),
+            env=_environment(is_safe=False),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -284,7 +294,7 @@ def _start_process() -> Iterator[tuple[Talk, subprocess.Popen]]:
         )
         pipes = process.stdout.fileno(), process.stdin.fileno()
         try:
-            yield Talk(*pipes, lambda: _kill(process), process.pid, lambda: _last_words(errors)), process
+            yield Conversation(*pipes, lambda: _kill(process), process.pid, lambda: _last_words(errors)), process
         finally:
             _kill(process)
             process.stdout.close()
@@ -316,14 +326,14 @@ def _kill(process: subprocess.Popen) -> None:
         process.wait(END_SECONDS)
 
 
-def _environment(safe: bool) -> dict[str, str]:
-    """Little, and the same everywhere: one thread, one order of sets, this very course, in a sandbox (`safe`) no home."""
+def _environment(is_safe: bool) -> dict[str, str]:
+    """Few variables, the same everywhere: one thread, one order of sets, this very course, and in a safe kind no home."""
     homes = ("HOME", "USERPROFILE", "TEMP", "TMP", "TMPDIR", "COURSE_HOME")
-    names = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH", *(() if safe else homes))
+    names = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH", *(() if is_safe else homes))
     variables = {name: value for name, value in environment_for_child().items() if name in names}
     return {
         **variables,
-        **(dict.fromkeys(("HOME", "TMPDIR", "COURSE_HOME"), isolate.BOX) if safe else {}),
+        **(dict.fromkeys(("HOME", "TMPDIR", "COURSE_HOME"), isolate.BOX) if is_safe else {}),
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
         "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1]),
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -12,10 +12,10 @@ from course_utils.grading.rendering import printable
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(number as a spreadsheet counts, column to text) of each row that is not empty; none where no file is.
+def read_rows(path: Path, required: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(number as a spreadsheet counts, column to text) of each row that is not empty; nothing if there is no file.
 
-    Cells may be cut by commas, semicolons or tabs. Raises `CourseError` for a file that is no such table.
+    Commas, semicolons or tabs may separate cells. Raises `CourseError` for a file that is no such table.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -26,21 +26,26 @@ def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str
     except UnicodeDecodeError:
         raise CourseError(f"{path} is not in UTF-8; save it as “CSV UTF-8”.") from None
     try:
-        delimiter = max(",;\t", key=text.partition("\n")[0].count)
-        first, *rows = list(csv.reader(io.StringIO(text), delimiter=delimiter)) or [[]]
+        rows, _ = parse_table(text, ",;\t")
     except csv.Error as error:
         raise CourseError(f"{path} is not a table ({error}); save it as “CSV UTF-8”.") from None
-    columns = [name.strip().lower() for name in first]
-    if missing := [name for name in needed if name not in columns]:
+    columns = [name.strip().lower() for name in rows[0]] if rows else []
+    if missing := [name for name in required if name not in columns]:
         raise CourseError(f"{path} has no column {missing[0]!r} in its first row; add it.")
-    for number, row in enumerate(rows, start=2):
-        named = dict(zip(columns, row, strict=False))
-        if any(text.strip() for text in named.values()):
-            yield number, {**dict.fromkeys(columns, ""), **named}
+    for number, row in enumerate(rows[1:], start=2):
+        cells = dict(zip(columns, row, strict=False))
+        if any(text.strip() for text in cells.values()):
+            yield number, {**dict.fromkeys(columns, ""), **cells}
+
+
+def parse_table(text: str, delimiters: str) -> tuple[list[list[str]], str]:
+    """The rows of a CSV text, and which of the `delimiters` its first line has most of; raises `csv.Error`."""
+    delimiter = max(delimiters, key=text.partition("\n")[0].count)
+    return list(csv.reader(io.StringIO(text), delimiter=delimiter)), delimiter
 
 
 def number_in(text: str) -> float:
-    """The number, with a comma or a point before its decimals; NaN where it is none."""
+    """The number, with a comma or a point before its decimals; NaN if the text is none."""
     try:
         return float(text.strip().replace(",", "."))
     except ValueError:

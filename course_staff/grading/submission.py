@@ -8,19 +8,21 @@ import symtable
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from course_staff.notebooks.cell_names import of_table
 from course_utils.files import exercises_of
 from course_utils.grading.run import is_untouched
 
-LARGEST = 50 * 2**20  # bytes of a notebook file
-# Characters of all its code: for as much as a file may hold, Python's parser takes minutes and gigabytes.
+LARGEST = 50 * 2**20
+"""Bytes of a notebook file."""
 LONGEST_CODE = 500_000
-
-_MOST_NUMBERS = 20  # of cells in a note
+"""Characters of all its code: for as much as a file may hold, Python's parser takes minutes and gigabytes."""
+# How many cells' numbers a note lists.
+_MOST_NUMBERS = 20
+# These can bind or change a name without the parser seeing it.
 _UNSEEN = {"exec", "eval", "globals", "locals", "vars", "setattr"}
-"""What can bind or change a name that the parser does not see."""
-
+# More lenient than the marker of a released notebook (`source.py`): it finds one that was edited, too.
 _ANSWER = re.compile(r"^[ \t]*#+[ \t]*EXERCISE[ \t:]+(\w+)[ \t:]*$", re.MULTILINE | re.IGNORECASE)
 _QUESTION = re.compile(r"\s*# QUESTION \w+\s*$", re.MULTILINE)
 _SET = re.compile(r"\bexercise\(\s*[\"'](\w+)[\"']\s*\)")
@@ -32,7 +34,7 @@ class UnreadableError(Exception):
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedCell:
     """What Python's parser says of a cell."""
 
     is_check: bool = False  # whether it does nothing but call `check(...)`
@@ -45,18 +47,18 @@ class Parsed:
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell: its number among all cells from 1 on, its source, the ids of the questions that it answers, and what it is."""
+    """A code cell: its number among all cells, from 1, its source, the questions that it answers, and how it parses."""
 
     number: int
     source: str
     answers: tuple[str, ...] = ()
-    parsed: Parsed = Parsed()
+    parsed: ParsedCell = ParsedCell()
 
 
 @dataclass(frozen=True)
 class Submission:
-    """The code cells of a file, in order, without checks; `notes` are sentences on what was odd about it, `texts` the numbers of
-    cells that carry a question's marker and are no code."""
+    """The code cells of a file, in order, without checks; `notes` are sentences on what was odd about it, `texts` has the number
+    of the text cell with a question's marker, by question."""
 
     cells: tuple[Cell, ...] = ()
     notes: tuple[str, ...] = ()
@@ -65,20 +67,20 @@ class Submission:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is to be run for one question: pairs (cell, whether it is the answer's), those alone that the answer rests on, and
-    `whole`, with all that answers nothing. `state` is `"written"`, `"untouched"` or `"missing"`."""
+    """What is to be run for one question, as pairs (cell, whether it is the answer's): in `cells` only what the answer needs, in
+    `all_cells` also every cell that answers nothing."""
 
-    state: str
+    state: Literal["written", "untouched", "missing"]
     cells: tuple[tuple[Cell, bool], ...] = ()
-    whole: tuple[tuple[Cell, bool], ...] = ()
+    all_cells: tuple[tuple[Cell, bool], ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def read_submission(path: Path, parse: Callable[[list[str]], list[Parsed]]) -> Submission:
+def read_submission(path: Path, parse: Callable[[list[str]], list[ParsedCell]]) -> Submission:
     """The submission in the file at `path`. Never raises: a file that cannot be read has no cells, and a note says why.
 
-    `parse` says of each source what `parse_cell` does. Strangers' code is parsed where a limit holds: text can be made that keeps
-    the parser busy for minutes.
+    `parse` returns for each source what `parse_cell` does, within a time limit: a stranger's text may keep the parser busy for
+    minutes.
     """
     try:
         raw = _parse_notebook(_decode(content_of(path)))["cells"]
@@ -88,13 +90,13 @@ def read_submission(path: Path, parse: Callable[[list[str]], list[Parsed]]) -> S
     descriptions = parse([cell.source for cell in cells])
     cells = [replace(cell, parsed=description) for cell, description in zip(cells, descriptions, strict=True)]
     numbered = [(number, cell) for number, cell in enumerate(raw, 1) if isinstance(cell, dict)]
-    marked = [(number, _source(cell)) for number, cell in numbered if cell.get("cell_type") in ("markdown", "raw")]
-    texts = {name: number for number, source in marked for name in _ANSWER.findall(source)}
+    text_cells = [(number, _source(cell)) for number, cell in numbered if cell.get("cell_type") in ("markdown", "raw")]
+    texts = {name: number for number, source in text_cells for name in _ANSWER.findall(source)}
     return Submission(tuple(cell for cell in cells if not cell.parsed.is_check), (), texts)
 
 
-def parse_cell(source: str) -> Parsed:
-    """What Python's parser says of a cell, once IPython has read its magics; of one that it does not understand, nothing."""
+def parse_cell(source: str) -> ParsedCell:
+    """What Python's parser says of a cell, once IPython has read its magics; the default if it cannot be parsed."""
     from IPython.core.inputtransformer2 import TransformerManager
 
     try:
@@ -102,9 +104,9 @@ def parse_cell(source: str) -> Parsed:
         tree, table = ast.parse(python), symtable.symtable(python, "cell", "exec")
         nodes = list(ast.walk(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # half-written code, text to break parsers
-        return Parsed()
+        return ParsedCell()
     uses, binds = of_table(table)
-    return Parsed(
+    return ParsedCell(
         is_check=bool(tree.body) and all(map(_is_check, tree.body)),
         defines=frozenset(_definitions_in(tree.body)),
         binds=frozenset(binds),
@@ -115,7 +117,7 @@ def parse_cell(source: str) -> Parsed:
 
 
 def content_of(path: Path) -> bytes:
-    """The bytes of a file of at most `LARGEST`; raises `UnreadableError` for what is none, without reading it."""
+    """The bytes of a file; raises `UnreadableError`, without reading it, for one larger than `LARGEST` or not regular."""
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
@@ -131,44 +133,48 @@ def content_of(path: Path) -> bytes:
 
 def answer_to(submission: Submission, entry: Mapping) -> Answer:
     """The answer to the question of a set's `entry` (its `id`, `stub` and `answer` are used)."""
-    marked = [cell for cell in submission.cells if entry["id"] in cell.answers]
-    own = [cell for cell in marked if _may_define(cell, entry["answer"])]
+    marker = f"# EXERCISE {entry['id']}"
+    marked_cells = [cell for cell in submission.cells if entry["id"] in cell.answers]
+    candidates = [cell for cell in marked_cells if _may_define(cell, entry["answer"])]
     notes = []
     unmarked = [cell for cell in submission.cells if not cell.answers and entry["answer"] in cell.parsed.defines]
-    if not own and unmarked:
-        own = unmarked
-        marker = f"# EXERCISE {entry['id']}"
-        where = f"Cell {marked[-1].number} has {marker} but no answer" if marked else f"No cell begins with {marker}"
-        notes.append(f"{where}; cell {own[-1].number} was graded, which defines the answer.")
-    own = own or marked
-    if not own and entry["id"] in submission.texts:
+    if not candidates and unmarked:
+        candidates = unmarked
+        problem = f"No cell begins with {marker}"
+        if marked_cells:
+            problem = f"Cell {marked_cells[-1].number} has {marker} but no answer"
+        notes.append(f"{problem}; cell {candidates[-1].number} was graded, which defines the answer.")
+    candidates = candidates or marked_cells
+    if not candidates and entry["id"] in submission.texts:
         notes.append(f"Cell {submission.texts[entry['id']]} contains the answer as text: turn it into a code cell.")
-    elif not own and submission.cells:
-        notes.append(f"No cell begins with # EXERCISE {entry['id']}, and none defines {entry['answer']}: add one.")
-    if not own:
+    elif not candidates and submission.cells:
+        notes.append(f"No cell begins with {marker}, and none defines {entry['answer']}: add one.")
+    if not candidates:
         return Answer("missing", notes=tuple(notes))
-    written = [cell for cell in own if not is_untouched(_unmark(cell.source), _unmark(entry["stub"]))]
-    chosen = (written or own)[-1]
-    if len(own) > 1:
-        numbers = ", ".join(str(cell.number) for cell in own[-_MOST_NUMBERS:])
-        last = f"cell {chosen.number}, the last one written, was graded"
+    changed_cells = [cell for cell in candidates if not is_untouched(_unmark(cell.source), _unmark(entry["stub"]))]
+    answer_cell = (changed_cells or candidates)[-1]
+    if len(candidates) > 1:
+        numbers = ", ".join(str(cell.number) for cell in candidates[-_MOST_NUMBERS:])
+        last = f"cell {answer_cell.number}, the last one written, was graded"
         notes.append(f"Cells {numbers} all answer {entry['id']}; {last}.")
-    if not written:
+    if not changed_cells:
         return Answer("untouched", notes=tuple(notes))
-    needed = _cells_for(submission.cells, chosen)
-    whole = [(cell, cell is chosen) for cell in submission.cells if cell in needed or not cell.answers]
-    cells = [(cell, is_answer) for cell, is_answer in whole if cell in needed]
-    return Answer("written", tuple(cells), tuple(whole), tuple(notes))
+    required = _cells_for(submission.cells, answer_cell)
+    all_cells = [(cell, cell is answer_cell) for cell in submission.cells if cell in required or not cell.answers]
+    cells = [(cell, is_answer) for cell, is_answer in all_cells if cell in required]
+    return Answer("written", tuple(cells), tuple(all_cells), tuple(notes))
 
 
 def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple[str, ...]:
     """A note where the notebook belongs to another set than `name`, or has no answers to its questions `ids`."""
-    wanted = Path(exercises_of(name)).name
+    expected = Path(exercises_of(name)).name
     names = {set_name for cell in submission.cells for set_name in _SET.findall(cell.source)}
     if names and name not in names:
-        return (f"This is a notebook of the set {sorted(names)[0]} and was graded as one of {name}; hand in {wanted}.",)
+        return (
+            f"This is a notebook of the set {sorted(names)[0]} and was graded as one of {name}; hand in {expected}.",
+        )
     if submission.cells and not any(set(ids) & set(cell.answers) for cell in submission.cells):
-        return (f"No cell has a marker # EXERCISE of {name}: is it {wanted}?",)
+        return (f"No cell has a marker # EXERCISE of {name}: is it {expected}?",)
     return ()
 
 
@@ -186,21 +192,21 @@ def _parse_notebook(text: str) -> dict:
     try:
         notebook = json.loads(text)
     except (ValueError, RecursionError):
-        why = ", it contains merge conflict markers" if _CONFLICT.search(text) else ", as when an upload is cut off"
-        raise UnreadableError(f"The file is not valid JSON{why}; hand in the notebook as Jupyter saves it.") from None
+        cause = ", it contains merge conflict markers" if _CONFLICT.search(text) else ", as when an upload is cut off"
+        raise UnreadableError(f"The file is not valid JSON{cause}; hand in the notebook as Jupyter saves it.") from None
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
         raise UnreadableError("The file is JSON, but not a notebook; hand in the notebook itself.")
     return notebook
 
 
 def _code_cells(raw: list) -> Iterator[Cell]:
-    left = LONGEST_CODE
+    characters_left = LONGEST_CODE
     for number, cell in enumerate(raw, 1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
             continue
         source = _source(cell)
-        left -= len(source)
-        if left < 0:
+        characters_left -= len(source)
+        if characters_left < 0:
             raise UnreadableError(
                 f"The code has more than the {LONGEST_CODE:,} characters that are read; hand in less of it."
             )
@@ -225,7 +231,7 @@ def _may_define(cell: Cell, name: str) -> bool:
     """Whether a marked cell may be the answer. A cell with only a marker is none (the cell was split); one that does not parse,
     or that uses magics or `exec`, may be one."""
     is_code = any(line.strip() and not line.lstrip().startswith("#") for line in cell.source.splitlines())
-    unseen = cell.parsed == Parsed() or cell.parsed.opaque or "get_ipython" in cell.parsed.uses
+    unseen = cell.parsed == ParsedCell() or cell.parsed.opaque or "get_ipython" in cell.parsed.uses
     return is_code and (unseen or name in cell.parsed.binds)
 
 
@@ -254,29 +260,32 @@ def _is_opaque(node: ast.AST) -> bool:
     return (isinstance(node, ast.alias) and node.name == "*") or (isinstance(node, ast.Name) and node.id in _UNSEEN)
 
 
-def _cells_for(cells: Sequence[Cell], chosen: Cell) -> set[Cell]:
-    """The chosen cell and those that it rests on: whatever binds or changes a name that is used; of the cells that answer a
-    question, those alone that bind what no other binds."""
+def _cells_for(cells: Sequence[Cell], answer_cell: Cell) -> set[Cell]:
+    """The answer's cell and those that it needs, which bind or change a name that is used; a cell that answers another question
+    only if it alone binds the name."""
     plain = [cell for cell in cells if not cell.answers]
-    binds, changes = _by_name(plain, "binds"), _by_name(plain, "changes")
+    binds = _by_name(plain, "binds")
+    changes = _by_name(plain, "changes")
     elsewhere = _by_name([cell for cell in cells if cell.answers], "binds")
-    own = chosen.parsed.binds
-    needed = {chosen, *(cell for cell in plain if cell.parsed.opaque)}
-    needed |= {cell for name in own for cell in changes.get(name, ())}
-    stack, seen = list(needed), set(own)
+    answer_names = answer_cell.parsed.binds
+    required = {answer_cell, *(cell for cell in plain if cell.parsed.opaque)}
+    required |= {cell for name in answer_names for cell in changes.get(name, ())}
+    stack = list(required)
+    seen = set(answer_names)
     while stack:
         for name in stack.pop().parsed.uses - seen:
             seen.add(name)
-            suppliers = {*changes.get(name, ()), *(binds.get(name) or elsewhere.get(name, ()))} - needed
-            needed |= suppliers
+            suppliers = {*changes.get(name, ()), *(binds.get(name) or elsewhere.get(name, ()))} - required
+            required |= suppliers
             stack += suppliers
-    return needed
+    return required
 
 
-def _by_name(cells: Sequence[Cell], what: str) -> dict[str, list[Cell]]:
+def _by_name(cells: Sequence[Cell], relation: Literal["binds", "changes"]) -> dict[str, list[Cell]]:
+    """Name to the cells that bind or change it."""
     cells_by_name: dict[str, list[Cell]] = {}
     for cell in cells:
-        for name in getattr(cell.parsed, what):
+        for name in getattr(cell.parsed, relation):
             cells_by_name.setdefault(name, []).append(cell)
     return cells_by_name
 

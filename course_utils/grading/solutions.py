@@ -24,7 +24,7 @@ def solutions_at(name: str) -> Path | None:
 def solution_in(path: Path, question_id: str) -> str:
     """The cell that answers `question_id`, without stub and markers; raises `CourseError` if there is none.
 
-    The markers are those of `course_staff/grading/source.py`, which learners do not have.
+    The markers are those of `course_staff/release/source.py`, which learners do not have.
     """
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]

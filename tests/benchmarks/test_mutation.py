@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from benchmarks.mutation import ROOT, explained, mutants, survivors
-from course_staff.grading.source import load_solutions
+from course_staff.release.source import load_solutions
 
 ANSWER = '''\
 def answer(x, y):

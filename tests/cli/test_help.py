@@ -55,7 +55,7 @@ def test_a_plan_tells_the_defaults_of_a_recipe_and_every_name_that_it_knows():
 
 
 def test_a_new_question_can_be_of_each_kind_that_its_help_lists():
-    from course_staff.grading.skeleton import SKELETONS
+    from course_staff.release.skeleton import SKELETONS
 
     text = " ".join(PARSERS["new"].format_help().split())
     assert ", ".join(SKELETONS) in text

@@ -7,15 +7,6 @@ from course_staff.notebooks.anatomy import violations_in
 from course_utils.cli import main
 
 
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A checkout with the folder of chapters and nothing in it."""
-    for folder in ("notebooks", "exercises", "course_utils"):
-        (tmp_path / folder).mkdir()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_all_that_a_new_chapter_lacks_is_a_run(checkout, capsys):
     assert main(["new", "chapter", "11_lora"]) == 0
     path = checkout / "notebooks" / "11_lora.ipynb"

@@ -13,14 +13,11 @@ from course_utils.settings import settings
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
+def checkout(checkout):
     """A checkout with two chapters, as the working directory."""
-    for name in ("course_utils", "notebooks", "solutions"):
-        (tmp_path / name).mkdir()
-    write(tmp_path, "00_a", "x = 1")
-    write(tmp_path, "01_b", "print('b')")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    write(checkout, "00_a", "x = 1")
+    write(checkout, "01_b", "print('b')")
+    return checkout
 
 
 def write(checkout, name, source, **metadata):
@@ -56,9 +53,10 @@ def test_run_can_save_at_laptop_scale_only(checkout, capsys):
     assert "drop --scale or --save" in capsys.readouterr().err
     write(checkout, "01_b", "import os; print(os.environ['COURSE_SCALE'], 'reader', os.environ['COURSE_READER'])")
     assert main(["run", "01", "--save"]) == 0
-    stored = nbformat.read(checkout / "notebooks" / "01_b.ipynb", 4)
-    assert stored.cells[0].outputs[0].text == "laptop reader 0\n"
-    assert (stored.cells[0].id, stored.metadata.course.scale) == ("first", "laptop")
+    saved = nbformat.read(checkout / "notebooks" / "01_b.ipynb", 4)
+    assert saved.cells[0].outputs[0].text == "laptop reader 0\n"
+    assert saved.cells[0].id == "first"
+    assert saved.metadata.course.scale == "laptop"
 
 
 def test_a_chapter_that_fails_is_not_saved(checkout, capsys):
@@ -108,10 +106,10 @@ def test_lint_prints_violations_and_fails(checkout, capsys):
 @pytest.mark.parametrize("name", ["0", "00", "00_a"])
 def test_every_command_takes_a_chapter_by_its_number_or_name(name, checkout, capsys, monkeypatch):
     """The checkout has the chapters alone; of a set the same function is asked, and says which there are."""
-    started = []
-    monkeypatch.setattr("jupyterlab.labapp.main", started.append)
+    recorded = []
+    monkeypatch.setattr("jupyterlab.labapp.main", recorded.append)
     assert main(["lab", name, "--no-browser"]) == 0
-    assert any("notebooks/00_a.ipynb" in argument for argument in started[0])
+    assert any("notebooks/00_a.ipynb" in argument for argument in recorded[0])
     main(["lint", name])
     assert "1 chapter checked" in capsys.readouterr().out
     for command in (["check", name], ["release", name], ["demo", name]):

@@ -11,7 +11,7 @@ WITH_ADAM = """def {name}(theta, gradient, m, v, t, lr=1e-3, betas=(0.9, 0.999),
     adam.step()
     return p.detach(), adam.state[p]["exp_avg"], adam.state[p]["exp_avg_sq"]
 """
-INSIDE = """class {name}:
+IMPORTED_INSIDE = """class {name}:
     def __init__(self, params, *given, **options):
         self.inner = {inner}(params, *given, **options)
 
@@ -40,7 +40,7 @@ class AdamW(torch.optim.Optimizer):
                     tensors = [p], [p.grad], [state["m"]], [state["v"]], [], [state["step"]]
                     CALL(*tensors, **options, amsgrad=False, maximize=False)
 """
-TAKEN = """class AdamW(torch.optim.Optimizer):
+BORROWED_METHODS = """class AdamW(torch.optim.Optimizer):
     def __init__(self, params, *given, **options):
         super().__init__(params, torch.optim.AdamW([torch.ones(1, requires_grad=True)], *given, **options).defaults)
 
@@ -69,13 +69,13 @@ def worked_gradient(w, x, b, y):
         "q1": [
             "from torch.optim import SGD",
             "class SGD(torch.optim.SGD): pass",
-            INSIDE.format(name="SGD", inner="torch.optim.SGD"),
+            IMPORTED_INSIDE.format(name="SGD", inner="torch.optim.SGD"),
             "from course_utils import optim\nclass SGD(optim.Nesterov): pass",
         ],
         "q2": [
             "RMSProp = torch.optim.RMSprop",
             "class RMSProp(torch.optim.RMSprop): pass",
-            INSIDE.format(name="RMSProp", inner="torch.optim.RMSprop"),
+            IMPORTED_INSIDE.format(name="RMSProp", inner="torch.optim.RMSprop"),
             "from course_utils import optim\nclass RMSProp(optim.RMSProp): pass",
         ],
         "q3": [
@@ -98,11 +98,11 @@ def worked_gradient(w, x, b, y):
             "AdamW = torch.optim.AdamW",
             "from course_utils import optim\nclass AdamW(optim.AdamW): pass",
             "class AdamW(torch.optim.AdamW): pass",
-            INSIDE.format(name="AdamW", inner="torch.optim.AdamW"),
+            IMPORTED_INSIDE.format(name="AdamW", inner="torch.optim.AdamW"),
             FUNCTIONAL.replace("CALL", "functional.adamw"),
             FUNCTIONAL.replace("CALL", 'state["step"] += 1; torch._fused_adamw_'),
-            TAKEN.format(step="torch.optim.AdamW.step"),
-            TAKEN.format(step="torch.optim.AdamW.step.__wrapped__"),
+            BORROWED_METHODS.format(step="torch.optim.AdamW.step"),
+            BORROWED_METHODS.format(step="torch.optim.AdamW.step.__wrapped__"),
         ],
         "q5": [
             "from course_utils.optim import decay_groups",
@@ -114,7 +114,7 @@ def worked_gradient(w, x, b, y):
         "q2": [
             "Adafactor = torch.optim.Adafactor",
             "class Adafactor(torch.optim.Adafactor): pass",
-            INSIDE.format(name="Adafactor", inner="torch.optim.Adafactor"),
+            IMPORTED_INSIDE.format(name="Adafactor", inner="torch.optim.Adafactor"),
             "from course_utils import optim\nclass Adafactor(optim.Adafactor): pass",
         ],
         "q4": [

@@ -244,7 +244,7 @@ raise ValueError(told)
 """Answers to q1, each with its points: its body, below what stands before it, where anything does."""
 
 
-def written():
+def parse_answers():
     """Name: (body, what stands before it, points)."""
     for part in TEXT.strip().removeprefix("=== ").split("\n=== "):
         head, _, code = part.partition("\n")
@@ -269,9 +269,9 @@ def raw(tree):
     return f"tree = {tree!r}.encode()\nforge(raw=len(tree).to_bytes(8) + tree)\n{RIGHT}", FORGE, 0
 
 
-def forged(words):
+def forged(overrides):
     """An answer whose outcome says what it likes."""
-    return f"forge({words})\n{RIGHT}", FORGE, 0
+    return f"forge({overrides})\n{RIGHT}", FORGE, 0
 
 
 FORGED = {
@@ -346,12 +346,12 @@ class Mute(type):
 class scale(metaclass=Mute): pass"""
 
 
-def beside(*texts):
+def with_cells(*texts):
     """The right answers, and other cells among them."""
     return notebook(SETUP, *texts, Q1_ANSWER, Q2_ANSWER)
 
 
-def needed(*texts):
+def with_required_cells(*texts):
     """As `beside`; the answer rests on each of the cells."""
     names = [f"base{number}" for number in range(len(texts))]
     cells = [f"{name} = 0\n{text}" for name, text in zip(names, texts, strict=True)]
@@ -364,19 +364,19 @@ def files():
     attached = [{**cell, "attachments": {"../a": {"image/png": "x" * 10**6}}} for cell in cells]
     odd = [{**cell(""), "source": source} for source in (5, [1, 2, None], {"a": 1}, None, True, [["x"]])]
     return {
-        "null byte": (beside("a = 1\0"), [2, 1]),
-        "surrogate": (beside("a = '\ud800'"), [2, 1]),
-        "parentheses": (beside("(" * 10**5), [2, 1]),
-        "minus signs": (beside("-" * 10**5 + "1"), [2, 1]),
-        "attributes": (beside("a" + ".b" * 10**5), [2, 1]),
-        "a long name": (beside("a" * 10**5 + " = 1"), [2, 1]),
-        "many names": (beside("\n".join(f"a{i} = 1" for i in range(30_000))), [2, 1]),
-        "magics": (beside(f"!touch {NOTE}\n%system id\n%run nothing", "%%bash\nkill -9 1", "%load_ext nothing\n%%%"), [2, 1]),
-        "a magic that hangs": (beside("!sleep 999"), [2, 1]),
-        "cells that stop": (beside(*["1 / 0"] * 2000), [2, 1]),
+        "null byte": (with_cells("a = 1\0"), [2, 1]),
+        "surrogate": (with_cells("a = '\ud800'"), [2, 1]),
+        "parentheses": (with_cells("(" * 10**5), [2, 1]),
+        "minus signs": (with_cells("-" * 10**5 + "1"), [2, 1]),
+        "attributes": (with_cells("a" + ".b" * 10**5), [2, 1]),
+        "a long name": (with_cells("a" * 10**5 + " = 1"), [2, 1]),
+        "many names": (with_cells("\n".join(f"a{i} = 1" for i in range(30_000))), [2, 1]),
+        "magics": (with_cells(f"!touch {NOTE}\n%system id\n%run nothing", "%%bash\nkill -9 1", "%load_ext nothing\n%%%"), [2, 1]),
+        "a magic that hangs": (with_cells("!sleep 999"), [2, 1]),
+        "cells that stop": (with_cells(*["1 / 0"] * 2000), [2, 1]),
         "answers in thousands": (notebook(SETUP, *["# EXERCISE q1\n1"] * 30_000, Q2_ANSWER), [0, 1]),
-        "markers in thousands": (beside("# EXERCISE q9\n" * 30_000), [2, 1]),
-        "ugly markers": (beside("# EXERCISE q1_\n" + "exercise('<script>')" + f"\n{UGLY!r}"), [2, 1]),
+        "markers in thousands": (with_cells("# EXERCISE q9\n" * 30_000), [2, 1]),
+        "ugly markers": (with_cells("# EXERCISE q1_\n" + "exercise('<script>')" + f"\n{UGLY!r}"), [2, 1]),
         "cells twice, empty last": (HONEST[:-1] + ', "cells": []}', [0, 0]),
         "cells twice, empty first": ('{"cells": [], ' + HONEST[1:], [2, 1]),
         "sources of all kinds": (json.dumps({"cells": [*odd, *cells]}), [2, 1]),
@@ -389,15 +389,15 @@ def files():
         "another student's page": ("<!DOCTYPE html><title>3 of 3 points</title><p>✓ right, 2 of 2 points", [0, 0]),
         "another student's notebook": (HONEST, [2, 1]),
         "not a notebook": ("\x7fELF\0\0", [0, 0]),
-        "a cell that exits": (beside("exit()", "quit()", "raise SystemExit", "raise KeyboardInterrupt"), [2, 1]),
-        "a cell that ends all": (beside("import os\nos._exit(0)"), [2, 1]),
-        "needed magics": (needed(f"!touch {NOTE}", "%system kill -9 1", "%load_ext nothing"), [2, 1]),
-        "a needed magic that hangs": (needed("!sleep 999"), [2, 1]),
-        "needed cells that stop": (needed(*["1 / 0"] * 500), [2, 1]),
-        "needed cells that exit": (needed("exit()", "raise SystemExit", "raise KeyboardInterrupt"), [2, 1]),
-        "a needed cell that ends all": (needed("import os\nos._exit(0)"), [0, 1]),
-        "needed attributes, which end Python": (needed("a" + ".b" * 10**5), [0, 1]),
-        "needed ugly error": (needed(f"raise ValueError({UGLY!r} * 99)"), [2, 1]),
+        "a cell that exits": (with_cells("exit()", "quit()", "raise SystemExit", "raise KeyboardInterrupt"), [2, 1]),
+        "a cell that ends all": (with_cells("import os\nos._exit(0)"), [2, 1]),
+        "needed magics": (with_required_cells(f"!touch {NOTE}", "%system kill -9 1", "%load_ext nothing"), [2, 1]),
+        "a needed magic that hangs": (with_required_cells("!sleep 999"), [2, 1]),
+        "needed cells that stop": (with_required_cells(*["1 / 0"] * 500), [2, 1]),
+        "needed cells that exit": (with_required_cells("exit()", "raise SystemExit", "raise KeyboardInterrupt"), [2, 1]),
+        "a needed cell that ends all": (with_required_cells("import os\nos._exit(0)"), [0, 1]),
+        "needed attributes, which end Python": (with_required_cells("a" + ".b" * 10**5), [0, 1]),
+        "needed ugly error": (with_required_cells(f"raise ValueError({UGLY!r} * 99)"), [2, 1]),
         "a right number of another type": (notebook(SETUP, Q1_ANSWER, "# EXERCISE q2\nfollowing = lambda n: True"), [2, 0]),
         "a number beyond every float": (notebook(SETUP, Q1_ANSWER, "# EXERCISE q2\nfollowing = lambda n: 10**3999"), [2, 0]),
         "long text": (notebook(SETUP, Q1_ANSWER, "# EXERCISE q2\nfollowing = lambda n: '<b>`' * 10**5"), [2, 0]),
@@ -422,5 +422,5 @@ NAMES = (
 
 def everything():
     """Name: (a notebook's text, the points of both questions)."""
-    bodies = {**dict(written()), **FORGED, **SPIES}
+    bodies = {**dict(parse_answers()), **FORGED, **SPIES}
     return {name: (answer_with(body, before), [points, 1]) for name, (body, before, points) in bodies.items()} | files()

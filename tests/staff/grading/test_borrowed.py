@@ -9,10 +9,10 @@ import pytest
 import torch
 from borrowed_answers import ANSWERS, PATCHED
 from own_solutions import PATHS, solutions_of
-from tiny_set import best_kind, grade_class, notebook, write_class
+from tiny_set import best_kind, notebook
 
 from course_staff.grading.prepare import prepare
-from course_staff.grading.zoo import outcomes
+from course_staff.release.case_runner import outcomes
 from course_utils.grading import judge
 from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.loading import load_set, question_from
@@ -24,9 +24,8 @@ RANKS = ("09_local_sgd", "10_fsdp_and_zero", "12_scaling_out")
 REPLACED = sorted(
     {name for exercises in AUTHORED.values() for exercise in exercises.values() for name in exercise.question.replaces}
 )
-BORROWED = [
-    (s, q, source) for s, by_question in ANSWERS.items() for q, sources in by_question.items() for source in sources
-]
+QUESTIONS = [(name, q, sources) for name, by_question in ANSWERS.items() for q, sources in by_question.items()]
+BORROWED = [(name, question, source) for name, question, sources in QUESTIONS for source in sources]
 
 
 @pytest.fixture(autouse=True)
@@ -72,17 +71,17 @@ def test_every_name_that_is_replaced_is_one_and_cannot_be_used(replaced):
 @pytest.mark.parametrize(("name", "question", "source"), slow_in(RANKS, BORROWED), ids=numbered)
 def test_what_another_has_written_is_foreign_in_a_check(name, question, source):
     entry = next(entry for entry in load_set(name)["questions"] if entry["id"] == question)
-    question_read, authored = question_from(entry), AUTHORED[name][question]
+    question_read = question_from(entry)
+    authored = AUTHORED[name][question]
     cases = question_read.cases()
     result = judge.judge_answer(question_read, cases, outcomes(authored, source, cases), entry)
-    assert (result.points, {verdict.kind for verdict in result.verdicts}) == (0, {"foreign"})
+    assert result.points == 0
+    assert {verdict.kind for verdict in result.verdicts} == {"foreign"}
     assert all("which it should replace: write your own." in verdict.sentence for verdict in result.verdicts)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "question"), [(n, q) for n, by_question in ANSWERS.items() if n not in RANKS for q in by_question]
-)
+@pytest.mark.parametrize(("name", "question"), [(name, q) for name, q, _ in QUESTIONS if name not in RANKS])
 def test_it_would_be_right_where_nothing_is_replaced(name, question):
     """Else it would prove nothing that it is refused; the course's scales of 8-bit blocks are float32 and so no answer."""
     authored = AUTHORED[name][question]
@@ -102,37 +101,35 @@ def prepare_one(name, question):
     return replace(exercise_set, questions=prepared)
 
 
-def graded(tmp_path, name, question, sources):
+def graded(grade_class, name, question, sources):
     """The record of the question for each of the sources, all in one class."""
     exercise_set = prepare_one(name, question)
     preamble = AUTHORED[name][question].preamble
     texts = {str(i): notebook(preamble, f"# EXERCISE {question}\n{source}") for i, source in enumerate(sources)}
-    records = grade_class(write_class(tmp_path / "class", texts), exercise_set, best_kind(), jobs=1)
+    records = grade_class(texts, exercise_set, best_kind(), jobs=1)
     return [records[str(i)]["questions"][0] for i in range(len(sources))]
 
 
 @pytest.mark.parametrize(
     ("name", "question", "sources"),
-    slow_in(
-        {*ANSWERS} - {"03_adamw"},
-        [(name, q, sources) for name, by_question in ANSWERS.items() for q, sources in by_question.items()],
-    ),
+    slow_in({*ANSWERS} - {"03_adamw"}, QUESTIONS),
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.usefixtures("warm")
-def test_what_another_has_written_is_foreign_to_an_instructor(name, question, sources, tmp_path):
-    for record in graded(tmp_path, name, question, sources):
-        assert (record["points"], {verdict["kind"] for verdict in record["public"]}) == (0, {"foreign"}), record
+def test_what_another_has_written_is_foreign_to_an_instructor(name, question, sources, grade_class):
+    for record in graded(grade_class, name, question, sources):
+        assert record["points"] == 0, record
+        assert {verdict["kind"] for verdict in record["public"]} == {"foreign"}, record
 
 
 @pytest.mark.usefixtures("warm")
-def test_who_patches_the_process_finds_nothing_to_borrow_there(tmp_path):
+def test_who_patches_the_process_finds_nothing_to_borrow_there(grade_class):
     """What runs in it may say anything; what is right it cannot say without the class that knows it."""
-    for what, record in zip(PATCHED, graded(tmp_path, "03_adamw", "q2", PATCHED.values()), strict=True):
+    for name, record in zip(PATCHED, graded(grade_class, "03_adamw", "q2", PATCHED.values()), strict=True):
         kinds = {verdict["kind"] for verdict in record["public"]}
-        assert record["points"] == 0, (what, record)
+        assert record["points"] == 0, (name, record)
         other = {"the runner drives torch's class": "values"}
-        assert kinds == {other.get(what, "foreign")}, (what, record)
+        assert kinds == {other.get(name, "foreign")}, (name, record)
 
 
 OWN_USED = "reference = torch.optim.AdamW([torch.ones(1, requires_grad=True)])"
@@ -145,7 +142,7 @@ OWN_NAMED = "import bitsandbytes\nfrom transformers import Trainer, get_linear_s
     ids=["used", "imported"],
 )
 @pytest.mark.usefixtures("warm")
-def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question, change, tmp_path):
+def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question, change, grade_class):
     """The answer below it is judged, also where the cell stops; and also where it rests on the same cell's other imports."""
     authored = AUTHORED["03_adamw"][question]
     solution = authored.solution
@@ -155,7 +152,7 @@ def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question,
     exercise_set = prepare_one("03_adamw", question)
     cells = [authored.preamble, experiment]
     text = notebook(*cells, f"# EXERCISE {question}\n{solution}")
-    records = grade_class(write_class(tmp_path / "class", {"a": text}), exercise_set, best_kind(), jobs=1)
+    records = grade_class({"a": text}, exercise_set, best_kind(), jobs=1)
     [record] = records["a"]["questions"]
     assert record["points"] == record["of"], record
 
@@ -166,10 +163,10 @@ def fullest(by_instant):
 """
 
 
-def test_the_set_is_not_where_the_answer_is(tmp_path, safe):
+def test_the_set_is_not_where_the_answer_is(grade_class, safe):
     """With what its oracles said."""
     exercise_set = prepare_one("00_start_here", "q2")
     text = notebook(f"# EXERCISE q2\n{PEEKS}")
-    [question] = grade_class(write_class(tmp_path / "class", {"a": text}), exercise_set, safe, jobs=1)["a"]["questions"]
+    [question] = grade_class({"a": text}, exercise_set, safe, jobs=1)["a"]["questions"]
     assert question["public"][0]["sentence"].startswith("`result[0]` is `0 sets`"), question["public"]
     assert question["points"] == 0

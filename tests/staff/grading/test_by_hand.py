@@ -8,7 +8,7 @@ import re
 import pytest
 import sample_records
 from sample_records import question
-from tiny_set import SET, run_command, submission, write_class
+from tiny_set import SET, submission
 
 from course_staff.grading import report
 from course_staff.grading.by_hand import FILE, read_by_hand, with_points_by_hand
@@ -26,11 +26,11 @@ def record(student, q1=2, q2=1):
 
 def amended(folder, records, rows):
     (folder / FILE).write_text(rows, encoding="utf-8")
-    marks = read_by_hand(folder / FILE, [record["student"] for record in records], WORTH)
-    return {record["student"]: with_points_by_hand(record, marks) for record in records}
+    corrections = read_by_hand(folder / FILE, [record["student"] for record in records], WORTH)
+    return {record["student"]: with_points_by_hand(record, corrections) for record in records}
 
 
-def test_points_by_hand_take_the_place_of_the_graders_and_the_page_says_what_they_were(tmp_path):
+def test_points_by_hand_replace_the_graders_and_the_page_names_both(tmp_path):
     by = amended(tmp_path, [record("ann", q1=0), record("bo")], HEAD + 'ann,q1,"1,5",Good `idea`.\nbo,q2,0,\n')
     assert (by["ann"]["points"], by["bo"]["points"]) == (1.5 + 1, 2 + 0)
     page = report.page(by["ann"])
@@ -92,20 +92,20 @@ def test_names_are_found_as_results_csv_has_them_whatever_they_look_like(tmp_pat
 
 
 @pytest.mark.usefixtures("warm")
-def test_the_command_reads_what_the_instructor_wrote_in_every_later_run(tiny, tmp_path, capsys):
-    write_class(tmp_path / "class", {"ann": submission("# EXERCISE q1\ndef scale(x, factor):\n    return x * factor")})
-    assert run_command(tmp_path, tiny) == 0
+def test_the_command_reads_what_the_instructor_wrote_in_every_later_run(run_command, write_class, tmp_path, capsys):
+    write_class({"ann": submission("# EXERCISE q1\ndef scale(x, factor):\n    return x * factor")})
+    assert run_command() == 0
     out = tmp_path / "class-results"
     (out / FILE).write_text(HEAD + "ann,q2,0,Copied.\n")
-    for more in ([], ["--again"]):
-        assert run_command(tmp_path, tiny, *more) == 0
+    for options in ([], ["--again"]):
+        assert run_command(*options) == 0
         (row,) = csv.DictReader((out / "results.csv").open(encoding="utf-8"))
         assert row["points"] == "2.0"
-    stored = json.loads(next((out / "records").glob("ann*.json")).read_text("utf-8"))
-    assert stored["points"] == 3, "what the grader found stays"
+    record = json.loads(next((out / "records").glob("ann*.json")).read_text("utf-8"))
+    assert record["points"] == 3, "what the grader found stays"
     (out / FILE).write_text(HEAD + "nobody,q1,1,\n")
     before = (out / "results.csv").read_bytes()
     capsys.readouterr()
-    assert run_command(tmp_path, tiny) == 2
+    assert run_command() == 2
     assert "by_hand.csv, row 2: there is no student 'nobody'" in capsys.readouterr().err
     assert (out / "results.csv").read_bytes() == before

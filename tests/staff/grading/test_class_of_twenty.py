@@ -7,7 +7,7 @@ from pathlib import Path
 import class_of_twenty as twenty
 import pytest
 
-from course_staff.grading.source import load_solutions
+from course_staff.release.source import load_solutions
 from course_utils.grading.loading import load_set
 
 
@@ -17,16 +17,16 @@ def submissions():
 
 
 def test_the_program_writes_nineteen_and_a_day_later_the_twentieth(tmp_path, monkeypatch):
-    for late, count in ((), 19), (("--late",), 20):
-        monkeypatch.setattr("sys.argv", ["class_of_twenty.py", str(tmp_path / "class"), *late])
+    for options, count in ((), 19), (("--late",), 20):
+        monkeypatch.setattr("sys.argv", ["class_of_twenty.py", str(tmp_path / "class"), *options])
         twenty.run()
         assert len(list((tmp_path / "class").iterdir())) == count
 
 
 def test_the_guide_names_what_each_handed_in(submissions):
-    for student, (what, _) in submissions.items():
-        assert f"| {student} | {what} |" in twenty.in_guide(), (
-            "run `python tests/staff/grading/class_of_twenty.py --write`"
+    for student, (description, _) in submissions.items():
+        assert f"| {student} | {description} |" in twenty.in_guide(), (
+            "run `python tests/staff/class_of_twenty.py --write`"
         )
 
 
@@ -37,8 +37,8 @@ def test_the_class_is_graded_as_the_guide_shows_it(submissions, tmp_path):
     text, _ = twenty.grade_twice(tmp_path / "class")
     results = tmp_path / "class-results"
     records = {record["student"]: record for record in json.loads((results / "results.json").read_text("utf-8"))}
-    of = sum(entry["points"] for entry in load_set(twenty.SET)["questions"])
-    full = [student for student, record in records.items() if record["points"] == of]
+    maximum = sum(entry["points"] for entry in load_set(twenty.SET)["questions"])
+    full = [student for student, record in records.items() if record["points"] == maximum]
     assert full == ["student-01", "student-02", "student-03", "student-04", "student-20"]
     assert [records[f"student-{number:02}"]["points"] for number in (6, 17, 18)] == [0, 0, 0]
     assert all(question["points"] < question["of"] for question in records["student-14"]["questions"]), (
@@ -47,8 +47,8 @@ def test_the_class_is_graded_as_the_guide_shows_it(submissions, tmp_path):
     for number, question in enumerate(list(records["student-01"]["questions"])[:7], start=7):
         record = records[f"student-{number:02}"]
         assert [entry["id"] for entry in record["questions"] if entry["points"] < entry["of"]] == [question["id"]]
-    for name, left in (("student-15", "q1"), ("student-16", "q1"), ("student-19", "q5")):
-        assert [entry["id"] for entry in records[name]["questions"] if entry["points"] < entry["of"]] == [left]
+    for name, question_id in (("student-15", "q1"), ("student-16", "q1"), ("student-19", "q5")):
+        assert [entry["id"] for entry in records[name]["questions"] if entry["points"] < entry["of"]] == [question_id]
     assert not Path(tempfile.gettempdir(), "was-here").exists()
     assert len(list((results / "students").glob("*.html"))) == 20
-    assert text == twenty.in_guide(), "run `python tests/staff/grading/class_of_twenty.py --write`"
+    assert text == twenty.in_guide(), "run `python tests/staff/class_of_twenty.py --write`"

@@ -15,7 +15,7 @@ import course_utils
 from course_staff.grading.confine import confine
 from course_staff.grading.sandbox import best_kind
 
-LOOK = """import os, sys
+LIST_FILES = """import os, sys
 for folder, _, files in os.walk(sys.argv[1]):
     for file in files: print(os.path.relpath(os.path.join(folder, file), sys.argv[1]))"""
 
@@ -47,21 +47,24 @@ def test_what_is_private_is_not_seen_wherever_it_lies(private, seen, safe, monke
             (place / file).write_text("x")
         packages = [*site.getsitepackages(), str(place), str(place / "src/course/.venv")]
         monkeypatch.setattr(site, "getsitepackages", lambda: packages)
-        command = confine([sys.executable, "-c", LOOK, str(place)], private=[place / folder for folder in private])
+        command = confine(
+            [sys.executable, "-c", LIST_FILES, str(place)], private=[place / folder for folder in private]
+        )
         output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
         assert set(output.split()) == seen
     finally:
         shutil.rmtree(place)
 
 
-WHERE = """import json, os, site, sys
+PRINT_LOCATIONS = """import json, os, site, sys
 print(json.dumps([sys.executable, sys.prefix, sys.base_prefix, os.__file__, site.getsitepackages()]))"""
 
 
 @pytest.mark.parametrize("behind", ["the environment", "the project's folder", "the base interpreter"])
 def test_a_python_behind_links_has_a_sandbox_too(behind, safe, tmp_path, monkeypatch):
     """As that Python sees itself; what it imports within the sandbox is the course and the libraries."""
-    real, link = Path(sys.prefix), tmp_path / "link"
+    real = Path(sys.prefix)
+    link = tmp_path / "link"
     if behind == "the base interpreter":
         (tmp_path / "store").symlink_to(sys.base_prefix)
         link.symlink_to("store")
@@ -78,15 +81,15 @@ def test_a_python_behind_links_has_a_sandbox_too(behind, safe, tmp_path, monkeyp
     else:
         link.symlink_to(real.parent)
         prefix = link / real.name
-    output = subprocess.check_output([prefix / "bin" / "python", "-c", WHERE], text=True, timeout=60)
-    executable, own, base, library, packages = json.loads(output)
+    output = subprocess.check_output([prefix / "bin" / "python", "-c", PRINT_LOCATIONS], text=True, timeout=60)
+    executable, own_prefix, base, library, packages = json.loads(output)
     assert str(tmp_path) in executable
-    for name, value in (("executable", executable), ("prefix", own), ("base_prefix", base)):
+    for name, value in (("executable", executable), ("prefix", own_prefix), ("base_prefix", base)):
         monkeypatch.setattr(sys, name, value)
     monkeypatch.setattr(os, "__file__", library)
     monkeypatch.setattr(site, "getsitepackages", lambda: packages)
     command = confine([executable, "-c", "import course_staff.grading.isolate, numpy"])
     environment = {**os.environ, "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (process.returncode, process.stderr) == (0, "")
     assert best_kind(trust=False) == safe

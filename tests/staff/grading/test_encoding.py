@@ -10,7 +10,7 @@ import struct
 import pytest
 import torch
 
-from course_staff.grading.encoding import DEEPEST, LONGEST, EncodingError, dump, load
+from course_staff.grading.encoding import DEEPEST, LONGEST_MESSAGE, EncodingError, dump, load
 from course_utils.grading.values import same
 
 VALUES = [
@@ -73,8 +73,8 @@ def nested(depth):
         nested(100_000),
         torch.ones(2).to_sparse(),
         torch.ones(2, device="meta"),
-        torch.empty(LONGEST // 8 + 1, dtype=torch.float64),
-        "x" * (LONGEST + 1),
+        torch.empty(LONGEST_MESSAGE // 8 + 1, dtype=torch.float64),
+        "x" * (LONGEST_MESSAGE + 1),
     ],
     ids=lambda value: str(type(value).__name__),
 )
@@ -88,8 +88,8 @@ def message(tree, rest=b""):
     return struct.pack(">Q", len(text)) + text + rest
 
 
-def tensor(dtype, shape, *more):
-    return {"tensor": [dtype, shape, *more]}
+def tensor(dtype, shape, *extra):
+    return {"tensor": [dtype, shape, *extra]}
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_bytes_that_are_no_values_are_refused(bad):
 
 
 def test_damaged_bytes_give_values_or_a_refusal_and_nothing_else():
-    drawn = random.Random(0)
-    whole = dump({"a": [1, 2.5, "x"], "t": torch.arange(4.0), "b": [True, None]})
+    generator = random.Random(0)
+    intact = dump({"a": [1, 2.5, "x"], "t": torch.arange(4.0), "b": [True, None]})
     for _ in range(3000):
-        damaged = bytearray(whole)
-        for _ in range(drawn.randint(1, 4)):
-            damaged[drawn.randrange(len(damaged))] = drawn.randrange(256)
+        damaged = bytearray(intact)
+        for _ in range(generator.randint(1, 4)):
+            damaged[generator.randrange(len(damaged))] = generator.randrange(256)
         with contextlib.suppress(EncodingError):
             load(bytes(damaged))
 

@@ -7,21 +7,23 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import tiny_set
 import torch
 from hostile_class import SPY
-from tiny_set import SEED, SET, SETUP, answer_with, grade_class, kinds, notebook, points, submission, write_class
+from tiny_set import SEED, SET, SETUP, answer_with, kinds, notebook, points, submission
 
 from course_staff.grading import asking, encoding, grade, isolate, sandbox
 from course_staff.grading.prepare import prepare
 from course_staff.grading.report import Results, file_name
-from course_staff.grading.submission import Parsed
+from course_staff.grading.submission import ParsedCell
 from course_staff.grading.submitted import find_submissions, identify
 from course_utils.errors import CourseError
 from course_utils.grading.loading import SETS
@@ -49,7 +51,7 @@ SWALLOWS = """while True:
 THREADS = """import threading, time
 for _ in range(10**5): threading.Thread(target=time.sleep, args=[99]).start()
 return x * factor"""
-MANY = """import os, time
+MANY_PROCESSES = """import os, time
 for _ in range(4): os.fork()
 hog = bytearray(6 * 10**8)
 for i in range(0, len(hog), 4096): hog[i] = 1
@@ -115,18 +117,20 @@ if os.fork() == 0:
 LOOP = "while True: pass"
 
 
-def hostile(private, results, port):
-    """Name: (text, points of q1, the kinds that its failed verdicts may have)."""
-    return {
-        name: (answer_with(body, before), gained, ends)
-        for name, (body, before, gained, ends) in bodies(private, results, port).items()
-    } | {
-        "os._exit at once": (submission("# EXERCISE q1\nimport os\nos._exit(0)"), 0, {"died"}),
-    }
+class Attack(NamedTuple):
+    """A submission, the kinds that its failed verdicts may have, and the points of q1."""
+
+    text: str
+    kinds: Collection[str] = ()
+    points: int = 0
 
 
-def bodies(private, results, port):
-    """Name: (body of the answer, what stands before it, points, kinds)."""
+def attack(body, *arguments, before="", **options):
+    """An attack by the body of the answer, below what stands before it."""
+    return Attack(answer_with(body, before), *arguments, **options)
+
+
+def attacks(private, results, port):
     steal = STEAL.format(paths=(str(private), str(SETS / "03_adamw.json")))
     spread = SPREAD.format(folder=str(results))
     call = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 1)\n{RIGHT}"
@@ -135,91 +139,81 @@ def bodies(private, results, port):
     parent = "import os\nfor other in (1, os.getppid()):\n    if other: os.kill(other, 9)\nreturn x * 0"
     secret = f"if len(x) == 3: raise ValueError(f'SECRET {{x.tolist()}} {{factor}}')\n{RIGHT}"
     return {
-        "loop": (LOOP, "", 0, {"timeout"}),
-        "loop that swallows": (SWALLOWS, "", 0, {"timeout"}),
-        "loop without alarm": (f"import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\n{LOOP}", "", 0, {"timeout"}),
-        "long in C": ("import torch\na = torch.ones(20_000, 20_000)\na @ a", "", 0, {"timeout", "exception"}),
-        "os._exit": ("import os\nos._exit(0)", "", 0, {"died"}),
-        "sys.exit": ("import sys\nsys.exit(0)", "", 0, {"exception"}),
-        "segmentation fault": ("import ctypes\nctypes.string_at(0)", "", 0, {"died"}),
-        "fork bomb": ("import os\nwhile True: os.fork()", "", 0, {"died", "exception", "timeout"}),
-        "threads": (THREADS, "", 0, {"exception", "died", "timeout"}),
-        "memory": ("hog = []\nwhile True: hog.append(bytearray(10**8))", "", 0, {"exception", "died", "timeout"}),
-        "memory of many": (MANY, "", 0, {"died", "timeout"}),
-        "many processes": (PROCESSES, "", 0, {"died"}),
-        "shared memory": (SHARED, "", 0, {"died", "timeout"}),
-        "remounts": (REMOUNT, "", 0, {"exception"}),
-        "disk": (DISK, "", 0, {"exception", "died"}),
-        "flood": (FLOOD, "", 2, set()),
-        "flood of the pipe": (PIPE, "", 0, {"died", "unsafe"}),
-        "forged": (f"{FORGE}\nreturn x * 0", "", 0, {"unsafe", "died"}),
-        "liar": ("return Liar(0)", LIAR, 0, {"unsafe"}),
-        "liar in a list": ("return [Liar(0), Liar(1)]", LIAR, 0, {"unsafe"}),
-        "patches": ("return x * 0", PATCH, 0, {"unsafe"}),
-        "patches the encoding": ("return x * 0", wire, 0, {"unsafe"}),
-        "stops its parent": (STOPS, "", 0, {"died"}),
-        "kills its parent": (parent, "", 0, {"died", "exception"}),
-        "kills every neighbor": (NEIGHBOURS, "", 0, {"died"}),
-        "reads the solutions": (steal, "", 0, {"exception"}),
-        "asks for our solution": (ASK, "", 0, {"values"}),
-        "writes results": (spread, "", 0, {"exception"}),
-        "network": (call, "", 0, {"exception"}),
-        "deep": ("deep = x\nfor _ in range(10**5): deep = [deep]\nreturn deep", "", 0, {"unsafe"}),
-        "huge": ("import torch\nreturn torch.zeros(9 * 10**6, dtype=torch.float64)", "", 0, {"unsafe"}),
-        "huge number": ("return 10**20_000", "", 0, {"unsafe"}),
-        "pickle": ("return Bomb()", bomb, 0, {"unsafe"}),
-        "bytes": ("import pickle\nreturn pickle.dumps([])", "", 0, {"unsafe"}),
-        "removes its folder": (
-            f"import os, shutil\nshutil.rmtree(os.getcwd(), ignore_errors=True)\n{RIGHT}",
-            "",
-            2,
-            set(),
+        "loop": attack(LOOP, {"timeout"}),
+        "loop that swallows": attack(SWALLOWS, {"timeout"}),
+        "loop without alarm": attack(f"import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\n{LOOP}", {"timeout"}),
+        "long in C": attack("import torch\na = torch.ones(20_000, 20_000)\na @ a", {"timeout", "exception"}),
+        "os._exit at once": Attack(submission("# EXERCISE q1\nimport os\nos._exit(0)"), {"died"}),
+        "os._exit": attack("import os\nos._exit(0)", {"died"}),
+        "sys.exit": attack("import sys\nsys.exit(0)", {"exception"}),
+        "segmentation fault": attack("import ctypes\nctypes.string_at(0)", {"died"}),
+        "fork bomb": attack("import os\nwhile True: os.fork()", {"died", "exception", "timeout"}),
+        "threads": attack(THREADS, {"exception", "died", "timeout"}),
+        "memory": attack("hog = []\nwhile True: hog.append(bytearray(10**8))", {"exception", "died", "timeout"}),
+        "memory of many": attack(MANY_PROCESSES, {"died", "timeout"}),
+        "many processes": attack(PROCESSES, {"died"}),
+        "shared memory": attack(SHARED, {"died", "timeout"}),
+        "remounts": attack(REMOUNT, {"exception"}),
+        "disk": attack(DISK, {"exception", "died"}),
+        "flood": attack(FLOOD, points=2),
+        "flood of the pipe": attack(PIPE, {"died", "unsafe"}),
+        "forged": attack(f"{FORGE}\nreturn x * 0", {"unsafe", "died"}),
+        "liar": attack("return Liar(0)", {"unsafe"}, before=LIAR),
+        "liar in a list": attack("return [Liar(0), Liar(1)]", {"unsafe"}, before=LIAR),
+        "patches": attack("return x * 0", {"unsafe"}, before=PATCH),
+        "patches the encoding": attack("return x * 0", {"unsafe"}, before=wire),
+        "stops its parent": attack(STOPS, {"died"}),
+        "kills its parent": attack(parent, {"died", "exception"}),
+        "kills every neighbor": attack(NEIGHBOURS, {"died"}),
+        "reads the solutions": attack(steal, {"exception"}),
+        "asks for our solution": attack(ASK, {"values"}),
+        "writes results": attack(spread, {"exception"}),
+        "network": attack(call, {"exception"}),
+        "deep": attack("deep = x\nfor _ in range(10**5): deep = [deep]\nreturn deep", {"unsafe"}),
+        "huge": attack("import torch\nreturn torch.zeros(9 * 10**6, dtype=torch.float64)", {"unsafe"}),
+        "huge number": attack("return 10**20_000", {"unsafe"}),
+        "pickle": attack("return Bomb()", {"unsafe"}, before=bomb),
+        "bytes": attack("import pickle\nreturn pickle.dumps([])", {"unsafe"}),
+        "removes its folder": attack(
+            f"import os, shutil\nshutil.rmtree(os.getcwd(), ignore_errors=True)\n{RIGHT}", points=2
         ),
-        "daemon": (f"{DAEMON}\n{RIGHT}", "", 2, set()),
-        "tells hidden inputs": (secret, "", 0, {"exception"}),
-        "<script>alert(1)": ("raise ValueError('<script>alert(2)</script>')", "", 0, {"exception"}),
+        "daemon": attack(f"{DAEMON}\n{RIGHT}", points=2),
+        "tells hidden inputs": attack(secret, {"exception"}),
+        "<script>alert(1)": attack("raise ValueError('<script>alert(2)</script>')", {"exception"}),
     }
 
 
 QUICK = {
-    *("loop", "os._exit", "memory", "many processes", "disk", "flood of the pipe", "forged", "liar", "patches"),
-    *(
-        "kills its parent",
-        "reads the solutions",
-        "writes results",
-        "network",
-        "pickle",
-        "daemon",
-        "tells hidden inputs",
-    ),
-}
+    "loop", "os._exit", "memory", "many processes", "disk", "flood of the pipe", "forged", "liar", "patches",
+    "kills its parent", "reads the solutions", "writes results", "network", "pickle", "daemon", "tells hidden inputs",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("names", [QUICK, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
-def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, monkeypatch, names):
+def test_hostile_submissions_cost_nobody_but_themselves(tiny, grade_class, tmp_path, safe, monkeypatch, names):
     """In two sandboxes for all of them, where each stands in the way of many."""
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
     monkeypatch.setattr(sandbox, "END_SECONDS", 1.0)
-    results, accepted = tmp_path / "class-results", []
+    results = tmp_path / "class-results"
+    accepted = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: accepted.append(server.accept()), daemon=True).start()
-        cases = hostile(tiny, results, server.getsockname()[1])
+        cases = attacks(tiny, results, server.getsockname()[1])
         cases = {name: case for name, case in cases.items() if not names or name in names}
         assert len(cases) == len(names or cases)
-        texts = {name.replace("/", "_"): text for name, (text, *_) in cases.items()}
-        submissions = write_class(tmp_path / "class", texts)
-        records = grade_class(submissions, prepare(SET, tiny, SEED, seconds=1), safe)
+        texts = {name: case.text for name, case in cases.items()}
+        records = grade_class(texts, prepare(SET, tiny, SEED, seconds=1), safe)
     assert {name: points(record) for name, record in records.items()} == {
-        name: [right, 1] for name, (_, right, _) in cases.items()
+        name: [case.points, 1] for name, case in cases.items()
     }
-    for name, (_, _, expected) in cases.items():
-        assert kinds(records[name]) - {"values"} <= expected, name
+    for name, case in cases.items():
+        assert kinds(records[name]) - {"values"} <= {*case.kinds}, name
     assert accepted == []
     assert not results.exists()
     assert not Path(f"{results}.pickled").exists()
-    stored = Results(results, SET)
+    writer = Results(results, SET)
     for name, record in records.items():
-        stored.save(name, record)
+        writer.save(name, record)
     page = (results / "students" / f"{file_name('tells hidden inputs')}.html").read_text()
     assert "SECRET" not in page
     assert "1 stopped with an exception" in page
@@ -232,9 +226,9 @@ def test_code_that_keeps_the_parser_busy_is_given_up_and_costs_only_itself(safe,
     letters = "a" + "\u0301\u0323" * 100_000
     lane = sandbox.Lane(safe)
     try:
-        assert asking.parse_in_sandbox([f"{letters} = 1", "f = 1"], lane) == [Parsed(), Parsed()]
+        assert asking.parse_in_sandbox([f"{letters} = 1", "f = 1"], lane) == [ParsedCell(), ParsedCell()]
         name = frozenset({"f"})
-        assert asking.parse_in_sandbox(["f = 1"], lane) == [Parsed(defines=name, binds=name)]
+        assert asking.parse_in_sandbox(["f = 1"], lane) == [ParsedCell(defines=name, binds=name)]
     finally:
         lane.close()
 
@@ -247,10 +241,9 @@ while True: pass"""
 
 
 @pytest.mark.slow
-def test_many_endless_programs_take_no_time_from_their_neighbors(tiny, tmp_path, safe):
+def test_many_endless_programs_take_no_time_from_their_neighbors(tiny, grade_class, safe):
     texts = {"hogs": answer_with(HOGS), **dict.fromkeys(("one", "two"), answer_with(RIGHT))}
-    submissions = write_class(tmp_path / "class", texts)
-    records = grade_class(submissions, prepare(SET, tiny, SEED, seconds=20), safe, jobs=3)
+    records = grade_class(texts, prepare(SET, tiny, SEED, seconds=20), safe, jobs=3)
     assert {name: points(record) for name, record in records.items()} == {"hogs": [0, 1], "one": [2, 1], "two": [2, 1]}
     assert kinds(records["hogs"]) - {"values"} <= {"died", "timeout"}
 
@@ -277,31 +270,27 @@ def test_without_a_sandbox_a_test_that_needs_one_fails_under_ci(ci, ends, monkey
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch):
-    def faulty(question, *rest, **more):
+def test_a_fault_of_the_judge_costs_one_question(exercise_set, grade_class, monkeypatch):
+    def faulty(question, *rest, **options):
         if question.id == "q1" and any(outcome.kind == "values" for outcome in rest[1]):
             raise KeyError("step")
-        return judge_room.judge_answer(question, *rest, **more)
+        return judge_room.judge_answer(question, *rest, **options)
 
     judge_room = grade.judge
     monkeypatch.setattr(grade, "judge", SimpleNamespace(**{**vars(judge_room), "judge_answer": faulty}))
-    submissions = write_class(tmp_path / "class", {"a": answer_with(RIGHT)})
-    record = grade_class(submissions, prepare(SET, tiny, SEED), tiny_set.best_kind())["a"]
+    record = grade_class({"a": answer_with(RIGHT)}, exercise_set, tiny_set.best_kind())["a"]
     assert points(record) == [0, 1]
     assert "failed" not in record
     assert "KeyError" in record["questions"][0]["public"][0]["sentence"]
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_question_finds_nothing_that_another_of_the_submission_left_in_any_order(tiny, tmp_path, safe, order):
+def test_a_question_finds_nothing_that_another_one_left(exercise_set, grade_class, safe, order):
     """Each leaves files, a port, a process, and looks for the other's."""
-    exercise_set = prepare(SET, tiny, SEED)
     first = f"# EXERCISE q1\n{SPY}\ndef scale(x, factor):\n    assert not found, found\n    {RIGHT}"
     second = f"# EXERCISE q2\n{SPY}\ndef following(n):\n    assert not found, found\n    return n + 1"
-    submissions = write_class(tmp_path / "class", {"spy": notebook(SETUP, first, second)})
-    (record,) = grade_class(
-        submissions, replace(exercise_set, questions=exercise_set.questions[::order]), safe
-    ).values()
+    exercise_set = replace(exercise_set, questions=exercise_set.questions[::order])
+    record = grade_class({"spy": notebook(SETUP, first, second)}, exercise_set, safe)["spy"]
     assert points(record) == [2, 1][::order], json.dumps(record)
 
 
@@ -315,10 +304,9 @@ if os.uname().machine == "x86_64":  # the same by its number for programs with 3
 return x * factor"""
 
 
-def test_memory_that_no_limit_counts_is_refused_and_the_machine_is_shown_for_reading_only(tiny, tmp_path, safe):
-    bodies = {"memory": MEMORY, "remounts": REMOUNT}
-    submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
-    records = grade_class(submissions, prepare(SET, tiny, SEED), safe)
+def test_uncounted_memory_is_refused_and_the_machine_is_read_only(exercise_set, grade_class, safe):
+    texts = {"memory": answer_with(MEMORY), "remounts": answer_with(REMOUNT)}
+    records = grade_class(texts, exercise_set, safe)
     assert {name: points(record) for name, record in records.items()} == {"memory": [2, 1], "remounts": [0, 1]}
     assert not Path(sys.prefix, "written by a stranger").exists()
 
@@ -334,7 +322,7 @@ class Speaker:
     def open_process(self):
         return nullcontext(self)
 
-    def within(self, seconds):
+    def time_limit(self, seconds):
         return nullcontext()
 
     def ask(self, *_):
@@ -359,9 +347,9 @@ def test_a_forged_message_is_no_fault_of_the_grader(forged, opening):
     assert outcome.kind == "unsafe"
 
 
-def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
+def test_files_beyond_all_size_or_with_one_name_cost_nobody(exercise_set, write_class, tmp_path):
     folder = tmp_path / "class"
-    write_class(folder, {"a": "1"})
+    write_class({"a": "1"})
     (folder / "a.IPYNB").write_text("2")
     with open(folder / "sparse.ipynb", "wb") as file:
         file.truncate(2**40)
@@ -369,7 +357,6 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
     submissions = find_submissions(folder)
     assert set(submissions) == {"a", "a.IPYNB", "sparse", "zero"}
     assert submissions["a"].name == "a.ipynb"
-    exercise_set = prepare(SET, tiny, SEED)
     assert len({identify(path, exercise_set, "fork").key for path in submissions.values()}) == 4
 
 

@@ -24,17 +24,17 @@ Participant 42,Bo Beck,bo@example.org,Submitted,1.00,3.00,"Monday, 3 March 2025,
 
 
 def records(**points):
-    return [{"student": student.replace("__", "/"), "points": own, "of": 3} for student, own in points.items()]
+    return [{"student": student.replace("__", "/"), "points": count, "of": 3} for student, count in points.items()]
 
 
-def filled(tmp_path, export, graded, name="99_test"):
+def fill(tmp_path, export, graded, name="99_test"):
     (tmp_path / "export.csv").write_text(export, encoding="utf-8")
     text, remarks = read_gradebook(tmp_path / "export.csv").fill(graded, name)
     return list(csv.reader(io.StringIO(text))), remarks
 
 
-def test_canvas_gets_the_columns_that_name_a_student_and_the_assignment_that_is_called_as_the_set(tmp_path):
-    rows, remarks = filled(tmp_path, CANVAS, records(abelann_501_9001_99_test=3, beckbo_LATE_502_9002_99_test=1.5))
+def test_canvas_gets_the_columns_of_a_student_and_the_assignment_called_as_the_set(tmp_path):
+    rows, remarks = fill(tmp_path, CANVAS, records(abelann_501_9001_99_test=3, beckbo_LATE_502_9002_99_test=1.5))
     assert rows == [
         ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "99_test (78)"],
         ["    Points Possible", "", "", "", "", "3"],
@@ -45,19 +45,19 @@ def test_canvas_gets_the_columns_that_name_a_student_and_the_assignment_that_is_
 
 
 def test_without_such_an_assignment_canvas_gets_a_new_column_and_its_worth(tmp_path):
-    rows, _ = filled(tmp_path, CANVAS.replace("99_test (78)", "Other (78)"), records(u3=2))
+    rows, _ = fill(tmp_path, CANVAS.replace("99_test (78)", "Other (78)"), records(u3=2))
     assert [row[-1] for row in rows] == ["99_test", "3", "2"]
 
 
 def test_a_submission_is_found_by_a_file_or_a_folder_called_as_a_student(tmp_path):
     graded = records(u1=1, cy__99_test=2) + [{"student": "BO@example.org/99_test/99_test", "points": 3, "of": 3}]
-    rows, _ = filled(tmp_path, CANVAS, graded)
+    rows, _ = fill(tmp_path, CANVAS, graded)
     assert {row[1]: row[-1] for row in rows[2:]} == {"501": "1", "502": "3", "503": "2"}
 
 
 def test_whoever_cannot_be_told_is_named_and_left_out(tmp_path):
-    failed = {"student": "u3", "points": 0, "of": 3, "failed": True}
-    rows, remarks = filled(tmp_path, CANVAS, [*records(stranger=3, u1=1, ann_501_1_99_test=3, u2=2), failed])
+    ungraded = {"student": "u3", "points": 0, "of": 3, "failed": True}
+    rows, remarks = fill(tmp_path, CANVAS, [*records(stranger=3, u1=1, ann_501_1_99_test=3, u2=2), ungraded])
     assert [row[1] for row in rows[2:]] == ["502"]
     assert remarks == [
         "Left out, not graded, because the grader itself failed: u3.",
@@ -69,15 +69,15 @@ def test_whoever_cannot_be_told_is_named_and_left_out(tmp_path):
 
 def test_where_nobody_is_found_no_file_is_promised(tmp_path):
     (tmp_path / "export.csv").write_text(MOODLE, encoding="utf-8")
-    report, written = Results(tmp_path, "99_test").fill(read_gradebook(tmp_path / "export.csv"), records(stranger=3))
-    assert not written
+    report, is_written = Results(tmp_path, "99_test").fill(read_gradebook(tmp_path / "export.csv"), records(stranger=3))
+    assert not is_written
     assert report[-1].startswith("No moodle.csv was written: no submission is named after a student in export.csv;")
     assert "Email address" in report[-1]
     assert not (tmp_path / "moodle.csv").exists()
 
 
 def test_an_assignment_that_is_worth_something_else_is_said(tmp_path):
-    _, remarks = filled(tmp_path, CANVAS.replace("10,3,", "10,100,"), records(u1=1, u2=1, u3=1))
+    _, remarks = fill(tmp_path, CANVAS.replace("10,3,", "10,100,"), records(u1=1, u2=1, u3=1))
     assert remarks == [
         "The platform's assignment is worth 100 points and the set 3: points are written as they are, not scaled."
     ]
@@ -85,7 +85,7 @@ def test_an_assignment_that_is_worth_something_else_is_said(tmp_path):
 
 def test_moodle_gets_the_grade_beside_what_its_import_reads(tmp_path):
     graded = [{"student": "Ann Abel_41_assignsubmission_file_/99_test", "points": 2.25, "of": 3}]
-    rows, remarks = filled(tmp_path, MOODLE, [*graded, *records(**{"bo@example.org": 3})])
+    rows, remarks = fill(tmp_path, MOODLE, [*graded, *records(**{"bo@example.org": 3})])
     assert rows[0] == [
         "Identifier", "Full name", "Email address", "Maximum Grade", "Last modified (grade)", "Grade",
     ]  # fmt: skip
@@ -97,7 +97,7 @@ def test_moodle_gets_the_grade_beside_what_its_import_reads(tmp_path):
 @pytest.mark.parametrize("start", ["=1+1", "+1", "-1", "@x", "\t=1"])
 @pytest.mark.parametrize(("export", "name"), [(CANVAS, "Abel, Ann"), (MOODLE, "Ann Abel")], ids=["canvas", "moodle"])
 def test_no_cell_is_taken_for_a_formula(tmp_path, export, name, start):
-    rows, _ = filled(tmp_path, export.replace(name, start), records(**{"ann@example.org": 1}))
+    rows, _ = fill(tmp_path, export.replace(name, start), records(**{"ann@example.org": 1}))
     assert not any(cell.startswith(("=", "+", "-", "@", "\t", "\r")) for row in rows for cell in row)
 
 

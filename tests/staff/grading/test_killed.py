@@ -10,7 +10,7 @@ import psutil
 import pytest
 from tiny_set import answered
 
-from course_staff.grading.source import load_solutions
+from course_staff.release.source import load_solutions
 from course_utils.files import exercises_of
 from course_utils.settings import environment_for_child
 
@@ -29,7 +29,7 @@ def hand_in(folder):
         (folder / f"student{number:02d}.ipynb").write_text(text, encoding="utf-8")
 
 
-def started(folder):
+def start_grader(folder):
     solutions = ROOT / "solutions" / f"{SET}.ipynb"
     command = [sys.executable, "-m", "course_utils.cli", "grade", folder, "--set", SET, "--seed", "1", "--trust"]
     return subprocess.Popen(
@@ -52,7 +52,8 @@ def test_a_killed_grader_loses_what_was_in_work_and_leaves_nothing_running(tmp_p
     folder = tmp_path / "class"
     folder.mkdir()
     hand_in(folder)
-    grader, deadline = started(folder), time.monotonic() + 120
+    grader = start_grader(folder)
+    deadline = time.monotonic() + 120
     while records(folder) < finished or not psutil.Process(grader.pid).children():
         assert grader.poll() is None, grader.communicate()[0]
         assert time.monotonic() < deadline, "the grader was given two minutes"
@@ -62,11 +63,11 @@ def test_a_killed_grader_loses_what_was_in_work_and_leaves_nothing_running(tmp_p
     grader.wait()
     _, running = psutil.wait_procs(family, timeout=20)
     assert not running
-    assert finished <= (whole := records(folder)) < SIZE
-    again = started(folder)
-    output = again.communicate(timeout=120)[0]
-    assert again.returncode == 0, output
-    assert (f"{whole} of {SIZE} were graded before" in output) == (whole > 0), output
+    assert finished <= (saved_count := records(folder)) < SIZE
+    second_grader = start_grader(folder)
+    output = second_grader.communicate(timeout=120)[0]
+    assert second_grader.returncode == 0, output
+    assert (f"{saved_count} of {SIZE} were graded before" in output) == (saved_count > 0), output
     assert records(folder) == SIZE
     results = json.loads((tmp_path / "class-results" / "results.json").read_text("utf-8"))
     assert {record["points"] for record in results} == {30}

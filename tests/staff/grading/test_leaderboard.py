@@ -17,15 +17,15 @@ HOSTILE = ("=cmd()", "<script>alert(1)</script>", "$\\frac{1}{0}$", "a'b\"c`d`",
 
 
 def question(figures, state="passed"):
-    more = {} if figures is None else {"figures": figures}
-    return sample_records.question(1, state, title="Train <q1>", points=2, **more)
+    fields = {} if figures is None else {"figures": figures}
+    return sample_records.question(1, state, title="Train <q1>", points=2, **fields)
 
 
 def take(bytes_, operations, accuracy):
     return {"bytes": bytes_, "operations": operations, "accuracy": accuracy}
 
 
-def written(folder, records):
+def write_results(folder, records):
     """The results' folder after a run that graded these, beside what was there."""
     results = Results(folder, "03_adamw")
     earlier = results.earlier()
@@ -52,8 +52,8 @@ def text_of(folder):
 def cases():
     """Classes of right answers, from a grid so small that many are equal in one thing or in all."""
     for seed in range(60):
-        drawn = random.Random(seed)
-        yield [tuple(drawn.randint(1, 4) for _ in range(3)) for _ in range(drawn.randint(1, 14))]
+        generator = random.Random(seed)
+        yield [tuple(generator.randint(1, 4) for _ in range(3)) for _ in range(generator.randint(1, 14))]
 
 
 def oracle(points):
@@ -87,21 +87,21 @@ def test_letters_tell_neither_names_nor_the_order_of_the_files():
     students = [f"student {number:02d}" for number in range(30)]
     records = [record(student, question(take(1, 1, 1))) for student in students]
     letters = letters_of(records)
-    wanted = [*map(chr, range(65, 91)), "AA", "AB", "AC", "AD"]
-    assert sorted(letters.values(), key=lambda letter: (len(letter), letter)) == wanted
+    expected = [*map(chr, range(65, 91)), "AA", "AB", "AC", "AD"]
+    assert sorted(letters.values(), key=lambda letter: (len(letter), letter)) == expected
     assert letters_of(records[::-1]) == letters
-    assert [letters[student] for student in students] != wanted
+    assert [letters[student] for student in students] != expected
     renamed = [{**record, "key": f"another {record['key']}"} for record in records]
     assert letters_of(renamed) != letters, "who knows the names alone cannot work it out"
 
 
 def test_without_figures_there_is_no_board_and_one_that_was_there_goes(tmp_path):
     ordinary = [record("a", question(None)), record("b", question(None, "failed"))]
-    written(tmp_path / "one", ordinary)
+    write_results(tmp_path / "one", ordinary)
     assert not list((tmp_path / "one").glob("l*"))
-    written(tmp_path / "two", [record("a", question(take(1, 2, 3)))])
+    write_results(tmp_path / "two", [record("a", question(take(1, 2, 3)))])
     assert sorted(path.name for path in (tmp_path / "two").glob("l*")) == ["leaderboard.csv", "leaderboard.html"]
-    written(tmp_path / "two", [record("a", question(None))])
+    write_results(tmp_path / "two", [record("a", question(None))])
     assert not list((tmp_path / "two").glob("l*"))
 
 
@@ -110,7 +110,7 @@ def test_only_right_answers_with_sound_figures_are_entries(tmp_path):
     odd += [take(-1, 1, 1), take(True, 1, 1), take(10**400, 1, 1)]
     records = [record(f"odd {number}", question(figures)) for number, figures in enumerate(odd)]
     records.append(record("wrong", question(take(1, 1, 100), "failed")))
-    out = written(tmp_path, [*records, record("right", question(take(2**20, 1.5e9, 76.25)))])
+    out = write_results(tmp_path, [*records, record("right", question(take(2**20, 1.5e9, 76.25)))])
     (row,) = rows_of(out)
     assert row == {
         "question": "q1",
@@ -124,7 +124,7 @@ def test_only_right_answers_with_sound_figures_are_entries(tmp_path):
 
 
 def test_a_question_that_nobody_got_right_is_said(tmp_path):
-    out = written(tmp_path, [record("a", question(take(1, 2, 3), "failed"))])
+    out = write_results(tmp_path, [record("a", question(take(1, 2, 3), "failed"))])
     assert "q1 · Train &lt;q1&gt;" in text_of(out)
     assert "No answer is right yet." in text_of(out)
     assert rows_of(out) == []
@@ -133,7 +133,7 @@ def test_a_question_that_nobody_got_right_is_said(tmp_path):
 def test_nobody_is_named_and_each_students_page_marks_its_own_entry(tmp_path):
     students = ["Zoë Meier", "ada.lovelace", "学生"]
     records = [record(student, question(take(3, 2, 50 + place))) for place, student in enumerate(students)]
-    out = written(tmp_path, [*records, record("wrong", question(take(1, 1, 1), "failed"))])
+    out = write_results(tmp_path, [*records, record("wrong", question(take(1, 1, 1), "failed"))])
     public = text_of(out) + (out / "leaderboard.csv").read_text(encoding="utf-8")
     public += "".join(base64.b64decode(code).decode() for code in re.findall(r"svg\+xml;base64,([\w+/=]+)", public))
     assert not [part for student in students for part in student.split() if part in public]
@@ -142,7 +142,7 @@ def test_nobody_is_named_and_each_students_page_marks_its_own_entry(tmp_path):
         (letter,) = re.findall(r"On the leaderboard you are entry (\w)\.", page_of(out, student))
         assert accuracy[letter] == str(50 + place)
     assert "leaderboard" not in page_of(out, "wrong")
-    written(tmp_path, [record(students[0], question(take(3, 2, 50), "failed"))])
+    write_results(tmp_path, [record(students[0], question(take(3, 2, 50), "failed"))])
     assert "leaderboard" not in page_of(out, students[0]), "who loses the entry is told of none"
 
 
@@ -151,7 +151,8 @@ class Page(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.tags, self.addresses = set(), []
+        self.tags = set()
+        self.addresses = []
         self.feed(html)
 
     def handle_starttag(self, tag, attributes):
@@ -160,7 +161,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_loads_nothing_and_holds_no_hostile_name(tmp_path):
-    text = text_of(written(tmp_path, [record(name, question(take(2, 3, 4))) for name in HOSTILE]))
+    text = text_of(write_results(tmp_path, [record(name, question(take(2, 3, 4))) for name in HOSTILE]))
     page = Page(text)
     assert not {"script", "link", "iframe", "object", "base"} & page.tags
     assert [address.partition(",")[0] for address in page.addresses] == ["data:image/svg+xml;base64"]
@@ -174,13 +175,8 @@ def test_extreme_figures_can_be_drawn():
         (board,) = boards(records)
         _, alt = tradeoff_figure(board)
         assert alt.startswith("Operations over bytes of each entry")
-    assert [format_operations(number) for number in (0, 999_999, 1.25e6, 2e9, 3e16)] == [
-        "0",
-        "999,999",
-        "1.25 × 10⁶",
-        "2.00 × 10⁹",
-        "30.0 × 10¹⁵",
-    ]
+    texts = {0: "0", 999_999: "999,999", 1.25e6: "1.25 × 10⁶", 2e9: "2.00 × 10⁹", 3e16: "30.0 × 10¹⁵"}
+    assert {number: format_operations(number) for number in texts} == texts
 
 
 def test_what_lies_at_one_point_is_written_once():

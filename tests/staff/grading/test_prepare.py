@@ -25,14 +25,14 @@ def test_another_way_to_judge_grades_a_class_anew(tiny, tmp_path, monkeypatch):
 
 def test_another_wording_grades_nobody_anew_and_other_code_does(tiny):
     before = prepare(SET, tiny, SEED).digest
-    whole = json.loads(tiny.read_text())
+    original = json.loads(tiny.read_text())
     wording = {"cell_type": "markdown", "metadata": {}, "source": "## A better sentence"}
-    tiny.write_text(json.dumps({**whole, "cells": [wording, *whole["cells"]]}))
+    tiny.write_text(json.dumps({**original, "cells": [wording, *original["cells"]]}))
     assert prepare(SET, tiny, SEED).digest == before
-    tiny.write_text(json.dumps(whole).replace("random.random() for", "1 + random.random() for"))
+    tiny.write_text(json.dumps(original).replace("random.random() for", "1 + random.random() for"))
     with pytest.raises(CourseError, match="run `course release` first"):
         prepare(SET, tiny, SEED)
-    tiny.write_text(json.dumps(whole).replace("draw(random, 3))", "draw(random, 4))"))
+    tiny.write_text(json.dumps(original).replace("draw(random, 3))", "draw(random, 4))"))
     assert prepare(SET, tiny, SEED).digest != before
 
 

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils._pytree import tree_iter
 from trainings import loop
 
-from course_staff.grading.source import Authored, apply_mistake
-from course_staff.grading.zoo import outcomes
+from course_staff.release.case_runner import outcomes
+from course_staff.release.source import AuthoredQuestion, apply_mistake
 from course_utils.grading import Mistake, Question
 from course_utils.grading.judge import Result, judge_answer, points
 from course_utils.grading.loading import load_set, question_from, run_question, set_names
@@ -28,11 +28,11 @@ MIB = 2**20
 
 
 @cache
-def authored(name: str, question: str) -> Authored:
+def authored(name: str, question: str) -> AuthoredQuestion:
     return next(exercise for exercise in solutions_of(name) if exercise.question.id == question)
 
 
-def judged(author: Authored, source: str, seed: int | None = None, only: str = "") -> Result:
+def judged(author: AuthoredQuestion, source: str, seed: int | None = None, only: str = "") -> Result:
     """The result on the public cases, or on a seed's hidden ones, whose names begin with `only`."""
     cases = [case for case in author.question.cases(seed) if case.name.startswith(only)]
     return judge_answer(author.question, cases, outcomes(author, source, cases))
@@ -52,13 +52,14 @@ def test_a_scaler_of_another_style_is_right_on_any_draw(seed):
 
 @pytest.mark.parametrize("name", WRONG_SCALERS)
 def test_wrong_scalers_are_rejected_on_any_draw(name):
-    question, wrong = authored("08_mixed_precision", "q3"), scaler(*WRONG_SCALERS[name])
+    question = authored("08_mixed_precision", "q3")
+    wrong = scaler(*WRONG_SCALERS[name])
     assert not any(judged(question, wrong, seed=seed).passed for seed in (None, 1, 2))
 
 
 def test_the_step_at_which_a_scaler_decides_wrongly_is_said():
-    late = scaler(*WRONG_SCALERS["grows one step late"])
-    verdict = judged(authored("08_mixed_precision", "q3"), late).verdicts[0]
+    late_scaler = scaler(*WRONG_SCALERS["grows one step late"])
+    verdict = judged(authored("08_mixed_precision", "q3"), late_scaler).verdicts[0]
     assert verdict.sentence.startswith("After step 3, `scale after it` is ")
 
 
@@ -76,9 +77,11 @@ BROADCAST = "        dist.broadcast(flat, 0)\n"
 # What a thread of gloo does for a moment, and what a thread of an answer's own must not do for good.
 @pytest.mark.parametrize(("seconds", "right"), [(0.3, True), (60, False)])
 def test_a_thread_may_hold_what_was_sent_a_moment_longer(seconds, right):
-    held = f"import threading, time\ndef hold(tensors): time.sleep({seconds})\n"
+    definition = f"import threading, time\ndef hold(tensors): time.sleep({seconds})\n"
     thread = f"{REDUCE}        threading.Thread(target=hold, args=(shards,), daemon=True).start()\n"
-    assert judged(authored("10_fsdp_and_zero", "q3"), held + wrapper((REDUCE, thread)), only="sizes").passed is right
+    assert (
+        judged(authored("10_fsdp_and_zero", "q3"), definition + wrapper((REDUCE, thread)), only="sizes").passed is right
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def training(bytes: str = "20 * MiB", operations: str = "10**10", target: str = 
     return run_question(code.replace(limits, f"{bytes}, {operations}, {target}"), "q4")
 
 
-def trained(question: Question, train=loop) -> Result:
+def judge_training(question: Question, train=loop) -> Result:
     cases = question.cases()
     return judge_answer(question, cases, run_cases(question, train, cases))
 
@@ -133,20 +136,20 @@ def test_an_endless_training_ends_at_twice_its_operations():
     def endless(model, ids, labels):
         loop(model, ids, labels, steps=10**9, size=1)
 
-    result = trained(training(operations="10**8")["question"], endless)
+    result = judge_training(training(operations="10**8")["question"], endless)
     assert "2 times the 0.1 billion that are allowed, and the training was stopped there" in result.verdicts[0].sentence
 
 
 def test_a_broken_limit_says_by_how_much():
-    assert trained(training()["question"]).passed
-    sentence = trained(training(bytes="10 * MiB")["question"]).verdicts[0].sentence
+    assert judge_training(training()["question"]).passed
+    sentence = judge_training(training(bytes="10 * MiB")["question"]).verdicts[0].sentence
     assert sentence.startswith("`bytes` is ")
     assert "where 10.0 MiB is allowed" in sentence
     assert sentence.endswith("% too much.")
 
 
 def test_the_judge_says_how_far_the_target_is():
-    sentence = trained(training(target="0.9")["question"]).verdicts[0].sentence
+    sentence = judge_training(training(target="0.9")["question"]).verdicts[0].sentence
     assert sentence.startswith("`weights` reach ")
     assert sentence.endswith("on files never seen; the target is 90%.")
 
@@ -218,7 +221,7 @@ class Row:
 
 def measure_by_line(source: str, names: dict) -> list[Row]:
     """A row for the beginning and for each line that is run, in order; a line that opens a block has none."""
-    lines, rows, at, phase = source.splitlines(), [], [0], ["forward"]
+    lines, rows, line_number, phase = source.splitlines(), [], [0], ["forward"]
     models = [value for value in names.values() if isinstance(value, nn.Module)]
     optimizers = [value for value in names.values() if isinstance(value, torch.optim.Optimizer)]
     tensors = [value for value in tree_iter(list(names.values())) if isinstance(value, torch.Tensor)]
@@ -234,15 +237,16 @@ def measure_by_line(source: str, names: dict) -> list[Row]:
         if frame.f_code.co_filename != "<the step>":
             return None
         if event in ("line", "return"):
-            if not (at[0] and lines[at[0] - 1].endswith(":")):
-                rows.append(Row(at[0], phase[0], in_use()))
-            at[0] = frame.f_lineno
+            if not (line_number[0] and lines[line_number[0] - 1].endswith(":")):
+                rows.append(Row(line_number[0], phase[0], in_use()))
+            line_number[0] = frame.f_lineno
         return trace
 
     def begin(name: str | None) -> None:
         phase[0] = name or phase[0]
 
-    code, before = compile(source, "<the step>", "exec"), sys.gettrace()
+    code = compile(source, "<the step>", "exec")
+    before = sys.gettrace()
     with announce_phases(begin, models, optimizers), meter:
         sys.settrace(trace)
         try:
@@ -256,20 +260,21 @@ def measure_by_line(source: str, names: dict) -> list[Row]:
     ("name", "question"), [("06_gradient_accumulation", "q10"), ("07_gradient_checkpointing", "q8")]
 )
 def test_a_timeline_and_its_fault_are_what_is_measured(name, question):
-    written = authored(name, question)
-    step, names, (old, new) = (written.hidden[name] for name in ("STEP", "names", "FAULT"))
+    exercise = authored(name, question)
+    step, names, (old, new) = (exercise.names[name] for name in ("STEP", "names", "FAULT"))
     assert step.count(old) == 1
     faulty, sound = measure_by_line(step.replace(old, new), names()), measure_by_line(step, names())
-    cells = re.findall(r"^\| (\d*) +\|.*\| ([\d.]+) \|$", written.statement, re.MULTILINE)
+    cells = re.findall(r"^\| (\d*) +\|.*\| ([\d.]+) \|$", exercise.statement, re.MULTILINE)
     assert cells == [(str(row.line or ""), f"{row.bytes / MIB:.2f}") for row in faulty]
     row, right = next((a, b) for a, b in zip(faulty, sound, strict=True) if a.bytes != b.bytes)
     kind = max(KINDS, key=lambda kind: abs(row.kinds[kind] - right.kinds[kind]))
-    assert written.hidden["RIGHT"] == {"phase": row.phase, "kind": kind, "line": row.line}
+    assert exercise.names["RIGHT"] == {"phase": row.phase, "kind": kind, "line": row.line}
 
 
-def test_each_of_phase_kind_and_line_earns_its_share_and_a_wrong_one_is_explained():
+def test_each_part_of_a_fault_earns_its_share_and_a_wrong_one_is_explained():
     question = authored("07_gradient_checkpointing", "q8").question
-    cases, answer = question.cases(), {"phase": "forward", "kind": "inputs", "line": 2}
+    cases = question.cases()
+    answer = {"phase": "forward", "kind": "inputs", "line": 2}
     result = judge_answer(question, cases, run_cases(question, answer, cases))
     assert [verdict.passed for verdict in result.verdicts] == [True, False, True]
     assert result.diagnosis == "The batch is 2 MiB from the beginning to the end."

@@ -9,8 +9,8 @@ from course_staff.grading.record import read_record
 
 
 def test_a_record_is_read_as_it_was_written():
-    written = record("ann", question(figures={"bytes": 1}, difficulty=2), question(2, "passed"), failed=False)
-    assert read_record(json.dumps(written)) == written
+    original = record("ann", question(figures={"bytes": 1}, difficulty=2), question(2, "passed"), failed=False)
+    assert read_record(json.dumps(original)) == original
 
 
 @pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sample_records import question, record
 
-from course_staff.grading import report
+from course_staff.grading import overview, report
 from course_staff.grading.overview import summarize_questions
 from course_staff.grading.picture import class_figure
 from course_staff.grading.report import Results, file_name
@@ -17,10 +17,10 @@ from course_utils.grading.loading import load_set, question_from
 GUIDE = (Path(__file__).parents[3] / "docs" / "instructors.md").read_text("utf-8")
 
 
-def mistakes(*named):
+def mistakes(*sentences):
     """The section of the commonest mistakes, where these are the named ones of one question, a submission each."""
-    records = [record(f"s{number}", question(diagnosis=name)) for number, name in enumerate(named)]
-    return report.summary(records, "03_adamw", []).partition("\nMost common mistakes")[2]
+    records = [record(f"s{number}", question(diagnosis=name)) for number, name in enumerate(sentences)]
+    return overview.summary(records, "03_adamw", []).partition("\nMost common mistakes")[2]
 
 
 def test_a_table_that_was_edited_is_kept_beside_the_new_one(tmp_path, capsys):
@@ -36,12 +36,12 @@ def test_a_table_that_was_edited_is_kept_beside_the_new_one(tmp_path, capsys):
 def test_answers_that_ended_their_process_are_pointed_out():
     honest = [question(kind=kind) for kind in OUTCOME_KINDS if kind not in ("died", "unsafe")]
     odd = [question(4, kind="died"), question(5), question(6, kind="unsafe")]
-    summary = report.summary([record("honest", *honest), record("odd", *odd)], "03_adamw", [])
+    summary = overview.summary([record("honest", *honest), record("odd", *odd)], "03_adamw", [])
     _, heading, rows = summary.partition("\nAnswers to look at")
     assert heading
     assert rows.splitlines()[1] == "  odd: q4, q6"
     assert "honest" not in rows
-    assert "Answers to look at" not in report.summary([record("honest", *honest)], "03_adamw", [])
+    assert "Answers to look at" not in overview.summary([record("honest", *honest)], "03_adamw", [])
 
 
 def test_the_commonest_mistakes_say_how_many_there_are_and_what_is_left_out():
@@ -52,13 +52,15 @@ def test_the_commonest_mistakes_say_how_many_there_are_and_what_is_left_out():
         "     3  q1: A.",
         "     2  q1: C.",
     ]
-    many = [f"{chr(65 + i)}." for i in range(12)] * 2
-    assert mistakes(*many).splitlines()[0] == ": 12 of 12 were made more than once, the first 10"
-    assert [line[-2:] for line in mistakes(*many).splitlines()[1:]] == [f"{chr(65 + i)}." for i in range(10)]
+    twelve_twice = [f"{chr(65 + i)}." for i in range(12)] * 2
+    assert mistakes(*twelve_twice).splitlines()[0] == ": 12 of 12 were made more than once, the first 10"
+    assert [line[-2:] for line in mistakes(*twelve_twice).splitlines()[1:]] == [f"{chr(65 + i)}." for i in range(10)]
 
 
 def test_the_page_of_the_class_says_who_made_a_mistake():
-    records = [record(name, question(diagnosis=made)) for name, made in [("ada", "A."), ("bo", "A."), ("cy", "B.")]]
+    records = [
+        record(name, question(diagnosis=sentence)) for name, sentence in [("ada", "A."), ("bo", "A."), ("cy", "B.")]
+    ]
     page = report.summary_page(records, "03_adamw", [])
     assert "q1: A.<details><summary>Who</summary>ada, bo</details>" in page
 
@@ -74,8 +76,8 @@ def test_a_test_of_others_has_a_rule_of_its_own_which_is_that_of_its_points():
     entry = next(entry for entry in load_set("03_adamw")["questions"] if entry["id"] == "q9")
     read = question_from(entry)
     expected = [{"verdict": word} for word in ("refused", "refused", "accepted", "accepted")]
-    reached = [points(read, expected, passed) for passed in ([1, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 0])]
-    assert reached == [read.points / 2, 0, 0]
+    earned = [points(read, expected, passed) for passed in ([1, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 0])]
+    assert earned == [read.points / 2, 0, 0]
     page = report.page(record("s", question(9, parts=True, refusing=True)))
     assert report.RULE_OF_TESTS in page
     assert "in parts<" not in page
@@ -86,10 +88,10 @@ def test_a_test_of_others_has_a_rule_of_its_own_which_is_that_of_its_points():
 
 def test_a_page_says_what_to_do_about_each_answer():
     assert "It is so." in report.page(record("s", question(state="untouched", kind="untouched")))
-    nothing = report.page(record("s", question(state="missing"), question(2, state="missing"), notes=["Why."]))
-    assert "Hand in the notebook 03_exercises_adamw.ipynb" in nothing
-    assert "Why." in nothing
-    assert "q1" not in nothing
+    empty_page = report.page(record("s", question(state="missing"), question(2, state="missing"), notes=["Why."]))
+    assert "Hand in the notebook 03_exercises_adamw.ipynb" in empty_page
+    assert "Why." in empty_page
+    assert "q1" not in empty_page
 
 
 def test_of_many_cases_that_are_right_a_page_says_how_many():
@@ -102,19 +104,18 @@ def test_what_is_empty_is_no_heading():
     empty = [question(number, state="untouched", kind="untouched") for number in range(1, 9)]
     page = report.page(record("s", *empty, question(9)))
     assert re.findall("<h2.*?>(.*?)</h2>", page) == ["What to look at next", "q9 · T", "Without an answer"]
-    summary = report.summary([record("s", *empty)], "03_adamw", [])
+    summary = overview.summary([record("s", *empty)], "03_adamw", [])
     assert [line for line in summary.splitlines() if line and not line.startswith(" ")][1:] == ["Nobody answered"]
     assert "<h2>q" not in report.summary_page([record("s", *empty)], "03_adamw", [])
 
 
 def test_a_page_says_what_to_look_at_next_what_is_wrong_before_what_is_not_written():
     wrong = question(3, shown={"diagnosis": "The decay is left out.", "hint": ""})
-    named = record("s", question(1, state="untouched"), question(2, state="passed", points=2), wrong)
-    steps = re.search("<ol>(.*?)</ol>", report.page(named))[1]
+    partly_right = record("s", question(1, state="untouched"), question(2, state="passed", points=2), wrong)
+    steps = re.search("<ol>(.*?)</ol>", report.page(partly_right))[1]
     assert re.findall("<a href='#(.*?)'>", steps) == ["q3", "q1"]
     assert "The decay is left out." in steps
-    whole = record("s", question(1, state="passed", points=2))
-    assert "You have all points." in report.page({**whole, "points": 2})
+    assert "You have all points." in report.page(record("s", question(1, state="passed", points=2), points=2))
 
 
 def test_a_comment_by_hand_stands_beside_the_diagnosis():
@@ -126,18 +127,14 @@ def test_a_comment_by_hand_stands_beside_the_diagnosis():
 
 
 def test_who_was_not_graded_counts_for_nothing():
-    failed = {"failed": True, "questions": [], "of": 4, "notes": ["Not graded, because."]}
-    alone = {**record("s"), **failed}
-    assert report.summary([alone], "03_adamw", []).startswith("03_adamw: 1 submission, 1 not graded\n")
-    assert "No wrong answers" not in report.summary([alone], "03_adamw", [])
-    assert "<tfoot>" not in report.summary_page([alone], "03_adamw", [])
-    right = {**record("r", question(1, state="passed", points=2), question(2)), "points": 2}
-    page = report.summary_page([alone, right], "03_adamw", [])
-    assert re.findall("<td class='number'>(.*?)</td>", page.partition("<tfoot>")[2].partition("</tfoot>")[0]) == [
-        "2.0",
-        "2.0",
-        "0.0",
-    ]
+    ungraded = record("s", failed=True, of=4, notes=["Not graded, because."])
+    assert overview.summary([ungraded], "03_adamw", []).startswith("03_adamw: 1 submission, 1 not graded\n")
+    assert "No wrong answers" not in overview.summary([ungraded], "03_adamw", [])
+    assert "<tfoot>" not in report.summary_page([ungraded], "03_adamw", [])
+    right = record("r", question(1, state="passed", points=2), question(2), points=2)
+    page = report.summary_page([ungraded, right], "03_adamw", [])
+    means = re.findall("<td class='number'>(.*?)</td>", page.partition("<tfoot>")[2].partition("</tfoot>")[0])
+    assert means == ["2.0", "2.0", "0.0"]
     assert ">not graded</td>" in page
     assert "03_adamw: 2 submissions, 50% of all points, 1 not graded" in page
 
@@ -155,18 +152,17 @@ def test_who_was_not_graded_counts_for_nothing():
 def test_the_picture_names_all_questions_that_fewest_passed(passed, title):
     questions = [question(n, "passed" if is_right else "failed", difficulty=3) for n, is_right in enumerate(passed, 1)]
     figure, _ = class_figure([0], 2, summarize_questions([record("s", *questions)]))
-    titles = [figure.axes[1].get_title(loc=where) for where in ("left", "center")]  # as the style has it
+    titles = [figure.axes[1].get_title(loc=position) for position in ("left", "center")]  # as the style has it
     assert "".join(titles) == title
 
 
-def test_the_class_is_a_table_with_maxima_the_date_and_a_picture_that_says_what_it_shows():
+def test_the_class_is_a_table_and_a_picture_that_says_what_it_shows():
     points = [0, 1, 5, 5, 6]
+    passed = question(state="passed", points=2)
     graded = [
-        {**record(f"s{n}", question(state="passed", points=2)), "points": n_points, "of": 6}
-        for n, n_points in enumerate(points)
+        record(f"s{day}", passed, points=count, of=6, graded=f"2026-05-0{day}T12:00+02:00")
+        for day, count in enumerate(points, 1)
     ]
-    for n, graded_record in enumerate(graded):
-        graded_record["graded"] = f"2026-05-0{n + 1}T12:00+02:00"
     page = report.summary_page(graded, "03_adamw", [], title="Exercises 03")
     assert "<h1>Exercises 03: the class</h1>" in page
     assert not re.search(r"\.sheet\{[^}]*(max-)?height", page), "nobody is hidden in a box that scrolls by itself"
@@ -187,7 +183,7 @@ def test_the_class_is_a_table_with_maxima_the_date_and_a_picture_that_says_what_
     assert "q1 (hard) 0 of 1, q2 (easy) 1 of 1" in page
 
 
-def test_git_takes_no_result_even_where_everything_is_added_unless_the_instructor_wants_it(tmp_path):
+def test_git_adds_no_result_unless_the_instructor_wants_it(tmp_path):
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     out = tmp_path / "class-results"
 

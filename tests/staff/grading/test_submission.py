@@ -27,8 +27,8 @@ def read_text(text):
         return read_submission(path)
 
 
-def answer(*sources, **more):
-    return answer_to(read_text(notebook(*sources, **more)), ENTRY)
+def answer(*sources, **fields):
+    return answer_to(read_text(notebook(*sources, **fields)), ENTRY)
 
 
 def sources_of(cells):
@@ -36,17 +36,17 @@ def sources_of(cells):
 
 
 def test_the_answer_is_run_alone_and_else_with_every_cell_that_answers_nothing():
-    chosen = answer(
+    result = answer(
         "import torch", cell("text", "markdown"), RIGHT, 'check("q1")', OTHER, "# QUESTION q1\nx = 1", "y = 2"
     )
-    assert chosen.state == "written"
-    assert sources_of(chosen.cells) == [(RIGHT, True)]
-    assert sources_of(chosen.whole) == [("import torch", False), (RIGHT, True), ("y = 2", False)]
-    assert chosen.notes == ()
+    assert result.state == "written"
+    assert sources_of(result.cells) == [(RIGHT, True)]
+    assert sources_of(result.all_cells) == [("import torch", False), (RIGHT, True), ("y = 2", False)]
+    assert result.notes == ()
 
 
 USES = "# EXERCISE q1\ndef f(x):\n    y = 1\n    return helper(math.sqrt(x + y))"
-NEEDED = {
+REQUIRED_CELLS = {
     "above": ("import math", "def helper(x): return x"),
     "below, and through another": ("helper = lambda x: other(x)", "def other(x): return math.sqrt(x)", "import math"),
     "in another question's cell": ("# EXERCISE q2\nimport math\ng = 1", "# EXERCISE q3\ndef helper(x): return x"),
@@ -57,10 +57,10 @@ NEEDED = {
 IDLE = ("y = 2", "optimizer = f(3)\nx = [f(x) for x in range(9)]", "print(f(1))\n%timeit f(2)", "def g(): return 1 +")
 
 
-@pytest.mark.parametrize("cells", NEEDED.values(), ids=NEEDED)
+@pytest.mark.parametrize("cells", REQUIRED_CELLS.values(), ids=REQUIRED_CELLS)
 def test_what_an_answer_rests_on_is_run_with_it_wherever_it_stands_and_no_experiment(cells):
-    chosen = answer(IDLE[0], cells[0], *IDLE[1:3], USES, *cells[1:], IDLE[3])
-    assert [source for source, _ in sources_of(chosen.cells)] == [cells[0], USES, *cells[1:]]
+    result = answer(IDLE[0], cells[0], *IDLE[1:3], USES, *cells[1:], IDLE[3])
+    assert [source for source, _ in sources_of(result.cells)] == [cells[0], USES, *cells[1:]]
 
 
 def test_of_another_answers_cell_only_what_no_plain_cell_gives_is_taken():
@@ -79,9 +79,9 @@ def test_the_stub_is_untouched(source):
 
 
 def test_an_answer_that_is_nowhere_is_missing():
-    chosen = answer("from somewhere import f", OTHER)
-    assert chosen.state == "missing"
-    assert "# EXERCISE q1" in chosen.notes[0]
+    result = answer("from somewhere import f", OTHER)
+    assert result.state == "missing"
+    assert "# EXERCISE q1" in result.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -89,45 +89,46 @@ def test_an_answer_that_is_nowhere_is_missing():
     ["#EXERCISE q1", "# Exercise q1:", "  # EXERCISE  q1 ", "# mine\n\n# EXERCISE q1", "%%time\n# EXERCISE q1"],
 )
 def test_a_marker_that_was_edited_is_still_one(marker):
-    chosen = answer(RIGHT.replace("# EXERCISE q1", marker))
-    assert (chosen.state, chosen.notes) == ("written", ())
+    result = answer(RIGHT.replace("# EXERCISE q1", marker))
+    assert result.state == "written"
+    assert result.notes == ()
 
 
 @pytest.mark.parametrize("source", ["def f(x):\n    return x", "class f: pass", "f = abs", "a, f = 1, 2", "f: int = 3"])
 def test_an_answer_whose_marker_is_lost_is_found_by_its_name(source):
-    chosen = answer("import torch", source, OTHER)
-    assert chosen.state == "written"
-    assert sources_of(chosen.cells)[-1] == (source, True)
-    assert "cell 2 was graded" in chosen.notes[0]
+    result = answer("import torch", source, OTHER)
+    assert result.state == "written"
+    assert sources_of(result.cells)[-1] == (source, True)
+    assert "cell 2 was graded" in result.notes[0]
 
 
-@pytest.mark.parametrize("marked", ["# EXERCISE q1", "# EXERCISE q1\n# mine", "# EXERCISE q1\nimport torch"])
-def test_a_marker_above_no_answer_leads_to_the_cell_that_defines_it(marked):
-    chosen = answer(marked, "def f(x):\n    return torch.as_tensor(x)")
-    assert sources_of(chosen.cells)[-1] == ("def f(x):\n    return torch.as_tensor(x)", True)
-    assert ("import torch" in marked) == (len(chosen.cells) == 2)
-    assert chosen.notes == ("Cell 1 has # EXERCISE q1 but no answer; cell 2 was graded, which defines the answer.",)
+@pytest.mark.parametrize("marked_cell", ["# EXERCISE q1", "# EXERCISE q1\n# mine", "# EXERCISE q1\nimport torch"])
+def test_a_marker_above_no_answer_leads_to_the_cell_that_defines_it(marked_cell):
+    result = answer(marked_cell, "def f(x):\n    return torch.as_tensor(x)")
+    assert sources_of(result.cells)[-1] == ("def f(x):\n    return torch.as_tensor(x)", True)
+    assert ("import torch" in marked_cell) == (len(result.cells) == 2)
+    assert result.notes == ("Cell 1 has # EXERCISE q1 but no answer; cell 2 was graded, which defines the answer.",)
 
 
-@pytest.mark.parametrize("begun", ["# EXERCISE q1\ndef f(x:", "%%time\n" + RIGHT, "# EXERCISE q1\nexec('f = abs')"])
-def test_a_marked_cell_that_may_define_the_answer_counts_before_one_without_a_marker(begun):
-    chosen = answer("f = abs", begun)
-    assert sources_of(chosen.cells)[-1] == (begun, True)
+@pytest.mark.parametrize(
+    "marked_cell", ["# EXERCISE q1\ndef f(x:", "%%time\n" + RIGHT, "# EXERCISE q1\nexec('f = abs')"]
+)
+def test_a_marked_cell_that_may_define_the_answer_counts_before_one_without_a_marker(marked_cell):
+    result = answer("f = abs", marked_cell)
+    assert sources_of(result.cells)[-1] == (marked_cell, True)
 
 
 @pytest.mark.parametrize("kind", ["markdown", "raw"])
 def test_an_answer_that_became_text_is_pointed_out(kind):
-    chosen = answer(OTHER, cell(RIGHT, kind))
-    assert (chosen.state, chosen.notes) == (
-        "missing",
-        ("Cell 2 contains the answer as text: turn it into a code cell.",),
-    )
+    result = answer(OTHER, cell(RIGHT, kind))
+    assert result.state == "missing"
+    assert result.notes == ("Cell 2 contains the answer as text: turn it into a code cell.",)
 
 
-def test_of_cells_for_the_same_question_the_last_one_written_counts_and_a_note_says_so():
-    chosen = answer(RIGHT.replace("x:", "y:"), RIGHT, STUB)
-    assert sources_of(chosen.cells) == [(RIGHT, True)]
-    assert "Cells 1, 2, 3 all answer q1; cell 2" in chosen.notes[0]
+def test_of_several_answers_the_last_one_written_counts_and_a_note_says_so():
+    result = answer(RIGHT.replace("x:", "y:"), RIGHT, STUB)
+    assert sources_of(result.cells) == [(RIGHT, True)]
+    assert "Cells 1, 2, 3 all answer q1; cell 2" in result.notes[0]
 
 
 def test_two_answers_in_one_cell_serve_both():
@@ -136,9 +137,9 @@ def test_two_answers_in_one_cell_serve_both():
 
 @pytest.mark.parametrize("check", ['check("q1")', "check('q1', hint=1)  # again", 'check("q1")\ncheck()'])
 def test_checks_are_not_run(check):
-    assert sources_of(answer(RIGHT, check).whole) == [(RIGHT, True)]
+    assert sources_of(answer(RIGHT, check).all_cells) == [(RIGHT, True)]
     source = f"x = 1\n{check}"
-    assert sources_of(answer(RIGHT, source).whole)[-1] == (source, False)
+    assert sources_of(answer(RIGHT, source).all_cells)[-1] == (source, False)
 
 
 def test_another_set_is_named():
@@ -147,7 +148,8 @@ def test_another_set_is_named():
     assert notes_on_set(read_text(notebook(OTHER, RIGHT)), "s", ids) == ()
     assert "is it 03_exercises_adamw.ipynb?" in notes_on_set(read_text(notebook("x = 1")), "03_adamw", ids)[0]
     (note,) = notes_on_set(read_text(notebook('check = exercise("t")', RIGHT)), "03_adamw", ids)
-    assert ("of the set t" in note, note.endswith("hand in 03_exercises_adamw.ipynb.")) == (True, True)
+    assert "of the set t" in note
+    assert note.endswith("hand in 03_exercises_adamw.ipynb.")
 
 
 @pytest.mark.parametrize(
@@ -159,16 +161,8 @@ def test_odd_metadata_does_no_harm(metadata):
 
 
 def test_cells_of_any_shape_are_passed_over():
-    odd = [
-        3,
-        None,
-        {},
-        {"cell_type": "code"},
-        cell(None),
-        cell([1, "x = 1\n", None]),
-        {"cell_type": []},
-        cell("\ud800"),
-    ]
+    odd = [3, None, {}, {"cell_type": "code"}, cell(None), cell([1, "x = 1\n", None])]
+    odd += [{"cell_type": []}, cell("\ud800")]
     submission = read_text(json.dumps({"cells": [*odd, cell(RIGHT)]}))
     assert [cell.number for cell in submission.cells] == [6, 8, 9]
     assert answer_to(submission, ENTRY).state == "written"

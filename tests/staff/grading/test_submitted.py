@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from course_staff.grading.submitted import Submitted, check_place, check_set, find_submissions, list_work
+from course_staff.grading.submitted import SubmittedFile, check_place, check_set, find_submissions, list_work
 from course_utils.errors import CourseError
 
-A, B = (Submitted(Path(f"{name}.ipynb"), f"file {name}", f"key {name}") for name in "ab")
+A, B = (SubmittedFile(Path(f"{name}.ipynb"), f"file {name}", f"key {name}") for name in "ab")
 GRADED = {"seed": 7, "set": "03_adamw", "points": 0, "of": 0, "notes": [], "questions": []}
 OF_A, OF_B = ({"student": name, "key": f"key {name}", "file": f"file {name}", **GRADED} for name in "ab")
 
 
-def planned(submitted, earlier, seed=7, only=None, again=False):
-    """Students to be graded, saved, and waiting."""
-    work = list_work(submitted, earlier, seed, only, again)
-    return [*work.todo], [record["student"] for record in work.saved], [*work.waiting]
+def plan(submitted, earlier, seed=7, only=None, regrade=False):
+    """Students to be graded, saved, and postponed."""
+    work = list_work(submitted, earlier, seed, only, regrade)
+    return [*work.todo], [record["student"] for record in work.saved], [*work.postponed]
 
 
 @pytest.mark.parametrize(
@@ -26,24 +26,24 @@ def planned(submitted, earlier, seed=7, only=None, again=False):
         ({"a": OF_A, "b": OF_B}, {}, ([], ["a", "b"], [])),
         ({"a": OF_A, "b": {**OF_B, "key": "other"}}, {}, (["b"], ["a"], [])),
         ({"a": OF_A, "b": {**OF_B, "failed": True}}, {}, (["b"], ["a"], [])),
-        ({"a": OF_A, "b": OF_B}, {"again": True}, (["a", "b"], [], [])),
+        ({"a": OF_A, "b": OF_B}, {"regrade": True}, (["a", "b"], [], [])),
         ({"a": OF_A, "b": OF_B}, {"only": "a"}, (["a"], ["b"], [])),
         ({"a": OF_A, "b": {**OF_B, "key": "other"}}, {"only": "a"}, (["a"], ["b"], ["b"])),
         ({"a": OF_A}, {"only": "a"}, (["a"], [], ["b"])),
         ({"a": OF_A, "c": {**OF_B, "student": "c"}}, {}, (["b"], ["a", "c"], [])),
-        ({"a": OF_A, "b": OF_B}, {"again": True, "seed": 8}, (["a", "b"], [], [])),
+        ({"a": OF_A, "b": OF_B}, {"regrade": True, "seed": 8}, (["a", "b"], [], [])),
     ],
 )
 def test_what_is_graded_and_what_stays(earlier, options, expected):
-    assert planned({"a": A, "b": B}, earlier, **options) == expected
+    assert plan({"a": A, "b": B}, earlier, **options) == expected
 
 
 @pytest.mark.parametrize(
-    ("seed", "only", "again"), [(8, None, False), (8, "a", False), (None, "a", True), (None, None, False)]
+    ("seed", "only", "regrade"), [(8, None, False), (8, "a", False), (None, "a", True), (None, None, False)]
 )
-def test_grades_of_two_seeds_never_stand_in_one_table(seed, only, again):
+def test_grades_of_two_seeds_never_stand_in_one_table(seed, only, regrade):
     with pytest.raises(CourseError, match="graded with --seed 7: do so again, or grade the whole folder with --again"):
-        list_work({"a": A, "b": B}, {"a": OF_A, "b": OF_B}, seed, only, again)
+        list_work({"a": A, "b": B}, {"a": OF_A, "b": OF_B}, seed, only, regrade)
     with pytest.raises(CourseError, match="graded without a seed"):
         list_work({"a": A}, {"a": {**OF_A, "seed": None}}, 7, None, False)
 

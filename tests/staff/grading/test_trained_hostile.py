@@ -5,11 +5,11 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from tiny_set import SEED, SET, SETUP, answer_with, best_kind, grade_class, notebook, points, write_class
+from tiny_set import SEED, SET, SETUP, answer_with, best_kind, notebook, points
 
 from course_staff.grading.prepare import prepare
 from course_staff.grading.report import Results, file_name
-from course_staff.grading.source import load_solutions
+from course_staff.release.source import load_solutions
 from course_utils.data.functions import FILE
 
 SOLUTIONS = Path(__file__).parents[3] / "solutions"
@@ -58,7 +58,7 @@ def handed_in(body):
 
 
 @pytest.fixture
-def exercise_set(release_set):
+def capstone_set(release_set):
     """The capstone's training with smaller limits."""
     authored = load_solutions(SOLUTIONS / "13_capstone.ipynb")
     question = next(exercise.code for exercise in authored if exercise.question.id == "q4")
@@ -70,14 +70,13 @@ def exercise_set(release_set):
 
 
 @pytest.mark.slow
-def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(exercise_set, tmp_path, safe):
-    texts = {name: handed_in(body) for name, body in BODIES.items()} | {
-        "z honest": handed_in("honest(model, ids, labels)")
-    }
-    records = grade_class(write_class(tmp_path / "class", texts), exercise_set, safe)
-    assert {name: points(record) for name, record in records.items()} == {name: [0] for name in BODIES} | {
-        "z honest": [2]
-    }, {name: record["questions"][0]["public"][0]["sentence"] for name, record in records.items()}
+def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(capstone_set, grade_class, tmp_path, safe):
+    bodies = {**BODIES, "z honest": "honest(model, ids, labels)"}
+    texts = {name: handed_in(body) for name, body in bodies.items()}
+    records = grade_class(texts, capstone_set, safe)
+    sentences = {name: record["questions"][0]["public"][0]["sentence"] for name, record in records.items()}
+    expected = {**dict.fromkeys(BODIES, [0]), "z honest": [2]}
+    assert {name: points(record) for name, record in records.items()} == expected, sentences
     (honest,) = records["z honest"]["questions"]
     assert set(honest["figures"]) == {"bytes", "operations", "accuracy"}
     assert 35 <= honest["figures"]["accuracy"] <= 100
@@ -89,17 +88,15 @@ def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(exercise_set, t
 
 
 @pytest.mark.usefixtures("warm")
-def test_figures_are_the_worst_of_all_cases_that_passed(tiny, tmp_path):
+def test_figures_are_the_worst_of_all_cases_that_passed(exercise_set, grade_class):
     """Bytes and operations are costs, accuracy is none."""
-    exercise_set = prepare(SET, tiny, SEED)
     first = exercise_set.questions[0]
     assert len(first.public.cases + first.hidden.cases) > 1
     counts = cycle([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
     first = replace(first, question=replace(first.question, figures=lambda *_: next(counts)))
     bodies = {"right": "return x * factor", "wrong": "return x.new_ones(1)", "gone": "import os\nos._exit(1)"}
-    submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
-    records = grade_class(
-        submissions, replace(exercise_set, questions=(first, *exercise_set.questions[1:])), best_kind(), jobs=1
-    )
+    texts = {name: answer_with(body) for name, body in bodies.items()}
+    exercise_set = replace(exercise_set, questions=(first, *exercise_set.questions[1:]))
+    records = grade_class(texts, exercise_set, best_kind(), jobs=1)
     figures = {name: record["questions"][0].get("figures") for name, record in records.items()}
     assert figures == {"right": {"bytes": 7, "operations": 9, "accuracy": 80.0}, "wrong": None, "gone": None}

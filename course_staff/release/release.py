@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
-from course_staff.grading.source import LEVELS, Authored, apply_mistake, marker
-from course_staff.grading.zoo import CaseRunner
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.case_runner import CaseRunner
+from course_staff.release.source import LEVELS, AuthoredQuestion, apply_mistake, marker
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, replacing
 from course_utils.grading.fingerprints import distance_between, fingerprint
@@ -25,7 +25,7 @@ def file_names(path: Path, exercises: Path, sets: Path) -> tuple[Path, Path]:
 
 
 def find_differing(texts: Mapping[Path, str]) -> list[Path]:
-    """The files that do not hold their text, missing ones included; a set may hold what another machine's arithmetic gave."""
+    """The files that do not hold their text, missing ones included; a set's numbers may differ by another machine's rounding."""
     return [path for path, text in texts.items() if not (path.is_file() and _agrees_with(path, text))]
 
 
@@ -38,37 +38,36 @@ def _agrees_with(path: Path, text: str) -> bool:
         return False
 
 
-def _open_oracles(whole: dict) -> dict:
-    """A set, changed in place, with what its oracles returned in numbers, which may differ by as little as others."""
-    for entry in whole.get("questions", ()):
+def _open_oracles(exercise_set: dict) -> dict:
+    """The set, changed in place: what its oracles returned is replaced by a fingerprint, which allows for rounding."""
+    for entry in exercise_set.get("questions", ()):
         if "oracle" in entry:
             entry["oracle"] = fingerprint(unpack(entry["oracle"]))
-    return whole
+    return exercise_set
 
 
-def renew(texts: Mapping[Path, str]) -> list[Path]:
-    """Write what differs, each file whole or not at all, and say which files those were."""
-    changed = find_differing(texts)
-    for path in changed:
-        text = _with_stored_numbers(path, texts[path]) if path.suffix == ".json" and path.is_file() else texts[path]
+def renew(texts: Mapping[Path, str]) -> None:
+    """Write the texts, each file completely or not at all; a set keeps stored numbers that differ only by rounding."""
+    for path, text in texts.items():
+        if path.suffix == ".json" and path.is_file():
+            text = _with_stored_numbers(path, text)
         with replacing(path) as draft:
             draft.write_text(text, encoding="utf-8", newline="\n")
-    return changed
 
 
 def _with_stored_numbers(path: Path, text: str) -> str:
-    """The set's text with what stands at `path` wherever only arithmetic sets them apart: a question whose words alone changed
-    is the same, and keeps its grades."""
+    """The set's text, with the stored values of `path` wherever they differ only by rounding: a question of which only words
+    changed stays the same, and keeps its grades."""
     new = json.loads(text)
     try:
-        stored = {entry["id"]: entry for entry in json.loads(path.read_text(encoding="utf-8"))["questions"]}
+        stored_entries = {entry["id"]: entry for entry in json.loads(path.read_text(encoding="utf-8"))["questions"]}
     except (ValueError, KeyError, TypeError):
         return text
     for entry in new["questions"]:
-        before = stored.get(entry["id"], {})
+        before = stored_entries.get(entry["id"], {})
         for name in entry.keys() & before.keys():
-            old, now = (_open_oracles({"questions": [{name: questions[name]}]}) for questions in (before, entry))
-            if distance_between(old, now) <= 1:
+            values = (_open_oracles({"questions": [{name: version[name]}]}) for version in (before, entry))
+            if distance_between(*values) <= 1:
                 entry[name] = before[name]
     return json_text(new)
 
@@ -78,19 +77,20 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(json.dumps([cell["source"] for cell in read_notebook(path).cells]).encode()).hexdigest()
 
 
-def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
+def exercise_notebook(notebook: dict, authored: list[AuthoredQuestion]) -> dict:
     """The learner's notebook: no question cells, no solutions, no outputs; cell ids stay."""
     check_facts(authored)
     stubs = {exercise.question.id: exercise.stub for exercise in authored}
-    lines = {facts(exercise.question): allowed(exercise.question) for exercise in authored}
+    lines = {facts(exercise.question): terms(exercise.question) for exercise in authored}
     cells = [cell for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"]
     return {**notebook, "cells": [_release_cell(cell, stubs, lines) for cell in cells]}
 
 
-def check_facts(authored: list[Authored]) -> None:
+def check_facts(authored: list[AuthoredQuestion]) -> None:
     """Raises `CourseError` if a statement does not show what its question's cell says of points, minutes and difficulty."""
     for exercise in authored:
-        question, line = exercise.question, facts(exercise.question)
+        question = exercise.question
+        line = facts(question)
         lines = exercise.statement.splitlines()
         if line in lines:
             continue
@@ -108,16 +108,18 @@ def facts(question: Question) -> str:
     return f"*{question.id} · {LEVELS[question.difficulty]} · {minutes} · {points}*"
 
 
-def allowed(question: Question) -> str:
+def terms(question: Question) -> str:
     """The line below the facts: `*You may use everything except `torch.optim.SGD`.*`"""
     *names, last = [f"`{name}`" for name in question.replaces if "._" not in name] or [""]
     but = f" except {', '.join(names)}{' and ' if names else ''}{last}" if last else ""
     return f"*You may use everything{but}.*"
 
 
-def set_entry(authored: Authored) -> dict:
+def set_entry(authored: AuthoredQuestion) -> dict:
     """One question as a learner's machine may know it; raises `CourseError` if it is not fit to be handed out."""
-    question, runner = authored.question, CaseRunner(authored)
+    question = authored.question
+    cases = question.cases()
+    runner = CaseRunner(authored, cases)
     plain = ("id", "title", "points", "difficulty", "minutes", "answer", "parts", "reveal")
     try:
         entry = {
@@ -128,7 +130,7 @@ def set_entry(authored: Authored) -> dict:
             "code": authored.code,
             "stub": authored.stub,
             "has_hidden": question.hidden is not None,
-            "cases": [case.name for case in question.cases()],
+            "cases": [case.name for case in cases],
             "mistakes": _mistakes(authored, runner),
             **({"oracle": pack(authored.record_answers())} if authored.oracle else {}),
         }
@@ -139,17 +141,18 @@ def set_entry(authored: Authored) -> dict:
     return entry
 
 
-def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
-    """Every known mistake with the cases that it fails, and its prints on as few cases as tell all of them, and the solution,
-    apart; of a question in parts only the prints of the parts that it fails, since others may be wrong beside it.
+def _mistakes(authored: AuthoredQuestion, runner: CaseRunner) -> dict[str, dict]:
+    """Every known mistake with the cases that it fails, and its fingerprints on the few cases that distinguish all mistakes and
+    the solution; of a question in parts those of the parts that it fails, because other parts may be wrong, too.
     """
     mistakes, parts = authored.question.mistakes, authored.question.parts
     sources = {mistake.name: apply_mistake(authored.solution, mistake) for mistake in mistakes}
     by_mistake = {name: runner.fingerprints(source) for name, source in sources.items()}
     for name, by_case in by_mistake.items():
-        if late := [case for case, fingerprint in by_case.items() if fingerprint["kind"] == "timeout"]:
-            what = f"the mistake {name!r} ran out of time on {late[0]!r}"
-            raise CourseError(f"{what}; try again when the machine is idle.")
+        if timeouts := [case for case, fingerprint in by_case.items() if fingerprint["kind"] == "timeout"]:
+            raise CourseError(
+                f"the mistake {name!r} ran out of time on {timeouts[0]!r}; try again when the machine is idle."
+            )
     fails = {name: runner.failed_cases(source) for name, source in sources.items()}
     telling = _telling_cases([runner.fingerprints(authored.solution), *by_mistake.values()]) if by_mistake else []
     entries = {mistake.name: {"sentence": mistake.sentence, "hint": mistake.hint} for mistake in mistakes}
@@ -159,18 +162,20 @@ def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
     return entries
 
 
-def _telling_cases(every: list[dict[str, dict]]) -> list[str]:
-    """Cases, each chosen for telling the most pairs of `every` apart that were the same so far."""
-    pairs, chosen = set(combinations(range(len(every)), 2)), []
+def _telling_cases(answers: list[dict[str, dict]]) -> list[str]:
+    """Cases by whose fingerprints all `answers` differ: each next one separates the most pairs that are not separated yet."""
+    pairs = set(combinations(range(len(answers)), 2))
+    cases: list[str] = []
     separates = {
-        case: {(i, j) for i, j in pairs if distance_between(every[i][case], every[j][case]) > 1} for case in every[0]
+        case: {(i, j) for i, j in pairs if distance_between(answers[i][case], answers[j][case]) > 1}
+        for case in answers[0]
     }
     while best := max(separates, key=lambda case: len(separates[case] & pairs)):
         if not separates[best] & pairs:
             break
-        chosen.append(best)
+        cases.append(best)
         pairs -= separates[best]
-    return sorted(chosen)
+    return sorted(cases)
 
 
 def json_text(value: dict) -> str:
@@ -179,8 +184,9 @@ def json_text(value: dict) -> str:
 
 
 def _release_cell(cell: dict, stubs: dict[str, str], lines: dict[str, str]) -> dict:
-    """An answer's stub, a statement with what may be used below its facts, anything else as it is."""
-    mark, text = marker(cell), cell["source"]
+    """A learner's cell: an answer's stub, a statement with the line on what may be used, any other cell as it is."""
+    mark = marker(cell)
+    text = cell["source"]
     if cell["cell_type"] == "markdown":
         text = "\n".join(f"{line}\n\n{lines[line]}" if line in lines else line for line in text.split("\n"))
     metadata = {key: cell["metadata"][key] for key in _METADATA if key in cell["metadata"]}

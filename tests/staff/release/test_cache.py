@@ -8,8 +8,8 @@ import pytest
 from tiny_set import Q1, Q1_ANSWER, Q2, Q2_ANSWER, SETUP, notebook
 
 from course_staff.commands import release as command
-from course_staff.grading import release_cache
-from course_staff.grading.release_cache import ReleaseCache, parts_of, release_parts, release_sets
+from course_staff.release import cache
+from course_staff.release.cache import ReleaseCache, parts_of, release_parts, release_sets
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of
@@ -31,10 +31,11 @@ def test_many_processes_give_what_one_gives_and_say_when_each_part_is_through(tm
     sets, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
     parts = [part for path in SOLUTIONS for part in parts_of(path)]
     assert sorted(map(str, parts)) == sorted(map(str, run))
-    alone, _ = all_of(tmp_path / "alone", tmp_path, SOLUTIONS)
-    assert sets == alone
-    again, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
-    assert (again, run) == (sets, [])
+    sequential, _ = all_of(tmp_path / "alone", tmp_path, SOLUTIONS)
+    assert sets == sequential
+    second_time, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
+    assert second_time == sets
+    assert run == []
 
 
 @pytest.fixture
@@ -43,14 +44,12 @@ def solutions(tmp_path, monkeypatch):
     path = tmp_path / "99_tiny.ipynb"
     path.write_text(notebook(SETUP, Q1, Q1_ANSWER, Q2, Q2_ANSWER))
 
-    def release(parts, jobs, done):
-        texts = {part: f"text {part[1]}" if part[1] else "notebook" for part in parts}
-        for part, text in texts.items():
-            done(part, text)
-        return texts
+    def release(parts, jobs):
+        for part in parts:
+            yield part, f"text {part[1]}" if part[1] else "notebook"
 
-    monkeypatch.setattr(release_cache, "release_parts", release)
-    monkeypatch.setattr(release_cache, "load_solutions", lambda path: [])
+    monkeypatch.setattr(cache, "release_parts", release)
+    monkeypatch.setattr(cache, "load_solutions", lambda path: [])
     return path
 
 
@@ -58,13 +57,13 @@ def test_only_what_changed_is_run_again(solutions, tmp_path, monkeypatch):
     def run():
         return [part[1] for part in all_of(tmp_path / "kept", tmp_path, [solutions])[1]]
 
-    every = [None, "q1", "q2"]
-    assert run() == every
+    all_parts = [None, "q1", "q2"]
+    assert run() == all_parts
     assert run() == []
     solutions.write_text(notebook(SETUP, Q1, Q1_ANSWER, Q2, f"{Q2_ANSWER}\n"))
-    assert run() == every
-    monkeypatch.setattr(release_cache, "digest_of_code", lambda: "another")
-    assert run() == every
+    assert run() == all_parts
+    monkeypatch.setattr(cache, "digest_of_code", lambda: "another")
+    assert run() == all_parts
     assert run() == []
     (tmp_path / "kept" / "99_tiny.q2.json").write_text('{"digest": 1}')
     assert run() == ["q2"], "what is damaged is none"
@@ -92,12 +91,12 @@ def test_the_digest_sees_every_file_of_the_course_and_the_libraries(tmp_path, mo
     class Package:
         __file__ = str(package / "__init__.py")
 
-    monkeypatch.setattr(release_cache, "course_utils", Package)
+    monkeypatch.setattr(cache, "course_utils", Package)
     seen = []
 
     def digest():
-        release_cache.digest_of_code.cache_clear()
-        seen.append(release_cache.digest_of_code())
+        cache.digest_of_code.cache_clear()
+        seen.append(cache.digest_of_code())
         return seen[-1]
 
     try:
@@ -109,17 +108,17 @@ def test_the_digest_sees_every_file_of_the_course_and_the_libraries(tmp_path, mo
             assert digest() not in seen[:-1]
         (package / "data" / "text.txt").rename(package / "data" / "renamed.txt")
         assert digest() not in seen[:-1]
-        monkeypatch.setattr(release_cache, "version", lambda name: "0")
+        monkeypatch.setattr(cache, "version", lambda name: "0")
         assert digest() not in seen[:-1]
     finally:
-        release_cache.digest_of_code.cache_clear()
+        cache.digest_of_code.cache_clear()
 
 
 def test_a_question_that_is_not_fit_stops_it_all_and_nothing_is_kept(tmp_path):
     path = tmp_path / "99_tiny.ipynb"
     path.write_text(notebook(SETUP, Q1.replace('"x + factor"', '"factor * x"'), Q1_ANSWER))
     with pytest.raises(CourseError, match="q1 cannot be released: the mistake 'sum' passes"):
-        release_parts([(path, "q1")], 1, lambda *_: None)
+        list(release_parts([(path, "q1")], 1))
     with pytest.raises(CourseError):
         all_of(tmp_path / "kept", tmp_path, [path])
     assert not (tmp_path / "kept").exists()
@@ -130,7 +129,7 @@ def test_facts_that_disagree_are_said_before_anything_is_run(tmp_path, monkeypat
     line = re.search(r"\*q2 · (\w+) · (\d+) minutes · (\d+) points?\*", text)
     path = tmp_path / "00_start_here.ipynb"
     path.write_text(text.replace(line[0], line[0].replace(f"{line[2]} minutes", "77 minutes")), encoding="utf-8")
-    monkeypatch.setattr(release_cache, "release_parts", lambda *_: pytest.fail("something is run"))
+    monkeypatch.setattr(cache, "release_parts", lambda *_: pytest.fail("something is run"))
     message = f"The statement of q2 says .* 77 minutes .*, and its question's cell says .*minutes={line[2]}, points={line[3]};"
     with pytest.raises(CourseError, match=message):
         all_of(tmp_path / "kept", tmp_path, [path])
@@ -146,11 +145,9 @@ def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     shutil.copy(ROOT / "solutions" / f"{name}.ipynb", checkout / "solutions")
     exercise = Path(exercises_of(name)).name
     text = (ROOT / "exercises" / exercise).read_text("utf-8")
-    made = {checkout / "exercises" / exercise: text, checkout / "course_utils/grading/sets" / f"{name}.json": "{}"}
+    texts = {checkout / "exercises" / exercise: text, checkout / "course_utils/grading/sets" / f"{name}.json": "{}"}
     counts = []
-    monkeypatch.setattr(
-        release_cache, "release_sets", lambda paths, *_: counts.append(len(paths)) or [made] * len(paths)
-    )
+    monkeypatch.setattr(cache, "release_sets", lambda paths, *_: counts.append(len(paths)) or [texts] * len(paths))
     assert main(["release", "--check", "00"]) == 1
     assert f"exercises/{exercise} is missing: `course release {name}` writes it." in capsys.readouterr().out
     answered = text.replace("EXERCISE q1", "EXERCISE q1, answered")
@@ -173,8 +170,8 @@ def test_a_release_says_beforehand_what_it_runs_and_why(solutions, checkout, mon
     path = solutions.replace(checkout / "solutions" / solutions.name)
     monkeypatch.setattr(command, "cores", lambda: 1)
 
-    def announced(*words):
-        main(["release", *words])
+    def announced(*arguments):
+        main(["release", *arguments])
         return capsys.readouterr().err.split(" to run, about 1 minute on 1 core. Reasons: ")
 
     assert announced() == ["2 questions", "never released before (1 set).\n"]
@@ -184,7 +181,7 @@ def test_a_release_says_beforehand_what_it_runs_and_why(solutions, checkout, mon
         "2 questions",
         "the solutions or their released files changed since the last release (1 set).\n",
     ]
-    monkeypatch.setattr(release_cache, "digest_of_code", lambda: "another")
+    monkeypatch.setattr(cache, "digest_of_code", lambda: "another")
     assert announced("--check") == [
         "2 questions",
         "the course's code or a library changed since the last release (1 set).\n",

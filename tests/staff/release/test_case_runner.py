@@ -3,8 +3,8 @@
 import pytest
 from own_solutions import PATHS, solutions_of
 
-from course_staff.grading.source import apply_mistake
-from course_staff.grading.zoo import CaseRunner
+from course_staff.release.case_runner import CaseRunner
+from course_staff.release.source import apply_mistake
 from course_utils.grading import Mistake
 from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.run import is_untouched
@@ -31,16 +31,18 @@ def entry(name: str, authored) -> dict:
     return SETS[name][1][authored.question.id]
 
 
-def for_all(kinds: str, values: list):
-    return pytest.mark.parametrize(
-        f"name, authored{kinds}", values, ids=["-".join(map(called, value)) for value in values]
-    )
+def result_of(name: str, authored, source: str, seed: int | None = None):
+    """The result on the public cases, and with a seed on the hidden ones, too."""
+    cases = authored.question.cases() + (authored.question.cases(seed) if seed is not None else [])
+    return CaseRunner(authored, cases).result(source, entry(name, authored))
 
 
-def slow_where(is_slow, values: list) -> list:
-    names = ["-".join(map(called, value)) for value in values]
-    slow = [[pytest.mark.slow] if is_slow(*value[:2]) else [] for value in values]
-    return [pytest.param(*value, id=name, marks=marks) for value, name, marks in zip(values, names, slow, strict=True)]
+def for_all(names: str, values: list, is_slow=lambda name, authored: False):
+    """A parametrization by tuples that begin with a set's name and a question."""
+    ids = ["-".join(map(called, value)) for value in values]
+    marks = [[pytest.mark.slow] if is_slow(*value[:2]) else [] for value in values]
+    params = [pytest.param(*v, id=name, marks=slow) for v, name, slow in zip(values, ids, marks, strict=True)]
+    return pytest.mark.parametrize(names, params)
 
 
 def takes_long(name: str, authored) -> bool:
@@ -48,17 +50,17 @@ def takes_long(name: str, authored) -> bool:
     return authored.question.seconds is not None
 
 
-@pytest.mark.parametrize(("name", "authored"), slow_where(takes_long, QUESTIONS))
+@for_all("name, authored", QUESTIONS, takes_long)
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), *SEEDS])  # with a seed, public ones too
 def test_the_solution_gets_full_marks(name, authored, seed):
-    result = CaseRunner(authored, seed).result(authored.solution, entry(name, authored))
+    result = result_of(name, authored, authored.solution, seed)
     assert result.points == result.max_points, [verdict.sentence for verdict in result.verdicts if not verdict.passed]
     assert result.diagnosis == result.hint == ""
 
 
-@for_all("", QUESTIONS)
+@for_all("name, authored", QUESTIONS)
 def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
-    result = CaseRunner(authored).result(authored.stub, entry(name, authored))
+    result = result_of(name, authored, authored.stub)
     assert result.points == 0
     assert is_untouched(f"\n{authored.stub}\n\n", authored.stub)
     for verdict in (verdict for verdict in result.verdicts if not verdict.passed):  # a bug need not show in every case
@@ -71,23 +73,23 @@ def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
 
 
 @pytest.mark.slow
-@for_all(", mistake", MISTAKES)
+@for_all("name, authored, mistake", MISTAKES)
 def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authored, mistake):
-    result = CaseRunner(authored, SEED).result(apply_mistake(authored.solution, mistake), entry(name, authored))
+    result = result_of(name, authored, apply_mistake(authored.solution, mistake), SEED)
     assert result.mistake == mistake.name
 
 
 SUM, MESH = "Sum.apply(F.linear(hidden, self.w2))", '"d": 4, "t": 4, "p": 4, "k": 32'
 DIFFERENTIABLE = "__import__('torch.distributed.nn').distributed.nn.functional.all_reduce(F.linear(hidden, self.w2))"
 IN_PLACE = ("        return gradient\n", "        dist.all_reduce(gradient)\n        return gradient\n")
-AGAIN = "the sum is summed again in the backward pass"
+SUMMED_TWICE = "the sum is summed again in the backward pass"
 
 
 @pytest.mark.parametrize(
     ("question", "patches", "sentence"),
     [
-        pytest.param("q1", [IN_PLACE], AGAIN, marks=pytest.mark.slow),
-        pytest.param("q1", [(SUM, DIFFERENTIABLE), ("Copy.apply(x)", "x")], AGAIN, marks=pytest.mark.slow),
+        pytest.param("q1", [IN_PLACE], SUMMED_TWICE, marks=pytest.mark.slow),
+        pytest.param("q1", [(SUM, DIFFERENTIABLE), ("Copy.apply(x)", "x")], SUMMED_TWICE, marks=pytest.mark.slow),
         ("q7", [(MESH, '"d": 8, "t": 4, "p": 2, "k": 16')], "A larger k alone would make it fit"),
         ("q7", [(MESH, '"d": 8, "t": 2, "p": 4, "k": 16')], "a larger t · p"),
     ],
@@ -95,9 +97,7 @@ AGAIN = "the sum is summed again in the backward pass"
 def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patches, sentence):
     name = "12_scaling_out"
     authored = next(exercise for exercise in SETS[name][0] if exercise.question.id == question)
-    result = CaseRunner(authored).result(
-        apply_mistake(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored)
-    )
+    result = result_of(name, authored, apply_mistake(authored.solution, Mistake("", "", tuple(patches))))
     assert sentence in result.diagnosis
     assert not result.mistake
 
@@ -112,23 +112,20 @@ def test_a_pass_that_uses_its_batches_up_is_refused():
     name = "06_gradient_accumulation"
     authored = next(exercise for exercise in SETS[name][0] if exercise.question.id == "q1")
     popped = apply_mistake(authored.solution, Mistake("", "", (POPPED,)))
-    result = CaseRunner(authored).result(popped, entry(name, authored))
+    result = result_of(name, authored, popped)
     assert {verdict.sentence for verdict in result.verdicts} == {
         "`batches are left as they were` is False but should be True."
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "authored", "variant"),
-    slow_where(lambda name, authored: name in RANKS or takes_long(name, authored), VARIANTS),
-)
+@for_all("name, authored, variant", VARIANTS, lambda name, authored: name in RANKS or takes_long(name, authored))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_right_answer_in_another_style_gets_full_marks(name, authored, variant, seed):
-    result = CaseRunner(authored, seed).result(variant.source, entry(name, authored))
+    result = result_of(name, authored, variant.source, seed)
     assert result.passed, [verdict.sentence for verdict in result.verdicts if not verdict.passed]
 
 
-@for_all("", QUESTIONS)
+@for_all("name, authored", QUESTIONS)
 def test_what_is_to_be_written_has_five_mistakes_and_two_variants(name, authored):
     """A choice has as many wrong answers as it has; everything else is written by the learner."""
     assert len(authored.question.mistakes) >= (3 if authored.question.answer == "my_answer" else 5)
@@ -136,7 +133,7 @@ def test_what_is_to_be_written_has_five_mistakes_and_two_variants(name, authored
         assert len(authored.question.variants) >= 2
 
 
-@for_all("", QUESTIONS)
+@for_all("name, authored", QUESTIONS)
 def test_cases_have_names_of_their_own_and_hidden_ones_follow_the_seed(name, authored):
     question = authored.question
     names = [case.name for case in question.cases()]
@@ -146,7 +143,7 @@ def test_cases_have_names_of_their_own_and_hidden_ones_follow_the_seed(name, aut
         assert cases == same_seed != other_seed
 
 
-@for_all("", QUESTIONS)
+@for_all("name, authored", QUESTIONS)
 def test_the_released_question_judges_as_the_authored_one(name, authored):
     public = question_from(entry(name, authored))
     assert (public.hidden, public.mistakes, public.variants) == (None, (), ())

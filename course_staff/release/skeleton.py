@@ -6,8 +6,8 @@ Each notebook in `skeletons/` holds one question, small and complete, meant to b
 import re
 from pathlib import Path
 
-from course_staff.grading.source import marker
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.source import marker
 from course_utils.errors import CourseError, suggest
 
 _FOLDER = Path(__file__).parent / "skeletons"
@@ -37,5 +37,5 @@ def with_question(notebook: dict, kind: str) -> tuple[dict, str]:
 
 
 def _free_id(cells: list[dict]) -> str:
-    taken = {mark[1] for cell in cells if (mark := marker(cell))}
-    return next(f"q{i}" for i in range(1, len(taken) + 2) if f"q{i}" not in taken)
+    used_ids = {mark[1] for cell in cells if (mark := marker(cell))}
+    return next(f"q{i}" for i in range(1, len(used_ids) + 2) if f"q{i}" not in used_ids)

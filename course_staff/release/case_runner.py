@@ -4,14 +4,16 @@ import warnings
 from collections.abc import Iterator
 from functools import cache
 
-from course_staff.grading.source import Authored, apply_mistake
+from course_staff.release.source import AuthoredQuestion, apply_mistake
 from course_utils.grading.fingerprints import outcome_fingerprint
 from course_utils.grading.judge import Outcome, Result, judge_answer
 from course_utils.grading.question import CASE_SECONDS, Case
 from course_utils.grading.run import outcome_of, run_cases
 
 
-def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float = CASE_SECONDS) -> list[Outcome]:
+def outcomes(
+    authored: AuthoredQuestion, source: str, cases: list[Case], seconds: float = CASE_SECONDS
+) -> list[Outcome]:
     """The outcomes of the answer's cell `source` on `cases`, in this process: for sources that are trusted."""
     question = authored.question
     names: dict = {"__name__": "__main__"}
@@ -29,14 +31,13 @@ def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float 
 
 
 class CaseRunner:
-    """A question's public cases, and with `seed` the hidden ones too. Every answer's cell is run on them once, and what is
-    expected is worked out once."""
+    """Runs each answer's cell once on the `cases` of a question, whose expected values are computed once."""
 
-    def __init__(self, authored: Authored, seed: int | None = None):
-        question = authored.question
-        self._authored, self._cases = authored, question.cases() + (question.cases(seed) if seed is not None else [])
-        self._question = question.with_expected_for(self._cases)
-        self._outcomes = cache(lambda source: outcomes(authored, source, self._cases))
+    def __init__(self, authored: AuthoredQuestion, cases: list[Case]):
+        self._authored = authored
+        self._cases = cases
+        self._question = authored.question.with_expected_for(cases)
+        self._outcomes = cache(lambda source: outcomes(authored, source, cases))
 
     def result(self, source: str, entry: dict) -> Result:
         """How the answer's cell does on all cases; with a released `entry` also which of its mistakes it makes."""
@@ -55,18 +56,19 @@ class CaseRunner:
         """What keeps the question from being handed out, a sentence each: a solution that fails, a mistake that passes or goes
         by another's name, a right variant that fails, a stub that earns points.
         """
-        authored, question = self._authored, self._question
+        authored = self._authored
+        question = self._question
         right = {"the solution": authored.solution, **{f"the variant {v.name!r}": v.source for v in question.variants}}
         for who, source in right.items():
-            failed = next((verdict for verdict in self.result(source, entry).verdicts if not verdict.passed), None)
-            if failed:
-                yield f"{who} fails on the case {failed.case!r}: {failed.sentence}"
+            failure = next((verdict for verdict in self.result(source, entry).verdicts if not verdict.passed), None)
+            if failure:
+                yield f"{who} fails on the case {failure.case!r}: {failure.sentence}"
         for mistake in question.mistakes:
             result = self.result(apply_mistake(authored.solution, mistake), entry)
             if result.passed:
                 yield f"the mistake {mistake.name!r} passes; add a case that it fails."
             elif result.mistake != mistake.name:
-                taken = result.mistake or "none of them"
-                yield f"the mistake {mistake.name!r} is taken for {taken}; add a case that distinguishes them."
+                diagnosis = result.mistake or "none of them"
+                yield f"the mistake {mistake.name!r} is taken for {diagnosis}; add a case that distinguishes them."
         if self.result(authored.stub, entry).points:
             yield "the stub earns points; make it do less."

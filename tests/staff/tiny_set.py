@@ -4,14 +4,11 @@ import json
 import os
 from functools import cache
 
-import psutil
 import pytest
 
-from course_staff.grading import grade, sandbox
-from course_staff.grading.source import marker
-from course_staff.grading.submitted import find_submissions
+from course_staff.grading import sandbox
 from course_staff.notebooks.files import read_notebook
-from course_utils.cli import main
+from course_staff.release.source import marker
 
 SET, SEED = "99_tiny", 20
 Q1 = """# QUESTION q1
@@ -70,26 +67,26 @@ def need_sandbox(kind="bwrap"):
         give_up(f"this needs a sandbox of the kind {kind}, and the best that this machine has is {best_kind()}")
 
 
-def cell(text, kind="code", **more):
+def cell(text, kind="code", **fields):
     outputs = {"outputs": [], "execution_count": None} if kind == "code" else {}
-    return {"cell_type": kind, "metadata": {}, "source": text, **outputs, **more}
+    return {"cell_type": kind, "metadata": {}, "source": text, **outputs, **fields}
 
 
-def notebook(*cells, **more):
+def notebook(*cells, **fields):
     """The text of a notebook; cells are sources of code, or whole."""
-    whole = [content if isinstance(content, dict) else cell(content) for content in cells]
+    all_cells = [content if isinstance(content, dict) else cell(content) for content in cells]
     metadata = {"kernelspec": {"language": "python"}}
-    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": whole, **more})
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": all_cells, **fields})
 
 
 def answered(path, answers):
     """The text of the notebook at `path` with these answers, by question, in the cells for them."""
-    whole = read_notebook(path)
-    for hole in whole["cells"]:
+    exercises = read_notebook(path)
+    for hole in exercises["cells"]:
         if (mark := marker(hole)) and mark[1] in answers:
             answer = answers[mark[1]]
             hole["source"] = answer if answer.startswith("# EXERCISE") else f"# EXERCISE {mark[1]}\n{answer}"
-    return json.dumps(whole)
+    return json.dumps(exercises)
 
 
 def submission(answer):
@@ -99,28 +96,6 @@ def submission(answer):
 def answer_with(body, before=""):
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     return submission(f"# EXERCISE q1\n{before}\ndef scale(x, factor):\n{lines}\n")
-
-
-def run_command(tmp_path, tiny, *more):
-    """`course grade` of the folder `class`, whether there is a sandbox or not."""
-    options = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
-    return main(["grade", str(tmp_path / "class"), *options, *more])
-
-
-def grade_class(submissions, exercise_set, kind, jobs=2):
-    """Student to record; afterwards no process is left that was not there before."""
-    before = set(psutil.Process().children(recursive=True))
-    records = {}
-    grade.grade_all(submissions, exercise_set, kind, jobs, records.__setitem__)
-    assert set(psutil.Process().children(recursive=True)) <= before
-    return records
-
-
-def write_class(folder, submissions):
-    folder.mkdir(exist_ok=True)
-    for name, text in submissions.items():
-        (folder / f"{name}.ipynb").write_text(text)
-    return find_submissions(folder)
 
 
 def points(record):

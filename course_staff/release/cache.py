@@ -1,4 +1,4 @@
-"""Many sets released at once: a process a core, and no question is run again where the same sources were released before.
+"""Many sets released at once, in a process per core; a question is not run again if its sources were released before.
 
 What a question is released as follows from its notebook, the course's code and the libraries' versions. A digest of these is
 kept with it in the settings' home.
@@ -9,6 +9,7 @@ import json
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from functools import cache, lru_cache
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -16,9 +17,9 @@ from pathlib import Path
 
 import course_staff
 import course_utils
-from course_staff.grading.release import check_facts, digest_of, exercise_notebook, file_names, json_text, set_entry
-from course_staff.grading.source import Authored, load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook
+from course_staff.release.release import check_facts, digest_of, exercise_notebook, file_names, json_text, set_entry
+from course_staff.release.source import AuthoredQuestion, load_solutions, marker
 from course_utils.files import read_json, replacing, write_json
 
 _LIBRARIES = "torch", "numpy", "transformers", "nbformat"
@@ -34,29 +35,24 @@ def parts_of(path: Path) -> list[Part]:
     return [(path, None), *((path, mark[1]) for mark in marks if mark and mark[0] == "QUESTION")]
 
 
-def release_parts(parts: Sequence[Part], jobs: int, done: Callable[[Part, str | dict], None]) -> dict[Part, str | dict]:
-    """Each part's text or entry, computed by this many processes at once; `done(part, released)` is called as each is through.
+def release_parts(parts: Sequence[Part], jobs: int) -> Iterator[tuple[Part, str | dict]]:
+    """Each part with its text or entry as soon as that is there, computed by this many processes at once.
 
     Raises `CourseError` if a question is not fit to be handed out.
     """
-    released = {}
     if min(jobs, len(parts)) <= 1:
         for part in parts:
-            released[part] = _release_part(part)
-            done(part, released[part])
-        return released
+            yield part, _release_part(part)
+        return
     with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"), _take_one_core) as pool:
         # The last sets take longest, and nothing that is long should begin last.
         running = {pool.submit(_release_part, part): part for part in reversed(parts)}
         try:
             for future in as_completed(running):
-                part = running[future]
-                released[part] = future.result()
-                done(part, released[part])
+                yield running[future], future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return released
 
 
 def _take_one_core() -> None:
@@ -77,7 +73,7 @@ def _release_part(part: Part) -> str | dict:
 
 
 @lru_cache(maxsize=_SETS_CACHED)
-def _load_once(path: Path) -> list[Authored]:
+def _load_once(path: Path) -> list[AuthoredQuestion]:
     return load_solutions(path)
 
 
@@ -92,7 +88,7 @@ class ReleaseCache:
         entry = read_json(self._file(part), lambda value: (value["digest"], value["released"]))
         return entry[1] if entry and entry[0] == _digest(part[0]) else None
 
-    def unknown(self, paths: Iterable[Path]) -> list[Part]:
+    def find_unreleased(self, paths: Iterable[Path]) -> list[Part]:
         """The questions of the solutions at `paths` that are to be run."""
         return [part for path in paths for part in parts_of(path) if part[1] and self.find(part) is None]
 
@@ -106,28 +102,28 @@ class ReleaseCache:
 
 
 def release_sets(
-    paths: Sequence[Path], exercises: Path, sets: Path, store: ReleaseCache, jobs: int, done: Callable[[Part], None]
+    paths: Sequence[Path], exercises: Path, sets: Path, store: ReleaseCache, jobs: int, on_part: Callable[[Part], None]
 ) -> Iterator[dict[Path, str]]:
     """The two files that each of the solutions is released as, in the folders `exercises` and `sets`, with their texts;
     writes none of them, runs every known mistake.
 
-    `done(part)` is called as each part that has to be run is through; it is kept then, so that an interrupted run goes on from
-    there. Raises `CourseError` if a question is not fit to be handed out.
+    `on_part(part)` is called for each part that had to be run; it is in the `store` by then, so that an interrupted run goes on
+    from there. Raises `CourseError` if a question is not fit to be handed out.
     """
     parts = {path: parts_of(path) for path in paths}
     texts = {part: text for of_path in parts.values() for part in of_path if (text := store.find(part))}
     todo = [part for of_path in parts.values() for part in of_path if part not in texts]
     for path in dict.fromkeys(path for path, _ in todo):
         check_facts(_load_once(path))  # these fail at once
-
-    def through(part: Part, released: str | dict) -> None:
-        store.keep(part, released)
-        done(part)
-
-    texts |= release_parts(todo, jobs, through)
+    with closing(release_parts(todo, jobs)) as released_parts:
+        for part, released in released_parts:
+            store.keep(part, released)
+            on_part(part)
+            texts[part] = released
     for path, (notebook, *questions) in parts.items():
-        whole = {"name": path.stem, "source": digest_of(path), "questions": [texts[question] for question in questions]}
-        yield dict(zip(file_names(path, exercises, sets), (texts[notebook], json_text(whole)), strict=True))
+        entries = [texts[question] for question in questions]
+        set_text = json_text({"name": path.stem, "source": digest_of(path), "questions": entries})
+        yield dict(zip(file_names(path, exercises, sets), (texts[notebook], set_text), strict=True))
 
 
 class Stamps:
@@ -140,12 +136,12 @@ class Stamps:
         self._path = path
         self._stamps = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
-    def stand(self, path: Path, files: Iterable[Path]) -> bool:
+    def are_current(self, path: Path, files: Iterable[Path]) -> bool:
         """Whether the solutions at `path` and the `files` that they were released as are those of the stamp."""
         return self._stamps.get(path.stem) == _stamp(path, files)
 
-    def why(self, path: Path) -> str:
-        """What changed since the stamp, of a set that does not stand."""
+    def reason(self, path: Path) -> str:
+        """What changed since the set was stamped, as a phrase."""
         if path.stem not in self._stamps:
             return "never released before"
         if not self._stamps[path.stem].startswith(digest_of_code()):

@@ -10,16 +10,15 @@ import nbformat
 import pytest
 import torch
 from own_solutions import PATHS, solutions_of
-from tiny_set import best_kind, notebook, write_class
+from tiny_set import best_kind, notebook
 
-from course_staff.grading import grade
 from course_staff.grading.prepare import prepare
-from course_staff.grading.release import allowed, digest_of, exercise_notebook, facts, find_differing, renew, set_entry
-from course_staff.grading.release_cache import ReleaseCache, release_sets
-from course_staff.grading.skeleton import SKELETONS, empty_notebook, with_question
-from course_staff.grading.source import apply_mistake, load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook, write_notebook
 from course_staff.notebooks.setup_cell import is_setup, setup_source
+from course_staff.release.cache import ReleaseCache, release_sets
+from course_staff.release.release import digest_of, exercise_notebook, facts, find_differing, renew, set_entry, terms
+from course_staff.release.skeleton import SKELETONS, empty_notebook, with_question
+from course_staff.release.source import apply_mistake, load_solutions, marker
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, set_of
@@ -29,20 +28,12 @@ from course_utils.grading.values import same
 from course_utils.settings import settings
 
 ROOT = Path(__file__).parents[3]
-EVERY = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+FOR_ALL_SETS = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 # In the last but one and the two before it, ranks start for every answer and every case; in the last each answer trains.
 MANY_ANSWERS = (
-    "02_optimizers_from_scratch",
-    "03_adamw",
-    "04_adafactor",
-    "06_gradient_accumulation",
-    "08_mixed_precision",
-    "11_long_sequences",
-    "09_local_sgd",
-    "10_fsdp_and_zero",
-    "12_scaling_out",
-    "13_capstone",
-)
+    "02_optimizers_from_scratch", "03_adamw", "04_adafactor", "06_gradient_accumulation", "08_mixed_precision",
+    "11_long_sequences", "09_local_sgd", "10_fsdp_and_zero", "12_scaling_out", "13_capstone",
+)  # fmt: skip
 QUICK_SETS = pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[pytest.mark.slow] if path.stem in MANY_ANSWERS else [], id=path.stem) for path in PATHS],
@@ -74,20 +65,21 @@ def hidden_parts(path: Path) -> list[str]:
     return [part for source in sources for part in re.findall(r"^# HIDDEN\n(.*?)^# END HIDDEN", source, re.M | re.S)]
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_every_generated_file_was_made_from_the_solutions_as_they_are(path):
     """Without running any answer: by the notebook's text, and the digest that the set holds."""
-    made = notebook_text(nbformat.from_dict(exercise_notebook(read_notebook(path), solutions_of(path.stem))))
-    assert (ROOT / exercises_of(path.stem)).read_text(encoding="utf-8") == made, f"run `course release {path.stem}`"
+    text = notebook_text(nbformat.from_dict(exercise_notebook(read_notebook(path), solutions_of(path.stem))))
+    assert (ROOT / exercises_of(path.stem)).read_text(encoding="utf-8") == text, f"run `course release {path.stem}`"
     assert load_set(path.stem)["source"] == digest_of(path), f"run `course release {path.stem}`"
 
 
 def test_the_digest_is_of_all_sources_hidden_parts_too(tmp_path):
-    text, changed = (ROOT / "solutions" / "00_start_here.ipynb").read_text(encoding="utf-8"), tmp_path / "changed.ipynb"
+    text = (ROOT / "solutions" / "00_start_here.ipynb").read_text(encoding="utf-8")
+    path = tmp_path / "changed.ipynb"
     hidden = '"def hidden(random):\\n"'
     assert text.count(hidden) > 0
-    changed.write_text(text.replace(hidden, hidden.replace(":", ":  # changed")), encoding="utf-8")
-    assert digest_of(changed) != digest_of(ROOT / "solutions" / "00_start_here.ipynb")
+    path.write_text(text.replace(hidden, hidden.replace(":", ":  # changed")), encoding="utf-8")
+    assert digest_of(path) != digest_of(ROOT / "solutions" / "00_start_here.ipynb")
 
 
 @QUICK_SETS
@@ -98,15 +90,12 @@ def test_every_generated_file_is_what_the_solutions_say(path):
 
 def test_there_is_nothing_but_what_was_generated():
     stems = {path.stem for path in PATHS}
-    assert (
-        {set_of(path) for path in ROOT.glob("exercises/*.ipynb")}
-        == {path.stem for path in SETS.glob("*.json")}
-        == stems
-    )
+    assert {set_of(path) for path in ROOT.glob("exercises/*.ipynb")} == stems
+    assert {path.stem for path in SETS.glob("*.json")} == stems
 
 
 @pytest.mark.parametrize(
-    ("stored", "differs"),
+    ("stored_text", "differs"),
     [
         ('{"numbers": [0.0667475], "text": "a"}', False),
         ('{"numbers": [0.0668474], "text": "a"}', True),
@@ -115,9 +104,9 @@ def test_there_is_nothing_but_what_was_generated():
     ],
     ids=["another machine's last digit", "another number", "another word", "half a file"],
 )
-def test_the_last_digit_of_another_machine_is_no_difference(tmp_path, stored, differs):
+def test_the_last_digit_of_another_machine_is_no_difference(tmp_path, stored_text, differs):
     path = tmp_path / "99_test.json"
-    path.write_text(stored)
+    path.write_text(stored_text)
     assert bool(find_differing({path: '{"numbers": [0.0667474], "text": "a"}'})) == differs
 
 
@@ -131,12 +120,13 @@ def test_where_only_words_changed_the_numbers_stay_as_they_were_released(tmp_pat
         for source, last, hint, other in (("a", 0.0667474, "old", 1.0), ("b", 0.0667475, "new", 2.0))
     )
     path.write_text(json.dumps(old))
-    assert renew({path: json.dumps(new)}) == [path]
+    assert find_differing({path: json.dumps(new)}) == [path]
+    renew({path: json.dumps(new)})
     new["questions"][0]["numbers"] = [0.1, 0.0667474]
     assert json.loads(path.read_text()) == new
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_nothing_of_a_solution_is_handed_out(path):
     cells = read_notebook(ROOT / exercises_of(path.stem)).cells
     handed_out = {line for cell in cells for line in lines(cell["source"])}
@@ -147,7 +137,7 @@ def test_nothing_of_a_solution_is_handed_out(path):
         assert not cut_out(authored) & handed_out, authored.question.id
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_nothing_hidden_is_handed_out(path):
     texts = (
         (ROOT / exercises_of(path.stem)).read_text(encoding="utf-8"),
@@ -163,14 +153,14 @@ def test_nothing_hidden_is_handed_out(path):
             assert not any(json.dumps(text, ensure_ascii=False)[1:-1] in handed for handed in texts)
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_everything_outside_the_holes_is_the_same(path):
     before = [cell for cell in read_notebook(path).cells if (marker(cell) or ("",))[0] != "QUESTION"]
     after = read_notebook(ROOT / exercises_of(path.stem)).cells
     assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
     authored = solutions_of(path.stem)
     stubs = {exercise.question.id: exercise.stub for exercise in authored}
-    added = {allowed(exercise.question) for exercise in authored}
+    added = {terms(exercise.question) for exercise in authored}
     for cell, exercise_cell in zip(before, after, strict=True):
         mark = marker(cell)
         sentences = [line for line in exercise_cell["source"].split("\n\n") if line not in added]
@@ -181,7 +171,7 @@ def test_everything_outside_the_holes_is_the_same(path):
         assert exercise_cell.get("execution_count") is None
 
 
-@EVERY
+@FOR_ALL_SETS
 @pytest.mark.parametrize("name", ["solutions/{}.ipynb".format, exercises_of], ids=["solutions", "exercises"])
 def test_notebooks_are_valid_and_stamped(name, path):
     notebook = nbformat.read(ROOT / name(path.stem), as_version=4)
@@ -189,24 +179,24 @@ def test_notebooks_are_valid_and_stamped(name, path):
     assert [cell.source for cell in notebook.cells if is_setup(cell)] == [setup_source()]
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
     cells = read_notebook(ROOT / exercises_of(path.stem)).cells
     for authored in solutions_of(path.stem):
         position = next(i for i, cell in enumerate(cells) if marker(cell) == ("EXERCISE", authored.question.id))
-        text = f"{facts(authored.question)}\n\n{allowed(authored.question)}"
+        text = f"{facts(authored.question)}\n\n{terms(authored.question)}"
         assert any(text in cell["source"] for cell in cells[:position])
         assert cells[position + 1]["source"] == f'check("{authored.question.id}")'
 
 
 @QUICK_KINDS
 def test_a_new_question_can_be_released_as_it_is(kind, tmp_path):
-    made, _ = with_question(empty_notebook("99_test", ""), kind)
-    write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
-    assert len(renew(released(tmp_path / "99_test.ipynb", tmp_path, tmp_path))) == 2
+    notebook, _ = with_question(empty_notebook("99_test", ""), kind)
+    write_notebook(nbformat.from_dict(notebook), tmp_path / "99_test.ipynb")
+    assert len(find_differing(released(tmp_path / "99_test.ipynb", tmp_path, tmp_path))) == 2
 
 
-def test_the_command_releases_new_questions_once_and_keeps_a_copy_of_what_it_replaces(checkout, capsys):
+def test_the_command_releases_new_questions_once_and_keeps_copies(checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", "choice"]) == 0
     assert main(["new", "question", "99_test"]) == 0
     assert main(["release", "--check"]) == 1
@@ -233,9 +223,11 @@ def test_there_is_a_skeleton_of_every_kind_and_of_a_question_of_none():
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind != "function" else []) for kind in SKELETONS]
 )
 @pytest.mark.usefixtures("warm")
-def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(kind, tmp_path, monkeypatch):
-    made, _ = with_question(empty_notebook("99_test", ""), kind)
-    write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
+def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
+    kind, grade_class, tmp_path, monkeypatch
+):
+    solutions, _ = with_question(empty_notebook("99_test", ""), kind)
+    write_notebook(nbformat.from_dict(solutions), tmp_path / "99_test.ipynb")
     monkeypatch.setattr(loading, "SETS", tmp_path)
     renew(released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path))
     (authored,) = load_solutions(tmp_path / "99_test.ipynb")
@@ -245,17 +237,16 @@ def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
     answers = {"stub": authored.stub, "solution": authored.solution}
     answers |= {mistake.name: apply_mistake(authored.solution, mistake) for mistake in question.mistakes}
     answers |= {variant.name: f"# EXERCISE q1\n{variant.source}" for variant in question.variants}
-    exercise_set, points = prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
-    folder = write_class(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
-    grade.grade_all(
-        folder, exercise_set, best_kind(), 1, lambda name, record: points.update({name: record["questions"][0]})
-    )
-    assert points["stub"]["state"] == "untouched"
+    exercise_set = prepare("99_test", tmp_path / "99_test.ipynb", 7)
+    texts = {name: notebook(answer) for name, answer in answers.items()}
+    records = grade_class(texts, exercise_set, best_kind(), jobs=1)
+    graded = {name: record["questions"][0] for name, record in records.items()}
+    assert graded["stub"]["state"] == "untouched"
     for right in ("solution", *(variant.name for variant in question.variants)):
-        assert points[right]["state"] == "passed", points[right]
+        assert graded[right]["state"] == "passed", graded[right]
     for mistake in question.mistakes:
-        assert points[mistake.name]["diagnosis"] == mistake.sentence
-        assert points[mistake.name]["points"] < question.points
+        assert graded[mistake.name]["diagnosis"] == mistake.sentence
+        assert graded[mistake.name]["points"] < question.points
 
 
 def test_a_new_question_goes_to_the_set_that_its_number_stands_for(checkout, capsys):
@@ -273,7 +264,7 @@ def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys)
     assert not list((checkout / "solutions").iterdir())
 
 
-LATE = "exec('from course_utils.grading.time_limit import OutOfTime; raise OutOfTime')"
+RUN_OUT_OF_TIME = "exec('from course_utils.grading.time_limit import OutOfTime; raise OutOfTime')"
 
 
 @pytest.mark.parametrize(
@@ -282,7 +273,7 @@ LATE = "exec('from course_utils.grading.time_limit import OutOfTime; raise OutOf
         ("return 2 * x", "return 2 * x + 1", "q1 cannot be released: the solution fails on the case 'a vector': "),
         ('("2 * x", "x**2")', '("2 * x", "x + x")', "the mistake 'square' passes"),
         ('("2 * x", "x.mul_(2)")', '("2 * x", "x**2 ")', "is taken for"),
-        ('"2 * x", "x**2"', f'"2 * x", "{LATE}"', "the mistake 'square' ran out of time on 'a vector'"),
+        ('"2 * x", "x**2"', f'"2 * x", "{RUN_OUT_OF_TIME}"', "the mistake 'square' ran out of time on 'a vector'"),
         ("x.add(x)", "x.add(1)", "the variant 'a sum' fails on the case 'a vector': "),
         ("*q1 · easy", "*q1 · hard", "its question's cell says difficulty=1"),
         ("*q1 · easy", "q1 · easy", "lacks its facts"),
@@ -294,9 +285,9 @@ LATE = "exec('from course_utils.grading.time_limit import OutOfTime; raise OutOf
     ],
 )
 def test_a_question_that_is_not_fit_is_not_released(old, new, says, tmp_path):
-    made, _ = with_question(empty_notebook("99_test", ""), "function")
+    solutions, _ = with_question(empty_notebook("99_test", ""), "function")
     path = tmp_path / "99_test.ipynb"
-    text = json.dumps(made, ensure_ascii=False)
+    text = json.dumps(solutions, ensure_ascii=False)
     before, after = (json.dumps(part, ensure_ascii=False)[1:-1] for part in (old, new))
     assert before in text
     path.write_text(text.replace(before, after), encoding="utf-8")
@@ -336,4 +327,4 @@ def test_a_hidden_oracle_stays_and_its_words_on_the_public_cases_go(release_set)
         assert same(authored.question.expected(right.inputs), question.expected(case.inputs))
     with pytest.raises(KeyError):
         question.expected({"x": torch.ones(3)})
-    assert allowed(authored.question) == "*You may use everything except `torch.nn.functional.softmin`.*"
+    assert terms(authored.question) == "*You may use everything except `torch.nn.functional.softmin`.*"

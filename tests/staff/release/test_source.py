@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from course_staff.grading.skeleton import empty_notebook, with_question
-from course_staff.grading.source import apply_mistake, load_solutions, marker, public_part, split_answer
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.skeleton import empty_notebook, with_question
+from course_staff.release.source import apply_mistake, load_solutions, marker, public_part, split_answer
 from course_utils.errors import CourseError
 from course_utils.grading.loading import load_set
 from course_utils.grading.question import Mistake
@@ -15,20 +15,20 @@ from course_utils.grading.solutions import solution_in
 
 
 def notebook(*kinds: str) -> dict:
-    made = empty_notebook("99_test", "%pip install nothing")
+    solutions = empty_notebook("99_test", "%pip install nothing")
     for kind in kinds:
-        made, _ = with_question(made, kind)
-    return made
+        solutions, _ = with_question(solutions, kind)
+    return solutions
 
 
-def stored(made: dict, folder: Path) -> Path:
+def write(solutions: dict, folder: Path) -> Path:
     path = folder / "99_test.ipynb"
-    path.write_text(json.dumps(made), encoding="utf-8")
+    path.write_text(json.dumps(solutions), encoding="utf-8")
     return path
 
 
-def cell_of(made: dict, name: str) -> dict:
-    return next(cell for cell in made["cells"] if cell["id"] == name)
+def cell_of(solutions: dict, name: str) -> dict:
+    return next(cell for cell in solutions["cells"] if cell["id"] == name)
 
 
 def test_a_hole_becomes_the_default_stub_at_its_own_indentation():
@@ -42,11 +42,8 @@ def test_a_hole_becomes_the_default_stub_at_its_own_indentation():
     "path", sorted((Path(__file__).parents[3] / "solutions").glob("*.ipynb")), ids=lambda path: path.stem
 )
 def test_a_learner_who_asks_for_a_solution_sees_what_a_perfect_one_hands_in(path):
-    answers = {
-        mark[1]: cell["source"]
-        for cell in read_notebook(path).cells
-        if (mark := marker(cell) or ("", ""))[0] == "EXERCISE"
-    }
+    cells = read_notebook(path).cells
+    answers = {mark[1]: cell["source"] for cell in cells if (mark := marker(cell) or ("",))[0] == "EXERCISE"}
     assert len(answers) > 2
     for question, source in answers.items():
         assert solution_in(path, question) == split_answer(source)[0]
@@ -103,34 +100,34 @@ def test_markers_stand_in_the_first_line_of_code_cells_only():
     assert mark("# EXERCISES q1") is None
 
 
-def test_imports_and_definitions_above_are_known_and_nothing_is_run(tmp_path):
-    made = notebook("function")
+def test_imports_and_definitions_above_are_known_but_nothing_is_run(tmp_path):
+    solutions = notebook("function")
     above = "import math\n\nprint('loud')\n\n\ndef helper():\n    return math.pi"
-    cell_of(made, "check-setup")["source"] = above
-    (authored,) = load_solutions(stored(made, tmp_path))
+    cell_of(solutions, "check-setup")["source"] = above
+    (authored,) = load_solutions(write(solutions, tmp_path))
     assert "import math" in authored.preamble
     assert "def helper" in authored.preamble
     assert "loud" not in authored.preamble
 
 
-def broken(what: str) -> dict:
-    made = notebook("function")
-    question, answer = cell_of(made, "q1-question"), cell_of(made, "q1-exercise")
-    if what == "no exercise":
-        made["cells"].remove(answer)
-    if what == "twice":
-        made["cells"].append({**answer, "id": "again"})
-    if what == "other id":
+def broken(flaw: str) -> dict:
+    solutions = notebook("function")
+    question, answer = cell_of(solutions, "q1-question"), cell_of(solutions, "q1-exercise")
+    if flaw == "no exercise":
+        solutions["cells"].remove(answer)
+    if flaw == "twice":
+        solutions["cells"].append({**answer, "id": "again"})
+    if flaw == "other id":
         question["source"] = question["source"].replace('id="q1"', 'id="q7"')
-    if what == "no question":
+    if flaw == "no question":
         question["source"] = "# QUESTION q1\nx = 1"
-    if what == "no hole":
+    if flaw == "no hole":
         answer["source"] = "# EXERCISE q1\nx = 1"
-    return made
+    return solutions
 
 
 @pytest.mark.parametrize(
-    ("what", "says"),
+    ("flaw", "says"),
     [
         ("no exercise", "q1 needs a QUESTION cell and an EXERCISE cell"),
         ("twice", "Two cells begin with # EXERCISE q1"),
@@ -139,9 +136,9 @@ def broken(what: str) -> dict:
         ("no hole", "99_test, q1: nothing is removed"),
     ],
 )
-def test_a_notebook_that_does_not_fit_together_is_refused_with_the_questions_name(what, says, tmp_path):
+def test_a_notebook_that_does_not_fit_together_is_refused_with_the_questions_name(flaw, says, tmp_path):
     with pytest.raises(CourseError, match=says):
-        load_solutions(stored(broken(what), tmp_path))
+        load_solutions(write(broken(flaw), tmp_path))
 
 
 def test_a_patch_must_fit_exactly_once():

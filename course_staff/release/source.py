@@ -12,7 +12,7 @@ import ast
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from course_staff.notebooks.cell_names import statements_of
@@ -44,12 +44,12 @@ _LEFT_OVER = re.compile(r"^.*### (?:BEGIN |END )?(?:SOLUTION|STUB)\b.*$|^# (?:EN
 
 
 @dataclass(frozen=True)
-class Authored:
+class AuthoredQuestion:
     """A question with everything its author knows.
 
     `solution` and `stub` are the answer's cell as a perfect learner and as an idle one would hand it in; `code` is the public
     part of the question's cell, `statement` the Markdown above it, `preamble` what the cells above import and define; `oracle`
-    is None if it is no secret.
+    is None if it is no secret; `names` are all that the question's cell defines.
     """
 
     question: Question
@@ -57,9 +57,9 @@ class Authored:
     stub: str
     code: str
     statement: str
-    preamble: str = ""
-    oracle: Callable | None = None
-    hidden: Mapping = field(default_factory=dict)
+    preamble: str
+    oracle: Callable | None
+    names: Mapping[str, object]
 
     def record_answers(self) -> list:
         """What the hidden oracle returns, call by call, while the public part works out what is right on its cases."""
@@ -68,24 +68,23 @@ class Authored:
         return recorder.answers
 
 
-def load_solutions(path: Path) -> list[Authored]:
+def load_solutions(path: Path) -> list[AuthoredQuestion]:
     """The questions of the notebook at `path`, in order; runs their cells.
 
     Raises `CourseError`, naming the question, if a cell is missing, marked twice, or cannot be read.
     """
     cells = read_notebook(path).cells
-    questions, answers = _positions_of(cells, "QUESTION"), _positions_of(cells, "EXERCISE")
+    questions = _indices_of(cells, "QUESTION")
+    answers = _indices_of(cells, "EXERCISE")
     if set(questions) != set(answers):
         odd = ", ".join(sorted(set(questions) ^ set(answers)))
-        raise CourseError(
-            f"{Path(path).name}: {odd} needs a QUESTION cell and an EXERCISE cell; write the missing one."
-        )
-    authored = [_read_question(Path(path).stem, cells, questions[name], answers[name], name) for name in questions]
+        raise CourseError(f"{path.name}: {odd} needs a QUESTION cell and an EXERCISE cell; write the missing one.")
+    authored = [_read_question(path.stem, cells, questions[name], answers[name], name) for name in questions]
     return [_with_zoo(exercise, authored) for exercise in authored]
 
 
 def marker(cell: dict) -> tuple[str, str] | None:
-    """(`QUESTION` or `EXERCISE`, the question's id) of a code cell that is marked, else None."""
+    """(`QUESTION` or `EXERCISE`, the question's id) of a marked code cell, else None."""
     match = _MARKER.match(cell["source"]) if cell["cell_type"] == "code" else None
     return (match["kind"], match["id"]) if match else None
 
@@ -120,36 +119,44 @@ def apply_mistake(solution: str, mistake: Mistake) -> str:
     return solution
 
 
-def _positions_of(cells: list[dict], kind: str) -> dict[str, int]:
-    """Ids to positions of the cells marked as `kind`."""
-    positions: dict[str, int] = {}
-    for position, cell in enumerate(cells):
+def _indices_of(cells: list[dict], kind: str) -> dict[str, int]:
+    """Ids to indices of the cells marked as `kind`."""
+    indices: dict[str, int] = {}
+    for index, cell in enumerate(cells):
         if (mark := marker(cell)) and mark[0] == kind:
-            if mark[1] in positions:
+            if mark[1] in indices:
                 raise CourseError(f"Two cells begin with # {kind} {mark[1]}; give each question its own id.")
-            positions[mark[1]] = position
-    return positions
+            indices[mark[1]] = index
+    return indices
 
 
-def _read_question(stem: str, cells: list[dict], question_place: int, answer_place: int, name: str) -> Authored:
+def _read_question(stem: str, cells: list[dict], question_index: int, answer_index: int, name: str) -> AuthoredQuestion:
     try:
-        code = public_part(cells[question_place]["source"])
-        names = run_question(cells[question_place]["source"], name)
+        code = public_part(cells[question_index]["source"])
+        names = run_question(cells[question_index]["source"], name)
         oracle = names.get("oracle") if binding_line(code, "oracle") is None else None
         question = run_question(code, name, oracle and {"oracle": oracle})["question"]
         fields = {key: names[key] for key in ("hidden", "mistakes", "variants") if key in names}
         fields = {key: value if key == "hidden" else tuple(value) for key, value in fields.items()}
-        solution, stub = split_answer(cells[answer_place]["source"])
-        above = cells[:answer_place]
-        statement = _statement(cells, min(question_place, answer_place))
-        return Authored(replace(question, **fields), solution, stub, code, statement, _preamble(above), oracle, names)
+        solution, stub = split_answer(cells[answer_index]["source"])
+        return AuthoredQuestion(
+            question=replace(question, **fields),
+            solution=solution,
+            stub=stub,
+            code=code,
+            statement=_statement(cells, min(question_index, answer_index)),
+            preamble=_preamble(cells[:answer_index]),
+            oracle=oracle,
+            names=names,
+        )
     except CourseError as error:
         raise CourseError(f"{stem}, {name}: {error}") from None
 
 
-def _with_zoo(authored: Authored, others: list[Authored]) -> Authored:
+def _with_zoo(authored: AuthoredQuestion, others: list[AuthoredQuestion]) -> AuthoredQuestion:
     """The exercise with the known answers of its `zoo`, if it has one, as hidden cases."""
-    zoo, name = authored.hidden.get("zoo"), authored.question.id
+    zoo = authored.names.get("zoo")
+    name = authored.question.id
     if not isinstance(zoo, Zoo):
         return authored
     right, wrong = dict(zoo.right), dict(zoo.wrong)
@@ -167,12 +174,12 @@ def _with_zoo(authored: Authored, others: list[Authored]) -> Authored:
     return replace(authored, question=subjects.with_subjects(authored.question, right, wrong))
 
 
-def _statement(cells: list[dict], position: int) -> str:
-    """The Markdown cells that end just above `position`."""
-    first = position
+def _statement(cells: list[dict], index: int) -> str:
+    """The Markdown cells that end just above `index`."""
+    first = index
     while first and cells[first - 1]["cell_type"] == "markdown":
         first -= 1
-    return "\n\n".join(cell["source"] for cell in cells[first:position])
+    return "\n\n".join(cell["source"] for cell in cells[first:index])
 
 
 def _preamble(cells: list[dict]) -> str:

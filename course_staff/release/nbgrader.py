@@ -9,9 +9,9 @@ What is hidden of a question stays in `solutions/`: nbgrader judges by the publi
 
 from pathlib import Path
 
-from course_staff.grading.release import digest_of, exercise_notebook
-from course_staff.grading.source import load_solutions, marker
 from course_staff.notebooks.files import notebook_text, read_notebook
+from course_staff.release.release import digest_of, exercise_notebook
+from course_staff.release.source import load_solutions, marker
 from course_utils.errors import CourseError
 from course_utils.grading.loading import load_set
 from course_utils.grading.question import Question
@@ -42,9 +42,10 @@ def source_files(path: Path, folder: Path) -> dict[Path, str]:
 
 def source_notebook(path: Path) -> dict:
     """The exercises of the solutions at `path`, with the solutions and nbgrader's metadata."""
-    authored, whole = load_solutions(path), read_notebook(path)
-    answers = {cell["id"]: cell["source"] for cell in whole["cells"] if marker(cell)}
-    notebook = exercise_notebook(whole, authored)
+    authored = load_solutions(path)
+    original = read_notebook(path)
+    answers = {cell["id"]: cell["source"] for cell in original["cells"] if marker(cell)}
+    notebook = exercise_notebook(original, authored)
     questions = {exercise.question.id: exercise.question for exercise in authored}
     cells = [add_metadata(cell, questions) for cell in notebook["cells"]]
     return {**notebook, "cells": [{**cell, "source": answers.get(cell["id"], cell["source"])} for cell in cells]}
@@ -56,8 +57,8 @@ def add_metadata(cell: dict, questions: dict[str, Question]) -> dict:
         return cell
     common = {"schema_version": 3, "grade_id": cell["id"], "task": False}
     if marker(cell):
-        own = {"nbgrader": {**common, "grade": False, "locked": False, "solution": True}, STUB: cell["source"]}
-        return {**cell, "metadata": {**cell["metadata"], **own}}
+        metadata = {"nbgrader": {**common, "grade": False, "locked": False, "solution": True}, STUB: cell["source"]}
+        return {**cell, "metadata": {**cell["metadata"], **metadata}}
     checked = next((question for question in questions.values() if cell["source"] == f'check("{question.id}")'), None)
     kind = {**common, "grade": checked is not None, "locked": True, "solution": False}
     if checked:

@@ -1,6 +1,6 @@
 """Twenty submissions to an exercise set, made from its solutions: the class that docs/instructors.md walks through.
 
-`python tests/staff/grading/class_of_twenty.py FOLDER` writes them but for one, `--late` that one; with `--write` they are graded
+`python tests/staff/class_of_twenty.py FOLDER` writes them but for one, `--late` that one; with `--write` they are graded
 too, and the guide shows what came out.
 """
 
@@ -16,16 +16,16 @@ from pathlib import Path
 
 from tiny_set import answered
 
-from course_staff.grading.source import Authored, apply_mistake, load_solutions, marker
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.source import AuthoredQuestion, apply_mistake, load_solutions, marker
 from course_utils.cli import main
 from course_utils.files import exercises_of
 from course_utils.grading.run import is_untouched
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "instructors.md"
-SET, SEED, LATE = "03_adamw", 2026, "student-20"
-MARKS = "<!-- written by tests/staff/grading/class_of_twenty.py -->", "<!-- end of what class_of_twenty.py writes -->"
+SET, SEED, LATE_STUDENT = "03_adamw", 2026, "student-20"
+MARKS = "<!-- written by tests/staff/class_of_twenty.py -->", "<!-- end of what class_of_twenty.py writes -->"
 HOSTILE = """import os, pathlib, subprocess, tempfile
 for place in ("/", str(pathlib.Path.home()), os.getcwd()):
     for path in pathlib.Path(place).glob("*/solutions/*.ipynb"):
@@ -41,78 +41,65 @@ os._exit(0)"""
 ENDLESS = "while True:\n    pass"
 
 
-def write_class(folder: Path, late: bool = False) -> dict[str, str]:
-    """The notebooks of the class in `folder`, but for the late one, or with `late` that one alone; student to what is handed in,
-    in words."""
+def write_class(folder: Path, is_late: bool = False) -> dict[str, str]:
+    """Write all notebooks of the class but the late one, or with `is_late` only that one; student to description."""
     folder.mkdir(parents=True, exist_ok=True)
-    every = submissions(load_solutions(ROOT / "solutions" / f"{SET}.ipynb"))
-    for name, (_, text) in every.items():
-        if (name == LATE) == late:
+    class_submissions = submissions(load_solutions(ROOT / "solutions" / f"{SET}.ipynb"))
+    for name, (_, text) in class_submissions.items():
+        if (name == LATE_STUDENT) == is_late:
             (folder / f"{name}.ipynb").write_text(text, encoding="utf-8")
-    return {name: what for name, (what, _) in every.items()}
+    return {name: description for name, (description, _) in class_submissions.items()}
 
 
-def submissions(authored: list[Authored]) -> dict[str, tuple[str, str]]:
+def submissions(authored: list[AuthoredQuestion]) -> dict[str, tuple[str, str]]:
     """Student to what is handed in: in words, and as the file's text."""
-    every = [*_write_honest_ones(authored), *_write_wrong_ones(authored), *_write_odd_ones(authored)]
-    late = ("right, a day late", notebook({exercise.question.id: exercise.solution for exercise in authored}))
-    named = {f"student-{number:02}": submission for number, submission in enumerate(every, start=1)}
-    return {**named, LATE: late}
-
-
-def _write_honest_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     right = {exercise.question.id: exercise.solution for exercise in authored}
+    on_time = [*_write_honest_ones(authored, right), *_write_wrong_ones(authored, right), *_write_odd_ones(right)]
+    by_student = {f"student-{number:02}": submission for number, submission in enumerate(on_time, start=1)}
+    return {**by_student, LATE_STUDENT: ("right, a day late", notebook(right))}
+
+
+def _write_honest_ones(authored: list[AuthoredQuestion], right: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield "the author's own answers", notebook(right)
+    variants = {exercise.question.id: exercise.question.variants for exercise in authored if exercise.question.variants}
     for number in (0, 1):
-        styles = {
-            question.id: question.variants[number].source
-            for question in (exercise.question for exercise in authored)
-            if question.variants
-        }
+        styles = {name: of_question[number].source for name, of_question in variants.items()}
         yield "right answers in another style", notebook({**right, **styles})
     yield "right answers, cells in reverse order", notebook(right, order=reversed)
     yield "the first four questions only", notebook(dict(list(right.items())[:4]))
     yield "nothing written yet", notebook({})
 
 
-def _write_wrong_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
-    right = {exercise.question.id: exercise.solution for exercise in authored}
+def _write_wrong_ones(authored: list[AuthoredQuestion], right: dict[str, str]) -> Iterator[tuple[str, str]]:
     for exercise in authored[:7]:
-        mistakes = exercise.question.mistakes[0]
-        answer = apply_mistake(exercise.solution, mistakes)
-        what = (
-            "left as it was given"
-            if is_untouched(f"# EXERCISE {exercise.question.id}\n{answer}", exercise.stub)
-            else mistakes.name
-        )
-        yield f"{exercise.question.id}: {what}", notebook({**right, exercise.question.id: answer})
-    mistakes = [exercise.question.mistakes[0 if place % 2 else -1] for place, exercise in enumerate(authored)]
+        name = exercise.question.id
+        mistake = exercise.question.mistakes[0]
+        answer = apply_mistake(exercise.solution, mistake)
+        is_stub = is_untouched(f"# EXERCISE {name}\n{answer}", exercise.stub)
+        yield f"{name}: {'left as it was given' if is_stub else mistake.name}", notebook({**right, name: answer})
     all_wrong = {
-        exercise.question.id: apply_mistake(exercise.solution, mistake)
-        for exercise, mistake in zip(authored, mistakes, strict=True)
+        exercise.question.id: apply_mistake(exercise.solution, exercise.question.mistakes[0 if number % 2 else -1])
+        for number, exercise in enumerate(authored)
     }
     yield "a known mistake in every question", notebook(all_wrong)
 
 
-def _write_odd_ones(authored: list[Authored]) -> Iterator[tuple[str, str]]:
-    right = {exercise.question.id: exercise.solution for exercise in authored}
+def _write_odd_ones(right: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield "an endless loop as the answer to q1", notebook({**right, "q1": ENDLESS})
     yield "hostile: reads, writes, lies, and ends the process", notebook({**right, "q1": HOSTILE})
     yield "a broken file: the upload was cut off", notebook(right)[:5000]
-    yield (
-        "the exercises of another chapter",
-        json.dumps(read_notebook(ROOT / "exercises" / "00_exercises_start_here.ipynb")),
-    )
+    other_notebook = read_notebook(ROOT / "exercises" / "00_exercises_start_here.ipynb")
+    yield "the exercises of another chapter", json.dumps(other_notebook)
     yield "the answer's cell of q5 deleted", notebook({**right, "q5": None})
 
 
 def notebook(answers: dict[str, str | None], order=list) -> str:
     """The exercise as learners get it, with these answers in its cells; a cell whose answer is None is left out."""
     left_out = {("EXERCISE", question) for question, answer in answers.items() if answer is None}
-    written = {question: answer for question, answer in answers.items() if answer is not None}
-    whole = json.loads(answered(ROOT / exercises_of(SET), written))
-    cells = order([cell for cell in whole["cells"] if marker(cell) not in left_out])
-    return json.dumps({**whole, "cells": list(cells)})
+    sources = {question: answer for question, answer in answers.items() if answer is not None}
+    exercises = json.loads(answered(ROOT / exercises_of(SET), sources))
+    cells = order([cell for cell in exercises["cells"] if marker(cell) not in left_out])
+    return json.dumps({**exercises, "cells": list(cells)})
 
 
 def graded(folder: Path) -> str:
@@ -123,13 +110,13 @@ def graded(folder: Path) -> str:
     return re.sub(r"\nResults are in .*\n$", "", output.getvalue()).rstrip()
 
 
-def shown(handed_in: dict[str, str], first: str, second: str) -> str:
+def render_guide(handed_in: dict[str, str], first: str, second: str) -> str:
     """What the guide shows of the class: who handed in what, and the command's words before and after the late one."""
-    rows = "\n".join(f"| {student} | {what} |" for student, what in handed_in.items())
+    rows = "\n".join(f"| {student} | {description} |" for student, description in handed_in.items())
     head, *_, last = second.split("\n\n")
     table = f"| | handed in |\n|---|---|\n{rows}"
-    late = f"And with the late one, at its beginning and its end:\n\n```text\n{head}\n…\n{last}\n```"
-    return f"{table}\n\nThe first run says:\n\n```text\n{first}\n```\n\n{late}"
+    second_part = f"And with the late one, at its beginning and its end:\n\n```text\n{head}\n…\n{last}\n```"
+    return f"{table}\n\nThe first run says:\n\n```text\n{first}\n```\n\n{second_part}"
 
 
 def in_guide() -> str:
@@ -143,8 +130,8 @@ def grade_twice(folder: Path) -> tuple[str, float]:
     start = time.monotonic()
     first = graded(folder)
     seconds = time.monotonic() - start
-    write_class(folder, late=True)
-    return shown(handed_in, first, graded(folder)), seconds
+    write_class(folder, is_late=True)
+    return render_guide(handed_in, first, graded(folder)), seconds
 
 
 def _write(text: str) -> None:

@@ -13,20 +13,20 @@ import pytest
 from own_solutions import PATHS, solutions_of
 from tiny_set import answered
 
-from course_staff.grading.nbgrader import source_files
-from course_staff.grading.release import renew
-from course_staff.grading.source import apply_mistake, marker
 from course_staff.notebooks.files import read_notebook
+from course_staff.release.nbgrader import source_files
+from course_staff.release.release import renew
+from course_staff.release.source import apply_mistake, marker
 from course_utils.cli import main
 from course_utils.files import exercises_of
 from course_utils.grading.loading import load_set
 
 ROOT = Path(__file__).parents[3]
 SETS = ["00_start_here", "03_adamw"]
-EVERY = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+FOR_ALL_SETS = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
 
-@EVERY
+@FOR_ALL_SETS
 def test_every_answer_is_a_solution_and_every_check_a_locked_grade_worth_its_points(path, tmp_path):
     source, _ = source_files(path, tmp_path)
     cells = json.loads(source_files(path, tmp_path)[source])["cells"]
@@ -56,7 +56,7 @@ def test_an_instructors_configuration_stays_and_another_source_is_kept_as_a_copy
 
 
 def test_a_set_that_was_not_released_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("course_staff.grading.nbgrader.digest_of", lambda path: "another")
+    monkeypatch.setattr("course_staff.release.nbgrader.digest_of", lambda path: "another")
     assert main(["release", "00", "--nbgrader", str(tmp_path)]) == 2
     assert "run `course release 00_start_here` first" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -80,29 +80,26 @@ def graded(tmp_path_factory):
     assert answers["q1"].count(warning) == 1
     warning = {"q1": answers["q1"].replace(warning, f"{warning}; __import__('warnings').warn('a warning')")}
     hand_in(place, SETS[1], "warned", warning)
-    (named,) = (mistake for mistake in authored["q2"].question.mistakes if mistake.name == "L2 in the gradient")
-    (counters,) = (mistake for mistake in authored["q3"].question.mistakes if mistake.name == "counters")
-    wrong = {
-        "q2": apply_mistake(authored["q2"].solution, named),
-        "q3": apply_mistake(authored["q3"].solution, counters),
-    }
+    mistakes = {}
+    for key, name in (("q2", "L2 in the gradient"), ("q3", "counters")):
+        (mistakes[key],) = (mistake for mistake in authored[key].question.mistakes if mistake.name == name)
+    wrong = {key: apply_mistake(authored[key].solution, mistake) for key, mistake in mistakes.items()}
     hand_in(place, SETS[1], "mistaken", wrong)
     for name in SETS:
         run_nbgrader("autograde", name, "--create", place=place)
         run_nbgrader("generate_feedback", name, place=place)
     run_nbgrader("export", place=place)
-    return place, named.sentence
+    return place, mistakes["q2"].sentence
 
 
 @pytest.mark.slow
 def test_nbgrader_hands_out_the_stubs(graded):
     place, _ = graded
     for name in SETS:
-        released = {marker(cell): cell["source"] for cell in read_notebook(ROOT / exercises_of(name)).cells}
+        expected = read_notebook(ROOT / exercises_of(name)).cells
         cells = read_notebook(place / "release" / name / f"{name}.ipynb").cells
-        assert {marker(cell): cell["source"] for cell in cells if marker(cell)} == {
-            mark: source for mark, source in released.items() if mark
-        }
+        stubs, expected_stubs = ({marker(c): c["source"] for c in part if marker(c)} for part in (cells, expected))
+        assert stubs == expected_stubs
         assert not any("course_stub" in cell["metadata"] or "SOLUTION" in cell["source"] for cell in cells)
 
 
@@ -152,7 +149,7 @@ def run_nbgrader(*arguments: str, place: Path) -> None:
         "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
         "COURSE_HOME": str(place / "home"),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "nbgrader", *arguments],
         cwd=place,
         env=environment,
@@ -160,4 +157,4 @@ def run_nbgrader(*arguments: str, place: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]
