@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.techniques import Way, groups
+from benchmarks.techniques import Variant, groups
 from course_utils import memory, models
 from course_utils.memory.step.examples import random_batch
 from course_utils.memory.step.optimizers import factory_of
@@ -29,7 +29,7 @@ EXACT = {name: case for name, case in COMBINATIONS.items() if not case.autocast}
 def test_the_peak_is_predicted_within_five_percent(case):
     model = models.from_configuration(CONFIG).train()
     optimizer = factory_of("adamw")(model.parameters())
-    batch = random_batch(model, Way(batch=8, sequence=96).recipe)
+    batch = random_batch(model, Variant(batch=8, sequence=96).recipe)
     measured = memory.measure((model, optimizer, batch), case.step, timed=0)
     assert memory.estimate(model.config, case.recipe).peak == pytest.approx(measured.peak, rel=0.05)
 
@@ -39,7 +39,7 @@ def test_the_update_is_that_of_the_plain_step(case):
     def parameters_after(case):
         model = models.from_configuration(CONFIG, seed=0).double().train()
         torch.manual_seed(0)
-        batch = random_batch(model, Way(batch=8, sequence=96).recipe)
+        batch = random_batch(model, Variant(batch=8, sequence=96).recipe)
         case.step(model, torch.optim.SGD(model.parameters(), lr=0.1), batch)
         return model.state_dict()
 
