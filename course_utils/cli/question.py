@@ -48,7 +48,7 @@ class Question:
             return cls(arguments, word, None)
         from course_utils.memory.planning.reading.read import read
 
-        reading = read(arguments.model, arguments.launch, arguments.ranks).over(_fields_in(arguments))
+        reading = read(arguments.model, arguments.launch, arguments.ranks).override(_fields_in(arguments))
         if arguments.data:
             reading.unmodeled.pop("sequence", None)
             reading.provenance["sequence"] = str(arguments.data)

@@ -110,7 +110,7 @@ OFFERED = 0.92
 """The least part of a card's nominal memory that CUDA offers: the driver and error correction keep 1 to 8 %."""
 
 
-def known_as(name: str) -> str:
+def canonical_name(name: str) -> str:
     """The name in `MACHINES` that equals `name` up to capitals, spaces and hyphens, or else `name` itself."""
     return {_simplify(machine): machine for machine in MACHINES}.get(_simplify(name), name)
 
@@ -126,7 +126,7 @@ def machine(name: str) -> Machine:
     several is: a fused AdamW moves 32 bytes a float32 parameter, the operators counted by default 80.) What can be had of
     them is for `calibrate()` to measure.
     """
-    name = known_as(name)
+    name = canonical_name(name)
     if name not in MACHINES:
         otherwise = f"choose one of {', '.join(MACHINES)}, or calibrate() this one."
         raise CourseError(f"No machine is called {name!r}; {suggest(name, MACHINES, otherwise)}")

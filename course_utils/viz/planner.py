@@ -13,7 +13,7 @@ from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.estimate import Estimate, Term, estimate
-from course_utils.memory.planning.verdict import FITS, needs
+from course_utils.memory.planning.need import FITS, needs
 from course_utils.memory.step.recipe import DEVICES, OPTIMIZERS, PRECISIONS, STAGES, Recipe
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_count, three_digits

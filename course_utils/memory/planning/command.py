@@ -5,7 +5,7 @@ from pathlib import Path
 
 from course_utils.errors import CourseError, require_count
 from course_utils.memory.step.recipe import Recipe, flag_of, plain_recipe
-from course_utils.models import PUBLIC, known_as, tokenizer_beside
+from course_utils.models import PUBLIC, canonical_name, tokenizer_beside
 
 PORT = 29400  # of the store; torchrun's own default too
 RESTARTS = 100
@@ -93,7 +93,7 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
 
 def weights_of(model: str) -> str:
     """Where the trained weights of a model that is known by its name are on the Hub; empty where that is not known."""
-    return PUBLIC[name].hub if (name := known_as(model)) in PUBLIC else ""
+    return PUBLIC[name].hub if (name := canonical_name(model)) in PUBLIC else ""
 
 
 def remarks(model: str, recipe: Recipe) -> list[str]:

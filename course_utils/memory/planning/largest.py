@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.letters import LENGTH_STEP
-from course_utils.memory.planning.verdict import LARGEST_BATCH, LONGEST_SEQUENCE, fits
+from course_utils.memory.planning.answer import LARGEST_BATCH, LONGEST_SEQUENCE
+from course_utils.memory.planning.need import fits
 from course_utils.memory.step.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 
 from course_utils.errors import CourseError
 from course_utils.memory.planning.reading.fields import PublishedFacts
-from course_utils.models import NAMES, PUBLIC, known_as
+from course_utils.models import NAMES, PUBLIC, canonical_name
 from course_utils.settings import settings, variables
 
 SECONDS = 3.0
@@ -29,7 +29,7 @@ def find_model(name: str) -> str:
     """
     if not _ID.fullmatch(name) or name.endswith(".json") or Path(name).exists():
         return name
-    if known_as(name) in NAMES:
+    if canonical_name(name) in NAMES:
         return name
     if (cached := _find_in_cache(name)) is not None:
         return str(cached)
@@ -37,7 +37,7 @@ def find_model(name: str) -> str:
     plain = re.sub(r"-(instruct|chat|it|base)(?=-|$)", "", name.lower())  # what is tuned has the same sizes
     near = get_close_matches(name.lower(), hubs, 1, _LEAST_ALIKE) or get_close_matches(plain, hubs, 1, _LEAST_ALIKE)
     otherwise = "give the path of its config.json, or of a folder that has one"
-    otherwise += f"; or did you mean {known_as(near[0])}?" if near else "."
+    otherwise += f"; or did you mean {canonical_name(near[0])}?" if near else "."
     if variables("HF_HUB_OFFLINE").get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         raise CourseError(f"{name} is not in the local cache, and HF_HUB_OFFLINE forbids to ask the Hub; {otherwise}")
     path = settings().home / "hub" / name.replace("/", "--") / "config.json"
@@ -108,7 +108,7 @@ def describe(name: str) -> PublishedFacts:
             return PublishedFacts(config.get("model_type"), dtype, method, architecture)
         except (OSError, ValueError, AttributeError):
             return PublishedFacts()  # its own reader says what is wrong
-    public = known_as(name)
+    public = canonical_name(name)
     if public not in PUBLIC:
         return PublishedFacts()
     architecture = PUBLIC[public].architecture

@@ -7,9 +7,8 @@ from pathlib import Path
 import yaml
 
 from course_utils.errors import CourseError
-from course_utils.memory.planning.reading.fields import AT_LEAST
 from course_utils.memory.planning.reading.settings import Settings, Value, read_keys, require_file
-from course_utils.memory.planning.reading.tools import tables
+from course_utils.memory.planning.reading.tools import AT_LEAST, Unmodeled, tables
 
 LAUNCH = "launch line"
 _LAUNCHERS = {
@@ -62,7 +61,7 @@ def read_launch(words: list[str]) -> tuple[str, Settings, str, Settings, list[st
     return launcher, _flags(words[:place])[0], words[place], *_flags(words[place + 1 :])
 
 
-def read_launcher(launcher: str, flags: Settings, problems: dict[str, str]) -> Settings:
+def read_launcher(launcher: str, flags: Settings, problems: dict[str, Unmodeled]) -> Settings:
     """How many ranks a launcher starts; of accelerate also its file, or else the one that `accelerate config` wrote."""
     settings: Settings = {}
     if launcher == "accelerate":
@@ -74,11 +73,12 @@ def read_launcher(launcher: str, flags: Settings, problems: dict[str, str]) -> S
     ranks = flags.get("nproc_per_node") or flags.get("num_gpus")
     nodes = flags.get("nnodes") or flags.get("num_nodes") or Value(1, "")
     if ranks is not None and isinstance(ranks.value, int) and isinstance(nodes.value, int):
-        settings["ranks"] = Value(ranks.value * nodes.value, ranks.where)
+        settings["ranks"] = Value(ranks.value * nodes.value, ranks.origin)
     elif launcher in ("python", "torchrun"):
         settings["ranks"] = Value(1, LAUNCH if launcher == "python" else "default of torchrun")
     elif "ranks" not in settings:
-        problems["ranks"] = f"{AT_LEAST}: {launcher} starts a rank on each device; say how many with --ranks"
+        reason = f"{launcher} starts a rank on each device; say how many with --ranks"
+        problems["ranks"] = Unmodeled(AT_LEAST, reason)
     return settings
 
 

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from course_utils.errors import CourseError
-from course_utils.memory.planning.reading.fields import AT_LEAST, UNKNOWN, Reading
+from course_utils.memory.planning.reading.fields import Reading
 from course_utils.memory.planning.reading.hub import describe, find_model
 from course_utils.memory.planning.reading.launch import read_launch, read_launcher
 from course_utils.memory.planning.reading.settings import (
@@ -19,7 +19,7 @@ from course_utils.memory.planning.reading.settings import (
     require_file,
     text_of,
 )
-from course_utils.memory.planning.reading.tools import Tool, kind_of, tables
+from course_utils.memory.planning.reading.tools import UNKNOWN, Tool, Unmodeled, kind_of, tables
 from course_utils.memory.step.recipe import flag_of
 from course_utils.models import SETTINGS, is_model
 
@@ -57,7 +57,7 @@ def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int |
     elif named is not None and isinstance(named.value, str) and named.value.strip():
         model = find_model({"gpt2": "gpt2-small"}.get(named.value, named.value))  # not the course's toy of that name
     else:
-        why = f"{named.where} does not write it down" if named is not None else "Nothing names it"
+        why = f"{named.origin} does not write it down" if named is not None else "Nothing names it"
         raise CourseError(
             f"Which model is it? {why}; name it first: course plan llama-3.1-8b {' '.join(words)} --memory 24GB."
         )
@@ -65,7 +65,7 @@ def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int |
     tool = next((tool for tool in tools if tool.loop), tools[0] if tools else None)
     if tool is None:
         return Reading(model)
-    result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else named.where})
+    result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else named.origin})
     result.unmodeled |= problems
     return result
 
@@ -79,7 +79,9 @@ def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
     return {key: value for tool, settings in merged.values() for key, value in tool.translate(settings).items()}
 
 
-def _read_file(path: Path, problems: dict[str, str], launch_arguments: Settings | None = None) -> tuple[Tool, Settings]:
+def _read_file(
+    path: Path, problems: dict[str, Unmodeled], launch_arguments: Settings | None = None
+) -> tuple[Tool, Settings]:
     require_file(path)
     if path.suffix.lower() == ".py":
         return _read_script(path, problems, launch_arguments or {})
@@ -115,10 +117,10 @@ def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
     for key, value in settings.items():
         near = get_close_matches(key, keys, 1, cutoff=0.9) if key not in keys and len(key) > 5 else []
         if near and near[0] not in settings:
-            raise CourseError(f"{value.where}: {tool.name} has no key {key!r}; did you mean {near[0]}?")
+            raise CourseError(f"{value.origin}: {tool.name} has no key {key!r}; did you mean {near[0]}?")
 
 
-def _read_script(path: Path, problems: dict[str, str], launch_arguments: Settings) -> tuple[Tool, Settings]:
+def _read_script(path: Path, problems: dict[str, Unmodeled], launch_arguments: Settings) -> tuple[Tool, Settings]:
     """The settings of a script; its own parser takes what it knows of the `launch_arguments`."""
     script = read_script(path, launch_arguments)
     is_trl = any(name.startswith("SFT") for name in script.names)
@@ -144,12 +146,11 @@ def _read_script(path: Path, problems: dict[str, str], launch_arguments: Setting
                 settings["max_length"] = call["max_length"]
     settings |= _read_model(script, problems)
     if "optimizers" in settings:
-        where = settings["optimizers"].where
-        problems["optimizer"] = f"{UNKNOWN}: {where} hands over an optimizer; say it with --optimizer"
+        where = settings["optimizers"].origin
+        problems["optimizer"] = Unmodeled(UNKNOWN, f"{where} hands over an optimizer; say it with --optimizer")
     for name in script.names & tables().unmodeled.keys():
-        effect, _, why = tables().unmodeled[name].partition(": ")
         key = "frozen" if name.startswith("requires_grad") else name
-        problems[key] = f"{effect}: {name} ({path.name}): {why}"
+        problems[key] = tables().unmodeled[name].said_by(f"{name} ({path.name})")
     if is_trl and any(function.endswith("from_pretrained") for function in _list_loaders(script)):
         tool = replace(tool, defaults={**tool.defaults, "dtype": "auto"})  # Transformers' own, not TRL's
     if takes_flags or not script.options:
@@ -157,9 +158,9 @@ def _read_script(path: Path, problems: dict[str, str], launch_arguments: Setting
     return tool, settings
 
 
-def _note_computed(call: Settings, problems: dict[str, str]) -> None:
+def _note_computed(call: Settings, problems: dict[str, Unmodeled]) -> None:
     if "**" in call:
-        problems["**"] = f"{UNKNOWN}: {call['**'].where} hands over arguments by ** that are computed"
+        problems["**"] = Unmodeled(UNKNOWN, f"{call['**'].origin} hands over arguments by ** that are computed")
 
 
 def _list_loaders(script: Script) -> list[str]:
@@ -167,7 +168,7 @@ def _list_loaders(script: Script) -> list[str]:
     return [name for name in script.calls if name.endswith(ends) and not any(no in name for no in _NO_MODELS)]
 
 
-def _read_model(script: Script, problems: dict[str, str]) -> Settings:
+def _read_model(script: Script, problems: dict[str, Unmodeled]) -> Settings:
     """The model that a script loads, with its dtype, its attention, its adapters and its 4 bits."""
     settings: Settings = {}
 
@@ -176,7 +177,7 @@ def _read_model(script: Script, problems: dict[str, str]) -> Settings:
 
     for function in _list_loaders(script):
         for call in script.calls[function]:
-            settings["class"] = Value(function.rpartition(".")[0], call["()"].where)
+            settings["class"] = Value(function.rpartition(".")[0], call["()"].origin)
             take(call, **{"0": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path"})
             take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype", num_labels="num_labels")
             take(call, **{key: key for key in ("attn_implementation", *_IN_BITS)})
@@ -185,16 +186,16 @@ def _read_model(script: Script, problems: dict[str, str]) -> Settings:
         take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant", **{key: key for key in _IN_BITS})
     for call in script.calls.get("LoraConfig", []):
         _note_computed(call, problems)
-        settings |= {"use_peft": Value(True, call["()"].where), "lora_r": Value(8, "default of peft 0.21")}
+        settings |= {"use_peft": Value(True, call["()"].origin), "lora_r": Value(8, "default of peft 0.21")}
         settings["lora_dropout"] = Value(0.0, "default of peft 0.21")
         take(call, r="lora_r", **{key: key for key in ("task_type", "lora_dropout", "use_dora")})
         take(call, **{key: f"lora_{key}" for key in ("target_modules", "target_parameters", "modules_to_save")})
     for call in script.calls.get("prepare_model_for_kbit_training", []):
-        settings["upcast"] = Value(True, call["()"].where)
+        settings["upcast"] = Value(True, call["()"].origin)
     return settings
 
 
-def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple[Tool, Settings]], Settings]:
+def _read_launch(words: list[str], problems: dict[str, Unmodeled]) -> tuple[list[tuple[Tool, Settings]], Settings]:
     """The files that a launch line names and its own arguments, each with its tool; and what its launcher says."""
     launcher, flags, target, arguments, files = read_launch(words)
     files = [word for word in (target, *files) if word.lower().endswith(SETTINGS)]
@@ -206,7 +207,7 @@ def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple
     if launcher == "trl":
         tool = tables().tools["trl"]
         if target != "sft":
-            problems["rl"] = f"{AT_LEAST}: trl {target}: {tables().unmodeled['rl'].partition(': ')[2]}"
+            problems["rl"] = tables().unmodeled["rl"].said_by(f"trl {target}")
     if tool is None:
         raise CourseError(f"{target} is a module that is not read; give its script or file of settings instead.")
     if not target.endswith(".py"):
@@ -215,13 +216,13 @@ def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple
     return parts, read_launcher(launcher, flags, problems)
 
 
-def _read_deepspeed_file(settings: Settings, problems: dict[str, str]) -> Settings:
+def _read_deepspeed_file(settings: Settings, problems: dict[str, Unmodeled]) -> Settings:
     """The settings in the file that `deepspeed: FILE` names; Trainer's own count before them."""
     named = settings.get("deepspeed")
     if named is None or not isinstance(named.value, str | Computed) or not named.value:
         return {}
     if isinstance(named.value, Computed) or not Path(named.value).is_file():
-        problems["deepspeed"] = f"{UNKNOWN}: {named.where} names a file of DeepSpeed's that is not here"
+        problems["deepspeed"] = Unmodeled(UNKNOWN, f"{named.origin} names a file of DeepSpeed's that is not here")
         return {}
     inner = tables().tools["deepspeed"].translate(read_keys(Path(named.value)))
     return {key: value for key, value in inner.items() if key not in settings}

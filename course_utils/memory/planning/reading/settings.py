@@ -17,10 +17,10 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class Value:
-    """One value and where it stands: `trl.yaml:7`, `launch line`, `default of TRL 1.16`."""
+    """One value and its origin: `trl.yaml:7`, `launch line`, `default of TRL 1.16`."""
 
     value: object
-    where: str
+    origin: str
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class _ScriptReader:
         for keyword in call.keywords:
             value = self.read(keyword.value)
             if keyword.arg is None and isinstance(value.value, dict):
-                arguments |= {key: Value(inner, value.where) for key, inner in value.value.items()}
+                arguments |= {key: Value(inner, value.origin) for key, inner in value.value.items()}
             else:
                 arguments[keyword.arg or "**"] = value
         return arguments | {"()": Value(None, f"{self.file}:{call.lineno}")}

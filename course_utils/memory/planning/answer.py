@@ -1,56 +1,29 @@
-"""The answer to *does it fit?*: the bytes that a card needs, the verdict, and all of it in words. Nothing here needs torch."""
+"""The answer to *does it fit?*, and its text. Nothing here needs torch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from math import isnan
 from textwrap import wrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from course_utils.hardware import MACHINES, OFFERED
+from course_utils.hardware import OFFERED
 from course_utils.memory.planning.changes import level_of
 from course_utils.memory.planning.emit import kind_for
+from course_utils.memory.planning.need import DOES_NOT, FITS, TIGHT, Need, name_cards, needs
 from course_utils.memory.step.recipe import Recipe, plain_recipe
-from course_utils.units import GiB, MiB, format_bytes, format_seconds
+from course_utils.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from course_utils.memory.formulas.estimate import Estimate
     from course_utils.memory.formulas.trial import Trial
     from course_utils.memory.planning.changes import Change
-    from course_utils.memory.trace.log import Log
 
-CONTEXT = (int(0.3 * GiB), int(0.6 * GiB))
-"""CUDA's context and the kernels it has loaded, from a small card to a large one with all of PyTorch's libraries."""
-WORKSPACES = (8 * MiB, 65 * MiB)
-"""From cuBLAS alone on most cards to all that was kept on an H200: docs/accuracy.md."""
-BELOW, ABOVE = 0.02, 0.09
-"""By how much measurements on GPUs are below what is allocated and above what is reserved, mostly: docs/accuracy.md."""
-ERROR = 0.005
-"""By how much predictions for the CPU are off, at most: docs/accuracy.md."""
 _WIDE = 68
 """Columns of text beside a row's numbers."""
 _OWN_LOOP = " 'own loop': you write the training loop yourself; neither has a setting for it."
-FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 LARGEST_BATCH, LONGEST_SEQUENCE, FEWEST_CARDS = "largest batch", "longest sequence", "fewest cards by ZeRO-3"
 """The keys of `Plan.largest`."""
-
-
-class Need(NamedTuple):
-    """Bytes of a card: `least` with what is allocated and a small context, `most` with what is reserved and a large one."""
-
-    least: float
-    most: float
-
-    def verdict(self, memory: float) -> str:
-        """`FITS` if there is memory for `most`, `DOES_NOT` if not even for `least`, else `TIGHT`."""
-        return FITS if self.most <= memory else TIGHT if self.least <= memory else DOES_NOT
-
-    def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
-        """The cards in `hardware.MACHINES` with this verdict if CUDA offers this share of their memory."""
-        return tuple(name for name, card in MACHINES.items() if self.verdict(offered * card.memory) == verdict)
-
-    def __str__(self):
-        return " to ".join(map(format_bytes, self))
 
 
 @dataclass(frozen=True)
@@ -141,7 +114,7 @@ class Plan:
 
     def _lines_on_card(self) -> Iterator[str]:
         if self.recipe.device == "cuda":
-            reserved, width = format_bytes(self.trial.log.reserved), self.need.most / self.need.least - 1
+            reserved, width = format_bytes(self.trial.log.reserved), self.need.high / self.need.low - 1
             how = f"The upper estimate is {width:.0%} above the lower. Known from {self.estimate.how}"
             yield f"The allocator reserves {reserved}. {how}."
             on = {verdict: name_cards(self.need.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
@@ -264,27 +237,3 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         ]
         yield line(columns[name][place] for name in shown) + words[0]
         yield from (" " * len(heads) + more for more in words[1:])
-
-
-def needs(log: "Log", device: str, *, replay: bool = True) -> Need:
-    """The bytes of a card that a step needs; without `replay` of the allocator, as if it reserved only the peak."""
-    if device == "cpu":
-        return Need(int(log.peak * (1 - ERROR)), int(log.peak * (1 + ERROR)))
-    least = int(log.peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
-    reserved = log.reserved if replay else log.peak
-    return Need(least, int(reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1]))
-
-
-def fits(log: "Log", device: str, memory: float) -> bool:
-    """Whether a step fits; where not even its peak does, the allocator is not replayed."""
-    return all(needs(log, device, replay=replay).most <= memory for replay in (False, True))
-
-
-def name_cards(names: Sequence[str], recipe: Recipe) -> str:
-    """The cards with the least memory by name, the others as a number; in parentheses the type of number that a card lacks."""
-    halves = "bfloat16" if recipe.precision != "fp16" else "float16"
-    wanted = halves if recipe.precision != "fp32" or recipe.quantized else "float32"
-    least = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]
-    text = ", ".join(name if wanted in MACHINES[name].flops else f"{name} (no {wanted})" for name in least)
-    more = len(names) - len(least)
-    return f"{text} and {more} with more memory" if more else text
