@@ -16,7 +16,7 @@ from torch.utils.benchmark import Timer
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.hardware import kernels
-from course_utils.hardware.machine import BY_ROWS, Curve, Machine
+from course_utils.hardware.machine import Curve, Machine, Rates
 from course_utils.hardware.operators import OperatorWatch
 from course_utils.settings import settings
 from course_utils.units import MiB
@@ -55,28 +55,30 @@ def _calibrate(dtypes: tuple[str, ...], exchange: bool, device: torch.device, th
     _warn_if_busy(psutil.cpu_percent(0.2) / 100)
     on_gpu, cpu = device.type == "cuda", torch.device("cpu")
     with torch.random.fork_rng([device] if on_gpu else []):
-        measured = _measure(dtypes, device)
+        rates = _measure(dtypes, device)
         seconds_per_operator = _time_an_operator(device)
-    several = on_gpu and torch.cuda.device_count() > 1
+    has_two_gpus = on_gpu and torch.cuda.device_count() > 1
     link = float("nan")
     if exchange:
-        link = _copy_bandwidth(torch.device("cuda", 0), torch.device("cuda", 1)) if several else process_bandwidth()
-    here = f"this machine ({platform.machine()}, {psutil.cpu_count()} cores)"
+        link = (
+            _copy_bandwidth(torch.device("cuda", 0), torch.device("cuda", 1)) if has_two_gpus else process_bandwidth()
+        )
+    cpu_name = f"this machine ({platform.machine()}, {psutil.cpu_count()} cores)"
     return Machine(
-        name=torch.cuda.get_device_name(device) if on_gpu else here,
+        name=torch.cuda.get_device_name(device) if on_gpu else cpu_name,
         source=f"calibrate() with torch {torch.__version__}, {threads} threads",
         memory=torch.cuda.get_device_properties(device).total_memory if on_gpu else psutil.virtual_memory().total,
-        bandwidth=measured["stream in place"].points[-1][1],
+        bandwidth=rates.in_place.points[-1][1],
         flops={
-            name: max(rate for layout in _LAYOUTS for _, rate in measured[f"mm {layout} {name}"].points)
+            name: max(rate for layout in _LAYOUTS for _, rate in rates.products[f"mm {layout}", name].points)
             for name in dtypes
         },
         link=link,
-        link_name="copy between GPUs" if several else "gloo between two processes",
+        link_name="copy between GPUs" if has_two_gpus else "gloo between two processes",
         host_link=_copy_bandwidth(cpu, device),
         seconds_per_operator=seconds_per_operator,
         asynchronous=on_gpu,
-        measured=measured,
+        rates=rates,
     )
 
 
@@ -91,22 +93,23 @@ def _warn_if_busy(share: float) -> None:
 
 
 @torch.no_grad()
-def _measure(dtypes: Iterable[str], device: torch.device) -> dict[str, Curve]:
-    """The rates in `Machine.measured`; on a GPU, bytes set the pace of everything but products."""
-    measured = {}
+def _measure(dtypes: Iterable[str], device: torch.device) -> Rates:
+    """On a GPU, bytes set the pace of everything but products."""
+    products, row_shares = {}, {}
     for name in dtypes:
         dtype = getattr(torch, name)
         for layout in _LAYOUTS:
             rates = {side: _product_rates(layout, side, dtype, device) for side in _SIDES[device.type]}
             share = statistics.geometric_mean(few / many for few, many in rates.values())
-            measured[f"mm {layout} {name}"] = Curve(tuple((side, many) for side, (_, many) in rates.items()))
-            by_rows = Curve(((_FEW_ROWS, share), (_MANY_ROWS[device.type], 1.0)))
-            measured[f"mm {layout} {name}{BY_ROWS}"] = by_rows
+            products[f"mm {layout}", name] = Curve(tuple((side, many) for side, (_, many) in rates.items()))
+            row_shares[f"mm {layout}", name] = Curve(((_FEW_ROWS, share), (_MANY_ROWS[device.type], 1.0)))
         if device.type == "cpu":
-            products = kernels.products_on_cpu(dtype)
-            measured |= _curves((f"{kernel} {name}", *rest) for kernel, *rest in products)
-    measured |= _curves(kernels.streams(device))
-    return measured | _curves(kernels.other_work_on_cpu()) if device.type == "cpu" else measured
+            products |= {(kernel, name): curve for kernel, curve in _curves(kernels.products_on_cpu(dtype)).items()}
+    streams = _curves(kernels.streams(device))
+    if device.type != "cpu":
+        return Rates(products, row_shares, **streams)
+    streams |= _curves(kernels.new_memory())
+    return Rates(products, row_shares, _curves(kernels.other_work_on_cpu()), **streams)
 
 
 def _curves(timed: Iterable[kernels.Timed]) -> dict[str, Curve]:

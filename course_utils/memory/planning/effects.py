@@ -8,6 +8,7 @@ from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.changes import CHANGES, Change, apply_all
+from course_utils.memory.planning.progress import Progress
 from course_utils.memory.planning.search import try_each
 from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.recipe import Recipe
@@ -41,7 +42,7 @@ def effects(what: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dic
     for recipe in recipes:
         left = [change for change in CHANGES if change.name not in effects]
         base = try_recipe(source, recipe, machine)
-        tried = try_each(left, source, recipe, machine)
+        tried = try_each(left, source, recipe, machine, Progress())
         effects |= {change.name: effect_of(change, base, trial) for change, trial in tried if trial is not None}
     missing = [change.name for change in CHANGES if change.name not in effects]
     if missing:

@@ -41,6 +41,7 @@ _MAX_FAILURES = 12
 # The factor by which a guess of what several changes take together may be too high.
 _TOLERANCE = 1.1
 _BytesByPhase = dict[str, dict[str, int]]
+_Changes = tuple[Change, ...]
 
 
 class Candidate(NamedTuple):
@@ -52,7 +53,7 @@ class Candidate(NamedTuple):
     level: int
     gravest: tuple[int, tuple[int, ...]]
     disturbance: tuple[int, tuple[int, ...], bool]
-    changes: tuple[Change, ...]
+    changes: _Changes
 
 
 class Search:
@@ -73,7 +74,7 @@ class Search:
         self.progress = progress
         self.trials: dict[str, Trial] = {}
         self.rows: list[Row] = []
-        self.tried: list[tuple[tuple[Change, ...], Need]] = []
+        self.tried: list[tuple[_Changes, Need]] = []
 
     def run(self) -> Plan:
         """The plan with all rows that are shown, or where nothing fits the five changes that alone lower the peak most."""
@@ -100,7 +101,7 @@ class Search:
         )
 
     def _run_round(self, useful: list[Change], count: int) -> None:
-        """Make a row of the first that fits of all alternatives with `count` changes that cost something."""
+        """Make a row of the first alternative that fits, of all with `count` changes that cost something."""
         failures_by_level = Counter()
         candidates = sorted(self._make_candidates(useful, count))
         for (level, _), group in groupby(candidates, key=lambda candidate: (candidate.level, candidate.gravest)):
@@ -111,7 +112,7 @@ class Search:
             if changes:
                 self._keep(self._make_row(changes))
 
-    def _find_first_that_fits(self, candidates: list[Candidate]) -> tuple[tuple[Change, ...] | None, int]:
+    def _find_first_that_fits(self, candidates: list[Candidate]) -> tuple[_Changes | None, int]:
         """The fewest changes of the first alternative that makes another row, and how many did not fit."""
         failures = 0
         for changes in self._choose_alternatives(candidates):
@@ -119,9 +120,7 @@ class Search:
             if not self._fits_with(changes):
                 failures += 1
                 continue
-            fewest = _leave_out_spare(
-                changes, lambda fewer: self._guess(fewer) <= _TOLERANCE and self._fits_with(fewer)
-            )
+            fewest = _leave_out_spare(changes, lambda some: self._guess(some) <= _TOLERANCE and self._fits_with(some))
             if {change.name for change in fewest} not in [{*row.names} for row in self.rows]:
                 return fewest, failures
         return None, failures
@@ -149,9 +148,7 @@ class Search:
                 disturbs = total, tuple(order[change.name] for change in hard), is_cut
                 yield Candidate(level, (len(gravest), gravest), disturbs, changes)
 
-    def _find_smallest(
-        self, hard: tuple[Change, ...], additions: list[tuple[Change, ...]]
-    ) -> tuple[Change, ...] | None:
+    def _find_smallest(self, hard: _Changes, additions: list[_Changes]) -> _Changes | None:
         """The combination of `hard` with one of `additions` that should take the least; None if none go together."""
         combined = (some + hard for some in additions)
         possible = (changes for changes in combined if len(changes) > 1 and _go_together(self.base.recipe, changes))
@@ -168,7 +165,7 @@ class Search:
         is_gentler = len(self.rows) < 3 or level < max(row.level for row in self.rows)
         return inf if is_gentler else 0
 
-    def _choose_alternatives(self, candidates: list[Candidate]) -> Iterator[tuple[Change, ...]]:
+    def _choose_alternatives(self, candidates: list[Candidate]) -> Iterator[_Changes]:
         """The changes of the least disturbing candidates, and of the smallest."""
         first = candidates[:_MAX_ALTERNATIVES]
         smallest = min(candidates, key=lambda candidate: (self._guess(candidate.changes), candidate.disturbance[1:]))
@@ -194,7 +191,7 @@ class Search:
             return Need(inf, inf)
         return needs(trial.log, recipe.device)
 
-    def _fits_with(self, changes: tuple[Change, ...]) -> bool:
+    def _fits_with(self, changes: _Changes) -> bool:
         need = self._need(changes)
         self.tried.append((changes, need))
         return need.verdict(self.plan.memory) == FITS
@@ -203,11 +200,11 @@ class Search:
         self.rows.append(row)
         self.progress.show_row(row)
 
-    def _make_row(self, changes: tuple[Change, ...], trial: Trial | None = None) -> Row:
+    def _make_row(self, changes: _Changes, trial: Trial | None = None) -> Row:
         trial = trial or try_recipe(self.source, apply_all(self.base.recipe, changes), self.machine)
         return Row.of(self.plan, changes, trial, trial.how, self._explain(changes, trial))
 
-    def _explain(self, changes: tuple[Change, ...], trial: Trial) -> Iterator[str]:
+    def _explain(self, changes: _Changes, trial: Trial) -> Iterator[str]:
         """Remarks that explain the row's numbers, beside what each change costs."""
         if trial.peak >= 0.999 * self.base.peak and fits(trial.log, trial.recipe.device, self.plan.memory):
             yield "only what the allocator reserves beyond the peak falls"
@@ -235,19 +232,13 @@ class Search:
         return self._make_row(_leave_out_spare(changes, lambda fewer: fewer and self._need(fewer).high <= need.high))
 
     def _lowers_a_phase(self, change: Change) -> bool:
-        trial = self.trials[change.name]
-        sizes = {phase: sum(kinds.values()) for phase, kinds in trial.kinds_by_phase.items()}
-        return any(
-            sizes.get(phase, 0) < 0.99 * sum(kinds.values()) for phase, kinds in self.base.kinds_by_phase.items()
-        )
+        sizes = {phase: sum(kinds.values()) for phase, kinds in self.trials[change.name].kinds_by_phase.items()}
+        base = {phase: sum(kinds.values()) for phase, kinds in self.base.kinds_by_phase.items()}
+        return any(sizes.get(phase, 0) < 0.99 * size for phase, size in base.items())
 
 
 def try_each(
-    changes: Sequence[Change],
-    source: Source,
-    recipe: Recipe,
-    machine: Machine | None,
-    progress: Progress = Progress(),  # noqa: B008 it has no state
+    changes: Sequence[Change], source: Source, recipe: Recipe, machine: Machine | None, progress: Progress
 ) -> Iterator[tuple[Change, Trial | None]]:
     """Each of `changes` alone with its trial, without those that change nothing in `recipe` or do not go with it.
 
@@ -274,9 +265,7 @@ def _go_together(recipe: Recipe, changes: Sequence[Change]) -> bool:
     return len(fields_set(recipe, changes)) == sum(len(change.apply(recipe)) for change in changes)
 
 
-def _leave_out_spare(
-    changes: tuple[Change, ...], is_enough: Callable[[tuple[Change, ...]], bool]
-) -> tuple[Change, ...]:
+def _leave_out_spare(changes: _Changes, is_enough: Callable[[_Changes], bool]) -> _Changes:
     """`changes` without each that is not needed, the gravest tried first."""
     for change in reversed(changes):
         fewer = tuple(other for other in changes if other is not change)

@@ -75,14 +75,10 @@ def tables() -> Tables:
             table["defaults"] = {**trainer["defaults"], **table["defaults"]}
             table["rename"] = {**trainer["rename"], **table.get("rename", {})}
         tools[key] = Tool(key, **table)
+    reasons = [(effect, reason, keys) for effect, by_reason in unmodeled.items() for reason, keys in by_reason.items()]
     return Tables(
         tools,
-        {
-            key: Unmodeled(effect, reason)
-            for effect, keys_by_reason in unmodeled.items()
-            for reason, keys in keys_by_reason.items()
-            for key in keys
-        },
+        {key: Unmodeled(effect, reason) for effect, reason, keys in reasons for key in keys},
         {spec.trainer: name for name, spec in OPTIMIZERS.items()} | optimizers,
         {family: tuple(names.split()) for names, families in targets.items() for family in families.split()},
     )
