@@ -35,7 +35,6 @@ lengths, ZeRO-3 on several cards and, if you name the card, seconds; it takes ab
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, the card, the recipe, and what to do with the plan."""
     add = parser.add_argument
     add(
         "model",
@@ -102,7 +101,7 @@ def _say(value: object) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
-    answer = find_answer(Question.of(arguments), _compute_answer)
+    answer = find_answer(Question.from_arguments(arguments), _compute_answer)
     print(json.dumps(answer.values, indent=1) if arguments.json else answer.text)
     return answer.code
 
@@ -110,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _compute_answer(question: Question) -> Answer:
     """The answer to what the flags ask, by default whether it fits."""
     from course_utils.memory.formulas.estimate import estimate
-    from course_utils.memory.planning.explain import explain, why
+    from course_utils.memory.planning.explain import explain, explain_change
 
     _require_flags_that_belong_together(question)
     arguments = question.arguments
@@ -118,7 +117,7 @@ def _compute_answer(question: Question) -> Answer:
     recipe = question.recipe
     if arguments.why:
         before, after = (estimate(source, question.recipe_with(changes)) for changes in arguments.why)
-        return Answer(why(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0)
+        return Answer(explain_change(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0)
     if arguments.explain:
         text = explain(arguments.explain, estimate(source, recipe))
         return Answer(text, text.splitlines(), 0)

@@ -24,21 +24,24 @@ from course_utils.units import MiB
 # Sides of the matrix products timed. No powers of two: rows that far apart fall on the same lines of a cache, which the
 # widths of real layers seldom do. A GPU is only filled by larger ones.
 _SIDES = {"cpu": (96, 336, 1176), "cuda": (336, 1176, 4116)}
-_MANY_ROWS, _FEW_ROWS = {"cpu": 1024, "cuda": 8192}, 64
-_MESSAGE_BYTES, _MESSAGES = 8 * MiB, 7  # between two processes
+_FEW_ROWS = 64
+_MANY_ROWS = {"cpu": 1024, "cuda": 8192}
+# Between two processes.
+_MESSAGE_BYTES = 8 * MiB
+_MESSAGES = 7
 _LAYOUTS = ("NN", "NT", "TN")
 
 
-def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = True, again: bool = False) -> Machine:
+def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = True, refresh: bool = False) -> Machine:
     """Time this machine's matrix products, streams of memory, operators and processes: about five seconds, and two processes.
 
     The device is that of the settings, the number of threads torch's at the moment. `dtypes`: which matrix products to
     time, names of torch's floating types. With `exchange` the link is measured between two processes (where there are two
-    GPUs: between these), else it is NaN. The process keeps the result, unless it is to be measured `again`. Warns when other
+    GPUs: between these), else it is NaN. The process keeps the result until it is to `refresh` it. Warns when other
     programs keep the cores busy: the rates are then what those leave, and with as many threads as cores that is little. Raises
     `CourseError` for an unknown dtype, and where a process for the exchange fails.
     """
-    if again:
+    if refresh:
         _calibrate.cache_clear()
     if isinstance(dtypes, str):
         raise CourseError(f"dtypes takes several names; write [{dtypes!r}].")
@@ -53,7 +56,7 @@ def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = 
 @cache
 def _calibrate(dtypes: tuple[str, ...], exchange: bool, device: torch.device, threads: int) -> Machine:
     _warn_if_busy(psutil.cpu_percent(0.2) / 100)
-    on_gpu, cpu = device.type == "cuda", torch.device("cpu")
+    on_gpu = device.type == "cuda"
     with torch.random.fork_rng([device] if on_gpu else []):
         rates = _measure(dtypes, device)
         seconds_per_operator = _time_an_operator(device)
@@ -75,7 +78,7 @@ def _calibrate(dtypes: tuple[str, ...], exchange: bool, device: torch.device, th
         },
         link=link,
         link_name="copy between GPUs" if has_two_gpus else "gloo between two processes",
-        host_link=_copy_bandwidth(cpu, device),
+        host_link=_copy_bandwidth(torch.device("cpu"), device),
         seconds_per_operator=seconds_per_operator,
         asynchronous=on_gpu,
         rates=rates,
@@ -87,7 +90,7 @@ def _warn_if_busy(share: float) -> None:
         warnings.warn(
             f"Other programs use {share:.0%} of this machine's cores: the rates are what they leave, and seconds "
             "predicted from them may be several times too long. For the machine's own close them and measure again: by the same "
-            "command, or in a notebook by hardware.calibrate(again=True).",
+            "command, or in a notebook by hardware.calibrate(refresh=True).",
             stacklevel=4,
         )
 
@@ -100,8 +103,8 @@ def _measure(dtypes: Iterable[str], device: torch.device) -> Rates:
         dtype = getattr(torch, name)
         for layout in _LAYOUTS:
             rates = {side: _product_rates(layout, side, dtype, device) for side in _SIDES[device.type]}
-            share = statistics.geometric_mean(few / many for few, many in rates.values())
-            products[f"mm {layout}", name] = Curve(tuple((side, many) for side, (_, many) in rates.items()))
+            share = statistics.geometric_mean(with_few / rate for with_few, rate in rates.values())
+            products[f"mm {layout}", name] = Curve(tuple((side, rate) for side, (_, rate) in rates.items()))
             row_shares[f"mm {layout}", name] = Curve(((_FEW_ROWS, share), (_MANY_ROWS[device.type], 1.0)))
         if device.type == "cpu":
             products |= {(kernel, name): curve for kernel, curve in _curves(kernels.products_on_cpu(dtype)).items()}
@@ -121,12 +124,12 @@ def _curves(timed: Iterable[kernels.Timed]) -> dict[str, Curve]:
 
 def _product_rates(layout: str, side: int, dtype: torch.dtype, device: torch.device) -> tuple[float, float]:
     """FLOP/s with few rows, and with as many as a training step has; the former for both if the latter takes too long."""
-    few, many = _FEW_ROWS, _MANY_ROWS[device.type]
-    seconds = seconds_of(kernels.matrix_product(layout, few, side, dtype, device))
-    rate = 2 * few * side**2 / seconds
-    if seconds * many / few > 0.04:
+    rows = _MANY_ROWS[device.type]
+    seconds = seconds_of(kernels.matrix_product(layout, _FEW_ROWS, side, dtype, device))
+    rate = 2 * _FEW_ROWS * side**2 / seconds
+    if seconds * rows / _FEW_ROWS > 0.04:
         return rate, rate
-    return rate, 2 * many * side**2 / seconds_of(kernels.matrix_product(layout, many, side, dtype, device))
+    return rate, 2 * rows * side**2 / seconds_of(kernels.matrix_product(layout, rows, side, dtype, device))
 
 
 def seconds_of(call: Callable[[], object]) -> float:

@@ -18,7 +18,7 @@ class Curve:
 
     points: tuple[tuple[float, float], ...]
 
-    def at(self, size: float) -> float:
+    def rate_at(self, size: float) -> float:
         """The rate at `size`; beyond the points, the rate of the nearest."""
         right = bisect_left(self.points, (size,))
         if right in (0, len(self.points)):
@@ -86,11 +86,11 @@ class Machine:
             return work.bytes / 2 / self.host_link
         arithmetic = work.flops / self._flop_rate(work) if work.flops else 0.0
         by_element = self.rates.elements.get(work.kernel)
-        one_by_one = work.elements / by_element.at(work.side) if by_element else 0.0
+        one_by_one = work.elements / by_element.rate_at(work.side) if by_element else 0.0
         stream = self.rates.stream if work.new else self.rates.in_place
-        memory = work.bytes / (stream.at(max(work.bytes, work.reach)) if stream else self.bandwidth)
+        memory = work.bytes / (stream.rate_at(max(work.bytes, work.reach)) if stream else self.bandwidth)
         new_memory = self.rates.new_memory
-        allocation = work.new / new_memory.at(work.new / work.pieces) if new_memory and work.new else 0.0
+        allocation = work.new / new_memory.rate_at(work.new / work.pieces) if new_memory and work.new else 0.0
         duration = allocation + max(arithmetic, one_by_one, memory)
         return max(self.seconds_per_operator, duration) if self.asynchronous else self.seconds_per_operator + duration
 
@@ -98,7 +98,7 @@ class Machine:
         kernel = work.kernel, work.dtype
         if kernel in self.rates.products:
             row_share = self.rates.row_shares.get(kernel)
-            return self.rates.products[kernel].at(work.side) * (row_share.at(work.rows) if row_share else 1.0)
+            return self.rates.products[kernel].rate_at(work.side) * (row_share.rate_at(work.rows) if row_share else 1.0)
         if work.dtype not in self.flops:
             raise NoRateError(
                 f"{self.name} has no rate for matrix products in {work.dtype}; choose one of {', '.join(self.flops)}."

@@ -94,8 +94,8 @@ class OperatorWatch(Watch):
 
     def _reach(self, work: Work, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
         """Bytes moved since the inputs were touched, averaged over their bytes; inputs not touched in this step are far away."""
-        touched = (self._last_touched.get(_storage(t), -_LONGEST_REACH) for t in inputs)
-        reaches = [min(_LONGEST_REACH, self._bytes_moved - moved) for moved in touched]
+        last = (self._last_touched.get(_storage(t), -_LONGEST_REACH) for t in inputs)
+        reaches = [min(_LONGEST_REACH, self._bytes_moved - position) for position in last]
         self._bytes_moved += work.bytes
         self._last_touched.update((_storage(t), self._bytes_moved) for t in (*inputs, *outputs))
         weighted = sum(t.nbytes * reach for t, reach in zip(inputs, reaches, strict=True))
@@ -115,14 +115,6 @@ _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 _FILTERS = {"convolution": 1, "convolution_backward": 2}
 
 
-class _Kind(NamedTuple):
-    """The fields of `Work` that say which kind of work it is."""
-
-    kernel: str
-    side: float = Work.side
-    rows: int = Work.rows
-
-
 def _count_work(function: OpOverload, args: tuple, kwargs: dict, result: object, inputs: list, outputs: list) -> Work:
     """FLOPs, bytes and kind of one call of an operator, from the shapes of what goes in and comes out."""
     name = str(function.overloadpacket).split(".")[-1]
@@ -131,8 +123,8 @@ def _count_work(function: OpOverload, args: tuple, kwargs: dict, result: object,
     modified = _find_modified(function, args, kwargs)
     floating = [t.dtype for t in inputs if t.dtype.is_floating_point]  # attention's statistics come last, and are wider
     formula = flop_formula(function.overloadpacket)
-    work = Work(
-        **_classify(name, args)._asdict(),
+    work = replace(
+        _classify(name, args),
         dtype=str(floating[0] if floating else torch.float32).removeprefix("torch."),
         flops=int(formula(*args, **kwargs, out_val=result)) if formula else 0,
         pieces=max(1, len(new)),
@@ -246,8 +238,8 @@ _FORMULAS = {
 }
 
 
-def _classify(operator: str, args: tuple) -> _Kind:
-    """The kind of work; the kernel ends in the layout of the arguments where that sets the pace."""
+def _classify(operator: str, args: tuple) -> Work:
+    """Kernel, side and rows of the work; the kernel ends in the layout of the arguments where that sets the pace."""
     name = operator.removeprefix("_foreach_").removesuffix("_")
     name = _OTHER_NAMES.get(name, name)
     if operator in _FACTORS:
@@ -257,19 +249,19 @@ def _classify(operator: str, args: tuple) -> _Kind:
     pictures = [t for t in args if isinstance(t, torch.Tensor) and t.dim() == 4]
     if pictures and args[0] is pictures[0]:
         name += _suffix_for_pictures(operator, pictures)
-    return _Kind(name, sqrt(args[_FILTERS[operator]].numel())) if operator in _FILTERS else _Kind(name)
+    return Work(name, side=sqrt(args[_FILTERS[operator]].numel()) if operator in _FILTERS else 1.0)
 
 
-def _classify_product(name: str, left: torch.Tensor, right: torch.Tensor) -> _Kind:
+def _classify_product(name: str, left: torch.Tensor, right: torch.Tensor) -> Work:
     if left.dim() == 2:
         name = "mm " + "".join("N" if factor.stride(-1) == 1 else "T" for factor in (left, right))
-    return _Kind(name, sqrt(prod(right.shape[-2:])), left.shape[-2])
+    return Work(name, side=sqrt(prod(right.shape[-2:])), rows=left.shape[-2])
 
 
-def _classify_norm(x: torch.Tensor, order: float = 2, dims: Sequence[int] | None = None, *_) -> _Kind:
+def _classify_norm(x: torch.Tensor, order: float = 2, dims: Sequence[int] | None = None, *_) -> Work:
     dims = dims or ()  # none: over all
     is_strided = min((x.stride(dim) for dim in dims if x.shape[dim] > 1), default=1) > 1
-    return _Kind(_NORM + (STRIDED if is_strided else ""), float(prod(x.shape[dim] for dim in dims)))
+    return Work(_NORM + (STRIDED if is_strided else ""), side=float(prod(x.shape[dim] for dim in dims)))
 
 
 def _suffix_for_pictures(operator: str, pictures: list[torch.Tensor]) -> str:

@@ -47,9 +47,9 @@ def no_timing(monkeypatch):
     monkeypatch.setattr(calibration.psutil, "cpu_percent", lambda seconds: 0.0)
 
 
-def test_calibration_is_kept_until_it_is_wanted_again(calibrated, no_timing):
+def test_calibration_is_kept_until_it_is_refreshed(calibrated, no_timing):
     assert hardware.calibrate(("float32",), exchange=False) is calibrated
-    assert hardware.calibrate(("float32",), exchange=False, again=True) is not calibrated
+    assert hardware.calibrate(("float32",), exchange=False, refresh=True) is not calibrated
 
 
 def test_an_unknown_dtype_is_refused():
@@ -68,11 +68,11 @@ def test_what_a_first_call_loads_is_not_counted():
 def test_a_busy_machine_is_warned_about(no_timing, monkeypatch):
     monkeypatch.setattr(calibration.psutil, "cpu_percent", lambda seconds: 80.0)
     with pytest.warns(UserWarning, match="Other programs use 80% of this machine's cores"):
-        hardware.calibrate(["float64"], exchange=False, again=True)
+        hardware.calibrate(["float64"], exchange=False, refresh=True)
 
 
 def test_rates_are_in_bytes_and_flops_a_second(no_timing):
-    machine = hardware.calibrate(["float64"], exchange=False, again=True)
+    machine = hardware.calibrate(["float64"], exchange=False, refresh=True)
     for curve in (machine.rates.stream, machine.rates.in_place, machine.rates.new_memory):
         assert curve.points == tuple((size, size / 0.001) for size, _ in curve.points)
     assert machine.host_link == 4 * 16 * MiB / 0.001

@@ -68,9 +68,9 @@ def test_new_memory_is_paid_for_piece_by_piece():
 
 def test_a_curve_is_straight_in_logarithms_and_flat_beyond_its_ends():
     curve = Curve(((1, 2.0), (100, 200.0), (10_000, 200.0)))
-    assert [curve.at(size) for size in (0.1, 1, 100, 20_000)] == pytest.approx([2.0, 2.0, 200.0, 200.0])
-    assert curve.at(10) == pytest.approx(20.0)
-    assert curve.at(5000) == pytest.approx(200.0)
+    assert [curve.rate_at(size) for size in (0.1, 1, 100, 20_000)] == pytest.approx([2.0, 2.0, 200.0, 200.0])
+    assert curve.rate_at(10) == pytest.approx(20.0)
+    assert curve.rate_at(5000) == pytest.approx(200.0)
 
 
 def test_what_a_machine_cannot_do_is_said():

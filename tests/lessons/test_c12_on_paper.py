@@ -178,7 +178,7 @@ def test_a_ring_between_machines_uses_the_network_cards_of_those_that_share_one(
 
 
 def test_the_data_wire_hides_behind_one_micro_batch_or_behind_all_where_each_sends():
-    slow = CLUSTER._replace(within=LINKS["10 Gb/s"])
+    slow = CLUSTER._replace(intra_node=LINKS["10 Gb/s"])
     ddp = step_on_mesh(SEVEN, 64 * 4096, slow, 8, 1, 1, 8, stage=0)
     assert ddp.hidden == pytest.approx(ddp.seconds["computing"] / 8)
     wire = 2 * 7 * (2 * SEVEN.parameters / 8 / 1.25e9 + 32 * 20e-6)

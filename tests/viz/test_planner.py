@@ -16,7 +16,7 @@ from course_utils.memory.step.recipe import OPTIMIZERS
 from course_utils.units import format_bytes
 from course_utils.viz.controls import in_words
 from course_utils.viz.picker import ModelPicker
-from course_utils.viz.planner import LLAMA_SIZES, NO_CARD, OWN, PLANNER_MODELS, LlamaSizes
+from course_utils.viz.planner import CUSTOM_MODEL, LLAMA_SIZES, NO_CARD, PLANNER_MODELS, LlamaSizes
 
 SMALL = LlamaSizes(layers=2, width=32, heads=4, kv_heads=2, inner_width=48, vocabulary=100)
 DEEP = models.configuration(
@@ -59,7 +59,7 @@ def test_the_bars_are_those_of_an_estimate(optimizer):
     drawn = sum(bar.get_width() for bar in figure.axes[0].patches)
     unit = {"KiB": 2**10, "MiB": 2**20}[figure.axes[0].get_xlabel()[-3:]]
     assert drawn * unit == pytest.approx(sum(instant.bytes for instant in expected.instants))
-    assert title(figure.axes[0]) == f"{OWN}: peak {format_bytes(expected.peak)}"
+    assert title(figure.axes[0]) == f"{CUSTOM_MODEL}: peak {format_bytes(expected.peak)}"
 
 
 @pytest.mark.parametrize("model", [SMALL, DEEP], ids=["sizes of one's own", "many blocks"])
@@ -155,10 +155,10 @@ def test_a_model_has_its_parameters_whole_or_in_shards():
 
 
 def test_fields_for_sizes_show_where_they_are_asked_for():
-    picker = ModelPicker([("GPT-2", "gpt2")], OWN, LlamaSizes, LLAMA_SIZES)
+    picker = ModelPicker([("GPT-2", "gpt2")], CUSTOM_MODEL, LlamaSizes, LLAMA_SIZES)
     assert picker.value == "gpt2"
     assert "inner width" not in in_words({"model": picker})
-    picker.model.value = OWN
+    picker.model.value = CUSTOM_MODEL
     assert picker.value == LlamaSizes()
     assert "model your own (Llama-like); layers 24; width 2048" in in_words({"model": picker})
     picker.fields["layers"].value = 3

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from course_utils.memory.formulas.trial import Trial
     from course_utils.memory.planning.changes import Change
 
-_WIDE = 68
-"""Columns of text beside a row's numbers."""
+# Columns of text beside a row's numbers.
+_TEXT_WIDTH = 68
 _OWN_LOOP = " 'own loop': you write the training loop yourself; neither has a setting for it."
 LARGEST_BATCH, LONGEST_SEQUENCE, FEWEST_CARDS = "largest batch", "longest sequence", "fewest cards by ZeRO-3"
 """The keys of `Plan.largest`."""
@@ -39,7 +39,7 @@ class Row:
     saves: int  # bytes of the peak
     seconds: float  # more than without it
     sent: int  # bytes on the wire, more than without it
-    how: str
+    basis: str  # of the numbers: a dry run of so many blocks, or formulas
     recipe: Recipe = field(repr=False)
 
     @property
@@ -48,8 +48,8 @@ class Row:
         return f"Fits: {' + '.join(self.names)}."
 
     @classmethod
-    def of(
-        cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial", how: str, remarks: Iterable[str] = ()
+    def from_trial(
+        cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial", basis: str, remarks: Iterable[str] = ()
     ) -> "Row":
         """The row of `changes` in `plan`; `trial` is the step with them, and `remarks` are added to their costs."""
         need = needs(trial.log, trial.recipe.device)
@@ -63,13 +63,14 @@ class Row:
             saves=plan.trial.log.peak - trial.log.peak,
             seconds=trial.seconds - plan.trial.seconds,
             sent=trial.sent - plan.trial.sent,
-            how=how,
+            basis=basis,
             recipe=trial.recipe,
         )
 
     def json(self) -> dict:
         """The fields, with the recipe's unusual fields alone; seconds are None without a machine."""
-        return {**vars(self), "seconds": _spell_for_json(self.seconds), "recipe": plain_recipe(self.recipe)}
+        values = {**vars(self), "seconds": _spell_for_json(self.seconds), "recipe": plain_recipe(self.recipe)}
+        return {"how" if name == "basis" else name: value for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,9 @@ class Plan:
 
     def _lines_on_card(self) -> Iterator[str]:
         if self.recipe.device == "cuda":
-            reserved, width = format_bytes(self.trial.log.reserved), self.need.high / self.need.low - 1
-            how = f"The upper estimate is {width:.0%} above the lower. Known from {self.estimate.how}"
-            yield f"The allocator reserves {reserved}. {how}."
+            reserved = format_bytes(self.trial.log.reserved)
+            width = f"The upper estimate is {self.need.high / self.need.low - 1:.0%} above the lower"
+            yield f"The allocator reserves {reserved}. {width}. Known from {self.estimate.how}."
             on = {verdict: name_cards(self.need.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
             yield f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}."
             yield self._remark_on_label()
@@ -132,11 +133,13 @@ class Plan:
         if self.verdict != FITS and not any_fits:
             yield "\nNothing was found that is sure to fit."
         if self.rows:
-            alone, together = "Alone these lower the peak most:", "What would make it fit, the least intrusive first:"
-            yield "\n".join(["", together if any_fits else alone, *table(self.rows), ""])
-            by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
+            title = (
+                "What would make it fit, the least intrusive first:" if any_fits else "Alone these lower the peak most:"
+            )
+            yield "\n".join(["", title, *table(self.rows), ""])
+            note = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
             if any(row.verdict != DOES_NOT for row in self.rows):
-                yield f"To train by row N: --row N --emit train, or trl.{by_hand}"
+                yield f"To train by row N: --row N --emit train, or trl.{note}"
             yield "Not every combination was tried: others may fit too."
         if self.nearest:
             gentler = "Of what disturbs less, nothing was found that is sure to fit. " if any_fits else ""
@@ -159,9 +162,9 @@ class Plan:
         """A remark that CUDA offers less memory than the label says, and on which cards the verdict is then worse."""
         cards_of = self.need.cards
         worse = {v: [card for card in cards_of(v, OFFERED) if card not in cards_of(v)] for v in (TIGHT, DOES_NOT)}
-        then = [f"{verdict} on {name_cards(cards, self.recipe)}" for verdict, cards in worse.items() if cards]
+        verdicts = [f"{verdict} on {name_cards(cards, self.recipe)}" for verdict, cards in worse.items() if cards]
         advice = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
-        return f"{advice} With 8 % less: {'; '.join(then)}." if then else advice
+        return f"{advice} With 8 % less: {'; '.join(verdicts)}." if verdicts else advice
 
     def json(self) -> dict:
         """Figures and rows as plain values; seconds are None without a machine."""
@@ -222,18 +225,16 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         "sent": [signed(row.sent) if row.sent else "" for row in rows],
         "train by": [kind_for(row.recipe) for row in rows],
     }
-    shown = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
+    widths = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
 
     def line(cells: Iterable[str]) -> str:
-        formats = (f"{'<' if name == 'train by' else '>'}{width}s" for name, width in shown.items())
+        formats = (f"{'<' if name == 'train by' else '>'}{width}s" for name, width in widths.items())
         return f"  {'  '.join(map(format, cells, formats))}  "
 
-    heads = line(shown)
-    yield f"{heads}what to change, and its costs"
-    for place, row in enumerate(rows):
-        words = [
-            *wrap(" + ".join(row.names), _WIDE),
-            *wrap(row.costs, _WIDE, initial_indent="  ", subsequent_indent="  "),
-        ]
-        yield line(columns[name][place] for name in shown) + words[0]
-        yield from (" " * len(heads) + more for more in words[1:])
+    head = line(widths)
+    yield f"{head}what to change, and its costs"
+    for index, row in enumerate(rows):
+        costs = wrap(row.costs, _TEXT_WIDTH, initial_indent="  ", subsequent_indent="  ")
+        first, *rest = [*wrap(" + ".join(row.names), _TEXT_WIDTH), *costs]
+        yield line(columns[name][index] for name in widths) + first
+        yield from (" " * len(head) + text for text in rest)

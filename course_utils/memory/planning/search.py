@@ -141,8 +141,8 @@ class Search:
             sufficient = _EASY | {change.name for change in hard}
             if total >= limits[level] or any({*row.names} <= sufficient for row in self.rows):
                 continue
-            alike = [some for some in additions if ("batch" in fields_set(self.base.recipe, some)) is is_cut]
-            changes = self._find_smallest(hard, alike)
+            allowed = [some for some in additions if ("batch" in fields_set(self.base.recipe, some)) is is_cut]
+            changes = self._find_smallest(hard, allowed)
             if changes and self._guess(changes) <= _TOLERANCE:
                 gravest = tuple(order[change.name] for change in hard if change.level == level)
                 disturbs = total, tuple(order[change.name] for change in hard), is_cut
@@ -202,7 +202,7 @@ class Search:
 
     def _make_row(self, changes: _Changes, trial: Trial | None = None) -> Row:
         trial = trial or try_recipe(self.source, apply_all(self.base.recipe, changes), self.machine)
-        return Row.of(self.plan, changes, trial, trial.how, self._explain(changes, trial))
+        return Row.from_trial(self.plan, changes, trial, trial.how, self._explain(changes, trial))
 
     def _explain(self, changes: _Changes, trial: Trial) -> Iterator[str]:
         """Remarks that explain the row's numbers, beside what each change costs."""

@@ -8,7 +8,7 @@ from llamas import LLAMA, RECIPE
 
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate
-from course_utils.memory.planning.explain import explain, why
+from course_utils.memory.planning.explain import explain, explain_change
 from course_utils.units import MiB
 
 NEW = (
@@ -90,10 +90,10 @@ def test_the_last_message_is_read_with_its_moment(text, answer, tmp_path):
 
 def test_why_memory_did_not_fall_names_the_instant_that_binds():
     small = Recipe("adamw-foreach", batch=1, sequence=32, device="cuda")
-    text = why(estimate(LLAMA, small), estimate(LLAMA, replace(small, checkpointing=True)))
+    text = explain_change(estimate(LLAMA, small), estimate(LLAMA, replace(small, checkpointing=True)))
     assert "The peak did not fall, because it is in update" in text
     large = replace(small, batch=32, sequence=512)
-    text = why(estimate(LLAMA, large), estimate(LLAMA, replace(large, checkpointing=True)))
+    text = explain_change(estimate(LLAMA, large), estimate(LLAMA, replace(large, checkpointing=True)))
     assert "did not fall" not in text
     assert "activations:" in text
 

@@ -25,47 +25,47 @@ from course_utils.models import SETTINGS, is_model
 
 _ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
 _TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
+# What a script hands over to its trainer; the last two by an older TRL's names.
 _OF_TRAINERS = ("compute_metrics", "optimizers", "max_seq_length", "packing")
-"""What a script hands over to its trainer; the last two by an older TRL's words."""
 _IN_BITS = ("load_in_4bit", "load_in_8bit")
 _NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
 
 
-def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int | None = None) -> Reading:
-    """Read a model and how it is trained: `words` are a model and files in any order, `launch` is the line after `--`.
+def read(arguments: Iterable[str], launch: Iterable[str] | None = None, ranks: int | None = None) -> Reading:
+    """Read a model and how it is trained: `arguments` are a model and files in any order, `launch` is the line after `--`.
 
     A later file counts before an earlier one, and the launch line before all; `ranks` is what a flag says of them, since other
     values depend on it. No script is run and no pickle opened. Raises `CourseError` for what is none of these, and for a file
     that says it leaves something out.
     """
-    words, settings, problems = list(words), {}, {}
-    models = [word for word in words if is_model(word)]
-    files = [word for word in words if word not in models]
+    arguments, settings, problems = list(arguments), {}, {}
+    models = [text for text in arguments if is_model(text)]
+    files = [text for text in arguments if text not in models]
     if len(models) > 1:
         raise CourseError(f"{models[0]!r} and {models[1]!r} are no files here, so both must be models; give one model.")
-    parts = [_read_file(Path(word), problems) for word in files]
+    parts = [_read_file(Path(file), problems) for file in files]
     if launch is not None:
-        launched, settings = _read_launch(list(launch), problems)
-        parts += launched
+        launch_parts, settings = _read_launch(list(launch), problems)
+        parts += launch_parts
     settings |= _translate(parts)
     settings |= _read_deepspeed_file(settings, problems)
     if ranks is not None:
         settings["ranks"] = Value(ranks, flag_of("ranks"))
-    named = settings.get("model_name_or_path")
+    name = settings.get("model_name_or_path")
     if models:
         model = find_model(models[0])
-    elif named is not None and isinstance(named.value, str) and named.value.strip():
-        model = find_model({"gpt2": "gpt2-small"}.get(named.value, named.value))  # not the course's toy of that name
+    elif name is not None and isinstance(name.value, str) and name.value.strip():
+        model = find_model({"gpt2": "gpt2-small"}.get(name.value, name.value))  # not the course's toy of that name
     else:
-        why = f"{named.origin} does not write it down" if named is not None else "Nothing names it"
+        problem = f"{name.origin} does not write it down" if name is not None else "Nothing names it"
         raise CourseError(
-            f"Which model is it? {why}; name it first: course plan llama-3.1-8b {' '.join(words)} --memory 24GB."
+            f"Which model is it? {problem}; name it first: course plan llama-3.1-8b {' '.join(arguments)} --memory 24GB."
         )
     tools = [tool for tool, _ in parts]
     tool = next((tool for tool in tools if tool.loop), tools[0] if tools else None)
     if tool is None:
         return Reading(model)
-    result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else named.origin})
+    result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else name.origin})
     result.unmodeled |= problems
     return result
 
@@ -115,9 +115,9 @@ def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
     keys = {*tool.defaults, *tool.rename, *tables().unmodeled}
     keys |= {"model_name_or_path", "lora_target_modules", "attn_implementation"}
     for key, value in settings.items():
-        near = get_close_matches(key, keys, 1, cutoff=0.9) if key not in keys and len(key) > 5 else []
-        if near and near[0] not in settings:
-            raise CourseError(f"{value.origin}: {tool.name} has no key {key!r}; did you mean {near[0]}?")
+        matches = get_close_matches(key, keys, 1, cutoff=0.9) if key not in keys and len(key) > 5 else []
+        if matches and matches[0] not in settings:
+            raise CourseError(f"{value.origin}: {tool.name} has no key {key!r}; did you mean {matches[0]}?")
 
 
 def _read_script(path: Path, problems: dict[str, Unmodeled], launch_arguments: Settings) -> tuple[Tool, Settings]:
@@ -146,8 +146,8 @@ def _read_script(path: Path, problems: dict[str, Unmodeled], launch_arguments: S
                 settings["max_length"] = call["max_length"]
     settings |= _read_model(script, problems)
     if "optimizers" in settings:
-        where = settings["optimizers"].origin
-        problems["optimizer"] = Unmodeled(UNKNOWN, f"{where} hands over an optimizer; say it with --optimizer")
+        reason = f"{settings['optimizers'].origin} hands over an optimizer; say it with --optimizer"
+        problems["optimizer"] = Unmodeled(UNKNOWN, reason)
     for name in script.names & tables().unmodeled.keys():
         key = "frozen" if name.startswith("requires_grad") else name
         problems[key] = tables().unmodeled[name].said_by(f"{name} ({path.name})")
@@ -195,14 +195,13 @@ def _read_model(script: Script, problems: dict[str, Unmodeled]) -> Settings:
     return settings
 
 
-def _read_launch(words: list[str], problems: dict[str, Unmodeled]) -> tuple[list[tuple[Tool, Settings]], Settings]:
+def _read_launch(argv: list[str], problems: dict[str, Unmodeled]) -> tuple[list[tuple[Tool, Settings]], Settings]:
     """The files that a launch line names and its own arguments, each with its tool; and what its launcher says."""
-    launcher, flags, target, arguments, files = read_launch(words)
-    files = [word for word in (target, *files) if word.lower().endswith(SETTINGS)]
-    config = arguments.get("config")
-    parts = []
-    for word in [*files, *([str(config.value)] if config else [])]:
-        parts.append(_read_file(Path(word), problems, arguments))
+    launcher, flags, target, arguments, files = read_launch(argv)
+    files = [file for file in (target, *files) if file.lower().endswith(SETTINGS)]
+    if config := arguments.get("config"):
+        files.append(str(config.value))
+    parts = [_read_file(Path(file), problems, arguments) for file in files]
     tool = parts[0][0] if parts else None
     if launcher == "trl":
         tool = tables().tools["trl"]
@@ -218,11 +217,11 @@ def _read_launch(words: list[str], problems: dict[str, Unmodeled]) -> tuple[list
 
 def _read_deepspeed_file(settings: Settings, problems: dict[str, Unmodeled]) -> Settings:
     """The settings in the file that `deepspeed: FILE` names; Trainer's own count before them."""
-    named = settings.get("deepspeed")
-    if named is None or not isinstance(named.value, str | Computed) or not named.value:
+    file = settings.get("deepspeed")
+    if file is None or not isinstance(file.value, str | Computed) or not file.value:
         return {}
-    if isinstance(named.value, Computed) or not Path(named.value).is_file():
-        problems["deepspeed"] = Unmodeled(UNKNOWN, f"{named.origin} names a file of DeepSpeed's that is not here")
+    if isinstance(file.value, Computed) or not Path(file.value).is_file():
+        problems["deepspeed"] = Unmodeled(UNKNOWN, f"{file.origin} names a file of DeepSpeed's that is not here")
         return {}
-    inner = tables().tools["deepspeed"].translate(read_keys(Path(named.value)))
+    inner = tables().tools["deepspeed"].translate(read_keys(Path(file.value)))
     return {key: value for key, value in inner.items() if key not in settings}

@@ -14,8 +14,8 @@ from course_utils.memory.step.recipe import OPTIMIZERS
 
 UNKNOWN, AT_LEAST = "unknown", "at least"
 """How a verdict must be read if the plan does not count something; `UNKNOWN` outweighs `AT_LEAST`."""
+# Keys whose null is a value of its own; of all others it is silence.
 _NO_BOUND = ("max_length", "max_grad_norm")
-"""Keys whose null is a value of its own; of all others it is silence."""
 
 
 @dataclass(frozen=True)
@@ -103,31 +103,33 @@ def _translate_trainer(settings: Settings, tool: Tool) -> Settings:
         if inits and isinstance(inits.value, dict) and key in inits.value:
             settings.setdefault(tool.rename.get(key, key), Value(inits.value[key], inits.origin))
     if (fsdp := settings.get("fsdp")) and fsdp.value:
-        words = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).split()
-        stage = 2 if "shard_grad_op" in words else 3 if fsdp.value is True or "full_shard" in words else 0
-        settings |= {"zero_stage": Value(stage, fsdp.origin), "offload": Value("offload" in words, fsdp.origin)}
+        options = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).split()
+        stage = 2 if "shard_grad_op" in options else 3 if fsdp.value is True or "full_shard" in options else 0
+        settings |= {"zero_stage": Value(stage, fsdp.origin), "offload": Value("offload" in options, fsdp.origin)}
         for key, new in (("offload_params", "offload"), ("activation_checkpointing", "gradient_checkpointing")):
             inner = settings.get(f"fsdp_config.{key}") or settings.get(f"fsdp_config.fsdp_{key}")
             settings |= {new: inner} if inner and inner.value else {}
         if not any(_is_on(settings, f"fsdp_config.{key}", 2, "2") for key in ("version", "fsdp_version")):
             settings["fsdp1"] = fsdp
-    inside = {key.removeprefix("deepspeed."): value for key, value in settings.items() if key.startswith("deepspeed.")}
-    return (tables().tools["deepspeed"].translate(inside) if inside else {}) | settings
+    prefix = "deepspeed."
+    inner = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
+    return (tables().tools["deepspeed"].translate(inner) if inner else {}) | settings
 
 
 def _translate_deepspeed(settings: Settings, tool: Tool) -> Settings:
     settings = {key: value for key, value in settings.items() if value.value != "auto"}
-    places = [settings.get(f"zero_optimization.offload_{what}.device") for what in ("param", "optimizer")]
-    place = next((value for value in [*places, settings.get("offload_optimizer_device")] if value), None)
-    if place is not None:
-        settings["offload"] = Value(place.value in ("cpu", "nvme"), place.origin)
+    prefix = "zero_optimization.offload"
+    keys = (f"{prefix}_param.device", f"{prefix}_optimizer.device", "offload_optimizer_device")
+    device = next((settings[key] for key in keys if settings.get(key)), None)
+    if device is not None:
+        settings["offload"] = Value(device.value in ("cpu", "nvme"), device.origin)
     if "optim" in settings:
         settings["optim"] = Value(str(settings["optim"].value).lower(), settings["optim"].origin)
     if settings.get("zero_stage"):
         settings["deepspeed_shards"] = settings["zero_stage"]
-    words = {*tables().tools["deepspeed"].rename.values(), "gradient_accumulation_steps", "offload", "deepspeed_shards"}
-    words |= {"tensor_parallel", "sequence_parallel_size", "pipeline"}
-    return {key: value for key, value in settings.items() if key in words}
+    names = {*tables().tools["deepspeed"].rename.values(), "gradient_accumulation_steps", "offload", "deepspeed_shards"}
+    names |= {"tensor_parallel", "sequence_parallel_size", "pipeline"}
+    return {key: value for key, value in settings.items() if key in names}
 
 
 def _translate_accelerate(settings: Settings, tool: Tool) -> Settings:
@@ -146,21 +148,21 @@ def _translate_accelerate(settings: Settings, tool: Tool) -> Settings:
         settings["torch_compile"] = Value(True, dynamo.origin)
     if _is_on(settings, "mixed_precision", "fp8"):
         settings["fp8"] = settings["mixed_precision"]
-    words = {"ranks", "use_cpu", "torch_compile", "mixed_precision", "fp8"}
-    words |= {"gradient_accumulation_steps", "parallelism_config"}
+    names = {"ranks", "use_cpu", "torch_compile", "mixed_precision", "fp8"}
+    names |= {"gradient_accumulation_steps", "parallelism_config"}
     if kind.value == "FSDP" or _is_on(settings, "use_fsdp"):
-        words |= {"zero_stage", "offload", "gradient_checkpointing", "fsdp1", "hybrid_shard"}
+        names |= {"zero_stage", "offload", "gradient_checkpointing", "fsdp1", "hybrid_shard"}
         version = settings.get("fsdp_version") or tool.default("fsdp_version")
-        how = settings.get("fsdp_sharding_strategy") or settings.get("fsdp_reshard_after_forward")
-        how = how or tool.default("fsdp_reshard_after_forward")
-        stage = 2 if how.value in (False, "SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") or how.value == 2 else 3
-        settings["zero_stage"] = Value(0 if how.value == "NO_SHARD" else stage, how.origin)
+        strategy = settings.get("fsdp_sharding_strategy") or settings.get("fsdp_reshard_after_forward")
+        strategy = strategy or tool.default("fsdp_reshard_after_forward")
+        stage = 2 if strategy.value in (False, "SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") or strategy.value == 2 else 3
+        settings["zero_stage"] = Value(0 if strategy.value == "NO_SHARD" else stage, strategy.origin)
         settings |= {"fsdp1": version} if str(version.value) != "2" else {}
-        settings |= {"hybrid_shard": how} if "HYBRID" in str(how.value) else {}
+        settings |= {"hybrid_shard": strategy} if "HYBRID" in str(strategy.value) else {}
     elif kind.value == "DEEPSPEED" or _is_on(settings, "use_deepspeed"):
         settings |= _translate_deepspeed(settings, tool)
-        words |= {"zero_stage", "offload", "deepspeed", "max_grad_norm", "deepspeed_shards"}
-    return {key: value for key, value in settings.items() if key in words or key.startswith("megatron_lm_config")}
+        names |= {"zero_stage", "offload", "deepspeed", "max_grad_norm", "deepspeed_shards"}
+    return {key: value for key, value in settings.items() if key in names or key.startswith("megatron_lm_config")}
 
 
 def _translate_llama_factory(settings: Settings, tool: Tool) -> Settings:
@@ -177,8 +179,8 @@ def _translate_llama_factory(settings: Settings, tool: Tool) -> Settings:
         is_4_bit = bits.value == 4 and _is_on(settings, "quantization_method", None, "bnb", "bitsandbytes", "BNB")
         settings["load_in_4bit" if is_4_bit else "other_quantization"] = Value(True, bits.origin)
     if flash := settings.get("attn_implementation"):
-        named = {"auto": "sdpa", "disabled": "eager"}
-        settings["attn_implementation"] = Value(named.get(str(flash.value), flash.value), flash.origin)
+        method = {"auto": "sdpa", "disabled": "eager"}.get(str(flash.value), flash.value)
+        settings["attn_implementation"] = Value(method, flash.origin)
     settings["dtype"] = Value("float32", f"as {tool.name} trains")
     for key, dtype in (("fp16", "float16"), ("bf16", "bfloat16"), ("pure_bf16", "bfloat16")):
         # Frozen weights lie in the products' dtype.
