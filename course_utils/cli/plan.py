@@ -15,6 +15,7 @@ from course_utils.cli.answers import Answer, find_answer
 from course_utils.cli.progress import StderrProgress, note
 from course_utils.cli.question import DEFAULT_LOOP, Question, defaults_of
 from course_utils.errors import CourseError
+from course_utils.memory.planning.need import DOES_NOT, Need, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of
 from course_utils.units import GiB, format_bytes
 
@@ -51,12 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--machine", metavar="NAME", help="predict seconds for this card (default: the one named by --memory)")
     add("--global-batch", type=int, metavar="N", help="examples per update over all ranks, reached by accumulation")
-    add(
-        "--data",
-        type=Path,
-        metavar="FILE",
-        help="lengths (one per line), a .jsonl file or a data set: plan for the longest batch",
-    )
+    lengths = "lengths (one per line), a .jsonl file or a data set: plan for the longest batch"
+    add("--data", type=Path, metavar="FILE", help=lengths)
     add("--why", nargs=2, metavar=("A", "B"), help="compare recipes (checkpointing,batch=4): what fell, what did not")
     add("--explain", type=Path, metavar="FILE", help="explain a CUDA out-of-memory message or a memory snapshot")
     add(
@@ -64,12 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help="write the recipe as settings, a command or a file: {course_utils.memory.planning.emit:FORMATS}",
     )
-    add(
-        "--nodes",
-        type=int,
-        metavar="N",
-        help="with --emit: number of nodes, each with the same number of ranks (default: 1)",
-    )
+    nodes = "with --emit: number of nodes, each with the same number of ranks (default: 1)"
+    add("--nodes", type=int, metavar="N", help=nodes)
     add("--row", type=int, metavar="N", help="with --emit: write row N of the plan instead of the recipe")
     add("--search", action="store_true", help="dry-run all changes, even for a model with shipped formulas")
     add("--measure", action="store_true", help="run a few steps on this CPU and compare predicted and measured bytes")
@@ -113,13 +106,12 @@ def _compute_answer(question: Question) -> Answer:
 
     _require_flags_that_belong_together(question)
     arguments = question.arguments
-    source = question.source
     recipe = question.recipe
     if arguments.why:
-        before, after = (estimate(source, question.recipe_with(changes)) for changes in arguments.why)
+        before, after = (estimate(question.source, question.recipe_with(changes)) for changes in arguments.why)
         return Answer(explain_change(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0)
     if arguments.explain:
-        text = explain(arguments.explain, estimate(source, recipe))
+        text = explain(arguments.explain, estimate(question.source, recipe))
         return Answer(text, text.splitlines(), 0)
     if arguments.measure:
         return _measure_here(question)
@@ -154,20 +146,19 @@ def _measure_here(question: Question) -> Answer:
     from course_utils.memory.formulas.estimate import estimate
     from course_utils.memory.planning.check import check
 
-    frame = check(estimate(question.source, replace(question.recipe, device="cpu")))
+    recipe = replace(question.recipe, device="cpu")
+    frame = check(estimate(question.source, recipe))
     table = frame.to_string(formatters={"predicted": format_bytes, "measured": format_bytes})
-    caption = (
-        f"Measured on this machine's CPU, with {question.recipe.optimizer}; a kind differs if it is off by more than 1 % of the "
-        "peak."
-    )
-    return Answer(f"{caption}\n{table}", frame.reset_index().to_dict("records"), 0)
+    text = f"Measured on this machine's CPU, with {recipe.optimizer}; a kind differs if it is off by more than 1 % of the peak."
+    return Answer(f"{text}\n{table}", frame.reset_index().to_dict("records"), 0)
 
 
 def _emit(question: Question) -> str:
     """The recipe, or a row of its plan, in the form that `--emit` names; if a card is named, only if it may fit there."""
     from course_utils.memory.planning.emit import NO_SETTING, emit
 
-    arguments, recipe = question.arguments, question.recipe
+    arguments = question.arguments
+    recipe = question.recipe
     if arguments.row is not None:
         recipe = _recipe_of_row(question)
     elif arguments.memory and not recipe.compiled:
@@ -197,9 +188,7 @@ def _qualify_verdict(reading: "Reading", answer: Answer) -> Answer:
     """The answer with what is not counted before it; unless it does not fit even so, the verdict is then unknown."""
     from course_utils.memory.planning.reading.tools import AT_LEAST, UNKNOWN
 
-    first, *others = sorted(
-        reading.unmodeled.values(), key=lambda unmodeled: (unmodeled.effect == UNKNOWN, unmodeled.reason), reverse=True
-    )
+    first, *others = sorted(reading.unmodeled.values(), key=lambda u: (u.effect == UNKNOWN, u.reason), reverse=True)
     headline, _, rest = answer.text.partition("\n")
     lines = [f"{first}. Without that, {headline}", *(f"Not counted either: {unmodeled}." for unmodeled in others), rest]
     answer = answer._replace(text="\n".join(lines))
@@ -211,8 +200,6 @@ def _qualify_verdict(reading: "Reading", answer: Answer) -> Answer:
 
 def _recipe_of_row(question: Question) -> Recipe:
     """The recipe of a row of the plan; the plan is stored under the question without `--emit`."""
-    from course_utils.memory.planning.need import DOES_NOT, Need
-
     number = question.arguments.row
     without_emit = argparse.Namespace(**{**vars(question.arguments), "emit": None, "row": None, "nodes": None})
     rows = find_answer(replace(question, arguments=without_emit), _compute_answer).values["rows"]
@@ -226,7 +213,6 @@ def _recipe_of_row(question: Question) -> Recipe:
 
 def _refuse_what_does_not_fit(question: Question) -> None:
     from course_utils.memory.formulas.trial import try_recipe
-    from course_utils.memory.planning.need import DOES_NOT, needs
     from course_utils.memory.step.model import source_of
 
     memory, _ = question.card
@@ -253,7 +239,6 @@ def _say_unknown(model: str) -> Answer:
 def _answer_by_plan(question: Question) -> Answer:
     """The answer whether it fits and what to change if not, with the remarks before and after it."""
     from course_utils.memory.planning.at_once import plan_at_once
-    from course_utils.memory.planning.need import DOES_NOT
     from course_utils.memory.planning.reading.lengths import describe_lengths
     from course_utils.models import canonical_name
 

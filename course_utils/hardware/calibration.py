@@ -142,7 +142,8 @@ def seconds_of(call: Callable[[], object]) -> float:
 def _time_an_operator(device: torch.device) -> float:
     """Seconds per operator of a training step so small that it is nothing but calls: Python, dispatch, autograd, optimizer."""
     layers = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4))
-    model, x = nn.Sequential(*layers).to(device), torch.ones(1, 4, 8, device=device)
+    model = nn.Sequential(*layers).to(device)
+    x = torch.ones(1, 4, 8, device=device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
 
     def step() -> None:
@@ -174,11 +175,12 @@ def process_bandwidth(timeout: float = 60.0) -> float:
 
 def _exchange() -> float:
     message, answer = torch.ones(_MESSAGE_BYTES, dtype=torch.uint8), torch.ones(1)
-    first, seconds = dist.get_rank() == 0, []
+    is_first = dist.get_rank() == 0
+    seconds = []
     for _ in range(_MESSAGES + 1):
         start = time.perf_counter()
-        (dist.send if first else dist.recv)(message, int(first))
+        (dist.send if is_first else dist.recv)(message, int(is_first))
         # Sending alone may return while the bytes still wait in a buffer; the answer says that they have come.
-        (dist.recv if first else dist.send)(answer, int(first))
+        (dist.recv if is_first else dist.send)(answer, int(is_first))
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:])

@@ -105,8 +105,10 @@ def _elementwise_calls(rows: torch.Tensor) -> Iterator[tuple[str, Callable[[], o
     yield "normal", target.normal_
     yield "clone", partial(rows.view(8, -1, 4, 32).transpose(1, 2).clone, memory_format=torch.contiguous_format)
 
-    width, ones = rows.shape[1], torch.ones(rows.shape[1])
-    answer, norm = torch.log_softmax(rows, -1), ([width], ones, ones, 1e-5)
+    width = rows.shape[1]
+    ones = torch.ones(width)
+    answer = torch.log_softmax(rows, -1)
+    norm = [width], ones, ones, 1e-5
     _, mean, scale = _aten.native_layer_norm(rows, *norm)
     yield "_softmax", partial(_aten._softmax, rows, -1, False)
     yield "_safe_softmax", partial(_aten._safe_softmax, rows, -1)

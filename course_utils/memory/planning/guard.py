@@ -1,17 +1,14 @@
 """Before the first step: the worst batch of a data set, run once."""
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError, first_line
 
-T = TypeVar("T")
 
-
-def guard(step: Callable[[T], object], batches: Iterable[T]) -> T:
+def guard(step: Callable[[object], object], batches: Iterable) -> object:
     """Run `step` on the largest of `batches` at the beginning of training, so that a shortage shows then and not at step N.
 
     The largest has the most elements. `step` should make a forward and a backward pass and drop the gradients; after a first

@@ -25,8 +25,8 @@ from course_utils.units import GiB, MiB
 ALMOST = 0.81  # of what is needed: it fits with milder changes
 
 
-def planned(share):
-    """For a card with this share of what is needed."""
+def plan_for(share):
+    """The plan for a card with this share of what is needed."""
     return plan(LLAMA, int(share * needed().high), RECIPE, machine=hardware.machine("RTX 4090"), cards=(2, 16))
 
 
@@ -42,7 +42,7 @@ def tight():
     some = {"fused optimizer", "micro-batch of 1", "optimizer on the host", "8-bit AdamW"}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(search, "CHANGES", tuple(change for change in CHANGES if change.name in some))
-        return planned(ALMOST)
+        return plan_for(ALMOST)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,11 @@ def test_how_long_a_segment_is_depends_on_all_blocks_so_all_are_run():
 def test_many_micro_batches_follow_from_two(blocks, change):
     recipe = replace(RECIPE, batch=1, sequence=512, accumulation=4, **change)
     source, machine = source_of(llama(256, blocks)), hardware.machine("H100")
-    whole, of_two = run_step(source, recipe, machine), try_recipe(source, recipe, machine)
-    assert (of_two.peak, of_two.host.peak, of_two.traffic) == (whole.peak, whole.host.peak, whole.traffic)
-    assert of_two.log.reserved == pytest.approx(whole.log.reserved, rel=0.01)
-    assert of_two.clock == pytest.approx(whole.clock)
+    full = run_step(source, recipe, machine)
+    of_two = try_recipe(source, recipe, machine)
+    assert (of_two.peak, of_two.host.peak, of_two.traffic) == (full.peak, full.host.peak, full.traffic)
+    assert of_two.log.reserved == pytest.approx(full.log.reserved, rel=0.01)
+    assert of_two.clock == pytest.approx(full.clock)
     assert of_two.how.endswith("of 2 of its 4 micro-batches")
     assert try_recipe(source, recipe).log.totals.tolist() == of_two.log.totals.tolist()
 
@@ -114,9 +115,9 @@ def assert_rows_are_true(answer, rows=slice(None)):
     assert answer.rows[rows]
     for row in answer.rows[rows]:
         assert row.peak == pytest.approx(dry(LLAMA, row.recipe).peak, rel=0.001), row.names
-        assert row.saves == answer.trial.peak - row.peak
-        assert row.verdict == FITS
-        assert row.need.high <= answer.memory
+        assert row.saves == answer.trial.peak - row.peak, row.names
+        assert row.verdict == FITS, row.names
+        assert row.need.high <= answer.memory, row.names
 
 
 def assert_rows_are_in_order(answer):
@@ -126,7 +127,7 @@ def assert_rows_are_in_order(answer):
     disturb = [(row.level, sum(levels[name] for name in row.names)) for row in answer.rows]
     assert disturb == sorted(disturb)
     names = [set(row.names) for row in answer.rows]
-    assert not any(fewer < more for fewer in names for more in names)
+    assert not any(fewer < other for fewer in names for other in names)
 
 
 def assert_no_change_is_spare(answer):
@@ -137,7 +138,7 @@ def assert_no_change_is_spare(answer):
             assert not fits(tried.log, "cuda", answer.memory), (row.names, left_out)
 
 
-def test_a_row_is_what_a_dry_run_says_of_its_recipe_and_is_said(tight):
+def test_each_row_equals_a_dry_run_of_its_recipe(tight):
     assert_rows_are_true(tight, slice(None, None, 4))
     assert {row.level for row in tight.rows} == {0, 1}
     assert_rows_are_in_order(tight)
@@ -149,7 +150,7 @@ def test_a_row_is_what_a_dry_run_says_of_its_recipe_and_is_said(tight):
 
 @pytest.mark.slow
 def test_with_all_changes_on_a_smaller_card_too():
-    answer = planned(0.6)
+    answer = plan_for(0.6)
     assert any(len(row.names) > 1 for row in answer.rows)
     assert_rows_are_true(answer)
     assert_rows_are_in_order(answer)
@@ -157,7 +158,7 @@ def test_with_all_changes_on_a_smaller_card_too():
 
 
 @pytest.mark.slow
-def test_three_rows_that_fit_do_not_hide_one_that_disturbs_less_than_two_of_them(only):
+def test_three_rows_do_not_hide_one_that_disturbs_less_than_two_of_them(only):
     """By two changes each fit one that costs time, and two by another optimizer; AdamW's averages of 8 bits take a third."""
     some = {"keep only the loss", "micro-batch of 1", "optimizer on the host", "8-bit AdamW", "Adafactor", "SGD"}
     only(some)
@@ -197,18 +198,17 @@ def test_a_row_has_its_number_with_and_without_seconds(only):
 
 def test_what_disturbs_less_and_is_tight_is_named(only):
     gentle = {"keep only the loss", "micro-batch of 1"}
-    both = replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch)
-    of_both = needed(both)
+    need = needed(replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch))
     only(gentle | {"LoRA of rank 16"})
-    answer = plan(LLAMA, of_both.high - 1, RECIPE, cards=())
+    answer = plan(LLAMA, need.high - 1, RECIPE, cards=())
     assert {row.level for row in answer.rows} == {3}
-    assert (set(answer.nearest.names), answer.nearest.need, answer.nearest.verdict) == (gentle, of_both, TIGHT)
+    assert (set(answer.nearest.names), answer.nearest.need, answer.nearest.verdict) == (gentle, need, TIGHT)
     assert f"Nearest: {' + '.join(answer.nearest.names)}. It needs " in str(answer)
-    assert json.loads(json.dumps(answer.json()))["nearest"]["need"] == list(of_both)
-    assert plan(LLAMA, of_both.high, RECIPE, cards=()).nearest is None
+    assert json.loads(json.dumps(answer.json()))["nearest"]["need"] == list(need)
+    assert plan(LLAMA, need.high, RECIPE, cards=()).nearest is None
 
 
-def test_where_nothing_fits_the_changes_that_lower_the_peak_most_are_not_said_to_make_it_fit(only):
+def test_where_nothing_fits_rows_are_those_that_lower_the_peak_most(only):
     only({"keep only the loss", "SGD", "fused attention"})
     answer = plan(LLAMA, 2**20, RECIPE, cards=())
     assert {row.verdict for row in answer.rows} == {DOES_NOT}
@@ -257,7 +257,7 @@ def test_other_optimizers_are_changes_which_keep_less_each(base, names, only):
     assert all(row.recipe.galore in (0, 128) for row in answer.rows)
 
 
-def test_what_helps_nothing_is_said_and_true(tight):
+def test_useless_changes_are_listed(tight):
     assert tight.useless
     change = next(change for change in CHANGES if change.name == tight.useless[0])
     assert dry(LLAMA, replace(RECIPE, **change.apply(RECIPE))).peak >= 0.999 * tight.trial.peak
@@ -266,9 +266,10 @@ def test_what_helps_nothing_is_said_and_true(tight):
 def test_a_row_that_fits_without_a_lower_peak_says_what_falls(only):
     only({"activations on the host"})
     recipe = replace(RECIPE, precision="bf16", batch=1, sequence=1024)  # so that the update binds
-    on_card, moved = (try_recipe(source_of(LLAMA), replace(recipe, offload_activations=it)).log for it in (False, True))
-    assert on_card.peak == moved.peak
-    assert on_card.reserved > moved.reserved
+    on_card = try_recipe(source_of(LLAMA), recipe).log
+    on_host = try_recipe(source_of(LLAMA), replace(recipe, offload_activations=True)).log
+    assert on_card.peak == on_host.peak
+    assert on_card.reserved > on_host.reserved
     answer = plan(LLAMA, needs(on_card, "cuda").high - 1, recipe, cards=())
     assert ["reserves beyond the peak" in row.costs for row in answer.rows] == [True]
     assert not answer.useless
@@ -288,9 +289,9 @@ def test_what_takes_longer_with_adapters_is_of_float32(only):
     card = hardware.machine("H100")
     only({"LoRA of rank 16", "QLoRA of rank 16"})
     single = replace(RECIPE, precision="bf16", batch=1)
-    whole, adapters = (seconds_by_dtype(replace(single, lora=rank), card) for rank in (0, 16))
-    assert adapters["float32"] > whole["float32"]
-    assert adapters["bfloat16"] < whole["bfloat16"], "the gradients of the weights are saved"
+    without, adapters = (seconds_by_dtype(replace(single, lora=rank), card) for rank in (0, 16))
+    assert adapters["float32"] > without["float32"]
+    assert adapters["bfloat16"] < without["bfloat16"], "the gradients of the weights are saved"
     of_4_bits = seconds_by_dtype(replace(single, lora=16, quantized="nf4"), card)
     assert {dtype for name, dtype in filter(lambda it: "attention" in it[0], of_4_bits)} == {"float32"}
     recipe = replace(single, accumulation=16)
@@ -312,9 +313,9 @@ def test_adapters_that_take_longer_beside_another_change_are_explained_too(only)
     only({"micro-batch of 1", "LoRA of rank 16"})
     recipe = replace(RECIPE, precision="bf16", batch=16)
     cut = replace(recipe, batch=1, accumulation=16)
-    alone, both = (try_recipe(source_of(LLAMA), replace(cut, lora=rank), card) for rank in (0, 16))
-    assert both.seconds > alone.seconds
-    (row,) = plan(LLAMA, needs(both.log, "cuda").high, recipe, machine=card, cards=()).rows
+    without, adapters = (try_recipe(source_of(LLAMA), replace(cut, lora=rank), card) for rank in (0, 16))
+    assert adapters.seconds > without.seconds
+    (row,) = plan(LLAMA, needs(adapters.log, "cuda").high, recipe, machine=card, cards=()).rows
     assert row.names == ("micro-batch of 1", "LoRA of rank 16")
     assert "adapters take each layer's input and output in float32" in row.costs
 

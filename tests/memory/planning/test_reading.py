@@ -27,7 +27,7 @@ MODEL = "model_name_or_path: gpt2-small\n"
 
 
 @pytest.fixture(autouse=True)
-def _leave_alone(tmp_path, monkeypatch):
+def _isolate(tmp_path, monkeypatch):
     """Each test in a folder of its own, with no cache, no Hub and no file of Accelerate's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -45,15 +45,15 @@ def values(reading, *names):
 
 
 @pytest.mark.slow
-def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_dataclasses():
+def test_the_tools_defaults_are_those_of_the_installed_dataclasses():
     from peft import LoraConfig
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as PUBLISHED
     from transformers import BitsAndBytesConfig, TrainingArguments
     from trl import ModelConfig, SFTConfig
 
     def default(kind, key):
-        own = next(field for field in fields(kind) if field.name == key)
-        value = own.default if own.default is not MISSING else own.default_factory()
+        (field,) = (field for field in fields(kind) if field.name == key)
+        value = field.default if field.default is not MISSING else field.default_factory()
         return getattr(value, "value", value)
 
     trainer, sft = (tables().tools[key].defaults for key in ("trainer", "trl"))
@@ -64,10 +64,10 @@ def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_datacla
     assert default(LoraConfig, "r") == trainer["lora_r"]
     assert default(LoraConfig, "lora_dropout") == trainer["lora_dropout"]
     assert BitsAndBytesConfig(load_in_4bit=True).bnb_4bit_use_double_quant == trainer["use_bnb_nested_quant"]
-    made = SFTConfig(output_dir="out", use_cpu=True)
+    arguments = SFTConfig(output_dir="out", use_cpu=True)
     for key, value in sft.items():
-        own = default(ModelConfig, key) if key in elsewhere else getattr(made, key)
-        assert getattr(own, "value", own) == (True if key == "use_cpu" else value), key
+        installed = default(ModelConfig, key) if key in elsewhere else getattr(arguments, key)
+        assert getattr(installed, "value", installed) == (True if key == "use_cpu" else value), key
     for family, names in tables().targets.items():
         assert tuple(PUBLISHED[family]) == names
 
@@ -138,32 +138,28 @@ def test_another_head_than_the_one_that_is_planned_is_said():
 
 
 @pytest.mark.parametrize(
-    ("made", "kind", "blocks"),
+    ("name", "kind", "blocks"),
     [
-        ("AutoModelForSequenceClassification.from_pretrained('tiny', num_labels=7)", BertForSequenceClassification, 2),
-        pytest.param(
-            "transformers.BertForTokenClassification.from_pretrained('tiny', num_labels=7)",
-            BertForTokenClassification,
-            5,
-            marks=pytest.mark.slow,
-        ),
+        ("AutoModelForSequenceClassification", BertForSequenceClassification, 2),
+        pytest.param("transformers.BertForTokenClassification", BertForTokenClassification, 5, marks=pytest.mark.slow),
     ],
 )
-def test_a_script_s_own_head_is_the_one_that_is_planned(made, kind, blocks, capsys):
+def test_a_script_s_own_head_is_the_one_that_is_planned(name, kind, blocks, capsys):
     sizes = {"hidden_size": 32, "num_hidden_layers": blocks, "num_attention_heads": 2, "intermediate_size": 48}
     config = BertConfig(**sizes, vocab_size=100, num_labels=7)
     recipe = Recipe(**{**LOOPS["trainer"], "batch": 4, "sequence": 16, "device": "cuda"})
-    whole = run_step(source_of(kind(config)), recipe)
+    peak = run_step(source_of(kind(config)), recipe).peak
     config.architectures = ["BertForMaskedLM"]
     config.save_pretrained("tiny")
+    model = f"{name}.from_pretrained('tiny', num_labels=7)"
     arguments = "TrainingArguments('o', per_device_train_batch_size=4)"
-    write("train.py", f"model = {made}\ntok.tokenizer(max_length=16)\n{arguments}\n")
+    write("train.py", f"model = {model}\ntok.tokenizer(max_length=16)\n{arguments}\n")
     assert main(["plan", "train.py", "--why", "batch=4", "batch=8", "--json"]) == 0
     instants = json.loads(capsys.readouterr().out)["before"].values()
-    assert max(sum(kinds.values()) for kinds in instants) == whole.peak
+    assert max(sum(kinds.values()) for kinds in instants) == peak
 
 
-def test_peft_trains_a_classifier_whole_beside_adapters_which_a_script_that_says_its_task_is_told():
+def test_a_script_that_says_its_task_is_told_that_peft_trains_the_classifier_too():
     lines = ["TrainingArguments('o')", "tokenizer(max_length=8)", "LoraConfig(r=4, task_type=TaskType.SEQ_CLS)"]
     write("train.py", "\n".join([*lines, "AutoModelForSequenceClassification.from_pretrained('bert-base')"]))
     assert "--modules-to-save" in read(["train.py"]).unmodeled["modules_to_save"].reason
@@ -291,11 +287,7 @@ def test_a_script_is_read_by_its_syntax_tree_and_not_run():
 @pytest.mark.parametrize(
     ("line", "key", "effect"),
     [
-        (
-            "from unsloth import FastLanguageModel; FastLanguageModel.from_pretrained('gpt2-small')",
-            "FastLanguageModel",
-            "unknown",
-        ),
+        ("FastLanguageModel.from_pretrained('gpt2-small')", "FastLanguageModel", "unknown"),
         ("for p in model.parameters(): p.requires_grad = False", "frozen", "unknown"),
         ("model.resize_token_embeddings(40000)", "resize_token_embeddings", "at least"),
         ("DPOTrainer(model)", "DPOTrainer", "at least"),
@@ -351,7 +343,8 @@ def test_deepspeed_keeps_masters_in_float32_and_its_buckets_are_not_counted():
 
 
 BASE = "model_name_or_path: llama-3-8b\nstage: sft\ndo_train: true\nper_device_train_batch_size: 1\n"
-LLAMA_FACTORY = {  # by the file's path at the commit in `tools.yaml` or before, what it sets beside BASE, and what that comes to
+# By the file's path at the commit in `tools.yaml` or before: what it sets beside BASE, some fields, and the effect.
+LLAMA_FACTORY = {
     "train_lora/qwen3_lora_sft": (
         "lora_rank: 8\nlora_target: all\nbf16: true",
         {"lora": 8, "lora_targets": (), "sequence": 2048},
@@ -447,9 +440,8 @@ AXOLOTL = {
 }
 
 
-@pytest.mark.parametrize("published", LLAMA_FACTORY)
-def test_what_decides_in_a_file_of_llama_factory(published):
-    text, expected, effect = LLAMA_FACTORY[published]
+@pytest.mark.parametrize(("text", "expected", "effect"), LLAMA_FACTORY.values(), ids=LLAMA_FACTORY)
+def test_what_decides_in_a_file_of_llama_factory(text, expected, effect):
     keys = {line.partition(":")[0] for line in text.splitlines()}
     base = "\n".join(line for line in BASE.splitlines() if line.partition(":")[0] not in keys)
     reading = read([write("lf.yaml", f"{base}\n{text}\n")])
@@ -458,9 +450,8 @@ def test_what_decides_in_a_file_of_llama_factory(published):
     assert "LLaMA-Factory" in reading.provenance["clipping"]
 
 
-@pytest.mark.parametrize("published", AXOLOTL)
-def test_what_decides_in_a_file_of_axolotl(published):
-    text, expected, effect = AXOLOTL[published]
+@pytest.mark.parametrize(("text", "expected", "effect"), AXOLOTL.values(), ids=AXOLOTL)
+def test_what_decides_in_a_file_of_axolotl(text, expected, effect):
     reading = read([write("axolotl.yml", f"base_model: llama-3-8b\n{text}\n")])
     assert {name: reading.fields.get(name) for name in expected} == expected
     assert reading.effect == effect
@@ -509,7 +500,7 @@ def test_what_a_file_says_that_it_leaves_out_is_not_dropped():
         read([write("trl.yaml", text)])
 
 
-def test_a_name_on_the_hub_is_found_in_the_cache_or_refused_without_a_far_suggestion(tmp_path):
+def test_a_name_on_the_hub_is_found_in_the_cache_or_refused(tmp_path):
     with pytest.raises(CourseError, match="HF_HUB_OFFLINE") as refusal:
         read(["HuggingFaceTB/SmolLM2-135M"])
     assert "mean" not in str(refusal.value)
@@ -591,7 +582,7 @@ def test_a_launch_line_that_is_none_is_refused_in_a_sentence(line, message):
 
 
 @pytest.mark.slow
-def test_the_command_says_first_what_is_not_counted_and_last_where_each_value_stands(capsys):
+def test_the_command_says_first_what_is_not_counted_and_last_each_value_s_origin(capsys):
     sizes = {"n_embd": 32, "n_head": 2, "n_layer": 1, "vocab_size": 64}
     write("config.json", json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **sizes}))
     model = "model_name_or_path: config.json\n"

@@ -85,9 +85,8 @@ class Reading:
         result.unmodeled = {key: unmodeled for key, unmodeled in self.unmodeled.items() if key not in flags}
         origin = result.provenance.get("zero_stage")
         if result.fields.get("zero_stage") and result.fields.get("ranks") == 1 and "zero_stage" not in flags:
-            stage = result.fields.pop("zero_stage")
-            left_out = f"One rank has nothing to share: stage {stage} ({origin}) is left out."
-            result.remarks = [*self.remarks, left_out]
+            remark = f"One rank has nothing to share: stage {result.fields.pop('zero_stage')} ({origin}) is left out."
+            result.remarks = [*self.remarks, remark]
         if result.fields.get("zero_stage") and "ranks" not in result.fields:
             raise CourseError(f"{origin} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
         if not result.fields.get("lora"):
@@ -153,9 +152,8 @@ class Reading:
             optimizer = "adamw"
         self._put("optimizer", optimizer, value.origin)
         if name.startswith("paged"):
-            self.remarks.append(
-                f"The states of {name} ({value.origin}) are counted on the host, where CUDA may page them."
-            )
+            remark = f"The states of {name} ({value.origin}) are counted on the host, where CUDA may page them."
+            self.remarks.append(remark)
         if name == "galore_adamw":
             options = self.settings.get("optim_args")
             rank = re.search(r"rank=(\d+)", str(options.value)) if options else None
@@ -182,9 +180,8 @@ class Reading:
                 doubt = "quantizes weights, and nothing says that adapters are trained too, as use_peft: true does"
                 self._note_unknown("quantized", f"load_in_4bit ({four.origin}) {doubt}")
             elif rank is not None:
-                self.remarks.append(
-                    f"Without use_peft: true there are no adapters, whatever lora_r says ({rank.origin})."
-                )
+                remark = f"Without use_peft: true there are no adapters, whatever lora_r says ({rank.origin})."
+                self.remarks.append(remark)
             return
         self._take("lora", "lora_r", _read_count)
         self._take("lora_dropout", "lora_dropout", _read_number)

@@ -84,7 +84,8 @@ def read_launcher(launcher: str, flags: Settings, problems: dict[str, Unmodeled]
 
 def _flags(argv: list[str]) -> tuple[Settings, list[str]]:
     """`--name value`, `--name=value`, `--name` alone and `name=value`, with underscores in names; and words that are neither."""
-    by_flag, others, name = {}, [], None
+    by_flag, others = {}, []
+    name = None
     for word in argv:
         if match := re.fullmatch(r"-{0,2}([A-Za-z][\w.-]*)=(.*)", word, re.DOTALL):
             by_flag[match[1].replace("-", "_")] = [_read_word(match[2])]

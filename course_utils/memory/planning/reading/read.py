@@ -38,7 +38,8 @@ def read(arguments: Iterable[str], launch: Iterable[str] | None = None, ranks: i
     values depend on it. No script is run and no pickle opened. Raises `CourseError` for what is none of these, and for a file
     that says it leaves something out.
     """
-    arguments, settings, problems = list(arguments), {}, {}
+    arguments = list(arguments)
+    settings, problems = {}, {}
     models = [text for text in arguments if is_model(text)]
     files = [text for text in arguments if text not in models]
     if len(models) > 1:
