@@ -16,7 +16,7 @@ class Answer(NamedTuple):
     """The text, its content as plain values, and the exit code."""
 
     text: str
-    values: object
+    values: dict | list
     code: int
 
 

@@ -37,7 +37,7 @@ def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = 
 
     The device is that of the settings, the number of threads torch's at the moment. `dtypes`: which matrix products to
     time, names of torch's floating types. With `exchange` the link is measured between two processes (where there are two
-    GPUs: between these), else it is NaN. The process keeps the result until it is to `refresh` it. Warns when other
+    GPUs: between these), else it is NaN. The process keeps the result; `refresh` measures again. Warns when other
     programs keep the cores busy: the rates are then what those leave, and with as many threads as cores that is little. Raises
     `CourseError` for an unknown dtype, and where a process for the exchange fails.
     """

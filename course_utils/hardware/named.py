@@ -63,9 +63,7 @@ MACHINES = {
         _on_pcie("RTX 4070", _nvidia("geforce/graphics-cards/40-series/rtx-4070-family"), 12, 504, _geforce(29.1), 4),
         _on_pcie("RTX 5070", _BLACKWELL, 12, 672, _geforce(30.9), 5),
         _on_pcie("T4", _nvidia("data-center/tesla-t4"), 16, 320, {"float32": 8.1, "float16": 65}, 3),
-        _card(
-            "V100-16GB", _nvidia("data-center/v100"), 16, 900, {"float32": 15.7, "float16": 125}, 150, "NVLink 2 (SXM2)", 16,
-        ),
+        _card("V100-16GB", _nvidia("data-center/v100"), 16, 900, {"float32": 15.7, "float16": 125}, 150, "NVLink 2 (SXM2)", 16),
         _on_pcie("RTX 4080", _ADA, 16, 717, _geforce(48.7), 4),
         _on_pcie("RTX 5070 Ti", _BLACKWELL, 16, 896, _geforce(43.9), 5),
         _on_pcie("RTX 5080", _BLACKWELL, 16, 960, _geforce(56.3), 5),
@@ -77,14 +75,10 @@ MACHINES = {
         _on_pcie("L4", _nvidia("data-center/l4"), 24, 300, _tensor_cores(30.3, 60, 121), 4),
         _card("RTX 3090", _AMPERE, 24, 936, _geforce(35.6), 56.25, "NVLink 3 (bridge)", 32),
         _on_pcie("RTX 4090", _ADA, 24, 1008, _geforce(82.6), 4),
-        _card(
-            "V100-32GB", _nvidia("data-center/v100"), 32, 900, {"float32": 15.7, "float16": 125}, 150, "NVLink 2 (SXM2)", 16,
-        ),
+        _card("V100-32GB", _nvidia("data-center/v100"), 32, 900, {"float32": 15.7, "float16": 125}, 150, "NVLink 2 (SXM2)", 16),
         _on_pcie("RTX 5090", _BLACKWELL, 32, 1792, _geforce(104.8), 5),
         _card("A100-40GB", _nvidia("data-center/a100"), 40, 1555, _tensor_cores(19.5, 156, 312), 300, "NVLink 3 (SXM4)", 32),
-        _card(
-            "A40", _nvidia("data-center/a40"), 48, 696, _tensor_cores(37.4, 74.8, 149.7), 56.25, "NVLink 3 (bridge)", 32,
-        ),
+        _card("A40", _nvidia("data-center/a40"), 48, 696, _tensor_cores(37.4, 74.8, 149.7), 56.25, "NVLink 3 (bridge)", 32),
         _card(
             "A6000", _nvidia("products/workstations/rtx-a6000"), 48, 768, _tensor_cores(38.7, 77.4, 154.8), 56.25,
             "NVLink 3 (bridge)", 32,

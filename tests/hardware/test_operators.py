@@ -55,7 +55,7 @@ def test_a_lookup_reads_the_rows_it_is_asked_for():
     assert work.bytes == 3 * 8 + 2 * (3 * 8 * 4) + 3 * 8  # ids, as many bytes of rows as are written
 
 
-def test_what_is_put_into_a_tensor_is_read_and_written_and_the_rest_stays():
+def test_what_is_put_into_a_tensor_is_read_and_written():
     table = torch.ones(1000, 8)
     ids = torch.tensor([1, 5, 7])
     (work,) = works("index_put_", lambda: table.index_put_((ids,), torch.ones(3, 8)))

@@ -165,7 +165,7 @@ def test_fields_for_sizes_show_where_they_are_asked_for():
     assert picker.value == LlamaSizes(layers=3)
 
 
-def test_a_control_moves_the_picture_and_the_sum_and_a_card_runs_cuda(shown, monkeypatch):
+def test_controls_move_the_picture_and_the_sum(shown, monkeypatch):
     planner = import_module("course_utils.viz.planner")
     play = Mock(wraps=planner.play)
     monkeypatch.setattr(planner, "play", play)

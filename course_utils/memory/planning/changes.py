@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from course_utils.memory.planning.answer import Row
 
 T = TypeVar("T")
-# Rows of a level, after which no more are looked for.
+# Rows of a level, after which no more are looked for, and rows of a plan.
 _MAX_ROWS_OF_LEVEL = 4
 _MAX_ROWS_OF_PLAN = 10
 

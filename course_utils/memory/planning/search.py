@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, groupby, product
 from math import inf, isnan, prod
@@ -56,6 +56,7 @@ class Candidate(NamedTuple):
     changes: _Changes
 
 
+@dataclass
 class Search:
     """Looks for changes with which the step of a plan fits.
 
@@ -66,15 +67,16 @@ class Search:
     `rows` those that fit.
     """
 
-    def __init__(self, source: Source, plan: Plan, machine: Machine | None, progress: Progress):
-        self.source = source
-        self.plan = plan
-        self.base = plan.trial
-        self.machine = machine
-        self.progress = progress
-        self.trials: dict[str, Trial] = {}
-        self.rows: list[Row] = []
-        self.tried: list[tuple[_Changes, Need]] = []
+    source: Source
+    plan: Plan
+    machine: Machine | None
+    progress: Progress
+    trials: dict[str, Trial] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    tried: list[tuple[_Changes, Need]] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.base = self.plan.trial
 
     def run(self) -> Plan:
         """The plan with all rows that are shown, or where nothing fits the five changes that alone lower the peak most."""

@@ -311,7 +311,7 @@ def test_what_a_script_does_beside_is_named(line, key, effect):
         ("python3 train.py --per_device_train_batch_size 2", 1, None),
     ],
 )
-def test_a_launch_line_says_ranks_and_shards_and_wins_over_the_script(line, ranks, stage):
+def test_a_launch_line_says_the_ranks_and_wins_over_the_script(line, ranks, stage):
     model = "AutoModelForCausalLM.from_pretrained('gpt2-small')"
     write("train.py", f"args = TrainingArguments('o', per_device_train_batch_size=9)\nm = {model}\n")
     options = "\n  fsdp_version: 2\n  fsdp_offload_params: true\n"

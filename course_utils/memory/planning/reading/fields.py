@@ -54,9 +54,8 @@ class Reading:
             elif value is not None:
                 self._put(name, _CONVERTERS[type(getattr(Recipe, name))](key, value), value.origin)
         if self.tool.loop:
-            if "sequence" not in self.fields:
-                unknown = Unmodeled(UNKNOWN, "no file says how long texts are; say it with --sequence")
-                self.unmodeled.setdefault("sequence", unknown)
+            if "sequence" not in self.fields and "sequence" not in self.unmodeled:
+                self._note_unknown("sequence", "no file says how long texts are; say it with --sequence")
             origin = f"loop of {self.tool.name}"
             self._put("keeps_outputs", False, origin)
             self._put("zero_grad", "after-update", origin)
@@ -95,7 +94,7 @@ class Reading:
         return result
 
     def table(self) -> list[str]:
-        """A line for each value that is written down, with its place; then what each tool takes where nothing is."""
+        """A line for each value that is written down, with its origin; then what each tool takes where nothing is."""
         values = {"model": self.model, **self.fields}
         rows = [
             (f"{name}={_write(values[name])}", origin) for name, origin in self.provenance.items() if name in values

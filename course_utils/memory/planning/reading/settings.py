@@ -1,4 +1,4 @@
-"""Settings as they stand in a file, a script or a command: each value with the place that says it."""
+"""Settings as they stand in a file, a script or a command: each value with its origin."""
 
 import ast
 import operator
