@@ -11,7 +11,7 @@ from torch.utils import checkpoint
 from benchmarks.document import write
 from course_utils import models
 from course_utils.memory.formulas.trial import try_recipe
-from course_utils.memory.planning.verdict import CONTEXT, needs
+from course_utils.memory.planning.need import CONTEXT, needs
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Log

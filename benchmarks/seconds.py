@@ -86,7 +86,7 @@ def repeat(rows: list[Row]) -> Iterator[Row]:
     """Predict and measure each row once more."""
     for first in range(0, len(rows), _DOZEN):
         warm_up()
-        machine = hardware.calibrate(exchange=False, again=True)
+        machine = hardware.calibrate(exchange=False, refresh=True)
         for row in rows[first : first + _DOZEN]:
             row.predicted.append(Prediction(machine, row.operators).seconds)
             row.measured.append(measured_seconds(row.case))

@@ -2,7 +2,7 @@
 
 from course_utils import models
 from course_utils.memory import Recipe, Workload, dry_run
-from course_utils.memory.planning.verdict import Need, needs
+from course_utils.memory.planning.need import Need, needs
 from course_utils.memory.trace.log import Log
 
 

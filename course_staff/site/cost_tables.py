@@ -6,7 +6,7 @@ They come from the formulas of named models that are shipped with the package.
 from typing import NamedTuple
 
 from course_utils.memory.formulas.named import look_up
-from course_utils.memory.planning.verdict import FITS, TIGHT, Need, name_cards, needs
+from course_utils.memory.planning.need import FITS, TIGHT, Need, name_cards, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe
 
 MODELS = ("llama-3.1-8b", "llama-3.2-1b", "gpt2-small")
@@ -83,8 +83,8 @@ def rows_of(model: str, batch: int, sequence: int) -> list[dict]:
                 "method": method.name,
                 "level": method.level,
                 "costs": LEVELS[method.level],
-                "least": need.least,
-                "most": need.most,
+                "least": need.low,
+                "most": need.high,
                 "need": str(need),
                 "fits": name_cards(need.cards(FITS), method.recipe()) or "none",
                 "tight": name_cards(need.cards(TIGHT), method.recipe()) or "none",

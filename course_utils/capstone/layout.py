@@ -103,7 +103,7 @@ def sent_by(layout: Layout, cluster: Cluster, recipe: Recipe, width: int, blocks
     if layout.pipeline > 1:
         message = numbers * recipe.itemsize  # autocast leaves what goes from block to block in float32
         far = layout.cards > cluster.cards
-        link = cluster.between if far else cluster.within
+        link = cluster.inter_node if far else cluster.intra_node
         turns = 2 * (recipe.accumulation + layout.pipeline - 1)
         leaving = far * min(layout.data * layout.tensor, cluster.cards) * recipe.accumulation * message
         seconds = turns * (message / link.bandwidth + link.latency)

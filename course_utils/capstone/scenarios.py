@@ -17,7 +17,7 @@ from course_utils.memory.formulas.estimate import Estimate, family
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.changes import CHANGES
-from course_utils.memory.planning.verdict import FITS, Need, needs
+from course_utils.memory.planning.need import FITS, Need, needs
 from course_utils.memory.step.blocks import depth_of
 from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import ADAMW, Recipe, plain_recipe
@@ -116,7 +116,7 @@ class Weighed:
         """The predictions, each with its budget."""
         scenario = self.scenario
         rows = [
-            BudgetLine("memory", scenario.memory, self.need.most, None, "bytes"),
+            BudgetLine("memory", scenario.memory, self.need.high, None, "bytes"),
             BudgetLine("an update", scenario.seconds, self.seconds, None, "seconds"),
         ]
         if scenario.between is not None:
@@ -143,7 +143,7 @@ class Weighed:
         by_kind = ", ".join(f"{name} {format_bytes(size)}" for name, size in kinds)
         terms = ", ".join(f"{term.name} ({format_bytes(term.bytes)})" for term in peak.terms_in_bytes[:3])
         where = f"{peak.name}, in `{peak.module}`" if peak.module else peak.name
-        needs = f"needs {format_bytes(self.need.most)}, and {there} are there"
+        needs = f"needs {format_bytes(self.need.high)}, and {there} are there"
         return f"{needs}. The peak is in {where}: {by_kind}. The largest terms: {terms}"
 
     def on_seconds(self, limit: float) -> str | None:

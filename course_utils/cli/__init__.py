@@ -25,7 +25,7 @@ COMMANDS = {
     "report": "--out report.html",
     "check": "03",
 }
-"""A learner's commands and the words of an example of each."""
+"""A learner's commands, each with the arguments of an example."""
 STAFF = {
     "run": "03 --scale smoke",
     "lint": "03 --notes",
@@ -36,7 +36,7 @@ STAFF = {
     "demo": "03",
     "site": "--output build/site",
 }
-"""The staff's commands and the words of an example of each."""
+"""The staff's commands, each with the arguments of an example."""
 FORMS = {
     int: {"type": int, "metavar": "N"},
     float: {"type": float, "metavar": "X"},
@@ -45,8 +45,8 @@ FORMS = {
 """The arguments of `add_argument` for a field of each type."""
 EXIT_CODES = "exit codes: 0 done; 1 done, but something needs fixing; 2 not done, with the reason"
 
+# Options that other tools have, each with ours.
 _ALIASES = dict.fromkeys(("--gpu", "--card", "--device-memory", "--vram"), "--memory")
-"""Options that other tools have, each with ours."""
 _NAMES = re.compile(r"\{([\w.]+):(\w+)\}")
 
 
@@ -67,9 +67,10 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         arguments, unknown = super().parse_known_args(args, namespace)
         positional = (action for action in self._actions if not action.option_strings)
-        several = next((action.dest for action in positional if action.nargs == "*"), None)
-        if several and not any(word.startswith("-") for word in unknown):  # more of them stand behind an option
-            setattr(arguments, several, [*getattr(arguments, several), *unknown])
+        variadic = next((action.dest for action in positional if action.nargs == "*"), None)
+        # More of them may stand behind an option: plan gpt2 --memory 8GB trl.yaml.
+        if variadic and not any(word.startswith("-") for word in unknown):
+            setattr(arguments, variadic, [*getattr(arguments, variadic), *unknown])
             return arguments, []
         if unknown:
             self._refuse(unknown[0].partition("=")[0])
@@ -84,8 +85,8 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
-            words = ["unknown", *action.option_strings, f"{value!r}; {suggest(str(value), action.choices)}"]
-            self.error(" ".join(words))
+            option = "".join(f"{name} " for name in action.option_strings)
+            self.error(f"unknown {option}{value!r}; {suggest(str(value), action.choices)}")
 
     def error(self, message: str) -> NoReturn:
         end = "" if message.endswith((".", "?")) else "."
@@ -97,12 +98,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     It is one of `EXIT_CODES`; at 2 a sentence on stderr says why.
     """
-    parser, words = make_parser(), list(sys.argv[1:] if argv is None else argv)
-    if not words:
+    parser = make_parser()
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv:
         parser.print_help(sys.stderr)
         return 2
-    launch = words[words.index("--") + 1 :] if words[0] == "plan" and "--" in words else None
-    arguments = parser.parse_args(words if launch is None else words[: words.index("--")])
+    launch = argv[argv.index("--") + 1 :] if argv[0] == "plan" and "--" in argv else None
+    arguments = parser.parse_args(argv if launch is None else argv[: argv.index("--")])
     arguments.launch = launch
     try:
         return arguments.run(arguments)

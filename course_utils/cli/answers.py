@@ -16,45 +16,47 @@ class Answer(NamedTuple):
     """The text, its content as plain values, and the exit code."""
 
     text: str
-    values: object
+    values: dict | list
     code: int
 
 
-_ANSWERS = Section("plans", lambda stored: Answer(*stored))
+_ANSWERS = Section("plans", lambda fields: Answer(*fields))
 
 
-def answer_to(question: Question, work_out: Callable[[Question], Answer]) -> Answer:
-    """The stored answer, or else the answer of `work_out`, which is then stored."""
+def find_answer(question: Question, compute: Callable[[Question], Answer]) -> Answer:
+    """The stored answer, or else that of `compute`, which is then stored."""
+    if question.is_function:  # its code may call other files, of which nothing is known
+        return compute(question)
     key = _key_of(question)
     answer = None if question.arguments.again or question.arguments.measure else _ANSWERS.get(key)
     if answer is None:
-        answer = work_out(question)
+        answer = compute(question)
         _ANSWERS.put(key, answer)
     return answer
 
 
 def _key_of(question: Question) -> str:
-    """A key of the question's words, the files that it names, the course's code and the versions of the libraries."""
+    """A key of the question's arguments, the files that it names, the course's code and the versions of the libraries."""
     arguments = question.arguments
     paths = [Path(path) for path in (question.model, arguments.teacher, arguments.data, arguments.explain) if path]
     files = [(path / "config.json" if path.is_dir() else path) for path in paths]
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (*files, *_code_files()) if path.is_file()]
-    return hashlib.sha256(json.dumps([_words_of(question), texts, _versions()]).encode()).hexdigest()[:24]
+    return hashlib.sha256(json.dumps([_canonical_arguments(question), texts, _versions()]).encode()).hexdigest()[:24]
 
 
-def _words_of(question: Question) -> dict[str, str]:
+def _canonical_arguments(question: Question) -> dict[str, str]:
     """The arguments, with models and cards by the course's names for them, and for a folder of data its files."""
     from course_utils import hardware, models
 
     values = vars(question.arguments) | {"model": question.model, "reading": question.reading}
-    words = {name: str(value) for name, value in sorted(values.items()) if name not in ("run", "json", "again")}
+    texts = {name: str(value) for name, value in sorted(values.items()) if name not in ("run", "json", "again")}
     for name, room in {"model": models, "teacher": models, "memory": hardware, "machine": hardware}.items():
-        if values[name] and not Path(words[name]).exists():
-            words[name] = room.known_as(words[name])
+        if values[name] and not Path(texts[name]).exists():
+            texts[name] = room.canonical_name(texts[name])
     if values["data"]:  # by what tells one content from another without reading it
-        inside = ((path.name, path.stat()) for path in sorted(Path(values["data"]).glob("*")))
-        words["files of data"] = str([(name, status.st_size, status.st_mtime_ns) for name, status in inside])
-    return words
+        files = ((path.name, path.stat()) for path in sorted(Path(values["data"]).glob("*")))
+        texts["files of data"] = str([(name, status.st_size, status.st_mtime_ns) for name, status in files])
+    return texts
 
 
 def _code_files() -> list[Path]:

@@ -12,7 +12,6 @@ HELP = "show your progress, or run the public checks on an exercise notebook as 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The notebook, the set if the notebook's name does not say it, and whether to reset progress."""
     parser.add_argument(
         "notebook",
         nargs="?",
@@ -50,10 +49,11 @@ def _check(arguments: argparse.Namespace) -> int:
     saved = datetime.fromtimestamp(path.stat().st_mtime)
     print(f"Checking {path.name} as saved on {saved:%Y-%m-%d at %H:%M:%S}; unsaved changes are not included.\n")
     results = []
-    for result, shown in check_notebook(path, name):
-        print(f"{shown}\n", flush=True)
+    for result, text in check_notebook(path, name):
+        print(f"{text}\n", flush=True)
         results.append(result)
-    right, total = [result.question for result in results if result.passed], len(results)
+    right = [result.question for result in results if result.passed]
+    total = len(results)
     records = recall(name)
     seen = sum(question in records and records[question].only_seen for question in right)
     after = f", {seen} of them after you saw {'its solution' if seen == 1 else 'their solutions'}" if seen else ""
@@ -67,26 +67,26 @@ def _reset(arguments: argparse.Namespace) -> int:
     from course_utils.grading.progress import PROGRESS
 
     requested = arguments.set or arguments.notebook
-    begun = my_progress().standings
+    sets = my_progress().standings
     if requested is not None:
-        begun = [progress for progress in begun if progress.name == find_set(requested)]
-    what = ", ".join(
-        f"{progress.name} ({progress.passed} of {progress.questions} passed)" for progress in begun if progress.passed
-    )
-    if what and not arguments.yes:
+        sets = [progress for progress in sets if progress.name == find_set(requested)]
+    passed = [
+        f"{progress.name} ({progress.passed} of {progress.questions} passed)" for progress in sets if progress.passed
+    ]
+    if passed and not arguments.yes:
         try:
-            answer = input(f"Reset your progress in {what}? A copy is saved. [y/N] ")
+            answer = input(f"Reset your progress in {', '.join(passed)}? A copy is saved. [y/N] ")
         except EOFError:
             raise CourseError("No input available; add --yes to reset without being asked.") from None
         if answer.strip().lower() not in ("y", "yes"):
             print("Nothing was reset.")
             return 1
-    folder = PROGRESS.forget([progress.name for progress in begun])
+    folder = PROGRESS.forget([progress.name for progress in sets])
     if folder is None:
         print("There was no progress to reset.")
     else:
         print(
-            f"Reset: {what or 'attempts only'}. A copy of everything is in {folder}; to restore it, "
+            f"Reset: {', '.join(passed) or 'attempts only'}. A copy of everything is in {folder}; to restore it, "
             f"move its file to {folder.parents[1]}."
         )
     return 0
@@ -108,6 +108,6 @@ def find_notebook(name: str) -> Path:
         return path
     place = find_place()
     sets = sorted(map(set_of, (place.root / "exercises").glob("*.ipynb")))
-    inside = exercises_of(require_one_name(set_of(name), sets, "exercise"))
-    copy = find_workspace(place) / inside
-    return copy if copy.is_file() else place.root / inside
+    exercise = exercises_of(require_one_name(set_of(name), sets, "exercise"))
+    copy = find_workspace(place) / exercise
+    return copy if copy.is_file() else place.root / exercise

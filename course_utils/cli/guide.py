@@ -7,14 +7,12 @@ HELP = "write the one-page decision guide: what to change when training does not
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The file to write."""
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="the file to write: a `.pdf` to print on A4, or a `.svg`"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page, and say where it is."""
     from course_utils.viz import guide
 
     guide.save(arguments.file)

@@ -7,7 +7,6 @@ HELP = "open your own copy of the course in JupyterLab"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which notebook, in which folder, on which port."""
     parser.add_argument("notebook", nargs="?", help="a chapter (03_adamw, 03 or 3; default: your start page)")
     parser.add_argument(
         "--folder",

@@ -6,7 +6,6 @@ HELP = "print all predictions and measurements so far"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the ledger of all chapters."""
     from course_utils.desk.ledger import Ledger
 
     print(Ledger.load())

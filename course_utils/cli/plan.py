@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.cli import FORMS
-from course_utils.cli.answers import Answer, answer_to
-from course_utils.cli.progress import Progress, note
+from course_utils.cli.answers import Answer, find_answer
+from course_utils.cli.progress import StderrProgress, note
 from course_utils.cli.question import DEFAULT_LOOP, Question, defaults_of
 from course_utils.errors import CourseError
+from course_utils.memory.planning.need import DOES_NOT, Need, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of
 from course_utils.units import GiB, format_bytes
 
 if TYPE_CHECKING:
+    from course_utils.memory.planning.answer import Plan
     from course_utils.memory.planning.reading.fields import Reading
-    from course_utils.memory.planning.verdict import Plan
 
 HELP = "say whether training a model fits on a card, and what to change if it does not"
 _FORMS = FORMS | {
@@ -35,7 +36,6 @@ lengths, ZeRO-3 on several cards and, if you name the card, seconds; it takes ab
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, the card, the recipe, and what to do with the plan."""
     add = parser.add_argument
     add(
         "model",
@@ -52,12 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--machine", metavar="NAME", help="predict seconds for this card (default: the one named by --memory)")
     add("--global-batch", type=int, metavar="N", help="examples per update over all ranks, reached by accumulation")
-    add(
-        "--data",
-        type=Path,
-        metavar="FILE",
-        help="lengths (one per line), a .jsonl file or a data set: plan for the longest batch",
-    )
+    lengths = "lengths (one per line), a .jsonl file or a data set: plan for the longest batch"
+    add("--data", type=Path, metavar="FILE", help=lengths)
     add("--why", nargs=2, metavar=("A", "B"), help="compare recipes (checkpointing,batch=4): what fell, what did not")
     add("--explain", type=Path, metavar="FILE", help="explain a CUDA out-of-memory message or a memory snapshot")
     add(
@@ -65,12 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help="write the recipe as settings, a command or a file: {course_utils.memory.planning.emit:FORMATS}",
     )
-    add(
-        "--nodes",
-        type=int,
-        metavar="N",
-        help="with --emit: number of nodes, each with the same number of ranks (default: 1)",
-    )
+    nodes = "with --emit: number of nodes, each with the same number of ranks (default: 1)"
+    add("--nodes", type=int, metavar="N", help=nodes)
     add("--row", type=int, metavar="N", help="with --emit: write row N of the plan instead of the recipe")
     add("--search", action="store_true", help="dry-run all changes, even for a model with shipped formulas")
     add("--measure", action="store_true", help="run a few steps on this CPU and compare predicted and measured bytes")
@@ -88,9 +80,9 @@ def _help_of(field: Field) -> str:
     """The help of a field: what it is, its choices, its default, and the loops with another default."""
     choices = ", ".join(str(choice) for choice in field.metadata["choices"] if choice != "")
     by_loop = {loop: defaults_of(loop).get(field.name, field.default) for loop in LOOPS}
-    usual = by_loop[DEFAULT_LOOP]
-    defaults = [f"default: {_say(usual)}"]
-    defaults += [f"{loop}: {_say(value)}" for loop, value in by_loop.items() if value != usual]
+    default = by_loop[DEFAULT_LOOP]
+    defaults = [f"default: {_say(default)}"]
+    defaults += [f"{loop}: {_say(value)}" for loop, value in by_loop.items() if value != default]
     return f"{field.metadata['help']}{f': {choices}' if choices else ''} ({', '.join(defaults)})"
 
 
@@ -102,29 +94,24 @@ def _say(value: object) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
-    answer = _find_answer(Question.of(arguments))
+    answer = find_answer(Question.from_arguments(arguments), _compute_answer)
     print(json.dumps(answer.values, indent=1) if arguments.json else answer.text)
     return answer.code
 
 
-def _find_answer(question: Question) -> Answer:
-    if question.is_function:  # its code may call other files, of which nothing is known
-        return _work_out(question)
-    return answer_to(question, _work_out)
-
-
-def _work_out(question: Question) -> Answer:
+def _compute_answer(question: Question) -> Answer:
     """The answer to what the flags ask, by default whether it fits."""
     from course_utils.memory.formulas.estimate import estimate
-    from course_utils.memory.planning.explain import explain, why
+    from course_utils.memory.planning.explain import explain, explain_change
 
     _require_flags_that_belong_together(question)
-    arguments, source, recipe = question.arguments, question.source, question.recipe
+    arguments = question.arguments
+    recipe = question.recipe
     if arguments.why:
-        before, after = (estimate(source, question.recipe_with(words)) for words in arguments.why)
-        return Answer(why(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0)
+        before, after = (estimate(question.source, question.recipe_with(changes)) for changes in arguments.why)
+        return Answer(explain_change(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0)
     if arguments.explain:
-        text = explain(arguments.explain, estimate(source, recipe))
+        text = explain(arguments.explain, estimate(question.source, recipe))
         return Answer(text, text.splitlines(), 0)
     if arguments.measure:
         return _measure_here(question)
@@ -133,7 +120,7 @@ def _work_out(question: Question) -> Answer:
     if arguments.emit:
         text = _emit(question)
         return Answer(text, text.splitlines(), 0)
-    return _plan(question)
+    return _answer_by_plan(question)
 
 
 def _require_flags_that_belong_together(question: Question) -> None:
@@ -159,17 +146,19 @@ def _measure_here(question: Question) -> Answer:
     from course_utils.memory.formulas.estimate import estimate
     from course_utils.memory.planning.check import check
 
-    frame = check(estimate(question.source, replace(question.recipe, device="cpu")))
+    recipe = replace(question.recipe, device="cpu")
+    frame = check(estimate(question.source, recipe))
     table = frame.to_string(formatters={"predicted": format_bytes, "measured": format_bytes})
-    how = f"Measured on this machine's CPU, with {question.recipe.optimizer}; a kind differs if it is off by more than 1 %"
-    return Answer(f"{how} of the peak.\n{table}", frame.reset_index().to_dict("records"), 0)
+    text = f"Measured on this machine's CPU, with {recipe.optimizer}; a kind differs if it is off by more than 1 % of the peak."
+    return Answer(f"{text}\n{table}", frame.reset_index().to_dict("records"), 0)
 
 
 def _emit(question: Question) -> str:
     """The recipe, or a row of its plan, in the form that `--emit` names; if a card is named, only if it may fit there."""
     from course_utils.memory.planning.emit import NO_SETTING, emit
 
-    arguments, recipe = question.arguments, question.recipe
+    arguments = question.arguments
+    recipe = question.recipe
     if arguments.row is not None:
         recipe = _recipe_of_row(question)
     elif arguments.memory and not recipe.compiled:
@@ -187,31 +176,33 @@ def _emit(question: Question) -> str:
 def _add_sources(reading: "Reading", answer: Answer) -> Answer:
     """The answer followed by the file and line of each value."""
     sources = ["", "Where each value comes from:", *reading.table(), *(f"  {remark}" for remark in reading.remarks)]
-    about = {"provenance": reading.provenance, "unmodeled": reading.unmodeled, "remarks": reading.remarks}
-    return Answer("\n".join([answer.text, *sources]), answer.values | about, answer.code)
+    values = {
+        "provenance": reading.provenance,
+        "unmodeled": {key: str(unmodeled) for key, unmodeled in reading.unmodeled.items()},
+        "remarks": reading.remarks,
+    }
+    return Answer("\n".join([answer.text, *sources]), answer.values | values, answer.code)
 
 
 def _qualify_verdict(reading: "Reading", answer: Answer) -> Answer:
     """The answer with what is not counted before it; unless it does not fit even so, the verdict is then unknown."""
-    from course_utils.memory.planning.reading.fields import AT_LEAST
+    from course_utils.memory.planning.reading.tools import AT_LEAST, UNKNOWN
 
-    text, values, code = answer
-    # In this order what makes it unknown comes before what it takes at least.
-    first, *others = sorted(reading.unmodeled.values(), reverse=True)
-    headline, _, rest = text.partition("\n")
-    lines = [f"{first}. Without that, {headline}", *(f"Not counted either: {reason}." for reason in others), rest]
-    if reading.effect != AT_LEAST or not code:
-        values, code = values | {"verdict": reading.effect, "without_it": values["verdict"]}, 2
-    return Answer("\n".join(lines), values, code)
+    first, *others = sorted(reading.unmodeled.values(), key=lambda u: (u.effect == UNKNOWN, u.reason), reverse=True)
+    headline, _, rest = answer.text.partition("\n")
+    lines = [f"{first}. Without that, {headline}", *(f"Not counted either: {unmodeled}." for unmodeled in others), rest]
+    answer = answer._replace(text="\n".join(lines))
+    if reading.effect == AT_LEAST and answer.code:
+        return answer
+    verdicts = {"verdict": reading.effect, "without_it": answer.values["verdict"]}
+    return answer._replace(values=answer.values | verdicts, code=2)
 
 
 def _recipe_of_row(question: Question) -> Recipe:
     """The recipe of a row of the plan; the plan is stored under the question without `--emit`."""
-    from course_utils.memory.planning.verdict import DOES_NOT, Need
-
     number = question.arguments.row
     without_emit = argparse.Namespace(**{**vars(question.arguments), "emit": None, "row": None, "nodes": None})
-    rows = _find_answer(replace(question, arguments=without_emit)).values["rows"]
+    rows = find_answer(replace(question, arguments=without_emit), _compute_answer).values["rows"]
     if not 1 <= number <= len(rows):
         raise CourseError(f"The plan has {len(rows)} rows, and no row {number}.")
     row = rows[number - 1]
@@ -222,10 +213,10 @@ def _recipe_of_row(question: Question) -> Recipe:
 
 def _refuse_what_does_not_fit(question: Question) -> None:
     from course_utils.memory.formulas.trial import try_recipe
-    from course_utils.memory.planning.verdict import DOES_NOT, needs
     from course_utils.memory.step.model import source_of
 
-    (memory, _), recipe = question.card, question.recipe
+    memory, _ = question.card
+    recipe = question.recipe
     need = needs(try_recipe(source_of(question.source), recipe, traffic=False).log, recipe.device)
     if need.verdict(memory) == DOES_NOT:
         raise CourseError(
@@ -236,7 +227,7 @@ def _refuse_what_does_not_fit(question: Question) -> None:
 
 def _say_unknown(model: str) -> Answer:
     """The answer for a compiled step, which has no numbers."""
-    from course_utils.memory.planning.verdict import LARGEST_BATCH, LONGEST_SEQUENCE
+    from course_utils.memory.planning.answer import LARGEST_BATCH, LONGEST_SEQUENCE
     from course_utils.memory.step.model import COMPILED
 
     rows = ("peak", "need", LARGEST_BATCH, LONGEST_SEQUENCE)
@@ -245,27 +236,28 @@ def _say_unknown(model: str) -> Answer:
     return Answer("\n".join(text), values, 2)
 
 
-def _plan(question: Question) -> Answer:
+def _answer_by_plan(question: Question) -> Answer:
     """The answer whether it fits and what to change if not, with the remarks before and after it."""
     from course_utils.memory.planning.at_once import plan_at_once
     from course_utils.memory.planning.reading.lengths import describe_lengths
-    from course_utils.memory.planning.verdict import DOES_NOT
-    from course_utils.models import known_as
+    from course_utils.models import canonical_name
 
-    arguments, source, planned = question.arguments, question.source, None
+    arguments = question.arguments
+    source = question.source
+    plan = None
     asks_for_more = arguments.search or arguments.machine or arguments.beside
     if isinstance(source, str) and not (asks_for_more or Path(source).exists()):
-        planned = plan_at_once(known_as(source), question.card[0], question.recipe)
-    remarks = [_NOTE_ON_FORMULAS] if planned else []
-    planned = planned or _plan_by_dry_runs(question)
+        plan = plan_at_once(canonical_name(source), question.card[0], question.recipe)
+    remarks = [_NOTE_ON_FORMULAS] if plan else []
+    plan = plan or _plan_by_dry_runs(question)
     remarks += _remark_on_dtype(question)
-    answer = Answer(str(planned), planned.json(), int(planned.verdict == DOES_NOT))
+    answer = Answer(str(plan), plan.json(), int(plan.verdict == DOES_NOT))
     if question.reading and question.reading.unmodeled:
         answer = _qualify_verdict(question.reading, answer)
     if question.reading:
         answer = _add_sources(question.reading, answer)
     if arguments.beside:
-        answer.values["beside"] = planned.estimate.beside_training()
+        answer.values["beside"] = plan.estimate.beside_training()
         sizes = ", ".join(f"{name} {size / GiB:.2f} GiB" for name, size in answer.values["beside"].items())
         remarks.append(f"Beside training: {sizes}.")
     spread = [describe_lengths(question.lengths)] if question.lengths else []
@@ -277,16 +269,18 @@ def _plan_by_dry_runs(question: Question) -> "Plan":
     from course_utils.memory.planning.plan import plan
     from course_utils.memory.step.model import source_of
 
-    (memory, machine), recipe, source = question.card, question.recipe, source_of(question.source)
+    memory, machine = question.card
+    recipe = question.recipe
+    source = source_of(question.source)
     says_length = question.arguments.sequence is not None or question.lengths
     if not says_length and recipe.sequence == Recipe.sequence and source.positions:
         recipe = replace(recipe, sequence=min(recipe.sequence, source.positions))
     if source.warning_of_slowness:
         note(f"{source.warning_of_slowness}.")
-    progress = Progress()
-    planned = plan(source, memory, recipe, machine=MACHINES.get(machine), say=progress.say, show=progress.show)
+    progress = StderrProgress()
+    answer = plan(source, memory, recipe, machine=MACHINES.get(machine), progress=progress)
     progress.close()
-    return planned
+    return answer
 
 
 def _remark_on_dtype(question: Question) -> list[str]:

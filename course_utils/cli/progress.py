@@ -4,37 +4,52 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from course_utils.memory.planning.need import TIGHT
+from course_utils.memory.planning.progress import Progress
+
 if TYPE_CHECKING:
-    from course_utils.memory.planning.verdict import Plan, Row
+    from course_utils.memory.planning.answer import Plan, Row
 
 LONG = 5.0
 """Seconds after which somebody who sees no counter is told how long it takes."""
-_OFTEN = 30.0
-"""Seconds between the lines after that."""
+# Seconds between the lines after that.
+_INTERVAL = 30.0
 
 
-class Progress:
+class StderrProgress(Progress):
     """A counter in a terminal, and results as soon as they are known; elsewhere a line now and then."""
 
     def __init__(self):
-        self.begun, self.is_terminal, self.last_line = time.monotonic(), sys.stderr.isatty(), 0.0
+        self.start = time.monotonic()
+        self.is_terminal = sys.stderr.isatty()
+        self.last_line = 0.0
+        self.verdict = ""
 
-    def say(self, what_now: str) -> None:
-        """Print what is being done: every time in a terminal, elsewhere now and then."""
-        passed = time.monotonic() - self.begun
+    def report(self, activity: str) -> None:
+        """Print what is being done, after the verdict: every time in a terminal, elsewhere now and then."""
+        passed = time.monotonic() - self.start
+        activity = f"{self.verdict}{activity}"
         if self.is_terminal and passed > 1:
-            note(f"\r\033[K{passed:.0f} s: {what_now}", end="")
+            note(f"\r\033[K{passed:.0f} s: {activity}", end="")
         elif passed > LONG and not self.last_line:
             self.last_line = passed
             note("Planning takes half a minute for most models, minutes for some. The answer is then cached.")
-        elif self.last_line and passed > self.last_line + _OFTEN:
+        elif self.last_line and passed > self.last_line + _INTERVAL:
             self.last_line = passed
-            note(f"{passed:.0f} s: {what_now}")
+            note(f"{passed:.0f} s: {activity}")
 
-    def show(self, part: "Plan | Row") -> None:
-        """Print the verdict, or a row that fits."""
+    def show_verdict(self, plan: "Plan") -> None:
+        """Print the verdict."""
+        self.verdict = f"it {plan.verdict.replace(TIGHT, f'is {TIGHT}')}; "
+        self._show(plan.headline)
+
+    def show_row(self, row: "Row") -> None:
+        """Print a row that fits."""
+        self._show(row.headline)
+
+    def _show(self, headline: str) -> None:
         if self.is_terminal:
-            note(f"\r\033[K{part.headline}")
+            note(f"\r\033[K{headline}")
 
     def close(self) -> None:
         """Take the counter away."""

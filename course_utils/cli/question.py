@@ -39,7 +39,7 @@ class Question:
     reading: "Reading | None"
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> "Question":
+    def from_arguments(cls, arguments: argparse.Namespace) -> "Question":
         """Read the files and the launch line; a model alone is not read, which takes no time."""
         from course_utils.models import is_model
 
@@ -48,7 +48,7 @@ class Question:
             return cls(arguments, word, None)
         from course_utils.memory.planning.reading.read import read
 
-        reading = read(arguments.model, arguments.launch, arguments.ranks).over(_fields_in(arguments))
+        reading = read(arguments.model, arguments.launch, arguments.ranks).override(_fields_in(arguments))
         if arguments.data:
             reading.unmodeled.pop("sequence", None)
             reading.provenance["sequence"] = str(arguments.data)
@@ -77,25 +77,26 @@ class Question:
         recipe = self.recipe_with("")
         return replace(recipe, sequence=max(self.lengths)) if self.lengths else recipe
 
-    def recipe_with(self, words: str) -> Recipe:
-        """The recipe of the options, changed by words such as `checkpointing,batch=4`."""
-        arguments, reading = self.arguments, self.reading
-        settings = (reading.fields if reading else _fields_in(arguments)) | read_fields(words)
+    def recipe_with(self, changes: str) -> Recipe:
+        """The recipe of the options, changed as `checkpointing,batch=4` says."""
+        arguments = self.arguments
+        reading = self.reading
+        settings = (reading.fields if reading else _fields_in(arguments)) | read_fields(changes)
         loop = arguments.loop or (reading and reading.tool.loop) or DEFAULT_LOOP
-        chosen = {**defaults_of(loop), **settings}
-        if chosen.get("in_backward") and "clipping" not in settings:  # which looks at all gradients together
-            chosen["clipping"] = False
-        if "context_parallel" in chosen:
-            chosen.setdefault("ranks", chosen["context_parallel"])
+        values = {**defaults_of(loop), **settings}
+        if values.get("in_backward") and "clipping" not in settings:  # which looks at all gradients together
+            values["clipping"] = False
+        if "context_parallel" in values:
+            values.setdefault("ranks", values["context_parallel"])
         if arguments.global_batch:
-            a_round = chosen.get("batch", Recipe.batch) * chosen.get("ranks", 1) // chosen.get("context_parallel", 1)
+            a_round = values.get("batch", Recipe.batch) * values.get("ranks", 1) // values.get("context_parallel", 1)
             if arguments.global_batch % a_round:
                 raise CourseError(
                     f"A global batch of {arguments.global_batch} does not divide into rounds of {a_round}, one micro-batch "
                     "per rank; change --global-batch or --batch."
                 )
-            chosen["accumulation"] = arguments.global_batch // a_round
-        return Recipe(**chosen)
+            values["accumulation"] = arguments.global_batch // a_round
+        return Recipe(**values)
 
     @cached_property
     def source(self) -> "str | Source":

@@ -7,14 +7,12 @@ HELP = "write a page with your bets, the ledger, the capstone's choices and this
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The file that the page is written to."""
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the page (default: report.html in the course's home folder)"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page, and say where it is."""
     from course_utils.desk import report
 
     report.write(arguments.out)

@@ -29,18 +29,16 @@ _FORMS = FORMS | {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The fields of `script.Job`, and how many ranks to start."""
     for field in fields(Job):
-        usual = " ".join(field.default) if isinstance(field.default, tuple) else field.default
-        has_default = field.type in (int, float) or isinstance(usual, str) and usual
-        what = field.metadata["help"] + (f" (default: {usual})" if has_default else "")
-        parser.add_argument(flag_of(field.name), dest=field.name, help=what, **_FORMS[field.type])
-    parser.add_argument(
-        "--ranks", type=int, metavar="N", help="start this many processes on this machine, under torchrun"
-    )
-    parser.add_argument(
-        "--max-restarts", type=int, metavar="N", help="with --ranks: how often to restart failed ranks (default: 3)"
-    )
+        default = " ".join(field.default) if isinstance(field.default, tuple) else field.default
+        has_default = field.type in (int, float) or isinstance(default, str) and default
+        text = field.metadata["help"] + (f" (default: {default})" if has_default else "")
+        parser.add_argument(flag_of(field.name), dest=field.name, help=text, **_FORMS[field.type])
+    for flag, text in (
+        ("--ranks", "start this many processes on this machine, under torchrun"),
+        ("--max-restarts", "with --ranks: how often to restart failed ranks (default: 3)"),
+    ):
+        parser.add_argument(flag, type=int, metavar="N", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels that nothing here needs
     warnings.simplefilter("ignore", FutureWarning)  # what a library will rename does not concern the learner
-    warnings.formatwarning = lambda message, *where, **more: f"course train: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: f"course train: {message}\n"
     job = job_from(arguments)
     this_rank = find_rank()
     if arguments.ranks is not None:
@@ -59,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     from course_utils.script.loop import train
 
     if not this_rank.rank:
-        what = f"{job.model} on {job.data}" if job.model else "the course's own task"
-        print(f"Training {what}; log and checkpoints go to {job.out}.", flush=True)
+        task = f"{job.model} on {job.data}" if job.model else "the course's own task"
+        print(f"Training {task}; log and checkpoints go to {job.out}.", flush=True)
     watched = sys.stderr.isatty()
     try:
         train(job, [] if watched else [_Lines()], progress=watched)
@@ -94,11 +92,11 @@ def _become_torchrun(job: Job, this_rank: "ThisRank", arguments: argparse.Namesp
     with explain_file_errors(job.out):
         prepared = examples.hand_over(job)
     restarts = 3 if arguments.max_restarts is None else arguments.max_restarts
-    words = ["--standalone", "--nproc-per-node", str(arguments.ranks), "--max-restarts", str(restarts)]
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    argv += ["--nproc-per-node", str(arguments.ranks), "--max-restarts", str(restarts)]
     # Behind "--" torchrun leaves every flag alone; else it takes `--logs` for the beginning of one of its own.
-    words += ["-m", "--", "course_utils.cli", "train", *job.flags()]
-    command = [sys.executable, "-m", "torch.distributed.run", *words]
-    os.execve(sys.executable, command, environment_for_child(**FRESH_ADDRESSES, **prepared))
+    argv += ["-m", "--", "course_utils.cli", "train", *job.flags()]
+    os.execve(sys.executable, argv, environment_for_child(**FRESH_ADDRESSES, **prepared))
 
 
 def job_from(arguments: argparse.Namespace) -> Job:

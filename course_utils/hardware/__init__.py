@@ -1,8 +1,8 @@
 """What machines can do: named ones by their makers' data sheets, and this one by a few seconds of measurement."""
 
 from course_utils import import_when_used
-from course_utils.hardware.machine import Curve, Machine, Work
-from course_utils.hardware.named import MACHINES, OFFERED, known_as, machine
+from course_utils.hardware.machine import Curve, Machine, Rates, Work
+from course_utils.hardware.named import MACHINES, OFFERED, canonical_name, machine
 
 _LATER = {  # these need torch, which takes a second to import
     "calibration": ("calibrate", "process_bandwidth"),
@@ -10,4 +10,4 @@ _LATER = {  # these need torch, which takes a second to import
     "operators": ("Operator", "OperatorWatch", "Prediction", "Watch", "count_flops", "flop_formula"),
 }
 __getattr__, __dir__, _names = import_when_used(__name__, _LATER)
-__all__ = ["MACHINES", "OFFERED", "Curve", "Machine", "Work", "known_as", "machine", *_names]
+__all__ = ["MACHINES", "OFFERED", "Curve", "Machine", "Rates", "Work", "canonical_name", "machine", *_names]

@@ -16,7 +16,7 @@ from torch.utils.benchmark import Timer
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.hardware import kernels
-from course_utils.hardware.machine import BY_ROWS, Curve, Machine
+from course_utils.hardware.machine import Curve, Machine, Rates
 from course_utils.hardware.operators import OperatorWatch
 from course_utils.settings import settings
 from course_utils.units import MiB
@@ -24,21 +24,24 @@ from course_utils.units import MiB
 # Sides of the matrix products timed. No powers of two: rows that far apart fall on the same lines of a cache, which the
 # widths of real layers seldom do. A GPU is only filled by larger ones.
 _SIDES = {"cpu": (96, 336, 1176), "cuda": (336, 1176, 4116)}
-_MANY_ROWS, _FEW_ROWS = {"cpu": 1024, "cuda": 8192}, 64
-_MESSAGE_BYTES, _MESSAGES = 8 * MiB, 7  # between two processes
+_FEW_ROWS = 64
+_MANY_ROWS = {"cpu": 1024, "cuda": 8192}
+# Between two processes.
+_MESSAGE_BYTES = 8 * MiB
+_MESSAGES = 7
 _LAYOUTS = ("NN", "NT", "TN")
 
 
-def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = True, again: bool = False) -> Machine:
+def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = True, refresh: bool = False) -> Machine:
     """Time this machine's matrix products, streams of memory, operators and processes: about five seconds, and two processes.
 
     The device is that of the settings, the number of threads torch's at the moment. `dtypes`: which matrix products to
     time, names of torch's floating types. With `exchange` the link is measured between two processes (where there are two
-    GPUs: between these), else it is NaN. The process keeps the result, unless it is to be measured `again`. Warns when other
+    GPUs: between these), else it is NaN. The process keeps the result; `refresh` measures again. Warns when other
     programs keep the cores busy: the rates are then what those leave, and with as many threads as cores that is little. Raises
     `CourseError` for an unknown dtype, and where a process for the exchange fails.
     """
-    if again:
+    if refresh:
         _calibrate.cache_clear()
     if isinstance(dtypes, str):
         raise CourseError(f"dtypes takes several names; write [{dtypes!r}].")
@@ -53,30 +56,32 @@ def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = 
 @cache
 def _calibrate(dtypes: tuple[str, ...], exchange: bool, device: torch.device, threads: int) -> Machine:
     _warn_if_busy(psutil.cpu_percent(0.2) / 100)
-    on_gpu, cpu = device.type == "cuda", torch.device("cpu")
+    on_gpu = device.type == "cuda"
     with torch.random.fork_rng([device] if on_gpu else []):
-        measured = _measure(dtypes, device)
+        rates = _measure(dtypes, device)
         seconds_per_operator = _time_an_operator(device)
-    several = on_gpu and torch.cuda.device_count() > 1
+    has_two_gpus = on_gpu and torch.cuda.device_count() > 1
     link = float("nan")
     if exchange:
-        link = _copy_bandwidth(torch.device("cuda", 0), torch.device("cuda", 1)) if several else process_bandwidth()
-    here = f"this machine ({platform.machine()}, {psutil.cpu_count()} cores)"
+        link = (
+            _copy_bandwidth(torch.device("cuda", 0), torch.device("cuda", 1)) if has_two_gpus else process_bandwidth()
+        )
+    cpu_name = f"this machine ({platform.machine()}, {psutil.cpu_count()} cores)"
     return Machine(
-        name=torch.cuda.get_device_name(device) if on_gpu else here,
+        name=torch.cuda.get_device_name(device) if on_gpu else cpu_name,
         source=f"calibrate() with torch {torch.__version__}, {threads} threads",
         memory=torch.cuda.get_device_properties(device).total_memory if on_gpu else psutil.virtual_memory().total,
-        bandwidth=measured["stream in place"].points[-1][1],
+        bandwidth=rates.in_place.points[-1][1],
         flops={
-            name: max(rate for layout in _LAYOUTS for _, rate in measured[f"mm {layout} {name}"].points)
+            name: max(rate for layout in _LAYOUTS for _, rate in rates.products[f"mm {layout}", name].points)
             for name in dtypes
         },
         link=link,
-        link_name="copy between GPUs" if several else "gloo between two processes",
-        host_link=_copy_bandwidth(cpu, device),
+        link_name="copy between GPUs" if has_two_gpus else "gloo between two processes",
+        host_link=_copy_bandwidth(torch.device("cpu"), device),
         seconds_per_operator=seconds_per_operator,
         asynchronous=on_gpu,
-        measured=measured,
+        rates=rates,
     )
 
 
@@ -85,28 +90,29 @@ def _warn_if_busy(share: float) -> None:
         warnings.warn(
             f"Other programs use {share:.0%} of this machine's cores: the rates are what they leave, and seconds "
             "predicted from them may be several times too long. For the machine's own close them and measure again: by the same "
-            "command, or in a notebook by hardware.calibrate(again=True).",
+            "command, or in a notebook by hardware.calibrate(refresh=True).",
             stacklevel=4,
         )
 
 
 @torch.no_grad()
-def _measure(dtypes: Iterable[str], device: torch.device) -> dict[str, Curve]:
-    """The rates in `Machine.measured`; on a GPU, bytes set the pace of everything but products."""
-    measured = {}
+def _measure(dtypes: Iterable[str], device: torch.device) -> Rates:
+    """On a GPU, bytes set the pace of everything but products."""
+    products, row_shares = {}, {}
     for name in dtypes:
         dtype = getattr(torch, name)
         for layout in _LAYOUTS:
             rates = {side: _product_rates(layout, side, dtype, device) for side in _SIDES[device.type]}
-            share = statistics.geometric_mean(few / many for few, many in rates.values())
-            measured[f"mm {layout} {name}"] = Curve(tuple((side, many) for side, (_, many) in rates.items()))
-            by_rows = Curve(((_FEW_ROWS, share), (_MANY_ROWS[device.type], 1.0)))
-            measured[f"mm {layout} {name}{BY_ROWS}"] = by_rows
+            share = statistics.geometric_mean(with_few / rate for with_few, rate in rates.values())
+            products[f"mm {layout}", name] = Curve(tuple((side, rate) for side, (_, rate) in rates.items()))
+            row_shares[f"mm {layout}", name] = Curve(((_FEW_ROWS, share), (_MANY_ROWS[device.type], 1.0)))
         if device.type == "cpu":
-            products = kernels.products_on_cpu(dtype)
-            measured |= _curves((f"{kernel} {name}", *rest) for kernel, *rest in products)
-    measured |= _curves(kernels.streams(device))
-    return measured | _curves(kernels.other_work_on_cpu()) if device.type == "cpu" else measured
+            products |= {(kernel, name): curve for kernel, curve in _curves(kernels.products_on_cpu(dtype)).items()}
+    streams = _curves(kernels.streams(device))
+    if device.type != "cpu":
+        return Rates(products, row_shares, **streams)
+    streams |= _curves(kernels.new_memory())
+    return Rates(products, row_shares, _curves(kernels.other_work_on_cpu()), **streams)
 
 
 def _curves(timed: Iterable[kernels.Timed]) -> dict[str, Curve]:
@@ -118,12 +124,12 @@ def _curves(timed: Iterable[kernels.Timed]) -> dict[str, Curve]:
 
 def _product_rates(layout: str, side: int, dtype: torch.dtype, device: torch.device) -> tuple[float, float]:
     """FLOP/s with few rows, and with as many as a training step has; the former for both if the latter takes too long."""
-    few, many = _FEW_ROWS, _MANY_ROWS[device.type]
-    seconds = seconds_of(kernels.matrix_product(layout, few, side, dtype, device))
-    rate = 2 * few * side**2 / seconds
-    if seconds * many / few > 0.04:
+    rows = _MANY_ROWS[device.type]
+    seconds = seconds_of(kernels.matrix_product(layout, _FEW_ROWS, side, dtype, device))
+    rate = 2 * _FEW_ROWS * side**2 / seconds
+    if seconds * rows / _FEW_ROWS > 0.04:
         return rate, rate
-    return rate, 2 * many * side**2 / seconds_of(kernels.matrix_product(layout, many, side, dtype, device))
+    return rate, 2 * rows * side**2 / seconds_of(kernels.matrix_product(layout, rows, side, dtype, device))
 
 
 def seconds_of(call: Callable[[], object]) -> float:
@@ -136,7 +142,8 @@ def seconds_of(call: Callable[[], object]) -> float:
 def _time_an_operator(device: torch.device) -> float:
     """Seconds per operator of a training step so small that it is nothing but calls: Python, dispatch, autograd, optimizer."""
     layers = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4))
-    model, x = nn.Sequential(*layers).to(device), torch.ones(1, 4, 8, device=device)
+    model = nn.Sequential(*layers).to(device)
+    x = torch.ones(1, 4, 8, device=device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
 
     def step() -> None:
@@ -168,11 +175,12 @@ def process_bandwidth(timeout: float = 60.0) -> float:
 
 def _exchange() -> float:
     message, answer = torch.ones(_MESSAGE_BYTES, dtype=torch.uint8), torch.ones(1)
-    first, seconds = dist.get_rank() == 0, []
+    is_first = dist.get_rank() == 0
+    seconds = []
     for _ in range(_MESSAGES + 1):
         start = time.perf_counter()
-        (dist.send if first else dist.recv)(message, int(first))
+        (dist.send if is_first else dist.recv)(message, int(is_first))
         # Sending alone may return while the bytes still wait in a buffer; the answer says that they have come.
-        (dist.recv if first else dist.send)(answer, int(first))
+        (dist.recv if is_first else dist.send)(answer, int(is_first))
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:])

@@ -9,11 +9,14 @@ import torch
 
 from course_utils.units import KiB, MiB
 
-# Suffixes of a kernel's name:
-CHANNELS_LAST = ", channels last"  # its pictures are in this layout
-MIXED = ", mixed layouts"  # some of its pictures are in this layout, others are not
-STRIDED = ", strided"  # of a norm: its elements are not adjacent in memory
-UNEVEN = ", uneven"  # its channels are no multiple of 16, the number of floats in a wide register
+CHANNELS_LAST = ", channels last"
+"""The suffix of a kernel whose pictures are in this layout."""
+MIXED = ", mixed layouts"
+"""Some of its pictures are in this layout, others are not."""
+STRIDED = ", strided"
+"""Of a norm: its elements are not adjacent in memory."""
+UNEVEN = ", uneven"
+"""Its channels are no multiple of 16, the number of floats in a wide register."""
 
 Timed = tuple[str, float, float, Callable[[], object]]
 """Name, the size over which its rate is kept, how much work one call is, and the call."""
@@ -38,11 +41,17 @@ def matrix_product(layout: str, rows: int, side: int, dtype: torch.dtype, device
 
 
 def streams(device: torch.device) -> Iterator[Timed]:
-    """Bytes that elementwise operators read and write: from one tensor to another, and in place."""
+    """Bytes that elementwise operators read and write, from one tensor to another and in place, by fields of `Rates`."""
     for size in _STREAM_BYTES[device.type]:
         x, y = torch.ones(2, size // 8, device=device)
         yield "stream", size, size, partial(torch.mul, x, 1.5, out=y)
-        yield "stream in place", size, size, partial(x.mul_, 1.0)
+        yield "in_place", size, size, partial(x.mul_, 1.0)
+
+
+def new_memory() -> Iterator[Timed]:
+    """Bytes of memory newly taken."""
+    for size in _NEW_BYTES:
+        yield "new_memory", size, size, partial(_touch_new_memory, size)
 
 
 def products_on_cpu(dtype: torch.dtype) -> Iterator[Timed]:
@@ -61,17 +70,16 @@ def products_on_cpu(dtype: torch.dtype) -> Iterator[Timed]:
             filters = torch.randn(channels, channels, 3, 3).to(dtype).contiguous(memory_format=layout)
             geometry = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
             forward = partial(_aten.convolution, picture, filters, *geometry)
-            wanted = [True, True, False]
-            backward = partial(_aten.convolution_backward, picture, picture, filters, *geometry, wanted)
-            flops, side = 2 * picture.numel() * channels * 9, sqrt(filters.numel())
+            output_mask = [True, True, False]
+            backward = partial(_aten.convolution_backward, picture, picture, filters, *geometry, output_mask)
+            flops = 2 * picture.numel() * channels * 9
+            side = sqrt(filters.numel())
             yield f"convolution{ending}{evenness}", side, flops, forward
             yield f"convolution_backward{ending}{evenness}", side, 2 * flops, backward
 
 
 def other_work_on_cpu() -> Iterator[Timed]:
-    """Bytes of memory newly taken, and elements of operators whose pace arithmetic or order of access sets, more than bytes."""
-    for size in _NEW_BYTES:
-        yield "new memory", size, size, partial(_touch_new_memory, size)
+    """Elements of operators whose pace arithmetic or order of access sets, more than bytes."""
     for shape in ((4096, 3, 3), (768, 768)):  # norms of columns, as Adafactor takes them
         x = torch.ones(shape)
         call = partial(torch.linalg.vector_norm, x, 2, -2)
@@ -97,8 +105,10 @@ def _elementwise_calls(rows: torch.Tensor) -> Iterator[tuple[str, Callable[[], o
     yield "normal", target.normal_
     yield "clone", partial(rows.view(8, -1, 4, 32).transpose(1, 2).clone, memory_format=torch.contiguous_format)
 
-    width, ones = rows.shape[1], torch.ones(rows.shape[1])
-    answer, norm = torch.log_softmax(rows, -1), ([width], ones, ones, 1e-5)
+    width = rows.shape[1]
+    ones = torch.ones(width)
+    answer = torch.log_softmax(rows, -1)
+    norm = [width], ones, ones, 1e-5
     _, mean, scale = _aten.native_layer_norm(rows, *norm)
     yield "_softmax", partial(_aten._softmax, rows, -1, False)
     yield "_safe_softmax", partial(_aten._safe_softmax, rows, -1)
@@ -123,7 +133,7 @@ def _elementwise_calls(rows: torch.Tensor) -> Iterator[tuple[str, Callable[[], o
             yield f"native_batch_norm_backward{ending}{evenness}", call
             if pictures is even:
                 window = ([2, 2], [2, 2], [0, 0], [1, 1], False)
-                halved, chosen = _aten.max_pool2d_with_indices(x, *window)
+                halved, indices = _aten.max_pool2d_with_indices(x, *window)
                 yield f"max_pool2d_with_indices{ending}", partial(_aten.max_pool2d_with_indices, x, *window)
-                call = partial(_aten.max_pool2d_with_indices_backward, halved, x, *window, chosen)
+                call = partial(_aten.max_pool2d_with_indices_backward, halved, x, *window, indices)
                 yield f"max_pool2d_with_indices_backward{ending}", call

@@ -16,7 +16,8 @@ class Link(NamedTuple):
 
 
 _NCCL = "NVIDIA/nccl, src/graph/tuning.cc: `hwLat` of a ring, protocol Simple, for NVLink, PCI or a network"
-A100, H100 = machine("A100-80GB"), machine("H100")
+A100 = machine("A100-80GB")
+H100 = machine("H100")
 LINKS = {
     "NVLink 4": Link(H100.link, 3.4e-6, f"{H100.source}; {_NCCL}"),
     "NVLink 3": Link(A100.link, 3.4e-6, f"{A100.source}; {_NCCL}"),
@@ -41,16 +42,16 @@ class Cluster(NamedTuple):
     """Servers of `cards` equal cards, and the links within a server and between: each card has a network card of its own."""
 
     card: Machine
-    within: Link
-    between: Link
+    intra_node: Link
+    inter_node: Link
     cards: int = 8
 
-    def ring(self, ranks: int, apart: int) -> Link:
-        """The link of a ring of `ranks` cards that are `apart` from each other. Each round waits for the slowest message.
+    def ring(self, ranks: int, stride: int) -> Link:
+        """The link of a ring of `ranks` cards, each `stride` after the one before. Each round waits for the slowest message.
 
         Between servers, those of its cards that share a server send through their network cards at once, in several rings.
         """
-        if ranks * apart <= self.cards:
-            return self.within
-        together = max(1, self.cards // apart) * self.between.bandwidth
-        return self.between._replace(bandwidth=min(self.within.bandwidth, together))
+        if ranks * stride <= self.cards:
+            return self.intra_node
+        bandwidth = max(1, self.cards // stride) * self.inter_node.bandwidth
+        return self.inter_node._replace(bandwidth=min(self.intra_node.bandwidth, bandwidth))

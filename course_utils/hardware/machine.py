@@ -18,7 +18,7 @@ class Curve:
 
     points: tuple[tuple[float, float], ...]
 
-    def at(self, size: float) -> float:
+    def rate_at(self, size: float) -> float:
         """The rate at `size`; beyond the points, the rate of the nearest."""
         right = bisect_left(self.points, (size,))
         if right in (0, len(self.points)):
@@ -28,7 +28,7 @@ class Curve:
         return exp((1 - share) * log(rate0) + share * log(rate1))
 
 
-ON_HOST, BY_ROWS = "on the host", ", by rows"
+ON_HOST = "on the host"
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,20 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """One accelerator, or one CPU with its memory.
+class Rates:
+    """Rates by size, finer than a machine's general ones, as a calibration measures them."""
 
-    The last three fields are known of calibrated machines only. `measured` has finer rates: FLOP/s by side under the name of
-    kernel and dtype, and with `BY_ROWS` the share of that which few rows reach; elements a second under the kernel's name alone,
-    where bytes do not set the pace; bytes a second by bytes moved (`"stream"`, `"stream in place"`) or newly allocated.
-    """
+    products: Mapping[tuple[str, str], Curve] = field(default_factory=dict)  # FLOP/s by side, of a kernel and dtype
+    row_shares: Mapping[tuple[str, str], Curve] = field(default_factory=dict)  # of the former, by rows
+    elements: Mapping[str, Curve] = field(default_factory=dict)  # a second by side, where bytes do not set the pace
+    stream: Curve | None = None  # bytes a second by bytes moved
+    in_place: Curve | None = None  # the same where an operator allocates nothing
+    new_memory: Curve | None = None  # bytes a second by bytes of a new tensor
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One accelerator, or one CPU with its memory; `seconds_per_operator`, `asynchronous` and `rates` if it was calibrated."""
 
     name: str
     source: str  # of the figures
@@ -67,7 +74,7 @@ class Machine:
     host_link: float  # bytes a second to the host's memory, one way
     seconds_per_operator: float = 0.0  # the cost of a call before it computes anything
     asynchronous: bool = False  # whether the device meanwhile works on the call before
-    measured: Mapping[str, Curve] = field(default_factory=dict)
+    rates: Rates = Rates()
 
     def seconds(self, work: Work) -> float:
         """Seconds of one call by the roofline (Williams et al. 2009): the slower of arithmetic and memory, plus the call.
@@ -78,18 +85,20 @@ class Machine:
         if work.kernel == ON_HOST:
             return work.bytes / 2 / self.host_link
         arithmetic = work.flops / self._flop_rate(work) if work.flops else 0.0
-        one_by_one = work.elements / self.measured[work.kernel].at(work.side) if work.kernel in self.measured else 0.0
-        stream, new = self.measured.get("stream" if work.new else "stream in place"), self.measured.get("new memory")
-        memory = work.bytes / (stream.at(max(work.bytes, work.reach)) if stream else self.bandwidth)
-        allocation = work.new / new.at(work.new / work.pieces) if new and work.new else 0.0
-        doing = allocation + max(arithmetic, one_by_one, memory)
-        return max(self.seconds_per_operator, doing) if self.asynchronous else self.seconds_per_operator + doing
+        by_element = self.rates.elements.get(work.kernel)
+        one_by_one = work.elements / by_element.rate_at(work.side) if by_element else 0.0
+        stream = self.rates.stream if work.new else self.rates.in_place
+        memory = work.bytes / (stream.rate_at(max(work.bytes, work.reach)) if stream else self.bandwidth)
+        new_memory = self.rates.new_memory
+        allocation = work.new / new_memory.rate_at(work.new / work.pieces) if new_memory and work.new else 0.0
+        duration = allocation + max(arithmetic, one_by_one, memory)
+        return max(self.seconds_per_operator, duration) if self.asynchronous else self.seconds_per_operator + duration
 
     def _flop_rate(self, work: Work) -> float:
-        measured = self.measured.get(f"{work.kernel} {work.dtype}")
-        if measured is not None:
-            by_rows = self.measured.get(f"{work.kernel} {work.dtype}{BY_ROWS}")
-            return measured.at(work.side) * (by_rows.at(work.rows) if by_rows else 1.0)
+        kernel = work.kernel, work.dtype
+        if kernel in self.rates.products:
+            row_share = self.rates.row_shares.get(kernel)
+            return self.rates.products[kernel].rate_at(work.side) * (row_share.rate_at(work.rows) if row_share else 1.0)
         if work.dtype not in self.flops:
             raise NoRateError(
                 f"{self.name} has no rate for matrix products in {work.dtype}; choose one of {', '.join(self.flops)}."

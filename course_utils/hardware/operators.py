@@ -1,6 +1,6 @@
 """What the operators of a step ask of a machine, counted from shapes; and the seconds in which a machine does it."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod, sqrt
@@ -49,8 +49,10 @@ class Prediction:
         return frame.groupby("operator").sum().sort_values("seconds", ascending=False)
 
 
-_NO_OPERATORS = ("profiler.", "prim.")  # marks for a profiler, and questions that only a fake tensor asks
-_FAR = 256 * MiB  # beyond any cache
+# Marks for a profiler, and questions that only a fake tensor asks.
+_NO_OPERATORS = ("profiler.", "prim.")
+# Beyond any cache.
+_LONGEST_REACH = 256 * MiB
 
 
 class Watch(TorchDispatchMode):
@@ -74,27 +76,30 @@ class OperatorWatch(Watch):
     def __init__(self, host: torch.device | None = None):
         super().__init__()
         self.operators: list[Operator] = []
-        self._moved, self._touched = 0, {}  # bytes so far, and by storage how many there were when it was last touched
         self._host = host
+        self._bytes_moved = 0
+        self._last_touched: dict[int, int] = {}  # by storage, how many bytes had been moved
 
     def note(self, function: OpOverload, args: tuple, kwargs: dict, result: object) -> None:
         """List the operator, unless it only marks something."""
         name = str(function.overloadpacket)
         if name.startswith(_NO_OPERATORS):
             return
-        inputs, outputs = _list_tensors((args, kwargs)), _list_tensors(result)
-        work = work_of(function, args, kwargs, result)
+        inputs = _list_tensors((args, kwargs))
+        outputs = _list_tensors(result)
+        work = _count_work(function, args, kwargs, result, inputs, outputs)
         if any(t.device == self._host and t.dim() for t in (*inputs, *outputs)):
             work = replace(work, kernel=ON_HOST, flops=0)
         self.operators.append(Operator(name, replace(work, reach=self._reach(work, inputs, outputs))))
 
     def _reach(self, work: Work, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
         """Bytes moved since the inputs were touched, averaged over their bytes; inputs not touched in this step are far away."""
-        sizes = [t.nbytes for t in inputs]
-        far = [min(_FAR, self._moved - self._touched.get(_storage(t), -_FAR)) for t in inputs]
-        self._moved += work.bytes
-        self._touched.update((_storage(t), self._moved) for t in (*inputs, *outputs))
-        return sum(map(prod, zip(sizes, far, strict=True))) // max(1, sum(sizes))
+        last = (self._last_touched.get(_storage(t), -_LONGEST_REACH) for t in inputs)
+        reaches = [min(_LONGEST_REACH, self._bytes_moved - position) for position in last]
+        self._bytes_moved += work.bytes
+        self._last_touched.update((_storage(t), self._bytes_moved) for t in (*inputs, *outputs))
+        weighted = sum(t.nbytes * reach for t, reach in zip(inputs, reaches, strict=True))
+        return weighted // max(1, sum(t.nbytes for t in inputs))
 
 
 _ATTENTION, _NORM = "_scaled_dot_product_flash_attention_for_cpu", "linalg_vector_norm"
@@ -105,33 +110,30 @@ _ONLY_WRITTEN = {"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"}
 _SHAPE_ONLY = {"nll_loss_backward", "nll_loss2d_backward", "_adaptive_avg_pool2d_backward"}
 # Of their first tensor they read only the rows that the others name.
 _GATHERING = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
-# Products, and the place of their first factor; convolutions, and the place of their filters.
+# Products, and the index of their first factor; convolutions, and the index of their filters.
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 _FILTERS = {"convolution": 1, "convolution_backward": 2}
 
 
-def work_of(function: OpOverload, args: tuple, kwargs: dict, result: object) -> Work:
+def _count_work(function: OpOverload, args: tuple, kwargs: dict, result: object, inputs: list, outputs: list) -> Work:
     """FLOPs, bytes and kind of one call of an operator, from the shapes of what goes in and comes out."""
-    inputs, outputs = _list_tensors((args, kwargs)), _list_tensors(result)
-    short = str(function.overloadpacket).split(".")[-1]
+    name = str(function.overloadpacket).split(".")[-1]
     storages = set(map(_storage, inputs))
-    fresh = [t for t in outputs if _storage(t) not in storages]
-    changed = _find_changed(function, args, kwargs)
+    new = [t for t in outputs if _storage(t) not in storages]
+    modified = _find_modified(function, args, kwargs)
     floating = [t.dtype for t in inputs if t.dtype.is_floating_point]  # attention's statistics come last, and are wider
     formula = flop_formula(function.overloadpacket)
-    work = Work(
-        **_classify(short, args),
+    work = replace(
+        _classify(name, args),
         dtype=str(floating[0] if floating else torch.float32).removeprefix("torch."),
         flops=int(formula(*args, **kwargs, out_val=result)) if formula else 0,
-        pieces=max(1, len(fresh)),
+        pieces=max(1, len(new)),
     )
-    if short in _NEVER_TOUCHED or not (fresh or changed):
+    if name in _NEVER_TOUCHED or not (new or modified):
         return work
     sizes = [t.numel() for t in (*inputs, *outputs)]
-    elements = sum(t.numel() for t in args[0]) if short.startswith("_foreach_") else max(sizes)
-    return replace(
-        work, bytes=_count_bytes(short, inputs, fresh, changed), elements=elements, new=_bytes_of_views(fresh)
-    )
+    elements = sum(t.numel() for t in args[0]) if name.startswith("_foreach_") else max(sizes)
+    return replace(work, bytes=_count_bytes(name, inputs, new, modified), elements=elements, new=_bytes_of_views(new))
 
 
 def _list_tensors(tree: object) -> list[torch.Tensor]:
@@ -143,31 +145,32 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 @cache
-def written_places(function: OpOverload) -> tuple[int, ...]:
+def written_arguments(function: OpOverload) -> tuple[int, ...]:
     """Indices of the arguments that an operator writes to, by its schema."""
     aliases = [argument.alias_info for argument in function._schema.arguments]
-    return tuple(place for place, alias in enumerate(aliases) if alias is not None and alias.is_write)
+    return tuple(index for index, alias in enumerate(aliases) if alias is not None and alias.is_write)
 
 
-def _find_changed(function: OpOverload, args: tuple, kwargs: dict) -> list[torch.Tensor]:
+def _find_modified(function: OpOverload, args: tuple, kwargs: dict) -> list[torch.Tensor]:
     names = [argument.name for argument in function._schema.arguments]
-    return _list_tensors([args[at] if at < len(args) else kwargs.get(names[at]) for at in written_places(function)])
+    indices = written_arguments(function)
+    return _list_tensors([args[index] if index < len(args) else kwargs.get(names[index]) for index in indices])
 
 
-def _count_bytes(short: str, inputs: list, fresh: list, changed: list) -> int:
-    written = _bytes_of_views(fresh) + _bytes_of_views(changed)
-    if short in _SHAPE_ONLY:
+def _count_bytes(name: str, inputs: list, new: list, modified: list) -> int:
+    bytes_written = _bytes_of_views(new) + _bytes_of_views(modified)
+    if name in _SHAPE_ONLY:
         inputs = inputs[:1] + inputs[2:]
-    if short in _ONLY_WRITTEN:
-        unread = {id(t) for t in changed}
-        return written + _bytes_of_views(t for t in inputs if id(t) not in unread)
+    if name in _ONLY_WRITTEN:
+        unread = {id(t) for t in modified}
+        return bytes_written + _bytes_of_views(t for t in inputs if id(t) not in unread)
     # A mask is gone through as a whole.
-    if short == "index_put_" and all(t.dtype is not torch.bool for t in inputs[1:-1]):
-        return _bytes_of_views(inputs[1:]) + min(_bytes_of_views(changed), inputs[-1].nbytes)
-    if short in _GATHERING:
+    if name == "index_put_" and all(t.dtype is not torch.bool for t in inputs[1:-1]):
+        return _bytes_of_views(inputs[1:]) + min(_bytes_of_views(modified), inputs[-1].nbytes)
+    if name in _GATHERING:
         rest = _bytes_of_views(inputs[1:])
-        return written + rest + min(_bytes_of_views(inputs[:1]), written + rest)
-    return written + _bytes_of_views(inputs)
+        return bytes_written + rest + min(_bytes_of_views(inputs[:1]), bytes_written + rest)
+    return bytes_written + _bytes_of_views(inputs)
 
 
 def _bytes_of_views(tensors: Iterable[torch.Tensor]) -> int:
@@ -178,9 +181,13 @@ def _bytes_of_views(tensors: Iterable[torch.Tensor]) -> int:
 
 def count_flops() -> flop_counter.FlopCounterMode:
     """Returns torch's FLOP counter, a context, with formulas for the products for which torch has none."""
-    places = torch.ops.aten, torch.ops.bitsandbytes
-    ours = {getattr(at, name): formula for at in places for name, formula in _FORMULAS.items() if hasattr(at, name)}
-    return flop_counter.FlopCounterMode(display=False, custom_mapping=ours)
+    formulas = {
+        getattr(namespace, name): formula
+        for namespace in (torch.ops.aten, torch.ops.bitsandbytes)
+        for name, formula in _FORMULAS.items()
+        if hasattr(namespace, name)
+    }
+    return flop_counter.FlopCounterMode(display=False, custom_mapping=formulas)
 
 
 @cache
@@ -231,38 +238,38 @@ _FORMULAS = {
 }
 
 
-def _classify(short: str, args: tuple) -> dict[str, object]:
+def _classify(operator: str, args: tuple) -> Work:
     """Kernel, side and rows of the work; the kernel ends in the layout of the arguments where that sets the pace."""
-    name = short.removeprefix("_foreach_").removesuffix("_")
+    name = operator.removeprefix("_foreach_").removesuffix("_")
     name = _OTHER_NAMES.get(name, name)
-    if short in _FACTORS:
-        return _classify_product(name, *args[_FACTORS[short] : _FACTORS[short] + 2])
-    if short == _NORM:
+    if operator in _FACTORS:
+        return _classify_product(name, *args[_FACTORS[operator] : _FACTORS[operator] + 2])
+    if operator == _NORM:
         return _classify_norm(*args)
     pictures = [t for t in args if isinstance(t, torch.Tensor) and t.dim() == 4]
     if pictures and args[0] is pictures[0]:
-        name += _suffix_for_pictures(short, pictures)
-    return {"kernel": name, "side": sqrt(args[_FILTERS[short]].numel()) if short in _FILTERS else 1.0}
+        name += _suffix_for_pictures(operator, pictures)
+    return Work(name, side=sqrt(args[_FILTERS[operator]].numel()) if operator in _FILTERS else 1.0)
 
 
-def _classify_product(name: str, left: torch.Tensor, right: torch.Tensor) -> dict[str, object]:
+def _classify_product(name: str, left: torch.Tensor, right: torch.Tensor) -> Work:
     if left.dim() == 2:
         name = "mm " + "".join("N" if factor.stride(-1) == 1 else "T" for factor in (left, right))
-    return {"kernel": name, "side": sqrt(prod(right.shape[-2:])), "rows": left.shape[-2]}
+    return Work(name, side=sqrt(prod(right.shape[-2:])), rows=left.shape[-2])
 
 
-def _classify_norm(x: torch.Tensor, order: object = 2, dims: list[int] | None = None, *_) -> dict[str, object]:
+def _classify_norm(x: torch.Tensor, order: float = 2, dims: Sequence[int] | None = None, *_) -> Work:
     dims = dims or ()  # none: over all
     is_strided = min((x.stride(dim) for dim in dims if x.shape[dim] > 1), default=1) > 1
-    return {"kernel": _NORM + (STRIDED if is_strided else ""), "side": float(prod(x.shape[dim] for dim in dims))}
+    return Work(_NORM + (STRIDED if is_strided else ""), side=float(prod(x.shape[dim] for dim in dims)))
 
 
-def _suffix_for_pictures(short: str, pictures: list[torch.Tensor]) -> str:
-    last = [t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in pictures]
-    first = [t.is_contiguous() for t in pictures if t.shape == pictures[0].shape]
-    if any(last) and any(first) and short not in _FILTERS:
+def _suffix_for_pictures(operator: str, pictures: list[torch.Tensor]) -> str:
+    channels_last = [t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in pictures]
+    channels_first = [t.is_contiguous() for t in pictures if t.shape == pictures[0].shape]
+    if any(channels_last) and any(channels_first) and operator not in _FILTERS:
         return MIXED
-    channels = pictures[_FILTERS[short]].shape[:2] if short in _FILTERS else pictures[0].shape[1:2]
-    by_channels = short in (*_FILTERS, "native_batch_norm", "native_batch_norm_backward")
+    channels = pictures[_FILTERS[operator]].shape[:2] if operator in _FILTERS else pictures[0].shape[1:2]
+    by_channels = operator in (*_FILTERS, "native_batch_norm", "native_batch_norm_backward")
     is_uneven = by_channels and any(count % 16 for count in channels)
-    return (CHANNELS_LAST if last[0] else "") + (UNEVEN if is_uneven else "")
+    return (CHANNELS_LAST if channels_last[0] else "") + (UNEVEN if is_uneven else "")

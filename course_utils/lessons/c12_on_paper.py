@@ -185,7 +185,7 @@ def step_on_mesh(
     compute = k * micro * model.operations(here, recompute) / (t * 0.5 * cluster.card.flops["bfloat16"])
     sent = 2 * micro * model.width
     tensor = k * here * (6 if recompute else 4) * all_reduce_seconds(sent, t, cluster.ring(t, 1))
-    hop = cluster.within if d * t * p <= cluster.cards else cluster.between
+    hop = cluster.intra_node if d * t * p <= cluster.cards else cluster.inter_node
     pipeline = 2 * (k + p - 1) * (sent / hop.bandwidth + hop.latency) if p > 1 else 0.0
     mine = math.ceil((here * model.block + model.outside / min(p, 2)) / t)
     wire = 0.0

@@ -13,7 +13,7 @@ _HOMES = {  # those of `building` and `convnet` need torch, which takes a second
     ),
     "configurations": (
         *("FAMILIES", "NAMES", "PUBLISHED", "SETTINGS", "configuration", "from_json"),
-        *("is_model", "known_as", "remarks_on", "tokenizer_beside"),
+        *("is_model", "canonical_name", "remarks_on", "tokenizer_beside"),
     ),
     "convnet": ("ConvNet", "ConvNetConfig"),
     "public": ("PUBLIC",),

@@ -42,7 +42,7 @@ SIZES = frozenset(
 """The names of sizes in the configurations of Llama, GPT-2 and DistilBERT; several are names of the same."""
 
 
-def known_as(name: str) -> str:
+def canonical_name(name: str) -> str:
     """The name in `NAMES` of a model that is written in other capitals or named as on the Hub; or `name` itself."""
     return _ALIASES.get(name.lower(), name)
 
@@ -67,7 +67,7 @@ def configuration(name: str, *, labels: int | None = None, scale: Scale | None =
     """
     import transformers
 
-    name = known_as(name)
+    name = canonical_name(name)
     if name in PUBLIC:
         model = PUBLIC[name]
         config_class = getattr(transformers, model.architecture).config_class

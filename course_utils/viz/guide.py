@@ -156,7 +156,7 @@ class _Page:
     def header(self, kinds: Sequence[str], by_name: dict[str, Effect]) -> None:
         """An example, and the names of the columns."""
         kind = "activations"
-        first = [name for name, effect in by_name.items() if kind in effect.at_most][:3]
+        first = [name for name, effect in by_name.items() if kind in effect.peak_kinds][:3]
         example = f"Example: most of the bytes are {kind}. The first three full marks in that column are {_join_names(first)}."
         for place, line in enumerate(wrap(example, 50)):
             self.write(0.05, self.y + 0.2 + 0.15 * place, line, 8)
@@ -190,7 +190,7 @@ class _Page:
         self.write(0.05, middle + 0.07, effect.change.costs + several, 6.5)
         for place, kind in enumerate(kinds):
             if kind in effect.lowers:
-                self.tile(_KINDS_AT + place * _APART, middle, kind, kind in effect.at_most)
+                self.tile(_KINDS_AT + place * _APART, middle, kind, kind in effect.peak_kinds)
         for x, factor in zip(_EFFECTS_AT, (effect.seconds, effect.sent), strict=True):
             if mark := _mark(factor):
                 self.write(x, middle, mark, 8, "third" if factor < 1 else "warning", ha="center")

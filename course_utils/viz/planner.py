@@ -13,7 +13,7 @@ from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.estimate import Estimate, Term, estimate
-from course_utils.memory.planning.verdict import FITS, needs
+from course_utils.memory.planning.need import FITS, needs
 from course_utils.memory.step.recipe import DEVICES, OPTIMIZERS, PRECISIONS, STAGES, Recipe
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_count, three_digits
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from transformers import LlamaConfig, PretrainedConfig
 
 PLANNER_MODELS = (*models.PUBLISHED, "qwen2.5-0.5b", "llama-3.1-8b", "mistral-7b", *models.FAMILIES, "convnet")
-OWN = "your own (Llama-like)"
+CUSTOM_MODEL = "your own (Llama-like)"
 NO_CARD = "no card"
 _DEVICE_OF_CARDS = "cuda"
-_KIND, _KIND_OF_CARD = "kind of device", "kind of device: the card's"
-_AS_A_NUMBER = 2**10  # bytes without a formula are written as a number below this
+_KIND = "kind of device"
+_KIND_OF_CARD = "kind of device: the card's"
+# Below this, bytes without a formula are written as a number.
+_AS_A_NUMBER = 2**10
 _TERMS_IN_TEXT = 5
-_LONGEST = 2**16  # tokens; rotary positions have no parameters, so that this costs nothing
+# Tokens; rotary positions have no parameters, so that this costs nothing.
+_LONGEST = 2**16
 
 
 @dataclass(frozen=True)
@@ -101,17 +104,17 @@ def planner() -> None:
 
     def follow(change: Mapping[str, str]) -> None:
         """A card runs cuda, so there is nothing to choose beside one."""
-        chosen = change["new"] != NO_CARD
-        device.disabled = chosen
-        device.description = _KIND_OF_CARD if chosen else _KIND
-        if chosen:
+        has_card = change["new"] != NO_CARD
+        device.disabled = has_card
+        device.description = _KIND_OF_CARD if has_card else _KIND
+        if has_card:
             device.value = _DEVICE_OF_CARDS
 
     card.observe(follow, names="value")
     play(
         planner_figure,
         planner_working,
-        model=ModelPicker(names, OWN, LlamaSizes, LLAMA_SIZES),
+        model=ModelPicker(names, CUSTOM_MODEL, LlamaSizes, LLAMA_SIZES),
         card=card,
         optimizer=Dropdown(options=tuple(OPTIMIZERS), value="adamw", description="optimizer"),
         precision=ToggleButtons(options=PRECISIONS, description="precision"),
@@ -144,23 +147,24 @@ def planner_figure(model: PlannerModel = "distilbert-base-cased", card: str = NO
     title = f"{_name_of(model)}: peak {format_bytes(answer.peak)}"
     if recipe.get("zero_stage"):
         title += f", on each of {recipe['ranks']} devices"
-    memory, verdict, in_all = None, "", ""
+    memory = None
+    verdict = total = ""
     if card != NO_CARD and answer.recipe.device == _DEVICE_OF_CARDS:
         memory = MACHINES[card].memory
         need = needs(answer.log, answer.recipe.device)
         verdict = need.verdict(memory)
         if verdict != FITS:  # the peak alone may be below the card's line
-            in_all = f"\nIn all {need}"
+            total = f"\nIn all {need}"
     figure, alt = instants_figure(
         {f"fullest in {phase}": parts for phase, parts in answer.by_instant().items()},
-        f"{title}{in_all}, {verdict} on {card}" if verdict else title,
+        f"{title}{total}, {verdict} on {card}" if verdict else title,
         memory,
     )
     terms = answer.peak_instant.terms_in_bytes  # the picture need not wait until formulas are found
-    shown = [f"{term.name}: {format_bytes(term.bytes)}" for term in terms[:_TERMS_IN_TEXT]]
+    texts = [f"{term.name}: {format_bytes(term.bytes)}" for term in terms[:_TERMS_IN_TEXT]]
     if len(terms) > _TERMS_IN_TEXT:
-        shown.append(f"and {len(terms) - _TERMS_IN_TEXT} smaller terms")
-    alt += f" At the peak, {answer.peak_instant.name}: {'; '.join(shown)}."
+        texts.append(f"and {len(terms) - _TERMS_IN_TEXT} smaller terms")
+    alt += f" At the peak, {answer.peak_instant.name}: {'; '.join(texts)}."
     return figure, alt + (f" On {card}: {verdict}." if verdict else "")
 
 
@@ -177,7 +181,7 @@ def planner_working(model: PlannerModel = "distilbert-base-cased", card: str = N
     with torch.device("meta"):  # its bytes are shards, some of them gathered, where a stage shares parameters out
         count = models.parameter_count(answer.finder.source.make())
     units = ((f"{three_digits(count / size)} {name}", size) for name, size in (("billion", 1e9), ("million", 1e6)))
-    parameters = next((words for words, size in units if count >= size), format_count(count))
+    parameters = next((text for text, size in units if count >= size), format_count(count))
     size = f"{format_bytes(answer.peak)} for a model of {parameters} parameters"
     head = f"**{answer.peak_instant.name}: {size}**{_with_letters(answer, terms)}. Known from {answer.how}."
     if answer.recipe.zero_stage > 1:
@@ -189,15 +193,17 @@ def planner_working(model: PlannerModel = "distilbert-base-cased", card: str = N
 
 def _answer(model: PlannerModel, card: str, recipe: dict) -> Estimate:
     """Raises `CourseError` where there is none."""
-    alone = {} if recipe.get("zero_stage") else {"ranks": 1}
-    recipe = recipe if card == NO_CARD else {"device": _DEVICE_OF_CARDS, **recipe}
+    if card != NO_CARD:
+        recipe = {"device": _DEVICE_OF_CARDS, **recipe}
+    if not recipe.get("zero_stage"):
+        recipe = {**recipe, "ranks": 1}
     if isinstance(model, LlamaSizes):
         model = model.configuration()
     elif model == "convnet":
         model = models.ConvNetConfig()
     elif isinstance(model, str):
         model = models.configuration(model, labels=2 if model.startswith("distilbert") else None)
-    return estimate(model, Recipe(**{**recipe, **alone}))
+    return estimate(model, Recipe(**recipe))
 
 
 def _formula(term: Term) -> str:
@@ -211,7 +217,7 @@ def _formula(term: Term) -> str:
 def _name_of(model: PlannerModel) -> str:
     """The model's name; of a toy that it is one, since somebody may look for the real one."""
     if isinstance(model, LlamaSizes):
-        return OWN
+        return CUSTOM_MODEL
     if model == "convnet":
         return "convnet (toy)"
     if not isinstance(model, str):
@@ -221,6 +227,6 @@ def _name_of(model: PlannerModel) -> str:
 
 def _with_letters(answer: Estimate, terms: Sequence[Term]) -> str:
     """What the letters in the formulas of `terms` stand for, and no others."""
-    used = set().union(*(term.letters for term in terms))
-    shown = [f"{x} = {value:,} ({answer.meanings[x]})" for x, value in answer.sizes.items() if x in used]
-    return f", with {', '.join(shown)}" if shown else ""
+    letters = set().union(*(term.letters for term in terms))
+    meanings = [f"{x} = {value:,} ({answer.meanings[x]})" for x, value in answer.sizes.items() if x in letters]
+    return f", with {', '.join(meanings)}" if meanings else ""

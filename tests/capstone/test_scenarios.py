@@ -100,7 +100,7 @@ def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries
     trial, recipe = try_recipe(source_of(LLAMA), PLAIN), replace(PLAIN, accumulation=6, precision="bf16")
     message = 2 * 32 * 64 * 2
     tensor, pipeline = sent_by(Layout(1, 4, 2), CLUSTER, recipe, 64, 4, trial)
-    assert tensor.seconds == pytest.approx(6 * 4 * 4 * all_reduce_seconds(message, 4, CLUSTER.within))
+    assert tensor.seconds == pytest.approx(6 * 4 * 4 * all_reduce_seconds(message, 4, CLUSTER.intra_node))
     assert (tensor.leaving, pipeline.bytes, pipeline.leaving) == (0, 2 * 6 * message, 4 * 6 * message)
     again = next(iter(sent_by(Layout(1, 4, 2), CLUSTER, replace(recipe, checkpointing=True), 64, 4, trial)))
     assert again.bytes == 1.5 * tensor.bytes

@@ -7,6 +7,7 @@ import pytest
 
 from course_utils import cli
 from course_utils.cli import COMMANDS, STAFF, main
+from course_utils.desk.ledger import record
 
 HEAVY = (
     "torch", "transformers", "datasets", "accelerate", "bitsandbytes", "pandas", "matplotlib", "numpy", "IPython", "nbformat",
@@ -15,24 +16,24 @@ HEAVY = (
 
 
 @pytest.mark.parametrize(
-    ("words", "named"), [([], [*COMMANDS, *STAFF]), (["plan"], ["llama-7b", "RTX 3090", "torchrun"])]
+    ("argv", "names"), [([], [*COMMANDS, *STAFF]), (["plan"], ["llama-7b", "RTX 3090", "torchrun"])]
 )
-def test_help_names_every_choice_and_loads_nothing_heavy(words, named):
+def test_help_names_every_choice_and_loads_nothing_heavy(argv, names):
     program = (
         "import sys; from course_utils.cli import main\n"
-        f"try: main([*{words}, '--help'])\n"
+        f"try: main([*{argv}, '--help'])\n"
         f"except SystemExit as end: print('CODE', end.code, [name for name in {HEAVY} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines()[-1] == "CODE 0 []"
-    assert all(name in " ".join(done.stdout.split()) for name in named)
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60).stdout
+    assert output.splitlines()[-1] == "CODE 0 []"
+    assert all(name in " ".join(output.split()) for name in names)
 
 
 @pytest.mark.parametrize(
-    "words", [["gpt2-small", "trl.yaml", "--memory", "8GB"], ["gpt2-small", "--memory", "8GB", "trl.yaml"]]
+    "argv", [["gpt2-small", "trl.yaml", "--memory", "8GB"], ["gpt2-small", "--memory", "8GB", "trl.yaml"]]
 )
-def test_files_may_stand_behind_options(words):
-    assert cli.make_parser().parse_args(["plan", *words]).model == ["gpt2-small", "trl.yaml"]
+def test_files_can_follow_options(argv):
+    assert cli.make_parser().parse_args(["plan", *argv]).model == ["gpt2-small", "trl.yaml"]
 
 
 def broken_entry(missing):
@@ -60,5 +61,6 @@ def test_a_module_that_the_staffs_package_lacks_is_no_package_to_install(monkeyp
 
 
 def test_the_ledger_is_printed(capsys):
+    record("03_adamw", "AdamW", "optimizer state", predicted=2**20, measured=2**21)
     assert main(["ledger"]) == 0
-    assert "ledger" in capsys.readouterr().out
+    assert "2.00 MiB" in capsys.readouterr().out

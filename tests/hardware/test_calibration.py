@@ -10,7 +10,7 @@ import torch
 
 from course_utils import hardware
 from course_utils.errors import CourseError
-from course_utils.hardware import calibration, kernels
+from course_utils.hardware import calibration
 from course_utils.hardware.calibration import process_bandwidth
 from course_utils.units import GiB, MiB
 
@@ -32,12 +32,12 @@ def test_calibration_gives_figures_within_what_is_physically_possible(calibrated
     assert 1e-8 < calibrated.seconds_per_operator < 1
     assert calibrated.memory > GiB / 2
     assert math.isnan(calibrated.link)
-    rates = [rate for curve in calibrated.measured.values() for _, rate in curve.points]
-    assert all(0 < rate < 1e15 for rate in rates)
-    for curve in calibrated.measured.values():
+    rates = calibrated.rates
+    curves = [*rates.products.values(), *rates.row_shares.values(), *rates.elements.values()]
+    for curve in (*curves, rates.stream, rates.in_place, rates.new_memory):
+        assert all(0 < rate < 1e15 for _, rate in curve.points)
         assert list(curve.points) == sorted(curve.points)
-    at_best = max(rate for _, rate in calibrated.measured["mm NN float32"].points)
-    assert calibrated.flops["float32"] >= at_best
+    assert calibrated.flops["float32"] >= max(rate for _, rate in rates.products["mm NN", "float32"].points)
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def no_timing(monkeypatch):
     monkeypatch.setattr(calibration.psutil, "cpu_percent", lambda seconds: 0.0)
 
 
-def test_calibration_is_kept_until_it_is_wanted_again(calibrated, no_timing):
+def test_calibration_is_kept_until_it_is_refreshed(calibrated, no_timing):
     assert hardware.calibrate(("float32",), exchange=False) is calibrated
-    assert hardware.calibrate(("float32",), exchange=False, again=True) is not calibrated
+    assert hardware.calibrate(("float32",), exchange=False, refresh=True) is not calibrated
 
 
 def test_an_unknown_dtype_is_refused():
@@ -68,20 +68,19 @@ def test_what_a_first_call_loads_is_not_counted():
 def test_a_busy_machine_is_warned_about(no_timing, monkeypatch):
     monkeypatch.setattr(calibration.psutil, "cpu_percent", lambda seconds: 80.0)
     with pytest.warns(UserWarning, match="Other programs use 80% of this machine's cores"):
-        hardware.calibrate(["float64"], exchange=False, again=True)
+        hardware.calibrate(["float64"], exchange=False, refresh=True)
 
 
 def test_rates_are_in_bytes_and_flops_a_second(no_timing):
-    machine = hardware.calibrate(["float64"], exchange=False, again=True)
-    for name in {name for name, *_ in kernels.streams(torch.device("cpu"))}:
-        points = machine.measured[name].points
-        assert points == tuple((size, size / 0.001) for size, _ in points)
+    machine = hardware.calibrate(["float64"], exchange=False, refresh=True)
+    for curve in (machine.rates.stream, machine.rates.in_place, machine.rates.new_memory):
+        assert curve.points == tuple((size, size / 0.001) for size, _ in curve.points)
     assert machine.host_link == 4 * 16 * MiB / 0.001
     sides = (96, 336, 1176)
-    few, many = ([2 * rows * side**2 / 0.001 for side in sides] for rows in (64, 1024))
-    assert machine.measured["mm NN float64"].points == tuple(zip(sides, many, strict=True))
-    share = geometric_mean(a / b for a, b in zip(few, many, strict=True))
-    assert machine.measured["mm NN float64, by rows"].points == ((64, share), (1024, 1.0))
+    with_64, with_1024 = ([2 * rows * side**2 / 0.001 for side in sides] for rows in (64, 1024))
+    assert machine.rates.products["mm NN", "float64"].points == tuple(zip(sides, with_1024, strict=True))
+    share = geometric_mean(a / b for a, b in zip(with_64, with_1024, strict=True))
+    assert machine.rates.row_shares["mm NN", "float64"].points == ((64, share), (1024, 1.0))
 
 
 def test_two_processes_exchange_bytes():

@@ -4,7 +4,7 @@ import pytest
 
 from course_utils import hardware
 from course_utils.errors import CourseError
-from course_utils.hardware import Curve, Machine, Work
+from course_utils.hardware import Curve, Machine, Rates, Work
 from course_utils.units import GiB
 
 
@@ -30,14 +30,14 @@ def test_a_call_costs_beside_the_work_unless_the_device_works_meanwhile():
 
 
 def test_measured_rates_come_before_the_general_ones():
-    measured = {
-        "mm NT float32": Curve(((10, 100.0), (1000, 10_000.0))),
-        "gelu": Curve(((1, 10.0),)),
-        "stream": Curve(((1, 50.0),)),
-        "stream in place": Curve(((1, 200.0),)),
-        "new memory": Curve(((1, 20.0),)),
-    }
-    machine = made_up(measured=measured)
+    rates = Rates(
+        products={("mm NT", "float32"): Curve(((10, 100.0), (1000, 10_000.0)))},
+        elements={"gelu": Curve(((1, 10.0),))},
+        stream=Curve(((1, 50.0),)),
+        in_place=Curve(((1, 200.0),)),
+        new_memory=Curve(((1, 20.0),)),
+    )
+    machine = made_up(rates=rates)
     assert machine.seconds(Work("mm NT", flops=3000, side=100)) == pytest.approx(3.0)
     assert machine.seconds(Work("mm NN", flops=3000, side=100)) == 3.0  # no measurement: the machine's rate
     assert machine.seconds(Work("gelu", elements=70, bytes=100)) == 7.0
@@ -46,31 +46,31 @@ def test_measured_rates_come_before_the_general_ones():
 
 
 def test_what_was_touched_long_ago_comes_from_memory():
-    machine = made_up(measured={"stream in place": Curve(((100, 50.0), (10_000, 5.0)))})
+    machine = made_up(rates=Rates(in_place=Curve(((100, 50.0), (10_000, 5.0)))))
     seconds = [machine.seconds(Work("add", bytes=100, reach=reach)) for reach in (0, 100, 10_000, 10**9)]
     assert seconds == pytest.approx([2, 2, 20, 20])
 
 
 def test_a_product_with_few_rows_reaches_a_share_of_the_rate():
-    rates = {"mm NT float32": Curve(((10, 100.0),)), "mm NT float32, by rows": Curve(((64, 0.25), (1024, 1.0)))}
-    machine = made_up(measured=rates)
+    kernel = "mm NT", "float32"
+    rates = Rates({kernel: Curve(((10, 100.0),))}, {kernel: Curve(((64, 0.25), (1024, 1.0)))})
+    machine = made_up(rates=rates)
     by_rows = {rows: machine.seconds(Work("mm NT", flops=100, rows=rows)) for rows in (8, 64, 1024, 9999)}
     assert by_rows == {8: 4.0, 64: 4.0, 1024: 1.0, 9999: 1.0}
     assert machine.seconds(Work("mm NT", flops=100, rows=256)) == pytest.approx(2.0)
 
 
 def test_new_memory_is_paid_for_piece_by_piece():
-    measured = {"new memory": Curve(((10, 100.0), (1000, 1.0)))}
-    machine = made_up(measured={**measured, "stream": Curve(((1, 1e9),))})
+    machine = made_up(rates=Rates(new_memory=Curve(((10, 100.0), (1000, 1.0))), stream=Curve(((1, 1e9),))))
     assert machine.seconds(Work("add", bytes=1, new=1000)) == pytest.approx(1000)
     assert machine.seconds(Work("_foreach_add", bytes=1, new=1000, pieces=100)) == pytest.approx(10)
 
 
 def test_a_curve_is_straight_in_logarithms_and_flat_beyond_its_ends():
     curve = Curve(((1, 2.0), (100, 200.0), (10_000, 200.0)))
-    assert [curve.at(size) for size in (0.1, 1, 100, 20_000)] == pytest.approx([2.0, 2.0, 200.0, 200.0])
-    assert curve.at(10) == pytest.approx(20.0)
-    assert curve.at(5000) == pytest.approx(200.0)
+    assert [curve.rate_at(size) for size in (0.1, 1, 100, 20_000)] == pytest.approx([2.0, 2.0, 200.0, 200.0])
+    assert curve.rate_at(10) == pytest.approx(20.0)
+    assert curve.rate_at(5000) == pytest.approx(200.0)
 
 
 def test_what_a_machine_cannot_do_is_said():

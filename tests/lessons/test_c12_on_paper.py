@@ -168,17 +168,8 @@ def test_a_stage_holds_its_blocks_and_one_of_the_two_ends_and_what_is_gathered()
     assert whole["activations"] == pytest.approx(32 * 4096 * 4096 * 34 + 4 * 4096 * 32_000)
 
 
-def test_a_ring_between_machines_uses_the_network_cards_of_those_that_share_one():
-    assert CLUSTER.ring(8, 1) == LINKS["NVLink 4"]
-    assert CLUSTER.ring(2, 4) == LINKS["NVLink 4"]
-    assert CLUSTER.ring(64, 1)[:2] == (8 * 50e9, 14e-6)
-    assert CLUSTER.ring(16, 4)[:2] == (2 * 50e9, 14e-6)
-    assert CLUSTER.ring(8, 8)[:2] == (50e9, 14e-6)
-    assert Cluster(H100, LINKS["PCIe 4"], LINKS["400 Gb/s"]).ring(64, 1).bandwidth == 32e9
-
-
 def test_the_data_wire_hides_behind_one_micro_batch_or_behind_all_where_each_sends():
-    slow = CLUSTER._replace(within=LINKS["10 Gb/s"])
+    slow = CLUSTER._replace(intra_node=LINKS["10 Gb/s"])
     ddp = step_on_mesh(SEVEN, 64 * 4096, slow, 8, 1, 1, 8, stage=0)
     assert ddp.hidden == pytest.approx(ddp.seconds["computing"] / 8)
     wire = 2 * 7 * (2 * SEVEN.parameters / 8 / 1.25e9 + 32 * 20e-6)

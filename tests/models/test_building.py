@@ -44,12 +44,12 @@ def test_a_place_without_weights_is_refused(tmp_path):
 
 @pytest.mark.parametrize("spelling", ["llama-3.1-8B", "meta-llama/Llama-3.1-8B", "META-LLAMA/llama-3.1-8b"])
 def test_a_name_in_other_capitals_or_on_the_hub_is_understood(spelling):
-    assert models.known_as(spelling) == "llama-3.1-8b"
+    assert models.canonical_name(spelling) == "llama-3.1-8b"
     assert models.configuration(spelling).to_dict() == models.configuration("llama-3.1-8b").to_dict()
 
 
 def test_no_two_models_are_known_by_one_name():
     names = [*models.NAMES, *(public.hub for public in models.PUBLIC.values())]
     assert len({name.lower() for name in names}) == len(names)
-    assert [models.known_as(name) for name in models.NAMES] == list(models.NAMES)
-    assert models.known_as("my-model") == "my-model"
+    assert [models.canonical_name(name) for name in models.NAMES] == list(models.NAMES)
+    assert models.canonical_name("my-model") == "my-model"

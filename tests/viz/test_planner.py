@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from importlib import import_module
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from course_utils.memory.step.recipe import OPTIMIZERS
 from course_utils.units import format_bytes
 from course_utils.viz.controls import in_words
 from course_utils.viz.picker import ModelPicker
-from course_utils.viz.planner import LLAMA_SIZES, NO_CARD, OWN, PLANNER_MODELS, LlamaSizes
+from course_utils.viz.planner import CUSTOM_MODEL, LLAMA_SIZES, NO_CARD, PLANNER_MODELS, LlamaSizes
 
 SMALL = LlamaSizes(layers=2, width=32, heads=4, kv_heads=2, inner_width=48, vocabulary=100)
 DEEP = models.configuration(
@@ -29,7 +30,7 @@ LARGE = [m for m in PLANNER_MODELS if m not in (*models.FAMILIES, "convnet")]
 
 
 def rows_of(working):
-    """The table's rows: what, formula, size."""
+    """The table's rows: name, formula, size."""
     return [line.strip("| ").split(" | ") for line in working.splitlines()[4:]]
 
 
@@ -56,14 +57,14 @@ def test_every_model_has_a_picture_with_its_peak(model):
 def test_the_bars_are_those_of_an_estimate(optimizer):
     expected = estimate(SMALL.configuration(), Recipe(optimizer, **FEW, checkpointing=True))
     figure, _ = viz.planner_figure(SMALL, optimizer=optimizer, **FEW, checkpointing=True)
-    drawn = sum(bar.get_width() for bar in figure.axes[0].patches)
+    width = sum(bar.get_width() for bar in figure.axes[0].patches)
     unit = {"KiB": 2**10, "MiB": 2**20}[figure.axes[0].get_xlabel()[-3:]]
-    assert drawn * unit == pytest.approx(sum(instant.bytes for instant in expected.instants))
-    assert title(figure.axes[0]) == f"{OWN}: peak {format_bytes(expected.peak)}"
+    assert width * unit == pytest.approx(sum(instant.bytes for instant in expected.instants))
+    assert title(figure.axes[0]) == f"{CUSTOM_MODEL}: peak {format_bytes(expected.peak)}"
 
 
 @pytest.mark.parametrize("model", [SMALL, DEEP], ids=["sizes of one's own", "many blocks"])
-def test_the_working_is_the_whole_sum_of_the_peak_and_explains_just_its_letters(model):
+def test_the_working_is_the_sum_of_the_peak_and_explains_its_letters_alone(model):
     expected = estimate(model.configuration() if model is SMALL else model, Recipe(**FEW))
     working = viz.planner_working(model, **FEW).data
     head, _, columns, *_ = working.splitlines()
@@ -72,13 +73,13 @@ def test_the_working_is_the_whole_sum_of_the_peak_and_explains_just_its_letters(
     assert columns.split(" | ")[1] == "formula, in bytes"
     rows = rows_of(working)
     terms = expected.peak_instant.terms
-    assert [what for what, _, _ in rows] == [term.name for term in terms]
+    assert [name for name, _, _ in rows] == [term.name for term in terms]
     assert sum(value_of(term.formula, expected.sizes) for term in terms) == expected.peak
-    shown = [(formula, term) for (_, formula, _), term in zip(rows, terms, strict=True) if formula.startswith("`")]
-    assert all(value_of(formula, expected.sizes) == term.bytes for formula, term in shown)
-    assert model is SMALL or "parameters of 6 model.layers" in [what for what, _, _ in rows]
-    explained = re.findall(r"\b(\w) = [\d,]+ \(", head)
-    assert set(explained) == set(re.findall("[A-Za-z]", "".join(formula for formula, _ in shown)))
+    formulas = [(formula, term) for (_, formula, _), term in zip(rows, terms, strict=True) if formula.startswith("`")]
+    assert all(value_of(formula, expected.sizes) == term.bytes for formula, term in formulas)
+    assert model is SMALL or "parameters of 6 model.layers" in [name for name, _, _ in rows]
+    letters = re.findall(r"\b(\w) = [\d,]+ \(", head)
+    assert set(letters) == set(re.findall("[A-Za-z]", "".join(formula for formula, _ in formulas)))
 
 
 def test_a_card_is_a_line_and_a_verdict():
@@ -90,8 +91,8 @@ def test_a_card_is_a_line_and_a_verdict():
     assert memory < 6 * (4 * 8192**2 + 3 * 8192 * 5504) * 12
     assert title(large.axes[0]).endswith(", does not fit on RTX 4090")
     assert "In all" not in title(small.axes[0])
-    least = re.search(r"\nIn all ([\d.]+) GiB to [\d.]+ GiB, does not fit", title(large.axes[0]))[1]
-    assert float(least) > memory / 2**30
+    low = re.search(r"\nIn all ([\d.]+) GiB to [\d.]+ GiB, does not fit", title(large.axes[0]))[1]
+    assert float(low) > memory / 2**30
     (line,) = large.axes[0].lines
     assert large.axes[0].get_xlabel().endswith("GiB")
     assert set(line.get_xdata()) == {memory / 2**30}
@@ -99,11 +100,10 @@ def test_a_card_is_a_line_and_a_verdict():
 
 
 def test_without_a_stage_nothing_is_shared_whatever_the_ranks():
-    alone, on_eight, sharded = (
-        viz.planner_figure(SMALL, **FEW, ranks=ranks, zero_stage=stage) for ranks, stage in ((1, 0), (8, 0), (8, 3))
-    )
-    assert alone[1] == on_eight[1]
-    assert title(sharded[0].axes[0]).endswith("on each of 8 devices")
+    on_one, on_eight = (viz.planner_figure(SMALL, **FEW, ranks=ranks, zero_stage=0)[1] for ranks in (1, 8))
+    assert on_one == on_eight
+    sharded, _ = viz.planner_figure(SMALL, **FEW, ranks=8, zero_stage=3)
+    assert title(sharded.axes[0]).endswith("on each of 8 devices")
 
 
 @pytest.mark.parametrize(
@@ -155,25 +155,27 @@ def test_a_model_has_its_parameters_whole_or_in_shards():
 
 
 def test_fields_for_sizes_show_where_they_are_asked_for():
-    picker = ModelPicker([("GPT-2", "gpt2")], OWN, LlamaSizes, LLAMA_SIZES)
+    picker = ModelPicker([("GPT-2", "gpt2")], CUSTOM_MODEL, LlamaSizes, LLAMA_SIZES)
     assert picker.value == "gpt2"
     assert "inner width" not in in_words({"model": picker})
-    picker.model.value = OWN
+    picker.model.value = CUSTOM_MODEL
     assert picker.value == LlamaSizes()
     assert "model your own (Llama-like); layers 24; width 2048" in in_words({"model": picker})
     picker.fields["layers"].value = 3
     assert picker.value == LlamaSizes(layers=3)
 
 
-def test_a_control_moves_the_picture_and_the_sum_and_a_card_runs_cuda(shown, monkeypatch):
-    planner, played = import_module("course_utils.viz.planner"), {}
-    play = planner.play
-    monkeypatch.setattr(planner, "play", lambda *draw, **controls: played.update(controls) or play(*draw, **controls))
+def test_controls_move_the_picture_and_the_sum(shown, monkeypatch):
+    planner = import_module("course_utils.viz.planner")
+    play = Mock(wraps=planner.play)
+    monkeypatch.setattr(planner, "play", play)
     viz.planner()
-    assert set(played) - {"model", "card"} <= set(Recipe.__dataclass_fields__)
-    played["model"].model.value, card, device = "gpt2", played["card"], played["device"]
+    controls = play.call_args.kwargs
+    assert set(controls) - {"model", "card"} <= set(Recipe.__dataclass_fields__)
+    controls["model"].model.value = "gpt2"
+    card, device = controls["card"], controls["device"]
     before = shown[-1][0].data
-    played["optimizer"].value = "sgd"
+    controls["optimizer"].value = "sgd"
     assert "optimizer state" in before
     assert "optimizer state" not in shown[-1][0].data
     assert (card.value, device.value, device.disabled) == (NO_CARD, "cpu", False)
@@ -184,10 +186,10 @@ def test_a_control_moves_the_picture_and_the_sum_and_a_card_runs_cuda(shown, mon
     assert "On RTX 4090: fits." in shown[-2][0]["text/plain"]
     card.value = NO_CARD
     assert (device.disabled, device.description) == (False, "kind of device")
-    played["ranks"].value = 1
-    assert played["ranks"].disabled
-    played["zero_stage"].value = 2
-    assert not played["ranks"].disabled
+    controls["ranks"].value = 1
+    assert controls["ranks"].disabled
+    controls["zero_stage"].value = 2
+    assert not controls["ranks"].disabled
     assert "nothing to shard over" in shown[-2][0]["text/plain"]
 
 
@@ -205,7 +207,7 @@ def test_bytes_of_a_cpu_get_no_verdict_of_a_card():
 def test_bytes_without_a_formula_are_written_for_people():
     recipe = {"optimizer": "adamw8bit", "precision": "bf16", "checkpointing": True, **FEW}
     expected = estimate(DEEP, Recipe(**recipe))
-    rows = {what: (formula, size) for what, formula, size in rows_of(viz.planner_working(DEEP, **recipe).data)}
+    rows = {name: (formula, size) for name, formula, size in rows_of(viz.planner_working(DEEP, **recipe).data)}
     assert not [row for row in rows.values() if re.search(r"\d{5}", row[0])]
     blocks = "parameters of 6 model.layers"
     (parameters,) = [term for term in expected.peak_instant.terms_in_bytes if term.name == blocks]

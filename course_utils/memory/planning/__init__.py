@@ -6,5 +6,5 @@
 | `Effect` | what a change does to bytes, seconds and traffic, by dry runs |
 | `Row` | one change or several, with the verdict and all that differs |
 | `Plan` | the answer: the verdict, its rows, the largest sizes that fit |
-| `Reading` (in `reading`) | what files and launch lines say, as fields of a recipe, each with its place |
+| `Reading` (in `reading`) | what files and launch lines say, as fields of a recipe, each with its origin |
 """

@@ -7,8 +7,10 @@ from itertools import product
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.letters import LENGTH_STEP
 from course_utils.memory.formulas.named import bounds_of, look_up
+from course_utils.memory.planning.answer import LARGEST_BATCH, LONGEST_SEQUENCE, Plan, Row
 from course_utils.memory.planning.changes import (
     CHANGES,
+    LORA,
     Change,
     apply_all,
     disturbance,
@@ -18,36 +20,36 @@ from course_utils.memory.planning.changes import (
     level_of,
 )
 from course_utils.memory.planning.largest import largest_that_fits
-from course_utils.memory.planning.verdict import FITS, LARGEST_BATCH, LONGEST_SEQUENCE, Plan, Row, fits, needs
+from course_utils.memory.planning.need import FITS, fits, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe
 
+# Changes of what is updated and how, by those that they go with.
 _TRAINING = {
-    "": ("", "8-bit AdamW", "Adafactor", "optimizer on the host", "LoRA of rank 16", "QLoRA of rank 16"),
-    "autocast": ("", "8-bit AdamW", "Adafactor", "QLoRA of rank 16"),
-    "all in bfloat16": ("", "8-bit AdamW", "paged 8-bit AdamW", "4-bit AdamW", "Adafactor", "optimizer on the host",
-                        "LoRA of rank 16 on q_proj and v_proj", "LoRA of rank 16", "QLoRA of rank 16"),
-    "all in bfloat16 + update within backward": ("paged 8-bit AdamW", "Adafactor", "SGD"),
+    (): ("", "8-bit AdamW", "Adafactor", "optimizer on the host", LORA, "QLoRA of rank 16"),
+    ("autocast",): ("", "8-bit AdamW", "Adafactor", "QLoRA of rank 16"),
+    ("all in bfloat16",): ("", "8-bit AdamW", "paged 8-bit AdamW", "4-bit AdamW", "Adafactor", "optimizer on the host",
+                           f"{LORA} on q_proj and v_proj", LORA, "QLoRA of rank 16"),
+    ("all in bfloat16", "update within backward"): ("paged 8-bit AdamW", "Adafactor", "SGD"),
 }  # fmt: skip
-"""Changes of what is updated and how, by those that they go with."""
 _MILD = tuple(product(("", "gradient checkpointing"), ("", "micro-batch of 1")))
-_ALL = [{*first.split(" + "), then, *mild} - {""} for first in _TRAINING for then in _TRAINING[first] for mild in _MILD]
+_ALL = [{*base, name, *mild} - {""} for base, names in _TRAINING.items() for name in names for mild in _MILD]
+# The names of the changes that are asked about most, together, what disturbs least first.
 _COMBINATIONS = sorted(filter(None, _ALL), key=disturbance)
-"""The names of the changes that are asked about most, together, what disturbs least first."""
 
 
 def known_recipes() -> Iterator[Recipe]:
     """The recipes that formulas are shipped for: Trainer's loop on a GPU and what changes make of it."""
     for batch in (1, 2):
-        usual = Recipe(**LOOPS["trainer"], device="cuda", batch=batch)
-        yield from dict.fromkeys([usual, *(changed for _, changed in _apply_combinations(usual))])
+        recipe = Recipe(**LOOPS["trainer"], device="cuda", batch=batch)
+        yield from dict.fromkeys([recipe, *(variant for _, variant in _apply_combinations(recipe))])
 
 
 def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
     """The plan by formulas alone; None where they do not know this model or recipe."""
-    stored = look_up(name, recipe)
-    if stored is None:
+    formulas = look_up(name, recipe)
+    if formulas is None:
         return None
-    trial, estimate = stored
+    trial, estimate = formulas
     need = needs(trial.log, recipe.device)
     verdict = need.verdict(memory)
     plan = Plan(model=name, recipe=recipe, memory=memory, estimate=estimate, trial=trial, need=need, verdict=verdict)
@@ -56,19 +58,19 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
     if verdict == FITS:
         return plan
     rows, tight = [], []
-    for changes, changed in _apply_combinations(recipe):
+    for changes, variant in _apply_combinations(recipe):
         names = {change.name for change in changes}
         if is_full(rows, level_of(changes)) or any({*row.names} <= names for row in rows):  # a part of them is enough
             continue
-        trial, _ = look_up(name, changed) or (None, None)
-        if trial is None or needs(trial.log, recipe.device, replay=False).least > memory:
+        trial, _ = look_up(name, variant) or (None, None)
+        if trial is None or needs(trial.log, recipe.device, replay=False).low > memory:
             continue
         if fits(trial.log, recipe.device, memory):
-            rows.append(Row.of(plan, changes, trial, estimate.how))
+            rows.append(Row.from_trial(plan, changes, trial, estimate.how))
         else:
             tight.append((changes, trial))
     by_peak = sorted(gentler_than(rows, tight), key=lambda pair: (pair[1].log.peak, [c.name for c in pair[0]]))
-    nearest = Row.of(plan, *by_peak[0], estimate.how) if by_peak else None
+    nearest = Row.from_trial(plan, *by_peak[0], estimate.how) if by_peak else None
     return replace(plan, rows=tuple(least_disturbing(rows)), nearest=nearest)
 
 
@@ -78,25 +80,27 @@ def _apply_combinations(recipe: Recipe) -> Iterator[tuple[list[Change], Recipe]]
     for names in _COMBINATIONS:
         changes = [change for change in CHANGES if change.name in names and change.apply(recipe)]
         try:
-            changed = apply_all(recipe, changes)
+            variant = apply_all(recipe, changes)
         except CourseError:  # they do not go together, or not with this recipe
             continue
-        if changed not in seen:
-            seen.add(changed)
-            yield changes, changed
+        if variant not in seen:
+            seen.add(variant)
+            yield changes, variant
 
 
 def _largest(plan: Plan) -> tuple[dict[str, int | None], tuple[str, ...]]:
     """The largest batch and the longest sequence that formulas know to fit, and which of them may be larger."""
-    name, recipe = plan.model, plan.recipe
+    name = plan.model
+    recipe = plan.recipe
 
     def fits_with(**sizes: int) -> bool:
-        stored = look_up(name, replace(recipe, **sizes))
-        return stored is not None and fits(stored[0].log, recipe.device, plan.memory)
+        formulas = look_up(name, replace(recipe, **sizes))
+        return formulas is not None and fits(formulas[0].log, recipe.device, plan.memory)
 
     rows, length = bounds_of(name, recipe)
     batch = largest_that_fits(lambda b: fits_with(batch=b), recipe.batch, rows) or 0
-    start, limit = recipe.sequence // LENGTH_STEP, length // LENGTH_STEP
+    limit = length // LENGTH_STEP
+    start = recipe.sequence // LENGTH_STEP
     steps = largest_that_fits(lambda n: fits_with(sequence=n * LENGTH_STEP), start, limit) or 0
     largest = {LARGEST_BATCH: batch, LONGEST_SEQUENCE: steps * LENGTH_STEP}
     if steps * LENGTH_STEP == plan.estimate.finder.positions:  # the model takes no more

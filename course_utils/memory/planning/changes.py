@@ -1,30 +1,35 @@
 """What may be changed in a recipe, from what nobody notices to what changes the training."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from course_utils.memory.step.recipe import ADAMW, Recipe
 
 if TYPE_CHECKING:
-    from course_utils.memory.planning.verdict import Row
+    from course_utils.memory.planning.answer import Row
 
-_MOST_ROWS, _SHOWN = 4, 10  # rows of a level, after which no more are looked for, and rows of a plan
+T = TypeVar("T")
+# Rows of a level, after which no more are looked for, and rows of a plan.
+_MAX_ROWS_OF_LEVEL = 4
+_MAX_ROWS_OF_PLAN = 10
 
 
 class Change(NamedTuple):
     """A change of fields of a recipe."""
 
     name: str
-    level: int  # disturbs: 0 only time or traffic, 1 a step's arithmetic, 2 optimizer or precision, 3 what is trained
-    costs: str  # what it disturbs, in words
-    where: Callable[[Recipe], bool]  # whether it makes a difference
+    # What it disturbs: 0 only time or traffic, 1 a step's arithmetic, 2 the optimizer or the precision, 3 what is trained.
+    level: int
+    costs: str  # the same in words
+    makes_difference: Callable[[Recipe], bool]
     fields: dict | Callable[[Recipe], dict]  # to set
+    is_easy: bool = False  # costs so little that any number of such changes may go with others
 
     def apply(self, recipe: Recipe) -> dict:
         """The fields to set; none where they make no difference."""
-        if not self.where(recipe):
+        if not self.makes_difference(recipe):
             return {}
         fields = self.fields(recipe) if callable(self.fields) else self.fields
         return {name: value for name, value in fields.items() if getattr(recipe, name) != value}
@@ -39,18 +44,20 @@ def _adamw_of_floats(recipe: Recipe) -> bool:
 
 
 _TWO_LAYERS = ("q_proj", "v_proj")
+LORA = "LoRA of rank 16"
 CHANGES = (
-    Change("keep only the loss", 0, "nothing: loss = model(…).loss", lambda r: r.keeps_outputs, {"keeps_outputs": False}),
+    Change("keep only the loss", 0, "nothing: loss = model(…).loss", lambda r: r.keeps_outputs, {"keeps_outputs": False},
+           is_easy=True),
     Change("gradients dropped after the update", 0, "nothing: optimizer.zero_grad() after step()",
-           lambda r: r.zero_grad != "after-update", {"zero_grad": "after-update"}),
+           lambda r: r.zero_grad != "after-update", {"zero_grad": "after-update"}, is_easy=True),
     Change("fused optimizer", 0, "nothing: AdamW(…, fused=True)",
-           lambda r: _adamw_of_floats(r) and r.optimizer != "adamw-fused", {"optimizer": "adamw-fused"}),
+           lambda r: _adamw_of_floats(r) and r.optimizer != "adamw-fused", {"optimizer": "adamw-fused"}, is_easy=True),
     Change("fused attention", 0, "nothing: attn_implementation='sdpa'",
-           lambda r: r.attention == "eager", {"attention": "sdpa"}),
+           lambda r: r.attention == "eager", {"attention": "sdpa"}, is_easy=True),
     Change("micro-batch of 1", 0, "time: smaller matrix products",
-           lambda r: r.batch > 1, lambda r: {"batch": 1, "accumulation": r.batch * r.accumulation}),
+           lambda r: r.batch > 1, lambda r: {"batch": 1, "accumulation": r.batch * r.accumulation}, is_easy=True),
     Change("chunked loss", 0, "time: LossWithGradients, 1,024 tokens at a time",
-           lambda r: not (r.chunked_loss or r.trl_loss or r.label_smoothing), {"chunked_loss": 1024}),
+           lambda r: not (r.chunked_loss or r.trl_loss or r.label_smoothing), {"chunked_loss": 1024}, is_easy=True),
     Change("gradient checkpointing", 0, "time: a second forward pass", _saves_as_usual, {"checkpointing": True}),
     Change("ZeRO-1", 0, "traffic", lambda r: r.ranks > 1 and not r.zero_stage, {"zero_stage": 1}),
     Change("ZeRO-3", 0, "traffic", lambda r: r.ranks > 1 and r.zero_stage < 3, {"zero_stage": 3}),
@@ -73,10 +80,10 @@ CHANGES = (
     Change("SGD", 2, "another optimizer, without state", lambda r: r.optimizer != "sgd", {"optimizer": "sgd", "galore": 0}),
     Change("all in bfloat16", 2, "small updates are lost",
            lambda r: r.precision in ("fp32", "autocast", "bf16-masters"), {"precision": "bf16"}),
-    Change("LoRA of rank 16 on q_proj and v_proj", 3, "only adapters on two layers per block are trained",
+    Change(f"{LORA} on q_proj and v_proj", 3, "only adapters on two layers per block are trained",
            lambda r: not (r.lora_targets or r.frozen),
            lambda r: {"lora": r.lora or 16, "lora_targets": _TWO_LAYERS, "galore": 0}),
-    Change("LoRA of rank 16", 3, "only adapters are trained", lambda r: not (r.lora or r.frozen), {"lora": 16, "galore": 0}),
+    Change(LORA, 3, "only adapters are trained", lambda r: not (r.lora or r.frozen), {"lora": 16, "galore": 0}),
     Change("QLoRA of rank 16", 3, "only adapters, on weights of 4 bits",
            lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4", "galore": 0}),
 )  # fmt: skip
@@ -100,24 +107,26 @@ def level_of(changes: Iterable[Change]) -> int:
 
 def is_full(rows: "Iterable[Row]", level: int) -> bool:
     """Whether `rows` has as many of this level as a plan needs."""
-    return sum(row.level == level for row in rows) >= _MOST_ROWS
+    return sum(row.level == level for row in rows) >= _MAX_ROWS_OF_LEVEL
 
 
-def gentler_than(rows: "Iterable[Row]", tight: Iterable[tuple[Sequence[Change], Any]]) -> list[tuple]:
+def gentler_than(
+    rows: "Iterable[Row]", tight: Iterable[tuple[Sequence[Change], T]]
+) -> list[tuple[Sequence[Change], T]]:
     """The pairs of `tight`, changes and what a step then needs, whose changes disturb less than all `rows`."""
     gentlest = min((row.level for row in rows), default=inf)
-    return [pair for pair in tight if level_of(pair[0]) < gentlest]
+    return [(changes, need) for changes, need in tight if level_of(changes) < gentlest]
 
 
-def disturbance(names: Sequence[str]) -> tuple:
+def disturbance(names: Collection[str]) -> tuple[int, int, int, list[int]]:
     """The sort key of changes, the least disturbing first: the gravest level, the sum of levels, how many, and which."""
-    levels = {place: change.level for place, change in enumerate(CHANGES) if change.name in names}
+    levels = {index: change.level for index, change in enumerate(CHANGES) if change.name in names}
     return max(levels.values()), sum(levels.values()), len(levels), list(levels)
 
 
 def least_disturbing(rows: "Iterable[Row]") -> "list[Row]":
-    """Two rows of each level and others up to the number shown, the least disturbing first."""
+    """Two rows of each level and others up to the number of a plan's rows, the least disturbing first."""
     rows = sorted(rows, key=lambda row: disturbance(row.names))
     first = [row for row in rows if row in [other for other in rows if other.level == row.level][:2]]
-    more = [row for row in rows if row not in first][: _SHOWN - len(first)]
-    return sorted(first + more, key=lambda row: disturbance(row.names))
+    others = [row for row in rows if row not in first]
+    return sorted(first + others[: _MAX_ROWS_OF_PLAN - len(first)], key=lambda row: disturbance(row.names))

@@ -1,29 +1,29 @@
-"""An estimate held against the machine."""
+"""An estimate beside what this machine measures."""
 
 import pandas as pd
 
 from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.trace.measure import NOT_ATTRIBUTED, measure
-from course_utils.memory.trace.phases import Build, Step
+from course_utils.memory.trace.phases import Step
 from course_utils.units import format_bytes
 
 
-def check(estimate: Estimate, build: Build | None = None, step: Step | None = None) -> pd.DataFrame:
+def check(estimate: Estimate, step: Step | None = None) -> pd.DataFrame:
     """Run a few real steps and set each term of the estimate beside what was measured, kind by kind at the measured peak.
 
-    `build` and `step` as for `measure`; by default the estimate's own workload, on this machine. The column `differs` names the
-    kinds that are off by more than 1 % of the peak.
+    `step` as for `measure`, by default the estimate's own. The column `differs` names the kinds that are off by more than 1 % of
+    the peak.
     """
     workload = estimate.workload
-    measurement = measure(build or workload.build, step or workload.step, timed=0)
+    measurement = measure(workload.build, step or workload.step, timed=0)
     predicted = estimate.by_instant().get(measurement.peak_phase, estimate.peak_instant.by_kind)
     split = measurement.split
     kinds = [kind for kind in dict.fromkeys([*predicted, *split]) if predicted.get(kind) or split.get(kind)]
     rows = [{"kind": kind, "predicted": predicted.get(kind, 0), "measured": split.get(kind, 0)} for kind in kinds]
     rows.append({"kind": "peak", "predicted": estimate.peak, "measured": measurement.peak})
     frame = pd.DataFrame(rows).set_index("kind")
-    more = frame["measured"] - frame["predicted"]
-    notes = {kind: format_bytes(size) if abs(size) > 0.01 * measurement.peak else "" for kind, size in more.items()}
+    excess = frame["measured"] - frame["predicted"]
+    notes = {kind: format_bytes(size) if abs(size) > 0.01 * measurement.peak else "" for kind, size in excess.items()}
     if notes.get(NOT_ATTRIBUTED):
         notes[NOT_ATTRIBUTED] = "hidden inside operators"
     return frame.assign(differs=pd.Series(notes))

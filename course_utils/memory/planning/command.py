@@ -5,9 +5,10 @@ from pathlib import Path
 
 from course_utils.errors import CourseError, require_count
 from course_utils.memory.step.recipe import Recipe, flag_of, plain_recipe
-from course_utils.models import PUBLIC, known_as, tokenizer_beside
+from course_utils.models import PUBLIC, canonical_name, tokenizer_beside
 
-PORT = 29400  # of the store; torchrun's own default too
+PORT = 29400
+"""Of the store; torchrun's own default too."""
 RESTARTS = 100
 FRESH_ADDRESSES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """For torchrun. It else keeps one store for its workers through all restarts. A restarted worker may read an old address there,
@@ -17,7 +18,6 @@ DATA, OUT = "text.txt", "runs"
 _STEPS = 1000
 _MODULE = ["-m", "--", "course_utils.cli", "train"]
 
-# What `course train` has no flag for, and what a loop of one's own would call.
 OWN_LOOP = {
     "attention": "attn_implementation of Transformers' from_config",
     "zero_grad": "optimizer.zero_grad between forward and backward, or with set_to_none=False",
@@ -39,17 +39,19 @@ OWN_LOOP = {
     "context_parallel": "distributed.ring_attention.RingAttention",
     "offload": "torch.distributed.fsdp.CPUOffloadPolicy",
 }
+"""What `course train` has no flag for, and what a loop of one's own would call."""
 # Parts of tensors are no tensors to Adafactor, and `ZeroRedundancyOptimizer` wraps torch's optimizers alone.
 _REFUSED_STAGES = {"adafactor": (3,), "adafactor-transformers": (1, 3)}
 _STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
-_SWITCHES, _NUMBERS = ("clipping", "checkpointing", "packed", "compiled"), ("chunked_loss", "lora")
+_SWITCHES = ("clipping", "checkpointing", "packed", "compiled")
+_NUMBERS = ("chunked_loss", "lora")
 
 
 def train_command(model: str, recipe: Recipe) -> str:
     """The command for one machine. Raises `CourseError` for what `course train` has no flag for."""
     ranks = ["--ranks", str(recipe.ranks)] if recipe.ranks > 1 else []
-    words = ["course", "train", *ranks, *_model_flags(model), *_recipe_flags(recipe)]
-    return "\n".join([*remarks(model, recipe), shlex.join(words)])
+    argv = ["course", "train", *ranks, *_model_flags(model), *_recipe_flags(recipe)]
+    return "\n".join([*remarks(model, recipe), shlex.join(argv)])
 
 
 def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
@@ -60,7 +62,7 @@ def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
     lines = [
         f"# First, on a node that all others reach: python -m course_utils.script.store --host 0.0.0.0 --port {PORT}",
         "# Then this on each node, with the first node's name for HOST and a new word for each run as ID:",
-        f"{ANEW} {_torchrun_words(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
+        f"{ANEW} {_torchrun_call(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
     ]
     return "\n".join([*remarks(model, recipe), *lines])
 
@@ -70,21 +72,26 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     notes = remarks(model, recipe)
-    folder, copied = Path(__file__).parent / "templates", ""
-    if (beside := tokenizer_beside(model)) and beside.name:  # the tokenizer has to come along
-        model = str(beside)
-    tokenizer = " with its tokenizer" if beside and Path(model).is_file() else ""
-    if Path(model).is_absolute() and Path(model).exists():  # it is read where the job runs
-        model, copied = Path(model).name, f" (a copy of {model})"
-    blocks = {"trim_blocks": True, "lstrip_blocks": True}
-    templates = Environment(loader=FileSystemLoader(folder), undefined=StrictUndefined, **blocks)
+    tokenizer_folder = tokenizer_beside(model)
+    if tokenizer_folder and tokenizer_folder.name:  # the tokenizer has to come along
+        model = str(tokenizer_folder)
+    files = DATA
+    if Path(model).exists():
+        tokenizer = " with its tokenizer" if tokenizer_folder and Path(model).is_file() else ""
+        copy = ""
+        if Path(model).is_absolute():  # it is read where the job runs
+            copy = f" (a copy of {model})"
+            model = Path(model).name
+        files = f"{DATA} and {model}{tokenizer}{copy}"
+    loader = FileSystemLoader(Path(__file__).parent / "templates")
+    templates = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return templates.get_template("slurm.sh.j2").render(
         nodes=nodes,
         ranks_per_node=_ranks_per_node(recipe, nodes),
         gpus=recipe.device == "cuda",
         train=[shlex.join([*_MODULE, *_model_flags(model)]), shlex.join(_recipe_flags(recipe))],
-        torchrun=_torchrun_words(recipe, nodes, '"$SLURM_JOB_NUM_NODES"', '"$first"', '"$SLURM_JOB_ID"'),
-        files=f"{DATA} and {model}{tokenizer}{copied}" if copied or Path(model).exists() else DATA,
+        torchrun=_torchrun_call(recipe, nodes, '"$SLURM_JOB_NUM_NODES"', '"$first"', '"$SLURM_JOB_ID"'),
+        files=files,
         remarks="\n".join(notes),
         anew=ANEW,
         port=PORT,
@@ -93,7 +100,7 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
 
 def weights_of(model: str) -> str:
     """Where the trained weights of a model that is known by its name are on the Hub; empty where that is not known."""
-    return PUBLIC[name].hub if (name := known_as(model)) in PUBLIC else ""
+    return PUBLIC[name].hub if (name := canonical_name(model)) in PUBLIC else ""
 
 
 def remarks(model: str, recipe: Recipe) -> list[str]:
@@ -101,15 +108,13 @@ def remarks(model: str, recipe: Recipe) -> list[str]:
     weights = weights_of(model) or "a name on the Hub"
     but = ", which adapters leave as they are" if recipe.lora else ""
     lines = [f"# From random weights{but}. To fine-tune, add --weights and {weights}, or a folder."]
-    beside = tokenizer_beside(model)
-    tokens = (
-        f"those of the tokenizer in {beside.resolve().name}"
-        if beside
-        else "bytes, unless --tokenizer or --weights is given"
-    )
+    tokens = "bytes, unless --tokenizer or --weights is given"
+    if tokenizer_folder := tokenizer_beside(model):
+        tokens = f"those of the tokenizer in {tokenizer_folder.resolve().name}"
     lines.append(f"# Tokens are {tokens}.")
-    repeated = "the updates that a restart may have to repeat"
-    lines.append(f"# Yours to set: --steps, --lr (default: 0.001), and --save-every, {repeated}.")
+    lines.append(
+        "# Yours to set: --steps, --lr (default: 0.001), and --save-every, the updates that a restart may have to repeat."
+    )
     names = (name for name in ("keeps_outputs", "use_cache") if getattr(recipe, name))
     if flags := [flag_of(name).replace("--", "--no-") for name in names]:
         peak = f"its peak is the one that course plan predicts with {' '.join(flags)}"
@@ -127,17 +132,17 @@ def _recipe_flags(recipe: Recipe) -> list[str]:
     """The flags of a recipe, without those on how ranks are spread over machines."""
     _refuse_what_has_no_flag(recipe)
     update = recipe.batch * recipe.accumulation * recipe.ranks
-    words = ["--strategy", _strategy(recipe)]
+    flags = ["--strategy", _strategy(recipe)]
     if recipe.replicas > 1:
-        words += ["--replicas", str(recipe.replicas)]
-    words += ["--optimizer", recipe.optimizer, "--precision", recipe.precision]
-    words += ["--batch", str(update), "--micro-batch", str(recipe.batch), "--sequence", str(recipe.sequence)]
+        flags += ["--replicas", str(recipe.replicas)]
+    flags += ["--optimizer", recipe.optimizer, "--precision", recipe.precision]
+    flags += ["--batch", str(update), "--micro-batch", str(recipe.batch), "--sequence", str(recipe.sequence)]
     # Without checkpoints a restart would begin again.
-    words += ["--steps", str(_STEPS), "--save-every", str(_STEPS // 10)]
+    flags += ["--steps", str(_STEPS), "--save-every", str(_STEPS // 10)]
     for name in _NUMBERS:
         if getattr(recipe, name):
-            words += [flag_of(name), str(getattr(recipe, name))]
-    return words + ["--compile" if name == "compiled" else flag_of(name) for name in _SWITCHES if getattr(recipe, name)]
+            flags += [flag_of(name), str(getattr(recipe, name))]
+    return flags + ["--compile" if name == "compiled" else flag_of(name) for name in _SWITCHES if getattr(recipe, name)]
 
 
 def _strategy(recipe: Recipe) -> str:
@@ -174,7 +179,7 @@ def _refuse_what_has_no_flag(recipe: Recipe) -> None:
         raise CourseError(f"course train has no flag for {values}; write a loop of your own with {parts}.")
 
 
-def _torchrun_words(recipe: Recipe, nodes: int, count: str, host: str, run: str) -> str:
+def _torchrun_call(recipe: Recipe, nodes: int, count: str, host: str, run: str) -> str:
     """The torchrun command; `count` of nodes, the store's `host` and the `run`'s id are written for a shell to expand."""
     return (
         f"torchrun --nnodes {count} --nproc-per-node {_ranks_per_node(recipe, nodes)} --max-restarts {RESTARTS} "

@@ -8,6 +8,7 @@ from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.changes import CHANGES, Change, apply_all
+from course_utils.memory.planning.progress import Progress
 from course_utils.memory.planning.search import try_each
 from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.recipe import Recipe
@@ -25,24 +26,24 @@ class Effect:
     """What a change does to a step."""
 
     change: Change
-    # For each kind of bytes, the phases at whose fullest instant there is less of it.
-    lowers: dict[str, tuple[str, ...]]
-    at_most: frozenset[str]  # the kinds that are lowered in the phase that has most of them
+    lowers: dict[str, tuple[str, ...]]  # by kind of bytes, the phases at whose fullest instant there is less of it
+    peak_kinds: frozenset[str]  # the kinds that are lowered in the phase that has most of them
     seconds: float  # a multiple of those without it
     sent: float  # a multiple of the bytes sent without it
 
 
-def effects(what: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effect]:
+def effects(model: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effect]:
     """The effect of each change by its name, on the first of `recipes` to which it makes a difference, in the order of `CHANGES`.
 
-    `what` as for `estimate`. Raises `CourseError` where a change goes with none of the recipes.
+    `model` as for `estimate`. Raises `CourseError` where a change goes with none of the recipes.
     """
-    source, effects = source_of(what), {}
+    source = source_of(model)
+    effects = {}
     for recipe in recipes:
-        left = [change for change in CHANGES if change.name not in effects]
+        remaining = [change for change in CHANGES if change.name not in effects]
         base = try_recipe(source, recipe, machine)
-        tried = try_each(left, source, recipe, machine)
-        effects |= {change.name: effect_of(change, base, trial) for change, trial in tried if trial is not None}
+        trials = try_each(remaining, source, recipe, machine, Progress())
+        effects |= {change.name: effect_of(change, base, trial) for change, trial in trials if trial is not None}
     missing = [change.name for change in CHANGES if change.name not in effects]
     if missing:
         raise CourseError(f"No recipe here is one that {missing[0]!r} makes a difference to; give one more.")
@@ -51,36 +52,36 @@ def effects(what: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dic
 
 def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
     """What `change` does, from a dry run of a step without it (`base`) and one with it."""
-    most, most_then, lowers = base.log.most_of_kind(), trial.log.most_of_kind(), {}
-    counting = (
-        (phase, kind)
-        for phase, sizes in base.kinds_by_phase.items()
-        for kind, size in sizes.items()
-        if size >= COUNTS * sum(sizes.values())
-    )
-    for phase, kind in counting:
-        at_once = trial.kinds_by_phase.get(phase, {}).get(kind, 0) / base.kinds_by_phase[phase][kind]
-        # The fullest instant may only have moved to where there is less of a kind of which there is as much as before.
-        ever = most_then.get((phase, kind), 0) / most[phase, kind]
-        if max(at_once, ever) <= 1 - LESS:
-            lowers[kind] = (*lowers.get(kind, ()), phase)
-    fullest = {
-        kind: max(base.kinds_by_phase, key=lambda phase: base.kinds_by_phase[phase].get(kind, 0)) for kind in lowers
-    }
-    at_most = frozenset(kind for kind, phases in lowers.items() if fullest[kind] in phases)
+    maxima = base.log.most_of_kind()
+    maxima_with_change = trial.log.most_of_kind()
+    lowers = {}
+    for phase, sizes in base.kinds_by_phase.items():
+        for kind, size in sizes.items():
+            if size < COUNTS * sum(sizes.values()):
+                continue
+            at_peak = trial.kinds_by_phase.get(phase, {}).get(kind, 0) / size
+            # The fullest instant may only have moved to where there is less of a kind of which there is as much as before.
+            ever = maxima_with_change.get((phase, kind), 0) / maxima[phase, kind]
+            if max(at_peak, ever) <= 1 - LESS:
+                lowers[kind] = (*lowers.get(kind, ()), phase)
+
+    def fullest_phase(kind: str) -> str:
+        return max(base.kinds_by_phase, key=lambda phase: base.kinds_by_phase[phase].get(kind, 0))
+
+    peak_kinds = frozenset(kind for kind, phases in lowers.items() if fullest_phase(kind) in phases)
     sent = trial.sent / base.sent if base.sent else 1.0
-    return Effect(change, lowers, at_most, trial.seconds / base.seconds, sent)
+    return Effect(change, lowers, peak_kinds, trial.seconds / base.seconds, sent)
 
 
 def contradictions(recipes: Sequence[Recipe]) -> dict[str, list[tuple[str, str]]]:
     """Pairs of changes of which each goes with one of `recipes` and both together do not, by the recipe's own sentence."""
     by_sentence: dict[str, list[tuple[str, str]]] = {}
     for recipe in recipes:
-        alone = [change for change in CHANGES if not _refusal(recipe, [change])]
-        for first, second in combinations(alone, 2):
-            ours, theirs = first.apply(recipe), second.apply(recipe)
-            if ours and theirs and not ours.keys() & theirs.keys() and (why := _refusal(recipe, [first, second])):
-                pairs = by_sentence.setdefault(why, [])
+        possible = [change for change in CHANGES if change.apply(recipe) and not _refusal(recipe, [change])]
+        for first, second in combinations(possible, 2):
+            overlap = first.apply(recipe).keys() & second.apply(recipe).keys()
+            if not overlap and (sentence := _refusal(recipe, [first, second])):
+                pairs = by_sentence.setdefault(sentence, [])
                 if (first.name, second.name) not in pairs:
                     pairs.append((first.name, second.name))
     return by_sentence
@@ -89,6 +90,6 @@ def contradictions(recipes: Sequence[Recipe]) -> dict[str, list[tuple[str, str]]
 def _refusal(recipe: Recipe, changes: Sequence[Change]) -> str:
     try:
         apply_all(recipe, changes)
-    except CourseError as refused:
-        return str(refused)
+    except CourseError as error:
+        return str(error)
     return ""

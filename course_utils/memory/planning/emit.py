@@ -14,7 +14,8 @@ from course_utils.memory.step.recipe import OPTIMIZERS, Recipe, plain_recipe
 _ALWAYS_WRITTEN = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
 # Fields that `_trl_settings` writes by hand, beside settings that are no fields.
 _WRITTEN_BY_HAND = {"lora", "lora_targets", "lora_dropout", "quantized", "double_quantization"}
-_SAID_OTHERWISE = ("teacher", "galore", "trl_loss")  # said for all kinds, or in settings of other names
+# Fields that are remarks for all kinds, or settings of other names.
+_SAID_OTHERWISE = ("teacher", "galore", "trl_loss")
 NO_SETTING = "# No setting:"
 _HOW_TO_TRL = (
     "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",
@@ -24,6 +25,7 @@ _TRL_ADAPTERS = (
     "# TRL keeps adapters in bfloat16, the plan in float32, as PEFT prepares them: activations may be smaller here."
 )
 _TRL_LOSS = "# TRL 1.16 computes the loss by pieces of its own and never holds all logits: {}."
+_COUNTS_LOGITS = "the plan counts them, so its peak may be too high here"
 _TRL_PACKAGES = {"adamw_torch_4bit": "torchao", "galore_adamw": "galore_torch"}
 _TRL_8BIT = (
     "# The Trainer keeps the 8-bit optimizer's averages of an embedding in 32 bits, the plan in 8: 6 bytes more for each of "
@@ -122,13 +124,16 @@ def _accelerate_settings(model: str, recipe: Recipe) -> str:
 
 def _describe_script(recipe: Recipe, settings: set[str]) -> str:
     """Remarks on fields that the launched script must set, since Accelerate's file has no keys for them."""
-    held = {"ranks", "device", "keeps_outputs", "chunked_loss", "teacher", "galore"}
-    held |= {"compiled"} if "dynamo_config" in settings else set()
-    held |= {"zero_stage", "offload", "checkpointing"} if "fsdp_config" in settings else set()
-    held |= {"precision"} if _MIXED[recipe.precision] != "no" else set()
-    shown = {"optimizer", "batch", "sequence", "accumulation", *plain_recipe(recipe)} - held
-    words = (f"{name}={value}" for name, value in vars(recipe).items() if name in shown)
-    return f"For the script to set: {', '.join(words)}."
+    names = {"optimizer", "batch", "sequence", "accumulation", *plain_recipe(recipe)}
+    names -= {"ranks", "device", "keeps_outputs", "chunked_loss", "teacher", "galore"}
+    if "dynamo_config" in settings:
+        names -= {"compiled"}
+    if "fsdp_config" in settings:
+        names -= {"zero_stage", "offload", "checkpointing"}
+    if _MIXED[recipe.precision] != "no":
+        names -= {"precision"}
+    values = (f"{name}={value}" for name, value in vars(recipe).items() if name in names)
+    return f"For the script to set: {', '.join(values)}."
 
 
 def _trl_settings(model: str, recipe: Recipe) -> str:
@@ -165,8 +170,7 @@ def _trl_settings(model: str, recipe: Recipe) -> str:
         settings |= {"load_in_4bit": True, **_pick_keys(recipe, ("trl",), ("quantized", "double_quantization"))}
     head = [*_HOW_TO_TRL]
     if not (recipe.trl_loss or recipe.label_smoothing):
-        counted = "the plan counts them, so its peak may be too high here"
-        head.append(_TRL_LOSS.format("other pieces than the plan's" if recipe.chunked_loss else counted))
+        head.append(_TRL_LOSS.format("other pieces than the plan's" if recipe.chunked_loss else _COUNTS_LOGITS))
     if recipe.quantized and recipe.upcast:
         head.append(_TRL_ADAPTERS)
     if recipe.optimizer in ("adamw8bit", "paged_adamw_8bit") and not recipe.lora:
@@ -174,8 +178,9 @@ def _trl_settings(model: str, recipe: Recipe) -> str:
     if package := _TRL_PACKAGES.get(settings["optim"]):
         head.append(f"# This optimizer needs one more package: pip install {package}")
     if recipe.ranks > 1:
-        started = "started, and shared out, by accelerate launch with what --emit accelerate writes"
-        head.append(f"# Its {recipe.ranks} ranks are {started}.")
+        head.append(
+            f"# Its {recipe.ranks} ranks are started, and shared out, by accelerate launch with what --emit accelerate writes."
+        )
     return "\n".join([*head, yaml.safe_dump(settings, sort_keys=False).rstrip()])
 
 

@@ -14,7 +14,8 @@ from course_utils.units import BYTE_UNITS, format_bytes
 
 _UNITS = dict(BYTE_UNITS) | {"bytes": 1, "B": 1}
 _AMOUNT = r"([\d.]+) (GiB|MiB|KiB|bytes|B)"
-_AMOUNTS = {  # as torch has written them since 2.1, and before
+# As torch has written them since 2.1, and before.
+_AMOUNTS = {
     "requested": rf"Tried to allocate {_AMOUNT}",
     "card": rf"total capaci?ty of {_AMOUNT}|{_AMOUNT} total capacity",
     "free": rf"of which {_AMOUNT} is free|{_AMOUNT} free",
@@ -23,7 +24,8 @@ _AMOUNTS = {  # as torch has written them since 2.1, and before
     "reserved but unused": rf"{_AMOUNT} is reserved by PyTorch but unallocated",
 }
 _SHORTAGE = r"Tried to allocate|CUDA error: out of memory"
-_WHERE = (  # of a traceback the first that any of its lines says: backward may run a forward pass
+# Patterns in a traceback, with the phase and its name. The first that any line has counts, since backward may run a forward pass.
+_MOMENTS = (
     (r"\.backward\(|run_backward|unpack_hook", "backward", "the backward pass"),
     (r"optim/\w+\.py|optimizer\.step|_foreach_|_init_group", "update", "the optimizer's step"),
     (
@@ -36,13 +38,15 @@ _WHERE = (  # of a traceback the first that any of its lines says: backward may 
 )
 
 
-def why(before: Estimate, after: Estimate) -> str:
+def explain_change(before: Estimate, after: Estimate) -> str:
     """A text on which terms fell from one recipe to another, which did not, and which instant now has the peak."""
-    first, then = (f"{format_bytes(estimate.peak)} in {estimate.peak_instant.name}" for estimate in (before, after))
-    lines = [f"peak: {first}, then {then}"]
-    was, now = before.by_instant(), after.by_instant()
-    for phase in dict.fromkeys([*was, *now]):
-        old, new = was.get(phase, {}), now.get(phase, {})
+    peaks = [f"{format_bytes(estimate.peak)} in {estimate.peak_instant.name}" for estimate in (before, after)]
+    lines = [f"peak: {', then '.join(peaks)}"]
+    instants_before = before.by_instant()
+    instants_after = after.by_instant()
+    for phase in dict.fromkeys([*instants_before, *instants_after]):
+        old = instants_before.get(phase, {})
+        new = instants_after.get(phase, {})
         lines.append(f"{phase}: {format_bytes(sum(old.values()))} then {format_bytes(sum(new.values()))}")
         for kind in dict.fromkeys([*old, *new]):
             a, b = old.get(kind, 0), new.get(kind, 0)
@@ -77,10 +81,10 @@ def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
     yield sizes or "CUDA ran out of memory; the message does not say how much was requested."
     trace = text[: ends[-1]].rpartition("Traceback (most recent call last)")[2]
     lines = [line for line in trace.splitlines() if "❱" in line] or [trace]  # as rich marks the line that failed
-    places = (place for sign, *place in _WHERE if any(re.search(sign, line) for line in lines))
-    phase, what = next(places, (None, None))
-    if what:
-        yield f"It happened in {what}."
+    moments = (moment for pattern, *moment in _MOMENTS if any(re.search(pattern, line) for line in lines))
+    phase, phase_name = next(moments, (None, None))
+    if phase_name:
+        yield f"It happened in {phase_name}."
     if estimate is not None and "requested" in amounts:
         yield from _locate_in_step(amounts["requested"], phase, estimate)
     if amounts.get("reserved but unused", 0) > 0.1 * amounts.get("card", inf):
@@ -105,15 +109,17 @@ def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterato
     """The birth in the step that is nearest in size, and the fullest instant."""
     log = estimate.log
     births = [
-        (abs(change - size), place)
-        for place, change in enumerate(log.changes.tolist())
-        if change > 0 and place >= log.before_step and phase in (None, log.labels[place][0])
+        (abs(change - size), index)
+        for index, change in enumerate(log.changes.tolist())
+        if change > 0 and index >= log.before_step and phase in (None, log.labels[index][0])
     ]
-    off, place = min(births, default=(inf, 0))
-    if off < 0.01 * size + 2**20:
-        at, kind, module, operator = log.labels[place]
-        allocation = f"A tensor of that size is allocated in {at}, in {module or 'no module'}, by {operator} ({kind})"
-        yield f"{allocation}, with {format_bytes(int(log.totals[place]))} in use."
+    difference, index = min(births, default=(inf, 0))
+    if difference < 0.01 * size + 2**20:
+        phase, kind, module, operator = log.labels[index]
+        allocation = (
+            f"A tensor of that size is allocated in {phase}, in {module or 'no module'}, by {operator} ({kind})"
+        )
+        yield f"{allocation}, with {format_bytes(int(log.totals[index]))} in use."
     peak = estimate.peak_instant
     largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.terms_in_bytes[:3])
     yield f"The step's peak is in {peak.name}, {format_bytes(peak.bytes)}: {largest}."
@@ -134,7 +140,7 @@ def _explain_snapshot(data: bytes) -> Iterator[str]:
             by_line[lines[0] if lines else "unknown"] += block["size"]
     reserved = sum(segment.get("total_size", 0) for segment in segments)
     yield f"allocated {format_bytes(sum(by_line.values()))}, reserved {format_bytes(reserved)}; by the line that allocated:"
-    yield from (f"{format_bytes(size):>10s}  {where}" for where, size in by_line.most_common(10))
+    yield from (f"{format_bytes(size):>10s}  {line}" for line, size in by_line.most_common(10))
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.letters import LENGTH_STEP
-from course_utils.memory.planning.verdict import LARGEST_BATCH, LONGEST_SEQUENCE, fits
+from course_utils.memory.planning.answer import LARGEST_BATCH, LONGEST_SEQUENCE
+from course_utils.memory.planning.need import fits
 from course_utils.memory.step.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -19,19 +20,17 @@ _NO_LIMIT = 2**20
 
 def largest_sizes(finder: "Finder", recipe: Recipe, memory: int, trial: "Trial") -> dict[str, int | None]:
     """The largest batch and the longest sequence that fit: 0 where none does, None where it does not matter."""
-
-    def fits_on_card(log: "Log") -> bool:
-        return fits(log, recipe.device, memory)
-
     if sum(trial.kinds_by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
         return {LARGEST_BATCH: 0, LONGEST_SEQUENCE: 0}
     positions = finder.source.positions
     # Of more tokens than these a dry run knows no labels, by which a chunked loss and a teacher's choose their tokens.
     by_labels = recipe.chunked_loss or recipe.teacher
     rows, length = (_NO_LIMIT // n if by_labels else _NO_LIMIT for n in (recipe.sequence, recipe.batch))
+    fits_on_card = partial(fits, device=recipe.device, memory=memory)
     batch = largest_confirmed(finder, lambda b: (b, recipe.sequence), recipe.batch, rows, fits_on_card)
     unit = 2 * recipe.context_parallel if recipe.context_parallel > 1 else 1  # of what is cut for ranks
-    start, limit = recipe.sequence // unit, min(positions or length, length) // unit
+    start = recipe.sequence // unit
+    limit = min(positions or length, length) // unit
     longest = largest_confirmed(finder, lambda n: (recipe.batch, n * unit), start, limit, fits_on_card)
     largest = {LARGEST_BATCH: (batch, rows), LONGEST_SEQUENCE: (longest and longest * unit, length // unit * unit)}
     # If even the limit fits, the size is no constraint: None.
@@ -39,16 +38,20 @@ def largest_sizes(finder: "Finder", recipe: Recipe, memory: int, trial: "Trial")
 
 
 def largest_confirmed(
-    finder: "Finder", at: Callable, start: int, limit: int, is_enough: "Callable[[Log], bool]"
+    finder: "Finder",
+    sizes_of: Callable[[int], tuple[int, int]],
+    start: int,
+    limit: int,
+    is_enough: "Callable[[Log], bool]",
 ) -> int | None:
-    """The largest size that is enough by formulas, if a dry run confirms it.
+    """The largest number that is enough by formulas, if a dry run confirms it; `sizes_of` gives its batch and sequence.
 
     Where formulas do not hold there, dry runs near it find the largest; where they are far off, dry runs alone.
     """
 
     def fits_by(log_of: "Callable[[int, int], Log]", n: int) -> bool:
         try:
-            return is_enough(log_of(*at(n)))
+            return is_enough(log_of(*sizes_of(n)))
         except CourseError:  # the model does not take that many
             return False
 
@@ -57,9 +60,10 @@ def largest_confirmed(
     if guessed is None:
         return None
     if confirm(guessed):
-        formulas, low, step = finder.formulas_for(*at(guessed)), guessed, 1
-        if formulas is not None and formulas.holds(*at(guessed)):
+        formulas = finder.formulas_for(*sizes_of(guessed))
+        if formulas is not None and formulas.holds(*sizes_of(guessed)):
             return guessed
+        low, step = guessed, 1
         while low + step <= limit and confirm(low + step):
             low, step = low + step, 2 * step
         return _bisect(confirm, low, min(low + step, limit + 1))

@@ -11,39 +11,40 @@ from course_utils.hardware.machine import NoRateError
 from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, try_recipe
+from course_utils.memory.planning.answer import FEWEST_CARDS, Plan
 from course_utils.memory.planning.largest import largest_sizes
+from course_utils.memory.planning.need import FITS, fits, needs
+from course_utils.memory.planning.progress import Progress
 from course_utils.memory.planning.search import Search
-from course_utils.memory.planning.verdict import FEWEST_CARDS, FITS, TIGHT, Plan, Row, fits, needs
 from course_utils.memory.step.model import ModelLike, Source, source_of
 from course_utils.memory.step.recipe import Recipe
 
 
 def plan(
-    what: ModelLike,
+    model: ModelLike,
     memory: int,
     recipe: Recipe = Recipe("adamw-foreach", device="cuda"),  # noqa: B008 frozen
     *,
-    batch: Callable | None = None,
+    batch: Callable[[int, int], object] | None = None,
     machine: Machine | None = None,
     cards: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256, 512),
-    say: Callable[[str], None] = lambda _: None,
-    show: Callable[[Plan | Row], None] = lambda _: None,
+    progress: Progress = Progress(),  # noqa: B008 it has no state
 ) -> Plan:
-    """Whether a step of `what` by `recipe` fits into `memory` bytes of a card, and what to do where it does not.
+    """Whether a step of `model` by `recipe` fits into `memory` bytes of a card, and what to do where it does not.
 
-    `what` and `batch` as for `estimate`. With `machine` each row has its predicted seconds. `cards` are the numbers of them to
-    try for the fewest that suffice. `say` gets what is being done, since some of it takes seconds; `show` what is known already:
-    the plan without rows and largest sizes once there is a verdict, then each row that fits, as it is found.
+    `model` and `batch` as for `estimate`. With `machine` each row has its predicted seconds. `cards` are the numbers of them to
+    try for the fewest that suffice.
     """
     if not memory > 0:
         raise CourseError(f"A card of {memory} bytes holds nothing; give its memory, as memory=24 * GiB.")
-    source = source_of(what, batch)
-    say("the step as it is")
+    source = source_of(model, batch)
+    progress.report("the step as it is")
     why_no_seconds = ""
     try:
         trial = try_recipe(source, recipe, machine)
     except NoRateError as error:  # bytes are the same on any machine
-        machine, why_no_seconds = None, f"Seconds are not known: {error}"
+        machine = None
+        why_no_seconds = f"Seconds are not known: {error}"
         trial = try_recipe(source, recipe)
     finder = finder_of(source, recipe)
     finder.trials[recipe.batch, recipe.sequence] = trial
@@ -51,20 +52,17 @@ def plan(
     need = needs(trial.log, recipe.device)
     verdict = need.verdict(memory)
 
-    def tell(what_now: str) -> None:
-        say(f"it {verdict.replace(TIGHT, f'is {TIGHT}')}; {what_now}")
-
-    planned = Plan(source.name, recipe, memory, base, trial, need, verdict, why_no_seconds=why_no_seconds)
-    show(planned)
+    answer = Plan(source.name, recipe, memory, base, trial, need, verdict, why_no_seconds=why_no_seconds)
+    progress.show_verdict(answer)
     if verdict != FITS:
-        planned = Search(source, planned, machine, tell, show).run()
-    tell("finding the largest that fits")
+        answer = Search(source, answer, machine, progress).run()
+    progress.report("finding the largest that fits")
     largest = largest_sizes(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda" and cards:
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
         with suppress(CourseError):  # it does not go together with the recipe
-            largest[FEWEST_CARDS] = _fewest_cards(source, recipe, memory, enough, tell)
-    return replace(planned, largest=largest, most_cards=max(cards, default=0))
+            largest[FEWEST_CARDS] = _fewest_cards(source, recipe, memory, enough, progress)
+    return replace(answer, largest=largest, most_cards=max(cards, default=0))
 
 
 def _least_of_a_share(trial: Trial, ranks: int) -> float:
@@ -76,11 +74,11 @@ def _least_of_a_share(trial: Trial, ranks: int) -> float:
     return max(sum(size / ranks if kind in shared else size for kind, size in kinds) for kinds in in_use)
 
 
-def _fewest_cards(source: Source, recipe: Recipe, memory: int, cards: Sequence[int], say: Callable) -> int | None:
+def _fewest_cards(source: Source, recipe: Recipe, memory: int, cards: Sequence[int], progress: Progress) -> int | None:
     """The fewest of `cards` that are enough: the first mostly is; else found by bisection, since more hold less each; or None."""
 
     def is_enough(count: int) -> bool:
-        say(f"trying {count} cards")
+        progress.report(f"trying {count} cards")
         shared = replace(recipe, zero_stage=3, ranks=count, replicas=1, in_backward=False)
         return fits(try_recipe(source, shared, traffic=False).log, recipe.device, memory)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, groupby, product
 from math import inf, isnan, prod
@@ -12,8 +12,10 @@ from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.hardware.machine import NoRateError
 from course_utils.memory.formulas.trial import Trial, try_recipe
+from course_utils.memory.planning.answer import Plan, Row
 from course_utils.memory.planning.changes import (
     CHANGES,
+    LORA,
     Change,
     apply_all,
     disturbance,
@@ -23,28 +25,23 @@ from course_utils.memory.planning.changes import (
     least_disturbing,
     level_of,
 )
-from course_utils.memory.planning.verdict import FITS, TIGHT, Need, Plan, Row, fits, needs
+from course_utils.memory.planning.need import FITS, TIGHT, Need, fits, needs
+from course_utils.memory.planning.progress import Progress
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.recipe import Recipe
 
 _LEVELS = {change.level for change in CHANGES}
-_EASY = {
-    "keep only the loss",
-    "gradients dropped after the update",
-    "fused optimizer",
-    "fused attention",
-    "micro-batch of 1",
-    "chunked loss",
-}
-"""Changes that cost hardly anything: any number of them may go with others."""
-_MOST_COSTLY = 3
-"""The most changes in one combination that cost something."""
-_MOST_ALTERNATIVES = 4
-"""Alternatives, combinations with the same gravest changes, that are tried beside the smallest of them."""
-_MOST_FAILED = 12
-"""Failed trials of a level in one round, after which no more are made."""
-_TOO_HIGH = 1.1
-"""The factor by which a guess of what several changes take together may be too high."""
+_EASY = {change.name for change in CHANGES if change.is_easy}
+# The most changes in one combination that cost something.
+_MAX_COSTLY = 3
+# Alternatives, combinations with the same gravest changes, that are tried beside the smallest of them.
+_MAX_ALTERNATIVES = 4
+# Failed trials of a level in one round, after which no more are made.
+_MAX_FAILURES = 12
+# The factor by which a guess of what several changes take together may be too high.
+_TOLERANCE = 1.1
+_BytesByPhase = dict[str, dict[str, int]]
+_Changes = tuple[Change, ...]
 
 
 class Candidate(NamedTuple):
@@ -56,42 +53,47 @@ class Candidate(NamedTuple):
     level: int
     gravest: tuple[int, tuple[int, ...]]
     disturbance: tuple[int, tuple[int, ...], bool]
-    changes: tuple[Change, ...]
+    changes: _Changes
 
 
+@dataclass
 class Search:
     """Looks for changes with which the step of a plan fits.
 
     Each change is tried alone, then up to three that cost something together with any that are easy. A combination is tried if
     it should fit, by the bytes that each of its changes left alone. Where it fits, changes that it can do without are taken out.
 
-    `plan`, `say` and `show` as in `planning.plan`. `base` is the trial without changes, `trials` are those of each change alone,
-    `needs` what each tried combination needs, and `rows` those that fit.
+    `base` is the trial without changes, `trials` are those of each change alone, `tried` what each tried combination needs, and
+    `rows` those that fit.
     """
 
-    def __init__(self, source: Source, plan: Plan, machine: Machine | None, say: Callable, show: Callable):
-        self.source, self.plan, self.base, self.machine = source, plan, plan.trial, machine
-        self.say, self.show = say, show
-        self.trials: dict[str, Trial] = {}
-        self.rows: list[Row] = []
-        self.needs: list[tuple[tuple[Change, ...], Need]] = []
+    source: Source
+    plan: Plan
+    machine: Machine | None
+    progress: Progress
+    trials: dict[str, Trial] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    tried: list[tuple[_Changes, Need]] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.base = self.plan.trial
 
     def run(self) -> Plan:
         """The plan with all rows that are shown, or where nothing fits the five changes that alone lower the peak most."""
-        each_alone = try_each(CHANGES, self.source, self.base.recipe, self.machine, self.say)
-        trials = {change.name: trial for change, trial in each_alone}
+        single_trials = try_each(CHANGES, self.source, self.base.recipe, self.machine, self.progress)
+        trials = {change.name: trial for change, trial in single_trials}
         self.trials = {name: trial for name, trial in trials.items() if trial is not None}
         changes = [change for change in CHANGES if change.name in self.trials]
-        alone = [self._make_row((change,), self.trials[change.name]) for change in changes]
-        self.needs = [((change,), row.need) for change, row in zip(changes, alone, strict=True)]
-        for row in alone:
+        single_rows = [self._make_row((change,), self.trials[change.name]) for change in changes]
+        self.tried = [((change,), row.need) for change, row in zip(changes, single_rows, strict=True)]
+        for row in single_rows:
             if row.verdict == FITS:
                 self._keep(row)
         useful = [change for change in changes if self._lowers_a_phase(change)]
-        for count in range(_MOST_COSTLY + 1):
+        for count in range(_MAX_COSTLY + 1):
             self._run_round(useful, count)
-        lower = sorted((row for row in alone if row.saves > 0), key=lambda row: row.peak)
-        useless = [row for row in alone if row.saves <= 0.001 * self.base.peak and row.verdict != FITS]
+        lower = sorted((row for row in single_rows if row.saves > 0), key=lambda row: row.peak)
+        useless = [row for row in single_rows if row.saves <= 0.001 * self.base.peak and row.verdict != FITS]
         return replace(
             self.plan,
             rows=tuple(least_disturbing(self.rows) or lower[:5]),
@@ -101,24 +103,26 @@ class Search:
         )
 
     def _run_round(self, useful: list[Change], count: int) -> None:
-        failed, candidates = Counter(), sorted(self._make_candidates(useful, count))
+        """Make a row of the first alternative that fits, of all with `count` changes that cost something."""
+        failures_by_level = Counter()
+        candidates = sorted(self._make_candidates(useful, count))
         for (level, _), group in groupby(candidates, key=lambda candidate: (candidate.level, candidate.gravest)):
-            if is_full(self.rows, level) or failed[level] == _MOST_FAILED:
+            if is_full(self.rows, level) or failures_by_level[level] == _MAX_FAILURES:
                 continue
             changes, failures = self._find_first_that_fits(list(group))
-            failed[level] += failures
+            failures_by_level[level] += failures
             if changes:
                 self._keep(self._make_row(changes))
 
-    def _find_first_that_fits(self, candidates: list[Candidate]) -> tuple[tuple[Change, ...] | None, int]:
+    def _find_first_that_fits(self, candidates: list[Candidate]) -> tuple[_Changes | None, int]:
         """The fewest changes of the first alternative that makes another row, and how many did not fit."""
         failures = 0
         for changes in self._choose_alternatives(candidates):
-            self.say("trying " + " + ".join(change.name for change in changes))
+            self.progress.report("trying " + " + ".join(change.name for change in changes))
             if not self._fits_with(changes):
                 failures += 1
                 continue
-            fewest = _leave_out_spare(changes, lambda fewer: self._guess(fewer) <= _TOO_HIGH and self._fits_with(fewer))
+            fewest = _leave_out_spare(changes, lambda some: self._guess(some) <= _TOLERANCE and self._fits_with(some))
             if {change.name for change in fewest} not in [{*row.names} for row in self.rows]:
                 return fewest, failures
         return None, failures
@@ -127,22 +131,30 @@ class Search:
         """Every combination of `count` changes that cost something gets the easy ones with which it should take the least, once
         with a smaller micro-batch and once without. Left out are those that should not fit, and those that disturb too much.
         """
-        recipe, places = self.base.recipe, {change.name: place for place, change in enumerate(useful)}
-        easy, costly = ([c for c in useful if (c.name in _EASY) is is_easy] for is_easy in (True, False))
+        order = {change.name: index for index, change in enumerate(useful)}
+        easy = [change for change in useful if change.is_easy]
+        costly = [change for change in useful if not change.is_easy]
         # The largest come first, since `min` takes the first of equal guesses.
-        beside = [some for size in range(len(easy), -1, -1) for some in combinations(easy, size)]
+        additions = [some for size in range(len(easy), -1, -1) for some in combinations(easy, size)]
         limits = {level: self._limit_of_disturbance(level) for level in _LEVELS}
         for hard, is_cut in product(combinations(costly, count), (False, True)):
-            level, total = level_of(hard), sum(c.level for c in hard)
-            if total >= limits[level] or any({*row.names} <= _EASY | {c.name for c in hard} for row in self.rows):
+            level = level_of(hard)
+            total = sum(change.level for change in hard)
+            sufficient = _EASY | {change.name for change in hard}
+            if total >= limits[level] or any({*row.names} <= sufficient for row in self.rows):
                 continue
-            alike = [some + hard for some in beside if ("batch" in fields_set(recipe, some)) is is_cut]
-            together = [changes for changes in alike if len(changes) > 1 and _go_together(recipe, changes)]
-            changes = min(together, key=self._guess, default=None)
-            if changes and self._guess(changes) <= _TOO_HIGH:
-                gravest = tuple(places[c.name] for c in hard if c.level == level)
-                order = total, tuple(places[c.name] for c in hard), is_cut
-                yield Candidate(level, (len(gravest), gravest), order, changes)
+            allowed = [some for some in additions if ("batch" in fields_set(self.base.recipe, some)) is is_cut]
+            changes = self._find_smallest(hard, allowed)
+            if changes and self._guess(changes) <= _TOLERANCE:
+                gravest = tuple(order[change.name] for change in hard if change.level == level)
+                disturbs = total, tuple(order[change.name] for change in hard), is_cut
+                yield Candidate(level, (len(gravest), gravest), disturbs, changes)
+
+    def _find_smallest(self, hard: _Changes, additions: list[_Changes]) -> _Changes | None:
+        """The combination of `hard` with one of `additions` that should take the least; None if none go together."""
+        combined = (some + hard for some in additions)
+        possible = (changes for changes in combined if len(changes) > 1 and _go_together(self.base.recipe, changes))
+        return min(possible, key=self._guess, default=None)
 
     def _limit_of_disturbance(self, level: int) -> float:
         """The sum of levels below which a combination is still tried.
@@ -155,18 +167,18 @@ class Search:
         is_gentler = len(self.rows) < 3 or level < max(row.level for row in self.rows)
         return inf if is_gentler else 0
 
-    def _choose_alternatives(self, candidates: list[Candidate]) -> Iterator[tuple[Change, ...]]:
+    def _choose_alternatives(self, candidates: list[Candidate]) -> Iterator[_Changes]:
         """The changes of the least disturbing candidates, and of the smallest."""
-        chosen = candidates[:_MOST_ALTERNATIVES]
+        first = candidates[:_MAX_ALTERNATIVES]
         smallest = min(candidates, key=lambda candidate: (self._guess(candidate.changes), candidate.disturbance[1:]))
-        yield from (candidate.changes for candidate in chosen)
-        if smallest not in chosen:
+        yield from (candidate.changes for candidate in first)
+        if smallest not in first:
             yield smallest.changes
 
     @cached_property
     def _room(self) -> float:
         """The peak that fits, if what is needed falls as the peak does."""
-        return self.plan.memory * self.base.peak / needs(self.base.log, self.base.recipe.device).most
+        return self.plan.memory * self.base.peak / needs(self.base.log, self.base.recipe.device).high
 
     def _guess(self, changes: Sequence[Change]) -> float:
         """How much of the room `changes` should take together."""
@@ -181,19 +193,20 @@ class Search:
             return Need(inf, inf)
         return needs(trial.log, recipe.device)
 
-    def _fits_with(self, changes: tuple[Change, ...]) -> bool:
-        self.needs.append((changes, self._need(changes)))
-        return self.needs[-1][1].verdict(self.plan.memory) == FITS
+    def _fits_with(self, changes: _Changes) -> bool:
+        need = self._need(changes)
+        self.tried.append((changes, need))
+        return need.verdict(self.plan.memory) == FITS
 
     def _keep(self, row: Row) -> None:
         self.rows.append(row)
-        self.show(row)
+        self.progress.show_row(row)
 
-    def _make_row(self, changes: tuple[Change, ...], trial: Trial | None = None) -> Row:
+    def _make_row(self, changes: _Changes, trial: Trial | None = None) -> Row:
         trial = trial or try_recipe(self.source, apply_all(self.base.recipe, changes), self.machine)
-        return Row.of(self.plan, changes, trial, trial.how, self._explain(changes, trial))
+        return Row.from_trial(self.plan, changes, trial, trial.how, self._explain(changes, trial))
 
-    def _explain(self, changes: tuple[Change, ...], trial: Trial) -> Iterator[str]:
+    def _explain(self, changes: _Changes, trial: Trial) -> Iterator[str]:
         """Remarks that explain the row's numbers, beside what each change costs."""
         if trial.peak >= 0.999 * self.base.peak and fits(trial.log, trial.recipe.device, self.plan.memory):
             yield "only what the allocator reserves beyond the peak falls"
@@ -205,7 +218,7 @@ class Search:
         elif trial.recipe.quantized and trial.recipe.precision != "fp32":
             # bitsandbytes' operator is given float32; on CUDA, with many tokens, it calls torch's product, where autocast is on.
             yield "seconds count products with weights of 4 bits in float32, and autocast may reach them"
-        others = [change.name for change in changes if change.name != "LoRA of rank 16"]
+        others = [change.name for change in changes if change.name != LORA]
         if len(others) == len(changes) or len(others) > 1:  # there is no trial of the same without it
             return
         if trial.seconds > (self.trials[others[0]] if others else self.base).seconds:
@@ -213,20 +226,21 @@ class Search:
 
     def _find_nearest(self) -> Row | None:
         """The row that needs the least, of all that are tight and disturb less than each row that fits."""
-        tight = [pair for pair in self.needs if pair[0] and pair[1].verdict(self.plan.memory) == TIGHT]
+        tight = [(changes, need) for changes, need in self.tried if changes and need.verdict(self.plan.memory) == TIGHT]
         gentler = gentler_than(self.rows, tight)
         if not gentler:
             return None
-        changes, need = min(gentler, key=lambda pair: pair[1].most)
-        return self._make_row(_leave_out_spare(changes, lambda fewer: fewer and self._need(fewer).most <= need.most))
+        changes, need = min(gentler, key=lambda pair: pair[1].high)
+        return self._make_row(_leave_out_spare(changes, lambda fewer: fewer and self._need(fewer).high <= need.high))
 
     def _lowers_a_phase(self, change: Change) -> bool:
-        then = {phase: sum(kinds.values()) for phase, kinds in self.trials[change.name].kinds_by_phase.items()}
-        return any(then.get(phase, 0) < 0.99 * sum(kinds.values()) for phase, kinds in self.base.kinds_by_phase.items())
+        sizes = {phase: sum(kinds.values()) for phase, kinds in self.trials[change.name].kinds_by_phase.items()}
+        base = {phase: sum(kinds.values()) for phase, kinds in self.base.kinds_by_phase.items()}
+        return any(sizes.get(phase, 0) < 0.99 * size for phase, size in base.items())
 
 
 def try_each(
-    changes: Sequence[Change], source: Source, recipe: Recipe, machine: Machine | None, say: Callable = lambda _: None
+    changes: Sequence[Change], source: Source, recipe: Recipe, machine: Machine | None, progress: Progress
 ) -> Iterator[tuple[Change, Trial | None]]:
     """Each of `changes` alone with its trial, without those that change nothing in `recipe` or do not go with it.
 
@@ -234,7 +248,7 @@ def try_each(
     """
     for change in changes:
         if fields := change.apply(recipe):
-            say(f"trying {change.name}")
+            progress.report(f"trying {change.name}")
             try:
                 trial = try_recipe(source, replace(recipe, **fields), machine)
             except NoRateError:
@@ -253,7 +267,7 @@ def _go_together(recipe: Recipe, changes: Sequence[Change]) -> bool:
     return len(fields_set(recipe, changes)) == sum(len(change.apply(recipe)) for change in changes)
 
 
-def _leave_out_spare(changes: tuple[Change, ...], is_enough: Callable) -> tuple[Change, ...]:
+def _leave_out_spare(changes: _Changes, is_enough: Callable[[_Changes], bool]) -> _Changes:
     """`changes` without each that is not needed, the gravest tried first."""
     for change in reversed(changes):
         fewer = tuple(other for other in changes if other is not change)
@@ -261,20 +275,20 @@ def _leave_out_spare(changes: tuple[Change, ...], is_enough: Callable) -> tuple[
     return changes
 
 
-def _guess_peak(base: dict, alone: list[dict]) -> float:
-    """The peak of several changes together, from bytes by phase and kind without changes (`base`) and with each `alone`.
+def _guess_peak(base: _BytesByPhase, singles: list[_BytesByPhase]) -> float:
+    """The peak of several changes together, from bytes by phase and kind without any (`base`) and with each alone (`singles`).
 
     In each phase and of each kind there should be as much as with the change that alone leaves the most there, times what the
-    others leave of the most there ever is of that kind: max(alone) * product(min(1, most(other) / most(base))).
+    others leave of the most there ever is of that kind: max(singles) * product(min(1, peak(other) / peak(base))).
     """
 
-    def most(phases: dict, kind: str) -> int:
+    def peak(phases: _BytesByPhase, kind: str) -> int:
         return max(kinds.get(kind, 0) for kinds in phases.values())
 
     def size(phase: str, kind: str) -> float:
-        largest = max(alone, key=lambda phases: phases.get(phase, {}).get(kind, 0))
-        others = (most(phases, kind) for phases in alone if phases is not largest and most(base, kind))
-        return largest.get(phase, {}).get(kind, 0) * prod(min(1, other / most(base, kind)) for other in others)
+        largest = max(singles, key=lambda phases: phases.get(phase, {}).get(kind, 0))
+        others = (peak(phases, kind) for phases in singles if phases is not largest and peak(base, kind))
+        return largest.get(phase, {}).get(kind, 0) * prod(min(1, other / peak(base, kind)) for other in others)
 
-    kinds = {kind for phases in alone for of_phase in phases.values() for kind in of_phase}
+    kinds = {kind for phases in singles for of_phase in phases.values() for kind in of_phase}
     return max(sum(size(phase, kind) for kind in kinds) for phase in base)

@@ -186,7 +186,7 @@ def source_of(what: ModelLike, batch: Callable | None = None) -> Source:
         return Source(type(what).__name__, lambda: _copy(what), examples, getattr(what, "config", None))
     if isinstance(what, str | Path):
         config = _config_of(what)
-        return _from_config(config, examples, "" if Path(what).exists() else models.known_as(str(what)))
+        return _from_config(config, examples, "" if Path(what).exists() else models.canonical_name(str(what)))
     if isinstance(what, ConvNetConfig) or hasattr(what, "to_dict"):
         return _from_config(what, examples)
     if callable(what):
@@ -246,7 +246,7 @@ def _config_of(what: str | Path) -> "PretrainedConfig | ConvNetConfig":
     if path.suffix == ".json" or path.is_file():
         return models.from_json(path)
     near = get_close_matches(path.name, (file.name for file in path.parent.glob("*.json")), 1, cutoff=0.8)
-    if near and models.known_as(str(what)) not in models.NAMES:
+    if near and models.canonical_name(str(what)) not in models.NAMES:
         raise CourseError(f"There is no file {path}; did you mean {path.with_name(near[0])}?")
     return models.configuration(str(what))
 

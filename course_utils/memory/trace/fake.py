@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_iter, tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.errors import CourseError
-from course_utils.hardware.operators import written_places
+from course_utils.hardware.operators import written_arguments
 from course_utils.memory.trace.scratch import try_out
 from course_utils.optim.codebook import dynamic_codebook
 from course_utils.optim.quantization import lookup_table
@@ -180,7 +180,7 @@ class Answers(TorchDispatchMode):
         return answer
 
     def _note_overwritten(self, func: OpOverload, args: tuple) -> None:
-        for index in written_places(func):
+        for index in written_arguments(func):
             for tensor in tree_leaves(args[index : index + 1]):
                 is_small = isinstance(tensor, torch.Tensor) and _is_small(tensor)
                 if is_small and (value := self._value(tensor)) is not None:
@@ -255,7 +255,7 @@ class Answers(TorchDispatchMode):
         try:
             answer = func(*args, **kwargs)
             tensors = (tensor for tensor in tree_leaves(answer) if isinstance(tensor, torch.Tensor))
-            wanted = written_places(func) or any(_is_small(tensor) for tensor in tensors)
+            wanted = written_arguments(func) or any(_is_small(tensor) for tensor in tensors)
         except (DynamicOutputShapeException, DataDependentOutputException):
             answer, wanted = None, True  # a shape that depends on values, which are known
         if not wanted:

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,8 +17,8 @@ from course_utils.memory.formulas.named import models as named_models
 from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.at_once import known_recipes, plan_at_once
 from course_utils.memory.planning.changes import CHANGES, apply_all
+from course_utils.memory.planning.need import fits
 from course_utils.memory.planning.plan import plan
-from course_utils.memory.planning.verdict import fits
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import LOOPS, Recipe
 from course_utils.units import GiB
@@ -102,16 +103,18 @@ def test_what_was_not_confirmed_is_not_answered(changes):
 
 
 def test_the_plan_at_once_is_the_plan_and_each_row_does_what_it_says():
-    recipe, first = replace(DEFAULT, batch=2, sequence=512), []
+    recipe = replace(DEFAULT, batch=2, sequence=512)
     answer = plan_at_once("gpt2-small", 2 * GiB, recipe)
+    progress = Mock(show_verdict=Mock(side_effect=StopIteration))
     with pytest.raises(StopIteration):
-        plan("gpt2-small", 2 * GiB, recipe, show=lambda part: (first.append(part), next(iter(()))))
-    assert (answer.headline, answer.estimate.by_instant()) == (first[0].headline, first[0].estimate.by_instant())
+        plan("gpt2-small", 2 * GiB, recipe, progress=progress)
+    (first,) = progress.show_verdict.call_args.args
+    assert (answer.headline, answer.estimate.by_instant()) == (first.headline, first.estimate.by_instant())
     assert answer.rows
     assert [row.level for row in answer.rows] == sorted(row.level for row in answer.rows)
     for row in answer.rows:
         assert apply_all(recipe, [change for change in CHANGES if change.name in row.names]) == row.recipe
-        assert row.need.most <= 2 * GiB
+        assert row.need.high <= 2 * GiB
         assert row.peak == try_recipe(source_of("gpt2-small"), row.recipe).peak
         assert not any(set(other.names) < set(row.names) for other in answer.rows)
 

@@ -36,10 +36,10 @@ EVERYTHING = replace(
 ODD = 'it\'s a "model"; $HOME `here`'
 
 
-def flags_of(words: list[str]) -> dict[str, str]:
+def flags_of(argv: list[str]) -> dict[str, str]:
     """Each flag with the one word that follows it, or nothing."""
     options, flag = {}, ""
-    for word in words:
+    for word in argv:
         if word.startswith("--"):
             options[flag := word] = ""
         else:
@@ -48,8 +48,8 @@ def flags_of(words: list[str]) -> dict[str, str]:
     return options
 
 
-def trained(text: str) -> dict[str, str]:
-    """The flags of the one `course train` in a text; a shell's way of going on in the next line is undone."""
+def train_flags(text: str) -> dict[str, str]:
+    """The flags of the one `course train` in a text, whose lines a shell may continue."""
     (command,) = re.findall(r"(?:course|course_utils\.cli) train (.+)", text.replace("\\\n", " "))
     return flags_of(shlex.split(command.removesuffix(" &")))
 
@@ -65,7 +65,7 @@ def trained(text: str) -> dict[str, str]:
     ],
 )
 def test_a_recipe_is_a_strategy_and_a_batch_of_all_ranks(recipe, strategy):
-    job = trained(emit("train", "gpt2", recipe))
+    job = train_flags(emit("train", "gpt2", recipe))
     assert (job["--model"], job["--strategy"], job["--optimizer"]) == ("gpt2", strategy, "adamw-foreach")
     assert (job["--batch"], job["--micro-batch"]) == (str(8 * recipe.ranks), "4")
     assert job.get("--ranks") == (str(recipe.ranks) if recipe.ranks > 1 else None)
@@ -74,12 +74,12 @@ def test_a_recipe_is_a_strategy_and_a_batch_of_all_ranks(recipe, strategy):
 
 @pytest.mark.parametrize("kind", ["torchrun", "slurm"])
 def test_every_kind_starts_the_same_training(kind):
-    expected = trained(emit("train", ODD, EVERYTHING))
+    expected = train_flags(emit("train", ODD, EVERYTHING))
     assert expected.pop("--ranks") == "16"
     assert expected["--model"] == ODD
     assert {"--clipping", "--checkpointing", "--packed", "--compile"} < set(expected)
     assert (expected["--lora"], expected["--chunked-loss"]) == ("8", "512")
-    assert trained(emit(kind, ODD, EVERYTHING, nodes=2)) == expected
+    assert train_flags(emit(kind, ODD, EVERYTHING, nodes=2)) == expected
 
 
 def test_course_train_takes_its_command():
@@ -139,8 +139,8 @@ def test_who_keeps_the_logits_in_the_plan_is_told_that_course_train_does_not():
 def test_accelerates_file_names_all_that_it_leaves_to_the_script():
     recipe = replace(PLAIN, checkpointing=True, optimizer="adamw8bit", lora=8, quantized="nf4")
     command = emit("accelerate", "gpt2", recipe).splitlines()[-1]
-    for words in ("batch=", "sequence=", "optimizer=adamw8bit", "checkpointing=True", "lora=8", "quantized=nf4"):
-        assert words in command
+    for setting in ("batch=", "sequence=", "optimizer=adamw8bit", "checkpointing=True", "lora=8", "quantized=nf4"):
+        assert setting in command
     sharded = emit("accelerate", "gpt2", replace(PLAIN, checkpointing=True, ranks=4, zero_stage=3)).splitlines()
     assert "  fsdp_activation_checkpointing: true" in sharded
     assert "checkpointing" not in sharded[-1], "FSDP's settings hold it"
@@ -162,7 +162,7 @@ def test_slurms_file_asks_for_every_file_that_its_command_reads(tmp_path, monkey
     file.write_text("{}")
     text = emit("slurm", str(file), PLAIN)
     assert f"with text.txt and config.json (a copy of {file}) in it" in text
-    assert trained(text)["--model"] == "config.json", "it is read where the job runs"
+    assert train_flags(text)["--model"] == "config.json", "it is read where the job runs"
     monkeypatch.chdir(tmp_path)
     assert "with text.txt and config.json in it" in emit("slurm", "config.json", PLAIN)
     assert "with text.txt in it" in emit("slurm", "gpt2", PLAIN)
@@ -176,10 +176,10 @@ def test_slurms_file_takes_the_tokenizer_along_that_training_here_would_use(tmp_
     for model in (folder, folder / "config.json"):
         text = emit("slurm", str(model), PLAIN)
         assert f"with text.txt and mine (a copy of {folder}) in it" in text
-        assert trained(text)["--model"] == "mine"
+        assert train_flags(text)["--model"] == "mine"
         assert "# Tokens are those of the tokenizer in mine." in text
     monkeypatch.chdir(tmp_path)
-    assert trained(emit("slurm", "mine/config.json", PLAIN))["--model"] == "mine"
+    assert train_flags(emit("slurm", "mine/config.json", PLAIN))["--model"] == "mine"
     monkeypatch.chdir(folder)
     text = emit("slurm", "config.json", PLAIN)
     assert "with text.txt and config.json with its tokenizer in it" in text
@@ -235,18 +235,18 @@ def test_what_a_loop_of_ones_own_is_sent_to_is_there():
 def test_torchrun_reads_its_command():
     from torch.distributed.run import config_from_args, parse_args
 
-    words = shlex.split(emit("torchrun", "gpt2", replace(PLAIN, ranks=4)), comments=True)
-    parsed = parse_args(words[1:])
+    argv = shlex.split(emit("torchrun", "gpt2", replace(PLAIN, ranks=4)), comments=True)
+    parsed = parse_args(argv[1:])
     assert (parsed.standalone, parsed.nproc_per_node, parsed.module) == (True, "4", True)
-    several = emit("torchrun", "gpt2", EVERYTHING, nodes=2)
-    words = shlex.split(several, comments=True)
-    assert words[:2] == ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun"]
-    config, _, script = config_from_args(parse_args(words[2:]))
+    text = emit("torchrun", "gpt2", EVERYTHING, nodes=2)
+    argv = shlex.split(text, comments=True)
+    assert argv[:2] == ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun"]
+    config, _, script = config_from_args(parse_args(argv[2:]))
     assert (config.min_nodes, config.max_nodes, config.nproc_per_node, config.max_restarts) == (2, 2, 8, 100)
     assert (config.rdzv_backend, config.rdzv_endpoint, config.run_id) == ("c10d", "HOST:29400", "ID")
     assert config.rdzv_configs["is_host"] == "0"
     assert script[script.index("-m") :][:3] == ["-m", "course_utils.cli", "train"]
-    assert "python -m course_utils.script.store --host 0.0.0.0 --port 29400" in several
+    assert "python -m course_utils.script.store --host 0.0.0.0 --port 29400" in text
 
 
 def shell_accepts(text: str) -> str:
@@ -269,9 +269,8 @@ def test_bash_and_sbatch_know_every_line_of_a_slurm_file():
     assert shell_accepts(text) == ""
     assert shell_accepts(text.replace('wait "$!"', 'wait "$!')) != ""
     commands = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
-    assert text.index("#SBATCH --signal") < text.index(commands.splitlines()[0]), (
-        "sbatch reads no option after a command"
-    )
+    # sbatch reads no option after a command.
+    assert text.index("#SBATCH --signal") < text.index(commands.splitlines()[0])
     assert "gpus-per-node" not in sbatch_options(emit("slurm", "gpt2", replace(PLAIN, device="cpu")))
 
 
@@ -286,8 +285,8 @@ def test_what_is_emitted_is_taken(optimizer, tmp_path):
             text = emit("train", "gpt2", recipe)
         except CourseError:
             continue
-        words = shlex.split(text.splitlines()[-1])[2:]
-        assert train.job_from(parser.parse_args([*words, "--out", str(tmp_path)])).optimizer == optimizer
+        argv = shlex.split(text.splitlines()[-1])[2:]
+        assert train.job_from(parser.parse_args([*argv, "--out", str(tmp_path)])).optimizer == optimizer
 
 
 def test_accelerate_reads_its_settings(tmp_path):
@@ -342,33 +341,33 @@ def test_a_package_that_the_trainer_lacks_for_an_optimizer_is_named(changes, tmp
     from transformers import Trainer, TrainingArguments
 
     text = emit("trl", "gpt2", replace(RECIPE, **changes))
-    named = re.search(r"^# This optimizer needs one more package: pip install (\w+)$", text, re.MULTILINE)
-    options = {"optim": yaml.safe_load(text)["optim"]}
-    if named is None:
-        Trainer.get_optimizer_cls_and_kwargs(TrainingArguments(str(tmp_path), use_cpu=True, **options))
-    elif find_spec(named[1]) is None:
-        with pytest.raises(ImportError, match=named[1]):
-            Trainer.get_optimizer_cls_and_kwargs(
-                TrainingArguments(str(tmp_path), use_cpu=True, optim_target_modules="all-linear", **options),
-                nn.Linear(1, 1),
-            )
-    assert bool(named) is (changes["optimizer"] != "adamw8bit")
+    package = re.search(r"^# This optimizer needs one more package: pip install (\w+)$", text, re.MULTILINE)
+    options = {"optim": yaml.safe_load(text)["optim"], "use_cpu": True}
+    if package is None:
+        Trainer.get_optimizer_cls_and_kwargs(TrainingArguments(str(tmp_path), **options))
+    elif find_spec(package[1]) is None:
+        arguments = TrainingArguments(str(tmp_path), optim_target_modules="all-linear", **options)
+        with pytest.raises(ImportError, match=package[1]):
+            Trainer.get_optimizer_cls_and_kwargs(arguments, nn.Linear(1, 1))
+    assert bool(package) is (changes["optimizer"] != "adamw8bit")
 
 
-def test_where_trl_trains_otherwise_than_planned_its_file_says_so_and_it_is_true(tmp_path):
+def test_what_trl_does_unlike_the_plan_is_said_and_true(tmp_path):
     """One step of TRL's own trainer: no tensor as large as the logits, and an embedding's averages in 32 bits."""
     trl = pytest.importorskip("trl", minversion="1.16")  # the version that the file names
     pytest.importorskip("bitsandbytes")
-    words, tokens = 50_000, 64
-    model = models.from_configuration(llama(16, 1, words))
+    vocabulary, tokens = 50_000, 64
+    model = models.from_configuration(llama(16, 1, vocabulary))
     texts = Dataset.from_dict({"input_ids": [list(range(tokens))] * 2})
     options = {"use_cpu": True, "bf16": False, "report_to": "none", "max_steps": 1, "per_device_train_batch_size": 1}
     arguments = trl.SFTConfig(str(tmp_path), optim="adamw_bnb_8bit", max_length=tokens, save_strategy="no", **options)
     tokenizer = data.tokenizer_for(data.load_functions(), 500)
     trainer = trl.SFTTrainer(model, arguments, train_dataset=texts, processing_class=tokenizer)
-    with Largest() as seen:
+    with LargestTensor() as largest:
         trainer.train()
-    assert 16 * words <= seen.numbers < (tokens - 1) * words, "the embedding's gradient is, and the logits are not"
+    assert 16 * vocabulary <= largest.elements < (tokens - 1) * vocabulary, (
+        "the embedding's gradient is, and the logits are not"
+    )
     averages = {
         name: trainer.optimizer.state[p]["state1"].dtype for name, p in model.named_parameters() if p.numel() >= 4096
     }
@@ -382,18 +381,18 @@ def test_where_trl_trains_otherwise_than_planned_its_file_says_so_and_it_is_true
     assert "averages of an embedding" not in emit("trl", "gpt2", replace(recipe, lora=8)), "it is not trained"
 
 
-class Largest(hardware.Watch):
-    """The numbers of the largest tensor that an operator returned."""
+class LargestTensor(hardware.Watch):
+    """The elements of the largest tensor that an operator returned."""
 
-    numbers = 0
+    elements = 0
 
-    def note(self, function, args, kwargs, answer):
-        sizes = [tensor.numel() for tensor in tree_leaves(answer) if isinstance(tensor, torch.Tensor)]
-        self.numbers = max([self.numbers, *sizes])
+    def note(self, function, args, kwargs, result):
+        sizes = [tensor.numel() for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+        self.elements = max([self.elements, *sizes])
 
 
 @pytest.mark.parametrize("kind", ["accelerate", "trl"])
-def test_a_teacher_is_a_remark_and_so_is_galore_where_the_optimizer_is_made_elsewhere(kind):
+def test_a_teacher_is_a_remark_and_so_is_galore_unless_trl_makes_it(kind):
     text = emit(kind, "gpt2", Recipe("adamw", teacher="gpt2-medium", galore=64))
     assert "# No setting: the loss beside the teacher gpt2-medium is techniques.distillation_loss" in text
     assert ("# No setting: GaLore of rank 64 is optim.GaLore" in text) == (kind != "trl")

@@ -8,11 +8,11 @@ from llamas import LLAMA, RECIPE
 
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate
-from course_utils.memory.planning.explain import explain, why
+from course_utils.memory.planning.explain import explain, explain_change
 from course_utils.units import MiB
 
 NEW = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total {word} of 24.00 GiB of which "
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {size}. GPU 0 has a total {word} of 24.00 GiB of which "
     "1.00 GiB is free. Of the allocated memory 20.00 GiB is allocated by PyTorch, and {unused} is reserved by PyTorch but "
     "unallocated."
 )
@@ -43,57 +43,48 @@ WRAPPED = "│ ❱ 629 │ probs = scores.softmax(dim=-1) │\n│   632 │ pro
 
 
 def new(size="64.00 MiB", word="capacity", unused="100.00 MiB"):
-    return NEW.format(asked=size, word=word, unused=unused)
+    return NEW.format(size=size, word=word, unused=unused)
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (
-            BACKWARD + OLD,
-            ("requested 1.50 GiB, card 24.0 GiB, free 1.10 GiB", "unused 9.00 GiB", "backward", "expandable"),
-        ),
-        (
-            BACKWARD + new(word="capacty", unused="10.00 GiB"),
-            ("card 24.0 GiB", "unused 10.0 GiB", "expandable_segments"),
-        ),
-        (in_forward("softmax(weights, dtype=torch.float32).to(query.dtype)") + new(), ("in the forward pass",)),
-        (in_forward("return self.weight * hidden.to(input_dtype)") + new(), ("in the forward pass",)),
-        (RECOMPUTED + new(), ("in the backward pass",)),
-        (new("20.00 MiB") + "\nretrying\n" + LOSS + new("4.00 GiB"), ("requested 4.00 GiB", "in the loss")),
-        (in_forward("x.softmax(-1)") + "RuntimeError: CUDA error: out of memory", ("does not say how much", "forward")),
-        (
-            WRAPPED + OLD.replace("already ", "already\n"),
-            ("card 24.0 GiB", "allocated 13.0 GiB", "in the forward pass"),
-        ),
-        (trace('File "m.py", line 3, in main', "  model.to(device)") + new(), ("moving or loading weights",)),
-        (trace('File "torch/optim/adamw.py", line 3, in step') + new(), ("the optimizer's step",)),
-    ],
-    ids=[
-        "torch 2.0",
-        "capacty",
-        "softmax",
-        "norm",
-        "recomputed",
-        "two messages",
-        "no amount",
-        "rich",
-        "loading",
-        "update",
-    ],
-)
-def test_the_last_message_is_read_with_its_moment(text, answer, tmp_path):
+CASES = {
+    "torch 2.0": (
+        BACKWARD + OLD,
+        ["requested 1.50 GiB, card 24.0 GiB, free 1.10 GiB", "unused 9.00 GiB", "backward", "expandable"],
+    ),
+    "capacty": (
+        BACKWARD + new(word="capacty", unused="10.00 GiB"),
+        ["card 24.0 GiB", "unused 10.0 GiB", "expandable_segments"],
+    ),
+    "softmax": (in_forward("softmax(weights, dtype=torch.float32).to(query.dtype)") + new(), ["in the forward pass"]),
+    "norm": (in_forward("return self.weight * hidden.to(input_dtype)") + new(), ["in the forward pass"]),
+    "recomputed": (RECOMPUTED + new(), ["in the backward pass"]),
+    "two messages": (new("20.00 MiB") + "\nretrying\n" + LOSS + new("4.00 GiB"), ["requested 4.00 GiB", "in the loss"]),
+    "no amount": (
+        in_forward("x.softmax(-1)") + "RuntimeError: CUDA error: out of memory",
+        ["does not say how much", "forward"],
+    ),
+    "rich": (
+        WRAPPED + OLD.replace("already ", "already\n"),
+        ["card 24.0 GiB", "allocated 13.0 GiB", "in the forward pass"],
+    ),
+    "loading": (trace('File "m.py", line 3, in main', "  model.to(device)") + new(), ["moving or loading weights"]),
+    "update": (trace('File "torch/optim/adamw.py", line 3, in step') + new(), ["the optimizer's step"]),
+}
+
+
+@pytest.mark.parametrize(("text", "parts"), CASES.values(), ids=CASES)
+def test_the_last_message_is_read_with_its_moment(text, parts, tmp_path):
     (tmp_path / "log").write_text(text, encoding="utf-8")
     explanation = explain(tmp_path / "log")
-    assert all(part in explanation for part in answer), explanation
+    assert all(part in explanation for part in parts), explanation
 
 
 def test_why_memory_did_not_fall_names_the_instant_that_binds():
     small = Recipe("adamw-foreach", batch=1, sequence=32, device="cuda")
-    text = why(estimate(LLAMA, small), estimate(LLAMA, replace(small, checkpointing=True)))
+    text = explain_change(estimate(LLAMA, small), estimate(LLAMA, replace(small, checkpointing=True)))
     assert "The peak did not fall, because it is in update" in text
     large = replace(small, batch=32, sequence=512)
-    text = why(estimate(LLAMA, large), estimate(LLAMA, replace(large, checkpointing=True)))
+    text = explain_change(estimate(LLAMA, large), estimate(LLAMA, replace(large, checkpointing=True)))
     assert "did not fall" not in text
     assert "activations:" in text
 
@@ -103,7 +94,7 @@ MESSAGE = """Traceback (most recent call last):
     loss = model(**batch).loss
   File "lib/transformers/loss/loss_utils.py", line 36, in ForCausalLMLoss
     loss = fixed_cross_entropy(logits, labels)
-torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked:.2f} MiB. GPU 0 has a total capacity of 1.00 GiB \
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {size:.2f} MiB. GPU 0 has a total capacity of 1.00 GiB \
 of which 4.10 MiB is free. Of the allocated memory 700.00 MiB is allocated by PyTorch, \
 and 200.00 MiB is reserved by PyTorch but unallocated.
 """
@@ -112,7 +103,7 @@ and 200.00 MiB is reserved by PyTorch but unallocated.
 def test_an_error_message_is_found_in_the_step(tmp_path):
     predicted = estimate(LLAMA, RECIPE)
     logits = 4 * 2048 * 8000 * 4
-    (tmp_path / "oom.txt").write_text(MESSAGE.format(asked=logits / MiB))
+    (tmp_path / "oom.txt").write_text(MESSAGE.format(size=logits / MiB))
     text = explain(tmp_path / "oom.txt", predicted)
     assert "It happened in the loss" in text
     assert "A tensor of that size is allocated in forward" in text

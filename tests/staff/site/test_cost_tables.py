@@ -10,7 +10,7 @@ from course_staff.site.cost_tables import BATCHES, LEVELS, METHODS, MODELS, comm
 from course_utils.cli import plan as command_line
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.trial import try_recipe
-from course_utils.memory.planning.verdict import FITS, Need, needs
+from course_utils.memory.planning.need import FITS, Need, needs
 from course_utils.memory.step.model import source_of
 
 QUESTIONS = 200

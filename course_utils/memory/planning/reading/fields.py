@@ -8,14 +8,13 @@ from textwrap import fill
 
 from course_utils.errors import CourseError
 from course_utils.memory.planning.reading.settings import Computed, Settings, Value
-from course_utils.memory.planning.reading.tools import Tool, tables
+from course_utils.memory.planning.reading.tools import AT_LEAST, UNKNOWN, Tool, Unmodeled, tables
 from course_utils.memory.step.recipe import Recipe, flag_of
 
-AT_LEAST, UNKNOWN = "at least", "unknown"
-_NO_FILE = f"{UNKNOWN}: no file says"
 _ADAPTER_FIELDS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
 _READ_BY_HAND = ("attention", "eval_batch", "lora", *_ADAPTER_FIELDS)
-_IN_SEVERAL_FILES = ("zero_stage", "offload", "ranks")  # fields that more than one file can set
+# Fields that more than one file can set.
+_IN_SEVERAL_FILES = ("zero_stage", "offload", "ranks")
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
 
 
@@ -36,11 +35,10 @@ class Reading:
     model: str  # as `memory.estimate` takes it
     settings: Settings = field(default_factory=dict, repr=False)  # by TRL's keys
     tool: Tool | None = None  # whose defaults hold where the settings are silent
-    about: PublishedFacts = PublishedFacts()
-    provenance: dict[str, str] = field(default_factory=dict)  # by field, where its value stands
+    facts: PublishedFacts = PublishedFacts()
+    provenance: dict[str, str] = field(default_factory=dict)  # by field, the origin of its value
     fields: dict[str, object] = field(default_factory=dict)  # of a recipe
-    # What the plan does not count, by the key that says it: `at least: …` or `unknown: …`, with the reason.
-    unmodeled: dict[str, str] = field(default_factory=dict)
+    unmodeled: dict[str, Unmodeled] = field(default_factory=dict)  # by the key that says it
     remarks: list[str] = field(default_factory=list)
     # A class of Transformers, or one that chooses it (`AutoModelForTokenClassification`), and the number of labels, if a script
     # takes another head than the model's own.
@@ -52,17 +50,17 @@ class Reading:
         for name, key in _plain_keys().items():
             value = self._get(key, name)
             if value is not None and value.value is None:  # max_length: null
-                self.unmodeled[name] = f"{UNKNOWN}: {key} ({value.where}) has no bound; say it with {flag_of(name)}"
+                self._note_unknown(name, f"{key} ({value.origin}) has no bound; say it with {flag_of(name)}")
             elif value is not None:
-                self._put(name, _CONVERTERS[type(getattr(Recipe, name))](key, value), value.where)
+                self._put(name, _CONVERTERS[type(getattr(Recipe, name))](key, value), value.origin)
         if self.tool.loop:
-            if "sequence" not in self.fields:
-                self.unmodeled.setdefault("sequence", f"{_NO_FILE} how long texts are; say it with --sequence")
-            where = f"loop of {self.tool.name}"
-            self._put("keeps_outputs", False, where)
-            self._put("zero_grad", "after-update", where)
+            if "sequence" not in self.fields and "sequence" not in self.unmodeled:
+                self._note_unknown("sequence", "no file says how long texts are; say it with --sequence")
+            origin = f"loop of {self.tool.name}"
+            self._put("keeps_outputs", False, origin)
+            self._put("zero_grad", "after-update", origin)
             if self.tool.loop == "trl":
-                self._put("trl_loss", True, where)
+                self._put("trl_loss", True, origin)
         self._take("device", "use_cpu", lambda key, value: "cpu" if _read_switch(key, value) else "cuda")
         self._take("clipping", "max_grad_norm", lambda key, value: _read_number(key, value) > 0)
         self._read_optimizer()
@@ -75,43 +73,51 @@ class Reading:
     @property
     def effect(self) -> str:
         """How the verdict must be read: `unknown`, `at least`, or empty where all is counted."""
-        effects = {reason.partition(":")[0] for reason in self.unmodeled.values()}
+        effects = {unmodeled.effect for unmodeled in self.unmodeled.values()}
         return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
 
-    def over(self, flags: dict[str, object]) -> "Reading":
+    def override(self, flags: dict[str, object]) -> "Reading":
         """The reading with a command's flags, which win over files; a field that a flag says is no longer unknown."""
-        changed, fields = copy(self), {**self.fields, **flags}
-        changed.provenance = self.provenance | {name: flag_of(name) for name in flags if self.provenance}
-        where = changed.provenance.get("zero_stage")
-        if fields.get("zero_stage") and fields.get("ranks") == 1 and "zero_stage" not in flags:
-            left_out = f"One rank has nothing to share: stage {fields.pop('zero_stage')} ({where}) is left out."
-            changed.remarks = [*self.remarks, left_out]
-        if fields.get("zero_stage") and "ranks" not in fields:
-            raise CourseError(f"{where} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
-        if not fields.get("lora"):
-            fields = {name: value for name, value in fields.items() if name not in _ADAPTER_FIELDS or name in flags}
-        changed.fields, changed.unmodeled = fields, {k: why for k, why in self.unmodeled.items() if k not in flags}
-        return changed
+        result = copy(self)
+        result.fields = {**self.fields, **flags}
+        result.provenance = self.provenance | {name: flag_of(name) for name in flags if self.provenance}
+        result.unmodeled = {key: unmodeled for key, unmodeled in self.unmodeled.items() if key not in flags}
+        origin = result.provenance.get("zero_stage")
+        if result.fields.get("zero_stage") and result.fields.get("ranks") == 1 and "zero_stage" not in flags:
+            remark = f"One rank has nothing to share: stage {result.fields.pop('zero_stage')} ({origin}) is left out."
+            result.remarks = [*self.remarks, remark]
+        if result.fields.get("zero_stage") and "ranks" not in result.fields:
+            raise CourseError(f"{origin} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
+        if not result.fields.get("lora"):
+            for name in set(_ADAPTER_FIELDS) - flags.keys():
+                result.fields.pop(name, None)
+        return result
 
     def table(self) -> list[str]:
-        """A line for each value that is written down, with its place; then what each tool takes where nothing is."""
+        """A line for each value that is written down, with its origin; then what each tool takes where nothing is."""
         values = {"model": self.model, **self.fields}
-        rows = [(f"{name}={_write(values[name])}", where) for name, where in self.provenance.items() if name in values]
-        usual: dict[str, list[str]] = {}
-        for value, where in rows:
-            if where.startswith(("default of ", "loop of ")):
-                usual.setdefault(where, []).append(value)
-        width = max((len(value) for value, where in rows if where not in usual), default=0)
-        written = [f"  {value:<{width}}  {where}" for value, where in rows if where not in usual]
-        lines = (f"  {where}: {', '.join(of_tool)}" for where, of_tool in usual.items())
-        return written + [fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines]
+        rows = [
+            (f"{name}={_write(values[name])}", origin) for name, origin in self.provenance.items() if name in values
+        ]
+        defaults: dict[str, list[str]] = {}
+        for value, origin in rows:
+            if origin.startswith(("default of ", "loop of ")):
+                defaults.setdefault(origin, []).append(value)
+        explicit = [(value, origin) for value, origin in rows if origin not in defaults]
+        width = max((len(value) for value, _ in explicit), default=0)
+        lines = (f"  {origin}: {', '.join(values)}" for origin, values in defaults.items())
+        return [
+            *(f"  {value:<{width}}  {origin}" for value, origin in explicit),
+            *(fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines),
+        ]
 
-    def _put(self, name: str, value: object, where: str) -> None:
-        self.fields[name], self.provenance[name] = value, where
+    def _put(self, name: str, value: object, origin: str) -> None:
+        self.fields[name] = value
+        self.provenance[name] = origin
 
     def _take(self, name: str, key: str, convert: Callable[[str, Value], object]) -> None:
         if (value := self._get(key, name)) is not None:
-            self._put(name, convert(key, value), value.where)
+            self._put(name, convert(key, value), value.origin)
 
     def _is_on(self, key: str, name: str) -> bool:
         value = self._get(key, name)
@@ -122,125 +128,130 @@ class Reading:
         value = self.settings.get(key)
         if value is not None and isinstance(value.value, Computed):
             code = value.value.code if len(value.value.code) < 60 else f"{value.value.code[:57]}…"
-            self.unmodeled[name] = f"{UNKNOWN}: {value.where} computes {key} ({code}); say it with {flag_of(name)}"
+            self._note_unknown(name, f"{value.origin} computes {key} ({code}); say it with {flag_of(name)}")
             value = None
         return value or self.tool.default(key)
 
-    def _say_unmodeled(self, key: str, value: Value) -> None:
-        effect, _, why = tables().unmodeled[key].partition(": ")
-        self.unmodeled[key] = f"{effect}: {key.replace('_', ' ')} ({value.where}): {why}"
+    def _note_unknown(self, key: str, reason: str) -> None:
+        self.unmodeled[key] = Unmodeled(UNKNOWN, reason)
+
+    def _note_unmodeled(self, key: str, value: Value) -> None:
+        self.unmodeled[key] = tables().unmodeled[key].said_by(f"{key.replace('_', ' ')} ({value.origin})")
 
     def _read_optimizer(self) -> None:
         value = self._get("optim", "optimizer")
         if value is None:
             return
         name = str(value.value)
-        planned = tables().optimizers.get(name)
-        if planned is None:
-            self.unmodeled["optimizer"] = f"{UNKNOWN}: optim={name} ({value.where}) is none of the plan's optimizers"
+        optimizer = tables().optimizers.get(name)
+        if optimizer is None:
+            self._note_unknown("optimizer", f"optim={name} ({value.origin}) is none of the plan's optimizers")
             return
-        if planned == "adamw-foreach" and self.fields.get("device") == "cpu":
-            planned = "adamw"
-        self._put("optimizer", planned, value.where)
+        if optimizer == "adamw-foreach" and self.fields.get("device") == "cpu":
+            optimizer = "adamw"
+        self._put("optimizer", optimizer, value.origin)
         if name.startswith("paged"):
-            self.remarks.append(
-                f"The states of {name} ({value.where}) are counted on the host, where CUDA may page them."
-            )
+            remark = f"The states of {name} ({value.origin}) are counted on the host, where CUDA may page them."
+            self.remarks.append(remark)
         if name == "galore_adamw":
-            words = self.settings.get("optim_args")
-            rank = re.search(r"rank=(\d+)", str(words.value)) if words else None
-            self._put("galore", int(rank[1]) if rank else 128, words.where if rank else "default of Trainer 5.23")
+            options = self.settings.get("optim_args")
+            rank = re.search(r"rank=(\d+)", str(options.value)) if options else None
+            self._put("galore", int(rank[1]) if rank else 128, options.origin if rank else "default of Trainer 5.23")
 
     def _read_attention(self) -> None:
         value = self._get("attn_implementation", "attention")
         if value is None:
             return
-        kind, where = str(value.value), value.where
+        kind = str(value.value)
         if kind in ("eager", "sdpa", "None"):
-            self._put("attention", kind.replace("None", "sdpa"), where)
+            self._put("attention", kind.replace("None", "sdpa"), value.origin)
         elif re.search(r"flash|fa[234]", kind):
-            self._put("attention", "sdpa", where)
-            self.remarks.append(f"{kind} ({where}) is planned as sdpa, whose flash kernel keeps the same.")
+            self._put("attention", "sdpa", value.origin)
+            self.remarks.append(f"{kind} ({value.origin}) is planned as sdpa, whose flash kernel keeps the same.")
         else:
-            self.unmodeled["attention"] = f"{UNKNOWN}: attn_implementation={kind} ({where}) may keep other tensors"
+            self._note_unknown("attention", f"attn_implementation={kind} ({value.origin}) may keep other tensors")
 
     def _read_adapters(self) -> None:
         if not self._is_on("use_peft", "lora"):
-            four, rank = self.settings.get("load_in_4bit"), self.settings.get("lora_r")
+            four = self.settings.get("load_in_4bit")
+            rank = self.settings.get("lora_r")
             if four is not None and not isinstance(four.value, Computed) and _read_switch("load_in_4bit", four):
-                why = "quantizes weights, and nothing says that adapters are trained too, as use_peft: true does"
-                self.unmodeled["quantized"] = f"{UNKNOWN}: load_in_4bit ({four.where}) {why}"
+                doubt = "quantizes weights, and nothing says that adapters are trained too, as use_peft: true does"
+                self._note_unknown("quantized", f"load_in_4bit ({four.origin}) {doubt}")
             elif rank is not None:
-                why = f"whatever lora_r says ({rank.where})"
-                self.remarks.append(f"Without use_peft: true there are no adapters, {why}.")
+                remark = f"Without use_peft: true there are no adapters, whatever lora_r says ({rank.origin})."
+                self.remarks.append(remark)
             return
         self._take("lora", "lora_r", _read_count)
         self._take("lora_dropout", "lora_dropout", _read_number)
         targets = self._get("lora_target_modules", "lora_targets")
-        family = self.about.family
+        family = self.facts.family
         if targets is not None and targets.value is not None:
             names = _read_names("lora_target_modules", targets)
-            self._put("lora_targets", () if names in (("all-linear",), ("all",)) else names, targets.where)
+            self._put("lora_targets", () if names in (("all-linear",), ("all",)) else names, targets.origin)
         elif family in tables().targets:
             self._put("lora_targets", tables().targets[family], f"default of peft 0.21 for {family}")
         else:
-            self.unmodeled["lora_targets"] = f"{_NO_FILE} which layers get adapters; say it with --lora-targets"
+            self._note_unknown("lora_targets", "no file says which layers get adapters; say it with --lora-targets")
         saved = self._get("lora_modules_to_save", "modules_to_save")
         if saved is not None and saved.value:
-            self._put("modules_to_save", _read_names("lora_modules_to_save", saved), saved.where)
+            self._put("modules_to_save", _read_names("lora_modules_to_save", saved), saved.origin)
         if self._is_on("load_in_4bit", "quantized"):
             self._take("quantized", "load_in_4bit", lambda *_: "nf4")
             self._take("double_quantization", "use_bnb_nested_quant", _read_switch)
             upcast = self.settings.get("upcast", Value(False, f"as {self.tool.name} trains"))
-            self._put("upcast", bool(upcast.value), upcast.where)
+            self._put("upcast", bool(upcast.value), upcast.origin)
             dtype = self._get("dtype", "upcast")
             if not upcast.value and dtype is not None and str(dtype.value).endswith("float32"):
-                why = "what is not in 4 bits is loaded in float32, and planned in bfloat16"
-                self.unmodeled["upcast"] = f"{AT_LEAST}: dtype={dtype.value} ({dtype.where}): {why}"
+                rest = Unmodeled(AT_LEAST, "what is not in 4 bits is loaded in float32, and planned in bfloat16")
+                self.unmodeled["upcast"] = rest.said_by(f"dtype={dtype.value} ({dtype.origin})")
 
     def _read_precision(self) -> None:
         bf16, fp16 = (self._get(key, "precision") for key in ("bf16", "fp16"))
         if bf16 is None and fp16 is None:
             mixed = self.settings.get("mixed_precision")
             if mixed is not None and mixed.value in ("bf16", "fp16"):
-                self._put("precision", "autocast" if mixed.value == "bf16" else "fp16", mixed.where)
+                self._put("precision", "autocast" if mixed.value == "bf16" else "fp16", mixed.origin)
             return
         on = [key for key in ("bf16", "fp16") if self._is_on(key, "precision")]
         if len(on) == 2:
             if {*on} <= self.settings.keys():
-                raise CourseError(f"bf16 ({bf16.where}) and fp16 ({fp16.where}) exclude each other; leave one out.")
+                raise CourseError(f"bf16 ({bf16.origin}) and fp16 ({fp16.origin}) exclude each other; leave one out.")
             on = [key for key in on if key in self.settings]
         half = fp16 if "fp16" in on or bf16 is None else bf16
         if "deepspeed_shards" in self.settings and on:  # it keeps its own copies in float32
             shares = self.fields.get("ranks", 1) != 1 and self.fields.get("zero_stage")
-            self._put("precision", "autocast" if shares else "bf16-masters", half.where)
+            self._put("precision", "autocast" if shares else "bf16-masters", half.origin)
         else:
             self._read_dtype(on, half)
 
     def _read_dtype(self, on: list[str], half: Value) -> None:
         """The precision by the dtype of the weights, with autocast in what is `on`."""
-        dtype = self._get("dtype", "precision") or Value("float32", half.where)
-        width, where = str(dtype.value).removeprefix("torch."), dtype.where
+        dtype = self._get("dtype", "precision") or Value("float32", half.origin)
+        width = str(dtype.value).removeprefix("torch.")
+        origin = dtype.origin
         if width in ("auto", "None"):
-            width = self.about.dtype or "float32"
-            where = f"{where}, the weights' {width}"
-            if self.about.dtype is None:
-                self.unmodeled["precision"] = f"{_NO_FILE} in which dtype weights are loaded; say it with --precision"
+            width = self.facts.dtype or "float32"
+            origin = f"{origin}, the weights' {width}"
+            if self.facts.dtype is None:
+                self._note_unknown(
+                    "precision", "no file says in which dtype weights are loaded; say it with --precision"
+                )
         if width == "float32":
-            self._put("precision", "autocast" if "bf16" in on else "fp16" if on else "fp32", half.where)
+            self._put("precision", "autocast" if "bf16" in on else "fp16" if on else "fp32", half.origin)
         elif width in ("bfloat16", "float16"):
-            self._put("precision", "bf16", where)
+            self._put("precision", "bf16", origin)
             if width == "float16":
-                self._say_unmodeled("float16_weights", Value(width, where))
+                self._note_unmodeled("float16_weights", Value(width, origin))
             if self.fields.get("quantized") and not self.fields.get("upcast") and self.tool.loop != "trl":
-                self._say_unmodeled("float32_adapters", Value(width, where))
+                self._note_unmodeled("float32_adapters", Value(width, origin))
             if on:
                 self.remarks.append(
-                    f"Autocast ({half.where}) over weights in {width} ({where}) is planned as all in bfloat16; norms that are "
+                    f"Autocast ({half.origin}) over weights in {width} ({origin}) is planned as all in bfloat16; norms that are "
                     "PyTorch's own are then in float32, and take more."
                 )
         else:
-            self.unmodeled["precision"] = f"{UNKNOWN}: dtype={width} ({where}) is none of the plan's"
+            self._note_unknown("precision", f"dtype={width} ({origin}) is none of the plan's")
 
     def _read_evaluation(self) -> None:
         strategy = self._get("eval_strategy", "eval_batch")
@@ -248,46 +259,49 @@ class Reading:
             return
         self._take("eval_batch", "per_device_eval_batch_size", _read_count)
         if metrics := self.settings.get("compute_metrics"):
-            self.unmodeled["eval_logits"] = (
-                f"{AT_LEAST}: compute_metrics ({metrics.where}) keeps the logits of all examples that are evaluated; say how "
-                "many with --eval-logits"
+            self.unmodeled["eval_logits"] = Unmodeled(
+                AT_LEAST,
+                f"compute_metrics ({metrics.origin}) keeps the logits of all examples that are evaluated; say how "
+                "many with --eval-logits",
             )
 
     def _read_unmodeled(self) -> None:
         for key, value in self.settings.items():
-            alone = 1 if key.endswith(("size", "degree")) else None
-            if key in tables().unmodeled and value.value not in (None, False, "", "no", [], {}, alone):
-                self._say_unmodeled(key, value)
+            one_rank = 1 if key.endswith(("size", "degree")) else None
+            if key in tables().unmodeled and value.value not in (None, False, "", "no", [], {}, one_rank):
+                self._note_unmodeled(key, value)
         kind = self.settings.get("class")
-        if kind is not None and _task_of_class(kind.value) != _task_of_class(self.about.architecture or "ForCausalLM"):
+        if kind is not None and _task_of_class(kind.value) != _task_of_class(self.facts.architecture or "ForCausalLM"):
             self._read_head(kind)
-        if self.about.quantized:
-            self._say_unmodeled("other_quantization", Value(True, f"{self.about.quantized} in its config.json"))
+        if self.facts.quantized:
+            self._note_unmodeled("other_quantization", Value(True, f"{self.facts.quantized} in its config.json"))
         if self.fields.get("zero_stage") and "ranks" not in self.fields:
-            self.unmodeled["ranks"] = f"{_NO_FILE} how many ranks share the work; say it with --ranks"
+            self._note_unknown("ranks", "no file says how many ranks share the work; say it with --ranks")
         loss = self.settings.get("loss_type")
         if self.tool.loop == "trl" and loss is not None and loss.value not in ("nll", "chunked_nll"):
-            self.unmodeled["trl_loss"] = f"{UNKNOWN}: {loss.where} chooses another loss than the plan's"
+            self._note_unknown("trl_loss", f"{loss.origin} chooses another loss than the plan's")
 
     def _read_head(self, kind: Value) -> None:
         if not _task_of_class(kind.value):  # it has no loss of its own, so the script makes one
-            planned = self.about.architecture or "language model"
-            self.unmodeled["class"] = (
-                f"{UNKNOWN}: {kind.value} ({kind.where}) has no head, and a {planned} is planned; for a module of your own "
-                "write FILE.py:FUNCTION"
+            architecture = self.facts.architecture or "language model"
+            self._note_unknown(
+                "class",
+                f"{kind.value} ({kind.origin}) has no head, and a {architecture} is planned; for a module of your own "
+                "write FILE.py:FUNCTION",
             )
             return
         labels = self.settings.get("num_labels")
         count = None if labels is None or isinstance(labels.value, Computed) else _read_count("num_labels", labels)
         self.head = kind.value.rpartition(".")[2], count
         if labels is not None and count is None:
-            counted = f"counted when the script runs ({labels.where})"
+            counted = f"counted when the script runs ({labels.origin})"
             self.remarks.append(f"The labels are {counted}; planned with as many as the model has.")
         task = self.settings.get("task_type")
         if self.fields.get("lora") and task is not None and "modules_to_save" not in self.fields:
-            self.unmodeled["modules_to_save"] = (
-                f"{AT_LEAST}: by task_type ({task.where}) peft trains the head whole beside the adapters; say its name with "
-                "--modules-to-save"
+            self.unmodeled["modules_to_save"] = Unmodeled(
+                AT_LEAST,
+                f"by task_type ({task.origin}) peft trains the head whole beside the adapters; say its name with "
+                "--modules-to-save",
             )
 
 
@@ -311,9 +325,9 @@ def _task_of_class(kind: str) -> str:
 
 def _read_count(key: str, value: Value) -> int:
     number = _read_number(key, value)
-    least = 0 if key == "zero_stage" else 1
-    if number != int(number) or number < least:
-        raise CourseError(f"{value.where}: {key} must be a whole number from {least} on, not {value.value!r}.")
+    minimum = 0 if key == "zero_stage" else 1
+    if number != int(number) or number < minimum:
+        raise CourseError(f"{value.origin}: {key} must be a whole number from {minimum} on, not {value.value!r}.")
     return int(number)
 
 
@@ -323,14 +337,14 @@ def _read_number(key: str, value: Value) -> float:
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if not abs(number) < 1e15:
-        raise CourseError(f"{value.where}: {key} must be a number, not {value.value!r}.")
+        raise CourseError(f"{value.origin}: {key} must be a number, not {value.value!r}.")
     return number
 
 
 def _read_switch(key: str, value: Value) -> bool:
     switch = _TRUTHS.get(str(value.value).lower())
     if switch is None:
-        raise CourseError(f"{value.where}: {key} must be true or false, not {value.value!r}.")
+        raise CourseError(f"{value.origin}: {key} must be true or false, not {value.value!r}.")
     return switch
 
 
@@ -339,8 +353,9 @@ def _read_names(key: str, value: Value) -> tuple[str, ...]:
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")] if re.fullmatch(r"[\w.,\s-]+", names) else [names]
     if not (isinstance(names, list) and names and all(isinstance(name, str) and name for name in names)):
-        raise CourseError(f"{value.where}: {key} must be names, not {value.value!r}.")
+        raise CourseError(f"{value.origin}: {key} must be names, not {value.value!r}.")
     return tuple(names)
 
 
-_CONVERTERS = {bool: _read_switch, int: _read_count, float: _read_number}  # by the type of a field's default
+# By the type of a field's default.
+_CONVERTERS = {bool: _read_switch, int: _read_count, float: _read_number}

@@ -10,16 +10,18 @@ from urllib.request import Request, urlopen
 
 from course_utils.errors import CourseError
 from course_utils.memory.planning.reading.fields import PublishedFacts
-from course_utils.models import NAMES, PUBLIC, known_as
+from course_utils.models import NAMES, PUBLIC, canonical_name
 from course_utils.settings import settings, variables
 
 SECONDS = 3.0
 """How long an answer of the Hub is waited for."""
 _ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-_LARGEST = 2**20  # bytes of a config.json
-_LEAST_ALIKE = 0.85  # SmolLM2-135M is no misspelled llama-2-13b
+# Bytes of a config.json.
+_MAX_BYTES = 2**20
+# SmolLM2-135M is no misspelled llama-2-13b.
+_MIN_SIMILARITY = 0.85
+# Of named models; the others are in bfloat16.
 _OLD_DTYPES = {"llama-2-": "float16", "gpt2-": "float32", "bert-": "float32"}
-"""Of named models; the others are in bfloat16."""
 
 
 def find_model(name: str) -> str:
@@ -29,20 +31,20 @@ def find_model(name: str) -> str:
     """
     if not _ID.fullmatch(name) or name.endswith(".json") or Path(name).exists():
         return name
-    if known_as(name) in NAMES:
+    if canonical_name(name) in NAMES:
         return name
     if (cached := _find_in_cache(name)) is not None:
         return str(cached)
     hubs = [public.hub.lower() for public in PUBLIC.values()]
     plain = re.sub(r"-(instruct|chat|it|base)(?=-|$)", "", name.lower())  # what is tuned has the same sizes
-    near = get_close_matches(name.lower(), hubs, 1, _LEAST_ALIKE) or get_close_matches(plain, hubs, 1, _LEAST_ALIKE)
-    otherwise = "give the path of its config.json, or of a folder that has one"
-    otherwise += f"; or did you mean {known_as(near[0])}?" if near else "."
+    matches = (get_close_matches(text, hubs, 1, _MIN_SIMILARITY) for text in (name.lower(), plain))
+    advice = "give the path of its config.json, or of a folder that has one"
+    advice += next((f"; or did you mean {canonical_name(match[0])}?" for match in matches if match), ".")
     if variables("HF_HUB_OFFLINE").get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        raise CourseError(f"{name} is not in the local cache, and HF_HUB_OFFLINE forbids to ask the Hub; {otherwise}")
+        raise CourseError(f"{name} is not in the local cache, and HF_HUB_OFFLINE forbids to ask the Hub; {advice}")
     path = settings().home / "hub" / name.replace("/", "--") / "config.json"
     if not path.is_file():
-        text = _ask(name, otherwise)
+        text = _download(name, advice)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return str(path)
@@ -61,7 +63,7 @@ def _find_in_cache(name: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _ask(name: str, otherwise: str) -> str:
+def _download(name: str, advice: str) -> str:
     environment = variables("HF_ENDPOINT", "HF_TOKEN")
     address = f"{environment.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{name}/resolve/main/config.json"
     headers = {"Authorization": f"Bearer {environment['HF_TOKEN']}"} if environment.get("HF_TOKEN") else {}
@@ -70,7 +72,7 @@ def _ask(name: str, otherwise: str) -> str:
     def look_up() -> None:
         try:
             with urlopen(Request(address, headers=headers), timeout=SECONDS) as response:
-                text = response.read(_LARGEST).decode("utf-8")
+                text = response.read(_MAX_BYTES).decode("utf-8")
             answers.append(text if isinstance(json.loads(text), dict) else ValueError("no JSON object"))
         except (OSError, ValueError) as error:
             answers.append(error)
@@ -84,13 +86,13 @@ def _ask(name: str, otherwise: str) -> str:
     code = answer.code if isinstance(answer, HTTPError) else None
     if code in (401, 403):
         raise CourseError(
-            f"{name} is gated, private or not on the Hub; accept its terms there and set HF_TOKEN, or {otherwise}"
+            f"{name} is gated, private or not on the Hub; accept its terms there and set HF_TOKEN, or {advice}"
         )
     if code == 404:
-        raise CourseError(f"The Hub has no config.json of {name}; {otherwise}")
-    why = answer.reason if isinstance(answer, URLError) else answer
+        raise CourseError(f"The Hub has no config.json of {name}; {advice}")
+    reason = answer.reason if isinstance(answer, URLError) else answer
     raise CourseError(
-        f"{name} is not known here and not in the local cache, and the Hub did not answer in {SECONDS:.0f} s ({why}); {otherwise}"
+        f"{name} is not known here and not in the local cache, and the Hub did not answer in {SECONDS:.0f} s ({reason}); {advice}"
     )
 
 
@@ -108,7 +110,7 @@ def describe(name: str) -> PublishedFacts:
             return PublishedFacts(config.get("model_type"), dtype, method, architecture)
         except (OSError, ValueError, AttributeError):
             return PublishedFacts()  # its own reader says what is wrong
-    public = known_as(name)
+    public = canonical_name(name)
     if public not in PUBLIC:
         return PublishedFacts()
     architecture = PUBLIC[public].architecture

@@ -7,9 +7,8 @@ from pathlib import Path
 import yaml
 
 from course_utils.errors import CourseError
-from course_utils.memory.planning.reading.fields import AT_LEAST
 from course_utils.memory.planning.reading.settings import Settings, Value, read_keys, require_file
-from course_utils.memory.planning.reading.tools import tables
+from course_utils.memory.planning.reading.tools import AT_LEAST, Unmodeled, tables
 
 LAUNCH = "launch line"
 _LAUNCHERS = {
@@ -24,45 +23,45 @@ _LAUNCHERS = {
 _AS_MODULE = {"torch.distributed.run": ["torchrun"], "accelerate.commands.launch": ["accelerate", "launch"]}
 
 
-def read_launch(words: list[str]) -> tuple[str, Settings, str, Settings, list[str]]:
+def read_launch(argv: list[str]) -> tuple[str, Settings, str, Settings, list[str]]:
     """A launch line taken apart: the launcher, its flags, the target that it runs, and the target's arguments and files.
 
     Such a line is `accelerate launch --num_processes 2 sft.py --bf16 true`; raises `CourseError` for another.
     """
     try:
-        words = shlex.split(words[0]) if len(words) == 1 else [word for word in words if word.strip("\\ \n")]
+        argv = shlex.split(argv[0]) if len(argv) == 1 else [word for word in argv if word.strip("\\ \n")]
     except ValueError as error:
         raise CourseError(f"The launch line cannot be taken apart: {error}.") from None
     # What stands before a command.
-    while words and (re.match(r"[A-Za-z_]\w*=", words[0]) or words[0] in ("uv", "run", "srun")):
-        words = words[1:]
-    if words and words[0].endswith(".py"):  # as `uv run` starts a script
-        words = ["python", *words]
-    launcher = re.sub(r"^python[\d.]+$", "python", Path(words[0]).name) if words else ""
-    if launcher == "python" and len(words) > 2 and words[1] == "-m" and words[2] in _AS_MODULE:
-        words = [*_AS_MODULE[words[2]], *words[3:]]
-        launcher = words[0]
+    while argv and (re.match(r"[A-Za-z_]\w*=", argv[0]) or argv[0] in ("uv", "run", "srun")):
+        argv = argv[1:]
+    if argv and argv[0].endswith(".py"):  # as `uv run` starts a script
+        argv = ["python", *argv]
+    launcher = re.sub(r"^python[\d.]+$", "python", Path(argv[0]).name) if argv else ""
+    if launcher == "python" and len(argv) > 2 and argv[1] == "-m" and argv[2] in _AS_MODULE:
+        argv = [*_AS_MODULE[argv[2]], *argv[3:]]
+        launcher = argv[0]
     order = _LAUNCHERS.get(launcher)
-    if order is None or order and words[1:2] != [order]:
+    if order is None or order and argv[1:2] != [order]:
         launchers = ", ".join(" ".join(filter(None, pair)) for pair in _LAUNCHERS.items())
         raise CourseError(
-            f"{' '.join(words[:2])!r} starts no training that can be read; after -- give one of {launchers}, as you type it."
+            f"{' '.join(argv[:2])!r} starts no training that can be read; after -- give one of {launchers}, as you type it."
         )
-    words = words[2:] if order else words[1:]
-    ends = (".py", ".yaml", ".yml", ".json")
+    argv = argv[2:] if order else argv[1:]
+    suffixes = (".py", ".yaml", ".yml", ".json")
 
-    def is_target(at: int) -> bool:
-        before = words[at - 1] if at else ""
-        is_named = before in ("-m", "--module") or (launcher == "trl" and not at)
-        return is_named or words[at].endswith(ends[0] if before.startswith("-") else ends)
+    def is_target(index: int) -> bool:
+        before = argv[index - 1] if index else ""
+        is_named = before in ("-m", "--module") or (launcher == "trl" and not index)
+        return is_named or argv[index].endswith(suffixes[0] if before.startswith("-") else suffixes)
 
-    place = next(filter(is_target, range(len(words))), None)
-    if place is None or words[place].startswith("-"):
+    index = next(filter(is_target, range(len(argv))), None)
+    if index is None or argv[index].startswith("-"):
         raise CourseError(f"The launch line of {launcher} names nothing to run; give it whole, as you type it.")
-    return launcher, _flags(words[:place])[0], words[place], *_flags(words[place + 1 :])
+    return launcher, _flags(argv[:index])[0], argv[index], *_flags(argv[index + 1 :])
 
 
-def read_launcher(launcher: str, flags: Settings, problems: dict[str, str]) -> Settings:
+def read_launcher(launcher: str, flags: Settings, problems: dict[str, Unmodeled]) -> Settings:
     """How many ranks a launcher starts; of accelerate also its file, or else the one that `accelerate config` wrote."""
     settings: Settings = {}
     if launcher == "accelerate":
@@ -74,29 +73,32 @@ def read_launcher(launcher: str, flags: Settings, problems: dict[str, str]) -> S
     ranks = flags.get("nproc_per_node") or flags.get("num_gpus")
     nodes = flags.get("nnodes") or flags.get("num_nodes") or Value(1, "")
     if ranks is not None and isinstance(ranks.value, int) and isinstance(nodes.value, int):
-        settings["ranks"] = Value(ranks.value * nodes.value, ranks.where)
+        settings["ranks"] = Value(ranks.value * nodes.value, ranks.origin)
     elif launcher in ("python", "torchrun"):
         settings["ranks"] = Value(1, LAUNCH if launcher == "python" else "default of torchrun")
     elif "ranks" not in settings:
-        problems["ranks"] = f"{AT_LEAST}: {launcher} starts a rank on each device; say how many with --ranks"
+        reason = f"{launcher} starts a rank on each device; say how many with --ranks"
+        problems["ranks"] = Unmodeled(AT_LEAST, reason)
     return settings
 
 
-def _flags(words: list[str]) -> tuple[Settings, list[str]]:
+def _flags(argv: list[str]) -> tuple[Settings, list[str]]:
     """`--name value`, `--name=value`, `--name` alone and `name=value`, with underscores in names; and words that are neither."""
-    by_flag, alone, name = {}, [], None
-    for word in words:
+    by_flag, others = {}, []
+    name = None
+    for word in argv:
         if match := re.fullmatch(r"-{0,2}([A-Za-z][\w.-]*)=(.*)", word, re.DOTALL):
-            by_flag[match[1].replace("-", "_")], name = [_read_word(match[2])], None
+            by_flag[match[1].replace("-", "_")] = [_read_word(match[2])]
+            name = None
         elif re.match(r"-{1,2}[A-Za-z]", word):
             name = word.lstrip("-").replace("-", "_")
             by_flag[name] = []
         elif name is None:
-            alone.append(word)
+            others.append(word)
         else:
             by_flag[name].append(_read_word(word))
-    values = {key: many if len(many) > 1 else many[0] if many else True for key, many in by_flag.items()}
-    return {key: Value(value, LAUNCH) for key, value in values.items()}, alone
+    values = {key: texts if len(texts) > 1 else texts[0] if texts else True for key, texts in by_flag.items()}
+    return {key: Value(value, LAUNCH) for key, value in values.items()}, others
 
 
 def _read_word(word: str) -> object:

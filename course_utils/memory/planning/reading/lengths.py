@@ -36,6 +36,7 @@ def lengths_of(path: Path) -> list[int]:
 def describe_lengths(lengths: list[int]) -> str:
     """A sentence on how lengths are spread, and which is planned for."""
     lengths = sorted(lengths)
-    half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
-    spread = f"{half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most"
+    median = lengths[len(lengths) // 2]
+    percentile = lengths[int(0.99 * len(lengths))]
+    spread = f"{median:,} tokens at the median, {percentile:,} at 99 %, {lengths[-1]:,} at most"
     return f"{len(lengths):,} examples of {spread}: planned for a batch of the longest."

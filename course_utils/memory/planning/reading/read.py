@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from course_utils.errors import CourseError
-from course_utils.memory.planning.reading.fields import AT_LEAST, UNKNOWN, Reading
+from course_utils.memory.planning.reading.fields import Reading
 from course_utils.memory.planning.reading.hub import describe, find_model
 from course_utils.memory.planning.reading.launch import read_launch, read_launcher
 from course_utils.memory.planning.reading.settings import (
@@ -19,53 +19,54 @@ from course_utils.memory.planning.reading.settings import (
     require_file,
     text_of,
 )
-from course_utils.memory.planning.reading.tools import Tool, kind_of, tables
+from course_utils.memory.planning.reading.tools import UNKNOWN, Tool, Unmodeled, kind_of, tables
 from course_utils.memory.step.recipe import flag_of
 from course_utils.models import SETTINGS, is_model
 
 _ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
 _TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
+# What a script hands over to its trainer; the last two by an older TRL's names.
 _OF_TRAINERS = ("compute_metrics", "optimizers", "max_seq_length", "packing")
-"""What a script hands over to its trainer; the last two by an older TRL's words."""
 _IN_BITS = ("load_in_4bit", "load_in_8bit")
 _NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
 
 
-def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int | None = None) -> Reading:
-    """Read a model and how it is trained: `words` are a model and files in any order, `launch` is the line after `--`.
+def read(arguments: Iterable[str], launch: Iterable[str] | None = None, ranks: int | None = None) -> Reading:
+    """Read a model and how it is trained: `arguments` are a model and files in any order, `launch` is the line after `--`.
 
     A later file counts before an earlier one, and the launch line before all; `ranks` is what a flag says of them, since other
     values depend on it. No script is run and no pickle opened. Raises `CourseError` for what is none of these, and for a file
     that says it leaves something out.
     """
-    words, settings, problems = list(words), {}, {}
-    models = [word for word in words if is_model(word)]
-    files = [word for word in words if word not in models]
+    arguments = list(arguments)
+    settings, problems = {}, {}
+    models = [text for text in arguments if is_model(text)]
+    files = [text for text in arguments if text not in models]
     if len(models) > 1:
         raise CourseError(f"{models[0]!r} and {models[1]!r} are no files here, so both must be models; give one model.")
-    parts = [_read_file(Path(word), problems) for word in files]
+    parts = [_read_file(Path(file), problems) for file in files]
     if launch is not None:
-        launched, settings = _read_launch(list(launch), problems)
-        parts += launched
+        launch_parts, settings = _read_launch(list(launch), problems)
+        parts += launch_parts
     settings |= _translate(parts)
     settings |= _read_deepspeed_file(settings, problems)
     if ranks is not None:
         settings["ranks"] = Value(ranks, flag_of("ranks"))
-    named = settings.get("model_name_or_path")
+    name = settings.get("model_name_or_path")
     if models:
         model = find_model(models[0])
-    elif named is not None and isinstance(named.value, str) and named.value.strip():
-        model = find_model({"gpt2": "gpt2-small"}.get(named.value, named.value))  # not the course's toy of that name
+    elif name is not None and isinstance(name.value, str) and name.value.strip():
+        model = find_model({"gpt2": "gpt2-small"}.get(name.value, name.value))  # not the course's toy of that name
     else:
-        why = f"{named.where} does not write it down" if named is not None else "Nothing names it"
+        problem = f"{name.origin} does not write it down" if name is not None else "Nothing names it"
         raise CourseError(
-            f"Which model is it? {why}; name it first: course plan llama-3.1-8b {' '.join(words)} --memory 24GB."
+            f"Which model is it? {problem}; name it first: course plan llama-3.1-8b {' '.join(arguments)} --memory 24GB."
         )
     tools = [tool for tool, _ in parts]
     tool = next((tool for tool in tools if tool.loop), tools[0] if tools else None)
     if tool is None:
         return Reading(model)
-    result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else named.where})
+    result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else name.origin})
     result.unmodeled |= problems
     return result
 
@@ -79,7 +80,9 @@ def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
     return {key: value for tool, settings in merged.values() for key, value in tool.translate(settings).items()}
 
 
-def _read_file(path: Path, problems: dict[str, str], launch_arguments: Settings | None = None) -> tuple[Tool, Settings]:
+def _read_file(
+    path: Path, problems: dict[str, Unmodeled], launch_arguments: Settings | None = None
+) -> tuple[Tool, Settings]:
     require_file(path)
     if path.suffix.lower() == ".py":
         return _read_script(path, problems, launch_arguments or {})
@@ -113,12 +116,12 @@ def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
     keys = {*tool.defaults, *tool.rename, *tables().unmodeled}
     keys |= {"model_name_or_path", "lora_target_modules", "attn_implementation"}
     for key, value in settings.items():
-        near = get_close_matches(key, keys, 1, cutoff=0.9) if key not in keys and len(key) > 5 else []
-        if near and near[0] not in settings:
-            raise CourseError(f"{value.where}: {tool.name} has no key {key!r}; did you mean {near[0]}?")
+        matches = get_close_matches(key, keys, 1, cutoff=0.9) if key not in keys and len(key) > 5 else []
+        if matches and matches[0] not in settings:
+            raise CourseError(f"{value.origin}: {tool.name} has no key {key!r}; did you mean {matches[0]}?")
 
 
-def _read_script(path: Path, problems: dict[str, str], launch_arguments: Settings) -> tuple[Tool, Settings]:
+def _read_script(path: Path, problems: dict[str, Unmodeled], launch_arguments: Settings) -> tuple[Tool, Settings]:
     """The settings of a script; its own parser takes what it knows of the `launch_arguments`."""
     script = read_script(path, launch_arguments)
     is_trl = any(name.startswith("SFT") for name in script.names)
@@ -144,12 +147,11 @@ def _read_script(path: Path, problems: dict[str, str], launch_arguments: Setting
                 settings["max_length"] = call["max_length"]
     settings |= _read_model(script, problems)
     if "optimizers" in settings:
-        where = settings["optimizers"].where
-        problems["optimizer"] = f"{UNKNOWN}: {where} hands over an optimizer; say it with --optimizer"
+        reason = f"{settings['optimizers'].origin} hands over an optimizer; say it with --optimizer"
+        problems["optimizer"] = Unmodeled(UNKNOWN, reason)
     for name in script.names & tables().unmodeled.keys():
-        effect, _, why = tables().unmodeled[name].partition(": ")
         key = "frozen" if name.startswith("requires_grad") else name
-        problems[key] = f"{effect}: {name} ({path.name}): {why}"
+        problems[key] = tables().unmodeled[name].said_by(f"{name} ({path.name})")
     if is_trl and any(function.endswith("from_pretrained") for function in _list_loaders(script)):
         tool = replace(tool, defaults={**tool.defaults, "dtype": "auto"})  # Transformers' own, not TRL's
     if takes_flags or not script.options:
@@ -157,9 +159,9 @@ def _read_script(path: Path, problems: dict[str, str], launch_arguments: Setting
     return tool, settings
 
 
-def _note_computed(call: Settings, problems: dict[str, str]) -> None:
+def _note_computed(call: Settings, problems: dict[str, Unmodeled]) -> None:
     if "**" in call:
-        problems["**"] = f"{UNKNOWN}: {call['**'].where} hands over arguments by ** that are computed"
+        problems["**"] = Unmodeled(UNKNOWN, f"{call['**'].origin} hands over arguments by ** that are computed")
 
 
 def _list_loaders(script: Script) -> list[str]:
@@ -167,7 +169,7 @@ def _list_loaders(script: Script) -> list[str]:
     return [name for name in script.calls if name.endswith(ends) and not any(no in name for no in _NO_MODELS)]
 
 
-def _read_model(script: Script, problems: dict[str, str]) -> Settings:
+def _read_model(script: Script, problems: dict[str, Unmodeled]) -> Settings:
     """The model that a script loads, with its dtype, its attention, its adapters and its 4 bits."""
     settings: Settings = {}
 
@@ -176,7 +178,7 @@ def _read_model(script: Script, problems: dict[str, str]) -> Settings:
 
     for function in _list_loaders(script):
         for call in script.calls[function]:
-            settings["class"] = Value(function.rpartition(".")[0], call["()"].where)
+            settings["class"] = Value(function.rpartition(".")[0], call["()"].origin)
             take(call, **{"0": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path"})
             take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype", num_labels="num_labels")
             take(call, **{key: key for key in ("attn_implementation", *_IN_BITS)})
@@ -185,28 +187,27 @@ def _read_model(script: Script, problems: dict[str, str]) -> Settings:
         take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant", **{key: key for key in _IN_BITS})
     for call in script.calls.get("LoraConfig", []):
         _note_computed(call, problems)
-        settings |= {"use_peft": Value(True, call["()"].where), "lora_r": Value(8, "default of peft 0.21")}
+        settings |= {"use_peft": Value(True, call["()"].origin), "lora_r": Value(8, "default of peft 0.21")}
         settings["lora_dropout"] = Value(0.0, "default of peft 0.21")
         take(call, r="lora_r", **{key: key for key in ("task_type", "lora_dropout", "use_dora")})
         take(call, **{key: f"lora_{key}" for key in ("target_modules", "target_parameters", "modules_to_save")})
     for call in script.calls.get("prepare_model_for_kbit_training", []):
-        settings["upcast"] = Value(True, call["()"].where)
+        settings["upcast"] = Value(True, call["()"].origin)
     return settings
 
 
-def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple[Tool, Settings]], Settings]:
+def _read_launch(argv: list[str], problems: dict[str, Unmodeled]) -> tuple[list[tuple[Tool, Settings]], Settings]:
     """The files that a launch line names and its own arguments, each with its tool; and what its launcher says."""
-    launcher, flags, target, arguments, files = read_launch(words)
-    files = [word for word in (target, *files) if word.lower().endswith(SETTINGS)]
-    config = arguments.get("config")
-    parts = []
-    for word in [*files, *([str(config.value)] if config else [])]:
-        parts.append(_read_file(Path(word), problems, arguments))
+    launcher, flags, target, arguments, files = read_launch(argv)
+    files = [file for file in (target, *files) if file.lower().endswith(SETTINGS)]
+    if config := arguments.get("config"):
+        files.append(str(config.value))
+    parts = [_read_file(Path(file), problems, arguments) for file in files]
     tool = parts[0][0] if parts else None
     if launcher == "trl":
         tool = tables().tools["trl"]
         if target != "sft":
-            problems["rl"] = f"{AT_LEAST}: trl {target}: {tables().unmodeled['rl'].partition(': ')[2]}"
+            problems["rl"] = tables().unmodeled["rl"].said_by(f"trl {target}")
     if tool is None:
         raise CourseError(f"{target} is a module that is not read; give its script or file of settings instead.")
     if not target.endswith(".py"):
@@ -215,13 +216,13 @@ def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple
     return parts, read_launcher(launcher, flags, problems)
 
 
-def _read_deepspeed_file(settings: Settings, problems: dict[str, str]) -> Settings:
+def _read_deepspeed_file(settings: Settings, problems: dict[str, Unmodeled]) -> Settings:
     """The settings in the file that `deepspeed: FILE` names; Trainer's own count before them."""
-    named = settings.get("deepspeed")
-    if named is None or not isinstance(named.value, str | Computed) or not named.value:
+    file = settings.get("deepspeed")
+    if file is None or not isinstance(file.value, str | Computed) or not file.value:
         return {}
-    if isinstance(named.value, Computed) or not Path(named.value).is_file():
-        problems["deepspeed"] = f"{UNKNOWN}: {named.where} names a file of DeepSpeed's that is not here"
+    if isinstance(file.value, Computed) or not Path(file.value).is_file():
+        problems["deepspeed"] = Unmodeled(UNKNOWN, f"{file.origin} names a file of DeepSpeed's that is not here")
         return {}
-    inner = tables().tools["deepspeed"].translate(read_keys(Path(named.value)))
+    inner = tables().tools["deepspeed"].translate(read_keys(Path(file.value)))
     return {key: value for key, value in inner.items() if key not in settings}

@@ -1,4 +1,4 @@
-"""Settings as they stand in a file, a script or a command: each value with the place that says it."""
+"""Settings as they stand in a file, a script or a command: each value with its origin."""
 
 import ast
 import operator
@@ -10,17 +10,18 @@ import yaml
 
 from course_utils.errors import CourseError
 
-_LARGEST = 2**20  # bytes of a file that somebody wrote
+# Bytes of a file that somebody wrote.
+_MAX_BYTES = 2**20
 _TO_JSON = 'python -c "import torch; print(torch.load({!r}, weights_only=False).to_json_string())" > args.json'
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
 class Value:
-    """One value and where it stands: `trl.yaml:7`, `launch line`, `default of TRL 1.16`."""
+    """One value and its origin: `trl.yaml:7`, `launch line`, `default of TRL 1.16`."""
 
     value: object
-    where: str
+    origin: str
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def text_of(path: Path) -> str:
             + _TO_JSON.format(str(path))
         )
     try:
-        if path.stat().st_size > _LARGEST:
+        if path.stat().st_size > _MAX_BYTES:
             raise CourseError(f"{path} is larger than a megabyte, which no file of settings is; give another.")
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -73,11 +74,9 @@ def read_keys(path: Path) -> Settings:
             return dict(walk(node))
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        kind = path.suffix[1:].upper()
-        raise CourseError(
-            f"{path} is no {kind} that can be read: {getattr(error, 'problem', None) or error}{where}."
-        ) from None
+        line = f" in line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or error
+        raise CourseError(f"{path} is no {path.suffix[1:].upper()} that can be read: {problem}{line}.") from None
     raise CourseError(f"{path} holds no keys with values; give a file of settings.")
 
 
@@ -94,7 +93,7 @@ class Script:
 _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
-def read_script(path: Path, launch_arguments: Settings | None = None) -> Script:
+def read_script(path: Path, launch_arguments: Settings) -> Script:
     """A script by its syntax tree; it is not run.
 
     A value counts where it is written down, also by the name of a constant, as the sum or product of two numbers, or as an option
@@ -106,7 +105,7 @@ def read_script(path: Path, launch_arguments: Settings | None = None) -> Script:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f" (line {error.lineno})" if getattr(error, "lineno", None) else ""
         raise CourseError(f"{path} is no Python that can be read{line}.") from None
-    reader = _ScriptReader(path.name, list(ast.walk(tree)), launch_arguments or {})
+    reader = _ScriptReader(path.name, list(ast.walk(tree)), launch_arguments)
     calls: dict[str, list[Settings]] = {}
     for node in sorted((node for node in reader.nodes if isinstance(node, ast.Call)), key=lambda node: node.lineno):
         calls.setdefault(ast.unparse(node.func), []).append(reader.read_arguments(node))
@@ -118,7 +117,9 @@ class _ScriptReader:
     """The values that a script writes down: its constants, and the `options` of its parsers as its launch line sets them."""
 
     def __init__(self, file: str, nodes: list[ast.AST], launch_arguments: Settings):
-        self.file, self.nodes, self.launch_arguments = file, nodes, launch_arguments
+        self.file = file
+        self.nodes = nodes
+        self.launch_arguments = launch_arguments
         assigned = []
         for node in nodes:
             if isinstance(node, ast.Assign):
@@ -131,22 +132,22 @@ class _ScriptReader:
         self.parsers = {name for name, function in called if function.endswith(".parse_args")}
 
     def read_arguments(self, call: ast.Call) -> Settings:
-        """The arguments of a call by place or name; `**` is what is handed over by it, and `()` says where the call stands."""
-        arguments = {str(place): self.read(argument) for place, argument in enumerate(call.args)}
+        """The arguments of a call by index or name; `**` is what is handed over by it, and `()` says where the call stands."""
+        arguments = {str(index): self.read(argument) for index, argument in enumerate(call.args)}
         for keyword in call.keywords:
             value = self.read(keyword.value)
             if keyword.arg is None and isinstance(value.value, dict):
-                arguments |= {key: Value(inner, value.where) for key, inner in value.value.items()}
+                arguments |= {key: Value(inner, value.origin) for key, inner in value.value.items()}
             else:
                 arguments[keyword.arg or "**"] = value
         return arguments | {"()": Value(None, f"{self.file}:{call.lineno}")}
 
     def read(self, node: ast.expr) -> Value:
-        where = f"{self.file}:{node.lineno}"
         try:
-            return Value(self.evaluate(node), where)
+            value = self.evaluate(node)
         except (ValueError, ArithmeticError):
-            return Value(Computed(ast.unparse(node)), where)
+            value = Computed(ast.unparse(node))
+        return Value(value, f"{self.file}:{node.lineno}")
 
     def evaluate(self, node: ast.expr, depth: int = 0) -> object:
         """The value that an expression writes down; raises `ValueError` where it is computed."""

@@ -5,14 +5,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
 from course_utils.memory.planning.reading.settings import Settings, Value
 from course_utils.memory.step.recipe import OPTIMIZERS
 
+UNKNOWN, AT_LEAST = "unknown", "at least"
+"""How a verdict must be read if the plan does not count something; `UNKNOWN` outweighs `AT_LEAST`."""
+# Keys whose null is a value of its own; of all others it is silence.
 _NO_BOUND = ("max_length", "max_grad_norm")
-"""Keys whose null is a value of its own; of all others it is silence."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,26 @@ class Tool:
         return _SPECIAL.get(self.key, _translate_trainer)(renamed, self)
 
 
+class Unmodeled(NamedTuple):
+    """What the plan does not count: how the verdict must then be read, and why."""
+
+    effect: str
+    reason: str
+
+    def said_by(self, origin: str) -> "Unmodeled":
+        """The same with the place that says it."""
+        return self._replace(reason=f"{origin}: {self.reason}")
+
+    def __str__(self):
+        return f"{self.effect}: {self.reason}"
+
+
 @dataclass(frozen=True)
 class Tables:
     """What `tools.yaml` holds: the tools, what is not modeled by key, names of optimizers, and peft's layers by family."""
 
     tools: dict[str, Tool]
-    unmodeled: dict[str, str]
+    unmodeled: dict[str, Unmodeled]
     optimizers: dict[str, str]
     targets: dict[str, tuple[str, ...]]
 
@@ -58,9 +75,10 @@ def tables() -> Tables:
             table["defaults"] = {**trainer["defaults"], **table["defaults"]}
             table["rename"] = {**trainer["rename"], **table.get("rename", {})}
         tools[key] = Tool(key, **table)
+    reasons = [(effect, reason, keys) for effect, by_reason in unmodeled.items() for reason, keys in by_reason.items()]
     return Tables(
         tools,
-        {key: why for why, keys in unmodeled.items() for key in keys},
+        {key: Unmodeled(effect, reason) for effect, reason, keys in reasons for key in keys},
         {spec.trainer: name for name, spec in OPTIMIZERS.items()} | optimizers,
         {family: tuple(names.split()) for names, families in targets.items() for family in families.split()},
     )
@@ -83,33 +101,35 @@ def _translate_trainer(settings: Settings, tool: Tool) -> Settings:
     inits = settings.get("model_init_kwargs")
     for key in ("dtype", "torch_dtype", "attn_implementation", "use_kernels"):
         if inits and isinstance(inits.value, dict) and key in inits.value:
-            settings.setdefault(tool.rename.get(key, key), Value(inits.value[key], inits.where))
+            settings.setdefault(tool.rename.get(key, key), Value(inits.value[key], inits.origin))
     if (fsdp := settings.get("fsdp")) and fsdp.value:
-        words = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).split()
-        stage = 2 if "shard_grad_op" in words else 3 if fsdp.value is True or "full_shard" in words else 0
-        settings |= {"zero_stage": Value(stage, fsdp.where), "offload": Value("offload" in words, fsdp.where)}
+        options = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).split()
+        stage = 2 if "shard_grad_op" in options else 3 if fsdp.value is True or "full_shard" in options else 0
+        settings |= {"zero_stage": Value(stage, fsdp.origin), "offload": Value("offload" in options, fsdp.origin)}
         for key, new in (("offload_params", "offload"), ("activation_checkpointing", "gradient_checkpointing")):
             inner = settings.get(f"fsdp_config.{key}") or settings.get(f"fsdp_config.fsdp_{key}")
             settings |= {new: inner} if inner and inner.value else {}
         if not any(_is_on(settings, f"fsdp_config.{key}", 2, "2") for key in ("version", "fsdp_version")):
             settings["fsdp1"] = fsdp
-    inside = {key.removeprefix("deepspeed."): value for key, value in settings.items() if key.startswith("deepspeed.")}
-    return (tables().tools["deepspeed"].translate(inside) if inside else {}) | settings
+    prefix = "deepspeed."
+    inner = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
+    return (tables().tools["deepspeed"].translate(inner) if inner else {}) | settings
 
 
 def _translate_deepspeed(settings: Settings, tool: Tool) -> Settings:
     settings = {key: value for key, value in settings.items() if value.value != "auto"}
-    places = [settings.get(f"zero_optimization.offload_{what}.device") for what in ("param", "optimizer")]
-    place = next((value for value in [*places, settings.get("offload_optimizer_device")] if value), None)
-    if place is not None:
-        settings["offload"] = Value(place.value in ("cpu", "nvme"), place.where)
+    prefix = "zero_optimization.offload"
+    keys = (f"{prefix}_param.device", f"{prefix}_optimizer.device", "offload_optimizer_device")
+    device = next((settings[key] for key in keys if settings.get(key)), None)
+    if device is not None:
+        settings["offload"] = Value(device.value in ("cpu", "nvme"), device.origin)
     if "optim" in settings:
-        settings["optim"] = Value(str(settings["optim"].value).lower(), settings["optim"].where)
+        settings["optim"] = Value(str(settings["optim"].value).lower(), settings["optim"].origin)
     if settings.get("zero_stage"):
         settings["deepspeed_shards"] = settings["zero_stage"]
-    words = {*tables().tools["deepspeed"].rename.values(), "gradient_accumulation_steps", "offload", "deepspeed_shards"}
-    words |= {"tensor_parallel", "sequence_parallel_size", "pipeline"}
-    return {key: value for key, value in settings.items() if key in words}
+    names = {*tables().tools["deepspeed"].rename.values(), "gradient_accumulation_steps", "offload", "deepspeed_shards"}
+    names |= {"tensor_parallel", "sequence_parallel_size", "pipeline"}
+    return {key: value for key, value in settings.items() if key in names}
 
 
 def _translate_accelerate(settings: Settings, tool: Tool) -> Settings:
@@ -120,85 +140,85 @@ def _translate_accelerate(settings: Settings, tool: Tool) -> Settings:
             settings.setdefault(tool.rename.get(inner, inner), settings[key])
     kind = settings.get("distributed_type", Value("", ""))
     if kind.value in ("NO", False):
-        settings.setdefault("ranks", Value(1, kind.where))
+        settings.setdefault("ranks", Value(1, kind.origin))
     if kind.value == "MULTI_CPU":
-        settings.setdefault("use_cpu", Value(True, kind.where))
+        settings.setdefault("use_cpu", Value(True, kind.origin))
     dynamo = settings.get("dynamo_config.dynamo_backend") or settings.get("dynamo_backend")
     if dynamo and str(dynamo.value).lower() not in ("no", "false"):
-        settings["torch_compile"] = Value(True, dynamo.where)
+        settings["torch_compile"] = Value(True, dynamo.origin)
     if _is_on(settings, "mixed_precision", "fp8"):
         settings["fp8"] = settings["mixed_precision"]
-    words = {"ranks", "use_cpu", "torch_compile", "mixed_precision", "fp8"}
-    words |= {"gradient_accumulation_steps", "parallelism_config"}
+    names = {"ranks", "use_cpu", "torch_compile", "mixed_precision", "fp8"}
+    names |= {"gradient_accumulation_steps", "parallelism_config"}
     if kind.value == "FSDP" or _is_on(settings, "use_fsdp"):
-        words |= {"zero_stage", "offload", "gradient_checkpointing", "fsdp1", "hybrid_shard"}
+        names |= {"zero_stage", "offload", "gradient_checkpointing", "fsdp1", "hybrid_shard"}
         version = settings.get("fsdp_version") or tool.default("fsdp_version")
-        how = settings.get("fsdp_sharding_strategy") or settings.get("fsdp_reshard_after_forward")
-        how = how or tool.default("fsdp_reshard_after_forward")
-        stage = 2 if how.value in (False, "SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") or how.value == 2 else 3
-        settings["zero_stage"] = Value(0 if how.value == "NO_SHARD" else stage, how.where)
+        strategy = settings.get("fsdp_sharding_strategy") or settings.get("fsdp_reshard_after_forward")
+        strategy = strategy or tool.default("fsdp_reshard_after_forward")
+        stage = 2 if strategy.value in (False, "SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") or strategy.value == 2 else 3
+        settings["zero_stage"] = Value(0 if strategy.value == "NO_SHARD" else stage, strategy.origin)
         settings |= {"fsdp1": version} if str(version.value) != "2" else {}
-        settings |= {"hybrid_shard": how} if "HYBRID" in str(how.value) else {}
+        settings |= {"hybrid_shard": strategy} if "HYBRID" in str(strategy.value) else {}
     elif kind.value == "DEEPSPEED" or _is_on(settings, "use_deepspeed"):
         settings |= _translate_deepspeed(settings, tool)
-        words |= {"zero_stage", "offload", "deepspeed", "max_grad_norm", "deepspeed_shards"}
-    return {key: value for key, value in settings.items() if key in words or key.startswith("megatron_lm_config")}
+        names |= {"zero_stage", "offload", "deepspeed", "max_grad_norm", "deepspeed_shards"}
+    return {key: value for key, value in settings.items() if key in names or key.startswith("megatron_lm_config")}
 
 
 def _translate_llama_factory(settings: Settings, tool: Tool) -> Settings:
     settings = _translate_trainer(settings, tool)
     values = ChainMap(settings, {key: tool.default(key) for key in tool.defaults})
     kind = values["finetuning_type"]
-    settings["use_peft"] = Value(kind.value == "lora", kind.where)
+    settings["use_peft"] = Value(kind.value == "lora", kind.origin)
     if kind.value not in ("lora", "full"):
         settings["other_method"] = kind
     if "disable_gradient_checkpointing" in settings:
         off = settings["disable_gradient_checkpointing"]
-        settings["gradient_checkpointing"] = Value(not off.value, off.where)
+        settings["gradient_checkpointing"] = Value(not off.value, off.origin)
     if bits := settings.get("quantization_bit"):
         is_4_bit = bits.value == 4 and _is_on(settings, "quantization_method", None, "bnb", "bitsandbytes", "BNB")
-        settings["load_in_4bit" if is_4_bit else "other_quantization"] = Value(True, bits.where)
+        settings["load_in_4bit" if is_4_bit else "other_quantization"] = Value(True, bits.origin)
     if flash := settings.get("attn_implementation"):
-        named = {"auto": "sdpa", "disabled": "eager"}
-        settings["attn_implementation"] = Value(named.get(str(flash.value), flash.value), flash.where)
+        method = {"auto": "sdpa", "disabled": "eager"}.get(str(flash.value), flash.value)
+        settings["attn_implementation"] = Value(method, flash.origin)
     settings["dtype"] = Value("float32", f"as {tool.name} trains")
     for key, dtype in (("fp16", "float16"), ("bf16", "bfloat16"), ("pure_bf16", "bfloat16")):
         # Frozen weights lie in the products' dtype.
         if _is_on(settings, key) and (kind.value == "lora" or key == "pure_bf16"):
-            settings["dtype"] = Value(dtype, settings[key].where)
+            settings["dtype"] = Value(dtype, settings[key].origin)
     if values["stage"].value not in ("sft", "pt"):
         settings["rl"] = values["stage"]
     if _is_on(settings, "use_galore"):
         rank = values["galore_rank"]
-        settings["optim"] = Value("galore_adamw", settings["use_galore"].where)
-        settings["optim_args"] = Value(f"rank={rank.value}", rank.where)
+        settings["optim"] = Value("galore_adamw", settings["use_galore"].origin)
+        settings["optim_args"] = Value(f"rank={rank.value}", rank.origin)
     return settings
 
 
 def _translate_axolotl(settings: Settings, tool: Tool) -> Settings:
     if _is_on(settings, "fsdp_config"):
-        settings.setdefault("fsdp", Value("full_shard", settings["fsdp_config"].where))
+        settings.setdefault("fsdp", Value("full_shard", settings["fsdp_config"].origin))
     settings = _translate_trainer(settings, tool)
     if adapter := settings.get("adapter"):
-        settings["use_peft"] = Value(adapter.value in ("lora", "qlora"), adapter.where)
+        settings["use_peft"] = Value(adapter.value in ("lora", "qlora"), adapter.origin)
         settings |= {"other_method": adapter} if adapter.value not in ("lora", "qlora", "") else {}
     if _is_on(settings, "lora_target_linear"):
-        settings["lora_target_modules"] = Value("all-linear", settings["lora_target_linear"].where)
+        settings["lora_target_modules"] = Value("all-linear", settings["lora_target_linear"].origin)
     if _is_on(settings, "flex_attention"):
-        settings["attn_implementation"] = Value("flex_attention", settings["flex_attention"].where)
+        settings["attn_implementation"] = Value("flex_attention", settings["flex_attention"].origin)
     settings["dtype"] = Value("float32", f"as {tool.name} trains")
     if not _is_on(settings, "fp16"):
         settings.setdefault("bf16", tool.default("bf16"))
     for key, dtype in (("fp16", "float16"), ("float16", "float16"), ("bf16", "bfloat16"), ("bfloat16", "bfloat16")):
         if _is_on(settings, key):  # also where it says auto, on a card that has it
-            settings |= {key: Value(True, settings[key].where), "dtype": Value(dtype, settings[key].where)}
+            settings |= {key: Value(True, settings[key].origin), "dtype": Value(dtype, settings[key].origin)}
     if _is_on(settings, "val_set_size"):
         batch = settings.get("per_device_train_batch_size") or tool.default("per_device_train_batch_size")
         settings.setdefault("per_device_eval_batch_size", batch)
-        settings.setdefault("eval_strategy", Value("steps", settings["val_set_size"].where))
+        settings.setdefault("eval_strategy", Value("steps", settings["val_set_size"].origin))
     kind = settings.get("gradient_checkpointing", Value(False, ""))
     if isinstance(kind.value, str):  # unsloth, offload, offload_disk
-        settings |= {"gradient_checkpointing": Value(True, kind.where), "other_method": kind}
+        settings |= {"gradient_checkpointing": Value(True, kind.origin), "other_method": kind}
     return settings
 
 

@@ -1,56 +1,29 @@
-"""The answer to *does it fit?*: the bytes that a card needs, the verdict, and all of it in words. Nothing here needs torch."""
+"""The answer to *does it fit?*, and its text. Nothing here needs torch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from math import isnan
 from textwrap import wrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from course_utils.hardware import MACHINES, OFFERED
+from course_utils.hardware import OFFERED
 from course_utils.memory.planning.changes import level_of
 from course_utils.memory.planning.emit import kind_for
+from course_utils.memory.planning.need import DOES_NOT, FITS, TIGHT, Need, name_cards, needs
 from course_utils.memory.step.recipe import Recipe, plain_recipe
-from course_utils.units import GiB, MiB, format_bytes, format_seconds
+from course_utils.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from course_utils.memory.formulas.estimate import Estimate
     from course_utils.memory.formulas.trial import Trial
     from course_utils.memory.planning.changes import Change
-    from course_utils.memory.trace.log import Log
 
-CONTEXT = (int(0.3 * GiB), int(0.6 * GiB))
-"""CUDA's context and the kernels it has loaded, from a small card to a large one with all of PyTorch's libraries."""
-WORKSPACES = (8 * MiB, 65 * MiB)
-"""From cuBLAS alone on most cards to all that was kept on an H200: docs/accuracy.md."""
-BELOW, ABOVE = 0.02, 0.09
-"""By how much measurements on GPUs are below what is allocated and above what is reserved, mostly: docs/accuracy.md."""
-ERROR = 0.005
-"""By how much predictions for the CPU are off, at most: docs/accuracy.md."""
-_WIDE = 68
-"""Columns of text beside a row's numbers."""
+# Columns of text beside a row's numbers.
+_TEXT_WIDTH = 68
 _OWN_LOOP = " 'own loop': you write the training loop yourself; neither has a setting for it."
-FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 LARGEST_BATCH, LONGEST_SEQUENCE, FEWEST_CARDS = "largest batch", "longest sequence", "fewest cards by ZeRO-3"
 """The keys of `Plan.largest`."""
-
-
-class Need(NamedTuple):
-    """Bytes of a card: `least` with what is allocated and a small context, `most` with what is reserved and a large one."""
-
-    least: float
-    most: float
-
-    def verdict(self, memory: float) -> str:
-        """`FITS` if there is memory for `most`, `DOES_NOT` if not even for `least`, else `TIGHT`."""
-        return FITS if self.most <= memory else TIGHT if self.least <= memory else DOES_NOT
-
-    def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
-        """The cards in `hardware.MACHINES` with this verdict if CUDA offers this share of their memory."""
-        return tuple(name for name, card in MACHINES.items() if self.verdict(offered * card.memory) == verdict)
-
-    def __str__(self):
-        return " to ".join(map(format_bytes, self))
 
 
 @dataclass(frozen=True)
@@ -66,7 +39,7 @@ class Row:
     saves: int  # bytes of the peak
     seconds: float  # more than without it
     sent: int  # bytes on the wire, more than without it
-    how: str
+    basis: str  # of the numbers: a dry run of so many blocks, or formulas
     recipe: Recipe = field(repr=False)
 
     @property
@@ -75,8 +48,8 @@ class Row:
         return f"Fits: {' + '.join(self.names)}."
 
     @classmethod
-    def of(
-        cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial", how: str, remarks: Iterable[str] = ()
+    def from_trial(
+        cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial", basis: str, remarks: Iterable[str] = ()
     ) -> "Row":
         """The row of `changes` in `plan`; `trial` is the step with them, and `remarks` are added to their costs."""
         need = needs(trial.log, trial.recipe.device)
@@ -90,13 +63,14 @@ class Row:
             saves=plan.trial.log.peak - trial.log.peak,
             seconds=trial.seconds - plan.trial.seconds,
             sent=trial.sent - plan.trial.sent,
-            how=how,
+            basis=basis,
             recipe=trial.recipe,
         )
 
     def json(self) -> dict:
         """The fields, with the recipe's unusual fields alone; seconds are None without a machine."""
-        return {**vars(self), "seconds": _spell_for_json(self.seconds), "recipe": plain_recipe(self.recipe)}
+        values = {**vars(self), "seconds": _spell_for_json(self.seconds), "recipe": plain_recipe(self.recipe)}
+        return {"how" if name == "basis" else name: value for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -141,9 +115,9 @@ class Plan:
 
     def _lines_on_card(self) -> Iterator[str]:
         if self.recipe.device == "cuda":
-            reserved, width = format_bytes(self.trial.log.reserved), self.need.most / self.need.least - 1
-            how = f"The upper estimate is {width:.0%} above the lower. Known from {self.estimate.how}"
-            yield f"The allocator reserves {reserved}. {how}."
+            reserved = format_bytes(self.trial.log.reserved)
+            width = f"The upper estimate is {self.need.high / self.need.low - 1:.0%} above the lower"
+            yield f"The allocator reserves {reserved}. {width}. Known from {self.estimate.how}."
             on = {verdict: name_cards(self.need.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
             yield f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}."
             yield self._remark_on_label()
@@ -159,11 +133,13 @@ class Plan:
         if self.verdict != FITS and not any_fits:
             yield "\nNothing was found that is sure to fit."
         if self.rows:
-            alone, together = "Alone these lower the peak most:", "What would make it fit, the least intrusive first:"
-            yield "\n".join(["", together if any_fits else alone, *table(self.rows), ""])
-            by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
+            title = (
+                "What would make it fit, the least intrusive first:" if any_fits else "Alone these lower the peak most:"
+            )
+            yield "\n".join(["", title, *table(self.rows), ""])
+            note = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
             if any(row.verdict != DOES_NOT for row in self.rows):
-                yield f"To train by row N: --row N --emit train, or trl.{by_hand}"
+                yield f"To train by row N: --row N --emit train, or trl.{note}"
             yield "Not every combination was tried: others may fit too."
         if self.nearest:
             gentler = "Of what disturbs less, nothing was found that is sure to fit. " if any_fits else ""
@@ -186,9 +162,9 @@ class Plan:
         """A remark that CUDA offers less memory than the label says, and on which cards the verdict is then worse."""
         cards_of = self.need.cards
         worse = {v: [card for card in cards_of(v, OFFERED) if card not in cards_of(v)] for v in (TIGHT, DOES_NOT)}
-        then = [f"{verdict} on {name_cards(cards, self.recipe)}" for verdict, cards in worse.items() if cards]
+        verdicts = [f"{verdict} on {name_cards(cards, self.recipe)}" for verdict, cards in worse.items() if cards]
         advice = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
-        return f"{advice} With 8 % less: {'; '.join(then)}." if then else advice
+        return f"{advice} With 8 % less: {'; '.join(verdicts)}." if verdicts else advice
 
     def json(self) -> dict:
         """Figures and rows as plain values; seconds are None without a machine."""
@@ -249,42 +225,16 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         "sent": [signed(row.sent) if row.sent else "" for row in rows],
         "train by": [kind_for(row.recipe) for row in rows],
     }
-    shown = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
+    widths = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
 
     def line(cells: Iterable[str]) -> str:
-        formats = (f"{'<' if name == 'train by' else '>'}{width}s" for name, width in shown.items())
+        formats = (f"{'<' if name == 'train by' else '>'}{width}s" for name, width in widths.items())
         return f"  {'  '.join(map(format, cells, formats))}  "
 
-    heads = line(shown)
-    yield f"{heads}what to change, and its costs"
-    for place, row in enumerate(rows):
-        words = [
-            *wrap(" + ".join(row.names), _WIDE),
-            *wrap(row.costs, _WIDE, initial_indent="  ", subsequent_indent="  "),
-        ]
-        yield line(columns[name][place] for name in shown) + words[0]
-        yield from (" " * len(heads) + more for more in words[1:])
-
-
-def needs(log: "Log", device: str, *, replay: bool = True) -> Need:
-    """The bytes of a card that a step needs; without `replay` of the allocator, as if it reserved only the peak."""
-    if device == "cpu":
-        return Need(int(log.peak * (1 - ERROR)), int(log.peak * (1 + ERROR)))
-    least = int(log.peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
-    reserved = log.reserved if replay else log.peak
-    return Need(least, int(reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1]))
-
-
-def fits(log: "Log", device: str, memory: float) -> bool:
-    """Whether a step fits; where not even its peak does, the allocator is not replayed."""
-    return all(needs(log, device, replay=replay).most <= memory for replay in (False, True))
-
-
-def name_cards(names: Sequence[str], recipe: Recipe) -> str:
-    """The cards with the least memory by name, the others as a number; in parentheses the type of number that a card lacks."""
-    halves = "bfloat16" if recipe.precision != "fp16" else "float16"
-    wanted = halves if recipe.precision != "fp32" or recipe.quantized else "float32"
-    least = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]
-    text = ", ".join(name if wanted in MACHINES[name].flops else f"{name} (no {wanted})" for name in least)
-    more = len(names) - len(least)
-    return f"{text} and {more} with more memory" if more else text
+    head = line(widths)
+    yield f"{head}what to change, and its costs"
+    for index, row in enumerate(rows):
+        costs = wrap(row.costs, _TEXT_WIDTH, initial_indent="  ", subsequent_indent="  ")
+        first, *rest = [*wrap(" + ".join(row.names), _TEXT_WIDTH), *costs]
+        yield line(columns[name][index] for name in widths) + first
+        yield from (" " * len(head) + text for text in rest)
