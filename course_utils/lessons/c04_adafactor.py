@@ -14,7 +14,7 @@ from course_utils.optim.adafactor import rank_one, rms
 from course_utils.training.gradients import relative_error
 from course_utils.units import MiB
 from course_utils.viz.memory import instants_figure
-from course_utils.viz.parts import byte_unit
+from course_utils.viz.parts import unit_for
 from course_utils.viz.plots import lines, note, panels, together
 from course_utils.viz.style import COLORS
 from course_utils.viz.words import seeds_of
@@ -306,7 +306,7 @@ def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[
     title = f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's"
     figure, alt = instants_figure(fullest, title, mark=False)
     kinds = list(parts)  # Adafactor's state is too thin to be seen
-    place = sum(parts[kind] for kind in kinds[: kinds.index("optimizer state")]) / byte_unit(max(before, after))[1]
+    place = sum(parts[kind] for kind in kinds[: kinds.index("optimizer state")]) / unit_for(max(before, after))[1]
     text = f"optimizer state: {parts['optimizer state'] / MiB:.2f} MiB"
     note(figure.axes[0], text, (place, 0.69), (14, 8), arrowprops={"arrowstyle": "-"})
     return figure, alt

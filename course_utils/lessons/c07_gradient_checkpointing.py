@@ -12,7 +12,7 @@ from torch import nn
 
 from course_utils.techniques import blocks_of, segment_ranges
 from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit
+from course_utils.viz.parts import unit_for
 from course_utils.viz.plots import dots, layers, legend, lines, panels, together
 from course_utils.viz.style import COLORS
 
@@ -158,7 +158,7 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     sized = [(time, boundary * low, boundary * high) for time, low, high in again]
     title = f"{format_bytes(now)} instead of {format_bytes(without)}, time {end} instead of {plain_end}"
     _draw_walk(left, sized, title, "activations kept", colors, unit="bytes")
-    size = byte_unit(max(low + high for _, low, high in sized))[1]
+    size = unit_for(max(low + high for _, low, high in sized))[1]
     dashed = {"where": "post", "color": COLORS["ink"], "linestyle": "--", "label": "no checkpoint"}
     left.step([moment[0] for moment in plain], [boundary * moment[2] / size for moment in plain], **dashed)
     left.set(xlim=(0, None), ylim=(0, 1.1 * without / size))

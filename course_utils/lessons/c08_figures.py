@@ -15,8 +15,8 @@ from traitlets import Tuple
 from course_utils.lessons.c08_mixed_precision import in_binary, underflow_in
 from course_utils.precision import FORMATS, Format
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
-from course_utils.units import format_seconds
-from course_utils.viz.parts import arrow, box, cell, drawing, second_unit
+from course_utils.units import SECOND_UNITS, format_seconds
+from course_utils.viz.parts import arrow, box, cell, drawing, unit_for
 from course_utils.viz.plots import bars, dots, lines, note, panels, together
 from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, text_color
 
@@ -31,7 +31,7 @@ PHASE_COLORS = {
 
 def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
     """What ran when: a row each for the data loader, the phases and the model's operators; the gaps are hatched."""
-    unit, size = second_unit(trace.end)
+    unit, size = unit_for(trace.end, SECOND_UNITS)
     gaps, phases = trace.gaps(), trace.of("phase")
     rows = {LOADING: trace.of(LOADING)} | {name: phases[phases["name"] == name] for name in PHASES}
     figure, axes = panels(height=2.9)

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 from course_utils.lessons.c10_fsdp_and_zero import Activity, overlap
 from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import byte_unit, cell, drawing
+from course_utils.viz.parts import cell, drawing, unit_for
 from course_utils.viz.plots import Span, layers, legend, lines, note, panels, tick, timeline, together
 from course_utils.viz.style import COLORS, text_color
 
@@ -87,7 +87,7 @@ LIFE = {
 def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figure, str]:
     """The life of a unit from left to right: above what is done with it, below its bytes on a rank, stacked."""
     life = unit_life(unit, ranks, activations)
-    size_name, size = byte_unit(unit)
+    size_name, size = unit_for(unit)
     figure, (above, below) = panels(2, height=4.4, sharex=True, height_ratios=(1, 5))
     colors = {"wire": "warning", "computes": "third", "waits": "not attributed"}
     seen = set()
@@ -206,14 +206,14 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: i
     figure, grid = panels(1, len(ways), height=3.3, sharey=True)
     names = ("on paper: gradients", "on paper: loss", "measured")
     styles = dict(zip(names, (("gradients", "--"), ("activations", "-"), ("measured", "o")), strict=True))
-    size = byte_unit(measured["peak"].max())[1]
+    size = unit_for(measured["peak"].max())[1]
     crossed = []
     for axes, way in zip(grid, ways, strict=True):
         paper = on_paper[on_paper["way"] == way].set_index("tokens")
         dots = measured[measured["way"] == way].set_index("tokens")
         drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
         data = dict(zip(names, drawn, strict=True))
-        y = f"memory of a rank, {byte_unit(size)[0]}"
+        y = f"memory of a rank, {unit_for(size)[0]}"
         lines(data, way, "tokens", y, log="x", styles=styles, labels="none", axes=axes)
         tick(axes, [32, 128, 256, 512])
         above = paper.index[paper["loss"] > paper["gradients"]]

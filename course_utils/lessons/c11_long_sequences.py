@@ -24,8 +24,8 @@ from course_utils.memory import distinct_bytes
 from course_utils.techniques import first_fit, pack
 from course_utils.techniques.attention import attention, visible
 from course_utils.training.gradients import relative_error
-from course_utils.units import format_bytes, format_counted
-from course_utils.viz.parts import cell, drawing, second_unit
+from course_utils.units import SECOND_UNITS, format_bytes, format_counted
+from course_utils.viz.parts import cell, drawing, unit_for
 from course_utils.viz.plots import bars, dots, legend, lines, note, panels, tick
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
@@ -409,7 +409,7 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> t
         y = "simulated time\nper token and block"
         data = dict(zip(names, drawn, strict=True))
         lines(data, title, "tokens s", y, unit="seconds", log="x", styles=styles, labels="none", axes=axes)
-        axes.set_ylim(0, highest / second_unit(max(map(np.max, curves)))[1])
+        axes.set_ylim(0, highest / unit_for(max(map(np.max, curves)), SECOND_UNITS)[1])
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
         text_style = {"xycoords": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 8.5}
         note(axes, "equal, not overlapped", (meet, 0.9), (-3, 0), **text_style)

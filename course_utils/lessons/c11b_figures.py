@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from course_utils.lessons.c11b_fewer_bits import FineTuning, bits_of_nf4, bytes_of_ways
 from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit
+from course_utils.viz.parts import unit_for
 from course_utils.viz.plots import bars, dots, note, panels, together
 from course_utils.viz.style import COLORS
 
@@ -56,7 +56,7 @@ def choosing_figure(
     _, first = bars(by_peak, x="peak", axes=peaks)
     _, second = dots(times, x="seconds of an epoch,\n× AdamW's", axes=clocks)
     _, third = dots(shown, x="held-out loss minus AdamW's\ndot: a seed; orange: mean", axes=losses)
-    size = byte_unit(max(by_peak.values()))[1]
+    size = unit_for(max(by_peak.values()))[1]
     # Inside the bars, so that AdamW's line crosses no number.
     for text, bar in zip(peaks.texts, peaks.patches, strict=True):
         text.set(x=0.97 * bar.get_width(), ha="right", color=COLORS["paper"], bbox=None)
