@@ -88,9 +88,9 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     """The life of a unit from top to bottom: what is done with it, and its bytes on a rank."""
     life = unit_life(unit, ranks, activations)
     rows = {f"{number}. {event} ({lane})": sizes for number, (event, lane, sizes) in enumerate(life, 1)}
+    figure, alt = bars(rows, "", "memory of this block on a rank", colors=LIFE)
     title = "A block is gathered twice a step; to be summed, its gradient is held three times"
-    figure, alt = bars(rows, title, "memory of this block on a rank", colors=LIFE)
-    return figure, f"{alt} One unit's life under ZeRO-3 on {ranks} ranks."
+    return together(figure, title, f"One unit's life under ZeRO-3 on {ranks} ranks.", alt)
 
 
 def tokens_that_hide(flops: float, bandwidth: float, ranks: int) -> float:

@@ -91,7 +91,6 @@ def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
         bar.set_alpha(_STRENGTH.get(part, 0.1))
     for axes in (left, right):
         axes.set_xlim(0, 1.18 * axes.get_xlim()[1])
-    figure.legends[0].set_loc("outside lower center")  # above is the title
     return together(figure, title, first, second)
 
 

@@ -32,8 +32,10 @@ def panels(rows: int = 1, columns: int = 1, *, height: float = 3.4, **shape) -> 
 
 
 def together(figure: Figure, title: str, *texts: str) -> tuple[Figure, str]:
-    """A figure of several panels with its conclusion above; labels of shared axes stay at the edges only."""
+    """A figure with its conclusion above all panels, legends below; labels of shared axes stay at the edges only."""
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    for legend_box in figure.legends:
+        legend_box.set_loc("outside lower center")
     for axes in figure.axes:
         panel = axes.get_subplotspec()
         for side in ("left", "center"):

@@ -13,8 +13,8 @@ from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.hardware import LINKS, Cluster, all_reduce_seconds
 from course_utils.lessons import c12_scaling_out as chapter_12
+from course_utils.lessons.c12_on_paper import Mesh, MeshStep
 from course_utils.lessons.c12_on_paper import llama as chapter_12_llama
-from course_utils.lessons.c12_on_paper import step_on_mesh
 from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step.model import source_of
@@ -114,7 +114,7 @@ def seconds_of(trial, layout, recipe, sent):
 @pytest.mark.parametrize(("tensor", "pipeline", "k"), [(2, 4, 4), (4, 2, 2), (2, 4, 1)])
 def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, k):
     sizes = {"width": 64, "blocks": 8, "inner": 192, "heads": 4, "kv_heads": 4, "vocabulary": 200, "context": 32}
-    mesh = step_on_mesh(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, 1, tensor, pipeline, k)
+    mesh = MeshStep(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, Mesh(1, tensor, pipeline), k)
     recipe = replace(PLAIN, precision="bf16", accumulation=k)
     trial = replace(try_recipe(source_of(LLAMA), PLAIN), clock={("forward", "x"): mesh.seconds["computing"]})
     sent = tuple(sent_by(Layout(1, tensor, pipeline), CLUSTER, recipe, 64, 8 // pipeline, trial))
