@@ -15,7 +15,7 @@ from course_utils.lessons.c10_timeline import Activity, overlap
 from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import cell, drawing, unit_for
-from course_utils.viz.plots import Span, bars, layers, legend, lines, note, panels, tick, timeline, together
+from course_utils.viz.plots import Span, bars, layers, legend, lines, panels, tick, timeline, together
 from course_utils.viz.style import COLORS, SERIES, text_color
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
@@ -116,12 +116,7 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     title = f"A gather hides behind computing from {' or '.join(numbers)} tokens on"
     x, y = "tokens a rank computes in a step", "time per block"
     figure, alt = lines(data, "", x, y, unit="seconds", log="xy", styles=styles, levels=levels)
-    (axes,) = figure.axes
-    for crossing, color in zip(crossings.values(), SERIES, strict=False):
-        point = crossing, 1e3 * seconds * crossing  # the axis has milliseconds
-        axes.plot(*point, "o", color=COLORS[color], markersize=7)
-        note(axes, f"{crossing:,.0f} tokens", point, (6, -6), va="top", fontsize=10)
-    tick(axes, [100, 1_000, 10_000, 100_000])
+    tick(figure.axes[0], [100, 1_000, 10_000, 100_000])
     subject = f"A block of {parameters / 1e6:.0f} million parameters on {ranks} ranks."
     return together(figure, title, subject, alt, f"They cross at {', '.join(numbers)} tokens.")
 

@@ -89,10 +89,10 @@ def _record_rank(
     wrapper: nn.Module, plain: nn.Module, optimizer: torch.optim.Optimizer, sent: Traffic
 ) -> EngineMeasurement:
     """Bytes by memory, each once: an engine may keep a copy of its share in the optimizer."""
-    own = [getattr(p, "ds_tensor", p) for p in plain.parameters()]
+    shards = [getattr(p, "ds_tensor", p) for p in plain.parameters()]
     copies = [p for group in optimizer.param_groups for p in group["params"]]
     state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v) and v.dim()]
-    parameters, state_bytes = (distinct_bytes(map(local_part, tensors)) for tensors in ([*own, *copies], state))
+    parameters, state_bytes = (distinct_bytes(map(local_part, tensors)) for tensors in ([*shards, *copies], state))
     return EngineMeasurement(type(wrapper).__name__, sent.sent, parameters, state_bytes, _gather_full(plain))
 
 
@@ -253,7 +253,7 @@ def train_all(job: Job) -> dict[str, list[EngineMeasurement]]:
     """What the two ranks of each installed engine saw of the updates of `job`; a library's engines share a launch."""
     seen = {}
     for package in dict.fromkeys(package for package, *_ in ENGINES.values()):
-        names = [name for name, (own, *_) in ENGINES.items() if own == package]
+        names = [name for name, (engine_package, *_) in ENGINES.items() if engine_package == package]
         if find_spec(package):
             by_rank = launch(_train_on_rank, 2, names, job, seconds=400)
             seen |= {name: [rank[name] for rank in by_rank] for name in names}
@@ -262,11 +262,11 @@ def train_all(job: Job) -> dict[str, list[EngineMeasurement]]:
 
 def _train_on_rank(names: Sequence[str], job: Job) -> dict[str, EngineMeasurement]:
     """To be launched: the updates by each of these engines, in a folder of its own."""
-    trained = {}
+    results = {}
     for name in names:
         _, work, strategy = ENGINES[name]
-        trained[name] = work(replace(job, strategy=strategy, out=job.out.with_name(strategy)))
-    return trained
+        results[name] = work(replace(job, strategy=strategy, out=job.out.with_name(strategy)))
+    return results
 
 
 def truth_on_rank(job: Job) -> dict[str, torch.Tensor]:
@@ -284,8 +284,8 @@ def compare(seen: Mapping[str, Sequence[EngineMeasurement]], expected: dict[str,
     rows = {}
     for name, ranks in seen.items():
         rows[name] = {"off by": max(largest_difference(expected, rank.full) for rank in ranks)}
-        for what in ("sent", "parameters", "state"):
-            rows[name][what] = sum(getattr(rank, what) for rank in ranks) / len(ranks) / size
+        for quantity in ("sent", "parameters", "state"):
+            rows[name][quantity] = sum(getattr(rank, quantity) for rank in ranks) / len(ranks) / size
     return table.join(pd.DataFrame.from_dict(rows, orient="index"))
 
 

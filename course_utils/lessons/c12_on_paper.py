@@ -85,19 +85,19 @@ def two_digits(number: float) -> str:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Sizes: `width` h, `blocks` n, parameters of a `block` and `outside` of the blocks, `vocabulary` V, `context` s."""
+    """Sizes: `width` h, `blocks` n, parameters of a `block` and `other_parameters`, `vocabulary` V, `context` s."""
 
     width: int
     blocks: int
     block: int
     vocabulary: int
-    outside: int
+    other_parameters: int
     context: int
     heads: int
 
     @property
     def parameters(self) -> int:
-        return self.blocks * self.block + self.outside
+        return self.blocks * self.block + self.other_parameters
 
     def operations(self, blocks: int, recompute: bool = False) -> float:
         """Operations of a token, forward and backward, in the blocks and the output layer; `recompute` runs the blocks twice."""
@@ -172,7 +172,7 @@ class MeshStep:
             )
         self.blocks = -(-model.blocks // p)  # of the slowest stage, which has the output layer too
         self.parameters = math.ceil(
-            (self.blocks * model.block + model.outside / min(p, 2)) / t
+            (self.blocks * model.block + model.other_parameters / min(p, 2)) / t
         )  # of a card, not sharded
         self.micro = self.tokens / (d * k)  # tokens of a micro-batch
         self.boundary = 2 * self.micro * model.width  # bytes that go from block to block for a micro-batch
@@ -447,7 +447,7 @@ def daly_interval(saving: float, between: float) -> float:
 
 def failures_figure(cards: Sequence[int], saving: float, restart: float, runs: int = 200) -> tuple[Figure, str]:
     """The share of time that is lost against the interval, for several numbers of cards: Daly's lines and simulated dots."""
-    data, styles, least, by_count = {}, {}, {}, []
+    data, styles, lowest_points, by_count = {}, {}, {}, []
     for row, count in enumerate(cards):
         between = CARD_BETWEEN / count
         best = daly_interval(saving, between)
@@ -458,16 +458,16 @@ def failures_figure(cards: Sequence[int], saving: float, restart: float, runs: i
             pieces = max(1, round(200 * between / interval))
             seconds = wall_clock(pieces, interval, saving, restart, between, runs)[0].mean()
             simulated[interval / 60] = 1 - pieces * interval / seconds
-        least[best / 60] = lowest = min(formula.values())
+        lowest_points[best / 60] = lowest = min(formula.values())
         data |= {f"{count:,} cards, Daly's formula": formula, f"{count:,} cards, simulated": simulated}
         styles |= dict(zip(list(data)[-2:], ((SERIES[row], LINES[row % 4]), (SERIES[row], MARKS[row])), strict=True))
         failures = f"{3600 / between:.2g} failures an hour"
         by_count.append(f"{count:,} cards: {failures}, best every {format_seconds(best)}, {lowest:.0%} lost")
-    data["best interval"] = least
+    data["best interval"] = lowest_points
     styles["best interval"] = "ink", "|"
-    shares = dict(zip(cards, least.values(), strict=True))
-    lost = ", ".join(f"{count:,} cards lose {shares[count]:.0%}" for count in dict.fromkeys((cards[0], cards[-1])))
-    title = f"At the best interval (|), {lost} of the time"
+    shares = dict(zip(cards, lowest_points.values(), strict=True))
+    losses = ", ".join(f"{count:,} cards lose {shares[count]:.0%}" for count in dict.fromkeys((cards[0], cards[-1])))
+    title = f"At the best interval (|), {losses} of the time"
     x, y = "minutes of work between checkpoints", "time lost (dots: simulated)"
     figure, _ = lines(data, title, x, y, unit="%", log="x", styles=styles, labels="none")
     (axes,) = figure.axes

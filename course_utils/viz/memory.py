@@ -76,9 +76,9 @@ def _draw_layers(axes: Axes, tops: np.ndarray) -> None:
     for kind, top in zip(KINDS, tops.T, strict=True):
         has_height = top > below
         color = COLORS[kind]
-        low, high, where = (np.repeat(values, 2) for values in (below, top, has_height))
+        low, high, mask = (np.repeat(values, 2) for values in (below, top, has_height))
         # Without an edge a piece that dies at once is thinner than a dot, and fades.
-        axes.fill_between(corners, low, high, where=where, facecolor=color, edgecolor=color, linewidth=0.4)
+        axes.fill_between(corners, low, high, where=mask, facecolor=color, edgecolor=color, linewidth=0.4)
         axes.hlines(
             below[has_height], starts[has_height], starts[has_height] + 1, colors=COLORS["paper"], linewidth=0.4
         )

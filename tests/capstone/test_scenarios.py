@@ -65,21 +65,21 @@ def test_a_stage_keeps_what_forward_saved_of_every_micro_batch_in_flight():
         optimizer.zero_grad()
 
     truth = Log.of(dry_run(work.build, forward_first, "cuda")).peak
-    alone = try_recipe(source, recipe).peak
+    single = try_recipe(source, recipe).peak
     predicted = scenarios.in_flight(try_recipe(source, recipe), 4).peak
-    assert truth > 2 * alone
+    assert truth > 2 * single
     assert predicted == pytest.approx(truth, rel=0.05)  # but for the output layer, which a first stage has not
 
 
 # What a card sends.
 
 
-def leaving_by_edges(ranks, apart, cards, machine=4):
-    """Edges of rings of so many ranks, `apart` from each other, that leave the first machine."""
+def leaving_by_edges(ranks, stride, cards, machine=4):
+    """Edges of rings of so many ranks, `stride` from each other, that leave the first machine."""
     rings = {
-        tuple(range(first, first + ranks * apart, apart))
-        for start in range(0, cards, ranks * apart)
-        for first in range(start, start + apart)
+        tuple(range(first, first + ranks * stride, stride))
+        for start in range(0, cards, ranks * stride)
+        for first in range(start, start + stride)
     }
     return sum(
         a // machine == 0 and b // machine != 0
@@ -88,12 +88,12 @@ def leaving_by_edges(ranks, apart, cards, machine=4):
     )
 
 
-@pytest.mark.parametrize(("ranks", "apart"), [(8, 1), (4, 1), (2, 1), (4, 2), (2, 4), (2, 2)])
-def test_bytes_leave_a_machine_by_every_ring_s_edge_between_machines(ranks, apart):
+@pytest.mark.parametrize(("ranks", "stride"), [(8, 1), (4, 1), (2, 1), (4, 2), (2, 4), (2, 2)])
+def test_bytes_leave_a_machine_by_every_ring_s_edge_between_machines(ranks, stride):
     trial = replace(try_recipe(source_of(LLAMA), PLAIN), traffic={"all-gather": (1000, 7)})
-    layout = Layout(data=ranks, tensor=apart, pipeline=8 // (ranks * apart))
+    layout = Layout(data=ranks, tensor=stride, pipeline=8 // (ranks * stride))
     sent = next(sent_by(layout, CLUSTER, replace(PLAIN, ranks=ranks), 64, 8, trial))
-    assert sent.leaving == 1000 * leaving_by_edges(ranks, apart, 8)
+    assert sent.leaving == 1000 * leaving_by_edges(ranks, stride, 8)
 
 
 def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries():
@@ -102,8 +102,8 @@ def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries
     tensor, pipeline = sent_by(Layout(1, 4, 2), CLUSTER, recipe, 64, 4, trial)
     assert tensor.seconds == pytest.approx(6 * 4 * 4 * all_reduce_seconds(message, 4, CLUSTER.within))
     assert (tensor.leaving, pipeline.bytes, pipeline.leaving) == (0, 2 * 6 * message, 4 * 6 * message)
-    again = next(iter(sent_by(Layout(1, 4, 2), CLUSTER, replace(recipe, checkpointing=True), 64, 4, trial)))
-    assert again.bytes == 1.5 * tensor.bytes
+    recomputed = next(iter(sent_by(Layout(1, 4, 2), CLUSTER, replace(recipe, checkpointing=True), 64, 4, trial)))
+    assert recomputed.bytes == 1.5 * tensor.bytes
 
 
 def seconds_of(trial, layout, recipe, sent):

@@ -25,8 +25,8 @@ def test_what_a_run_says_of_what_it_makes_again_is_understood():
         "Goes on after update 40; update 41 is computed again.": (40, 1),
         "Goes on after update 40; none is computed again.": (40, 0),
     }
-    for sentence, (after, again) in sentences.items():
-        assert lesson.resumption_in(f"…\n{sentence}\n") == (after, again)
+    for sentence, (after, repetitions) in sentences.items():
+        assert lesson.resumption_in(f"…\n{sentence}\n") == (after, repetitions)
     assert lesson.resumption_in("…\n") is None
 
 
@@ -68,10 +68,10 @@ def test_a_run_that_is_given_up_leaves_no_process_and_no_folder(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("there", "message"), [(True, "ended too early"), (False, "ended with code 1")])
-def test_a_run_that_ends_by_itself_is_not_waited_for(tmp_path, there, message):
+@pytest.mark.parametrize(("has_config", "message"), [(True, "ended too early"), (False, "ended with code 1")])
+def test_a_run_that_ends_by_itself_is_not_waited_for(tmp_path, has_config, message):
     job = small_job(tmp_path, strategy="ddp", steps=8)
-    if not there:
+    if not has_config:
         (tmp_path / "config.json").unlink()
     with pytest.raises(CourseError, match=message):
         lesson.disturb(job, 10**6, seconds=10_000)

@@ -45,17 +45,17 @@ def launched(ranks, *calls):
 
 
 def test_a_model_cut_by_width_is_the_same_model(work, truth):
-    ways = {lesson.by_hand: 4, lesson.by_torch: 7, partial(lesson.by_torch, inputs_first=True): 4}
-    stored = (
+    all_reduces_by_cut = {lesson.by_hand: 4, lesson.by_torch: 7, partial(lesson.by_torch, inputs_first=True): 4}
+    elements = (
         sum(grad.numel() for grad in truth.values())
         - sum(g.numel() for name, g in truth.items() if "_proj" in name) // 2
     )
-    results = launched(2, *(partial(lesson.measure_tensor_on_rank, work, cut) for cut in ways))
-    for all_reduces, ranks in zip(ways.values(), results, strict=True):
+    results = launched(2, *(partial(lesson.measure_tensor_on_rank, work, cut) for cut in all_reduces_by_cut))
+    for all_reduces, ranks in zip(all_reduces_by_cut.values(), results, strict=True):
         for rank, seen in enumerate(ranks):
             assert seen.gradients.keys() == truth.keys()
-            assert seen.apart(truth, rank) < 1e-10
-            assert seen.elements == stored
+            assert seen.largest_difference(truth, rank) < 1e-10
+            assert seen.elements == elements
             assert [entry.collective for entry in seen.sent.entries] == ["all-reduce"] * all_reduces * 4 * 3
             assert seen.sent.sent == all_reduces * 4 * 3 * work.boundary_bytes
 
@@ -66,7 +66,7 @@ def test_a_model_cut_by_depth_is_the_same_model(work, truth):
         assert sum(seen.elements for seen in ranks) == sum(grad.numel() for grad in truth.values())
         assert sorted(name for seen in ranks for name in seen.gradients) == sorted(truth)
         for rank, seen in enumerate(ranks):
-            assert seen.apart(truth, rank) < 1e-10
+            assert seen.largest_difference(truth, rank) < 1e-10
             assert seen.sent.sent == (1 if rank in (0, 3) else 2) * 3 * work.boundary_bytes
 
 
@@ -98,7 +98,7 @@ def test_torch_s_pipeline_is_ours(work):
     results = launched(2, *(partial(lesson.measure_torch_pipeline_on_rank, work, kind) for kind in kinds))
     for kind, ranks in zip(kinds, results, strict=True):
         for rank, (seen, order) in enumerate(ranks):
-            assert seen.apart(truth, rank) < 1e-10
+            assert seen.largest_difference(truth, rank) < 1e-10
             assert seen.sent.sent == 4 * work.boundary_bytes
             assert any("W" in action for action in order) == (kind == kinds[-1])
 
@@ -117,7 +117,7 @@ def test_a_stage_holds_what_is_in_flight():
     for rank, results in enumerate(launch(lesson.bytes_on_rank, 2, work, updates, 8)):
         for name, (orders, count) in updates.items():
             flying = Schedule(orders(2, count)).in_flight[rank]
-            predicted = results["one"].peak + (flying - 1) * results["one"].waiting
+            predicted = results["one"].peak + (flying - 1) * results["one"].saved
             assert predicted - 0.01 * predicted < results[name].peak <= predicted + work.boundary_bytes + 1024
 
 
@@ -144,8 +144,10 @@ def test_backward_cut_in_two_is_drawn_beside_the_whole():
     figure, alt = lesson.halves_figure()
     assert alt.endswith("3 stages, 2 micro-batches: 12 slots with whole backward passes, 9 cut.")
     assert [title(axes) for axes in figure.axes] == ["B whole: 12 slots", "B and W: 9 slots"]
-    whole, cut = (Schedule(orders(3, 2)).spans[0, "B", 0][0] for orders in (one_f_one_b, lesson.zero_bubble))
-    assert whole - cut == 2
+    whole_begins, cut_begins = (
+        Schedule(orders(3, 2)).spans[0, "B", 0][0] for orders in (one_f_one_b, lesson.zero_bubble)
+    )
+    assert whole_begins - cut_begins == 2
     assert figure.get_suptitle().startswith("Stage 0 gets its first gradient 2 slots earlier")
 
 

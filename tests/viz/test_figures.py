@@ -72,6 +72,6 @@ def test_an_arrow_joins_two_boxes():
     figure, axes = subplots()
     start, end = box(axes, 0.2, 0.5, "one", "warning"), box(axes, 0.8, 0.5, "other", "warning", ink="ink")
     arrow(axes, start, end)
-    (drawn,) = [text for text in axes.texts if not text.get_text()]
-    assert (drawn.xyann, drawn.xy) == ((0.2, 0.5), (0.8, 0.5))
+    (annotation,) = [text for text in axes.texts if not text.get_text()]
+    assert (annotation.xyann, annotation.xy) == ((0.2, 0.5), (0.8, 0.5))
     assert start.get_color() != end.get_color()

@@ -50,9 +50,9 @@ def names_of_phases(figure):
 
 
 def test_every_kind_is_drawn_for_as_long_as_it_lives():
-    drawn = areas(viz.timeline_figure(usage())[0])
+    areas_by_color = areas(viz.timeline_figure(usage())[0])
     expected = {"parameters": 10 * 7, "activations": 30 * 3, "backward temporaries": 5 * 2}
-    assert {color: area for color, area in drawn.items() if area} == pytest.approx(
+    assert {color: area for color, area in areas_by_color.items() if area} == pytest.approx(
         {COLORS[kind].upper(): area for kind, area in expected.items()}
     )
 

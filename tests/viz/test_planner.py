@@ -56,9 +56,9 @@ def test_every_model_has_a_picture_with_its_peak(model):
 def test_the_bars_are_those_of_an_estimate(optimizer):
     expected = estimate(SMALL.configuration(), Recipe(optimizer, **FEW, checkpointing=True))
     figure, _ = viz.planner_figure(SMALL, optimizer=optimizer, **FEW, checkpointing=True)
-    drawn = sum(bar.get_width() for bar in figure.axes[0].patches)
+    widths = sum(bar.get_width() for bar in figure.axes[0].patches)
     unit = {"KiB": 2**10, "MiB": 2**20}[figure.axes[0].get_xlabel()[-3:]]
-    assert drawn * unit == pytest.approx(sum(instant.bytes for instant in expected.instants))
+    assert widths * unit == pytest.approx(sum(instant.bytes for instant in expected.instants))
     assert title(figure.axes[0]) == f"{OWN}: peak {format_bytes(expected.peak)}"
 
 
@@ -72,13 +72,13 @@ def test_the_working_is_the_whole_sum_of_the_peak_and_explains_just_its_letters(
     assert columns.split(" | ")[1] == "formula, in bytes"
     rows = rows_of(working)
     terms = expected.peak_instant.terms
-    assert [what for what, _, _ in rows] == [term.name for term in terms]
+    assert [name for name, _, _ in rows] == [term.name for term in terms]
     assert sum(value_of(term.formula, expected.sizes) for term in terms) == expected.peak
-    shown = [(formula, term) for (_, formula, _), term in zip(rows, terms, strict=True) if formula.startswith("`")]
-    assert all(value_of(formula, expected.sizes) == term.bytes for formula, term in shown)
-    assert model is SMALL or "parameters of 6 model.layers" in [what for what, _, _ in rows]
+    listed = [(formula, term) for (_, formula, _), term in zip(rows, terms, strict=True) if formula.startswith("`")]
+    assert all(value_of(formula, expected.sizes) == term.bytes for formula, term in listed)
+    assert model is SMALL or "parameters of 6 model.layers" in [name for name, _, _ in rows]
     explained = re.findall(r"\b(\w) = [\d,]+ \(", head)
-    assert set(explained) == set(re.findall("[A-Za-z]", "".join(formula for formula, _ in shown)))
+    assert set(explained) == set(re.findall("[A-Za-z]", "".join(formula for formula, _ in listed)))
 
 
 def test_a_card_is_a_line_and_a_verdict():
@@ -90,8 +90,8 @@ def test_a_card_is_a_line_and_a_verdict():
     assert memory < 6 * (4 * 8192**2 + 3 * 8192 * 5504) * 12
     assert title(large.axes[0]).endswith(", does not fit on RTX 4090")
     assert "In all" not in title(small.axes[0])
-    least = re.search(r"\nIn all ([\d.]+) GiB to [\d.]+ GiB, does not fit", title(large.axes[0]))[1]
-    assert float(least) > memory / 2**30
+    smallest = re.search(r"\nIn all ([\d.]+) GiB to [\d.]+ GiB, does not fit", title(large.axes[0]))[1]
+    assert float(smallest) > memory / 2**30
     (line,) = large.axes[0].lines
     assert large.axes[0].get_xlabel().endswith("GiB")
     assert set(line.get_xdata()) == {memory / 2**30}
@@ -99,10 +99,10 @@ def test_a_card_is_a_line_and_a_verdict():
 
 
 def test_without_a_stage_nothing_is_shared_whatever_the_ranks():
-    alone, on_eight, sharded = (
+    single, on_eight, sharded = (
         viz.planner_figure(SMALL, **FEW, ranks=ranks, zero_stage=stage) for ranks, stage in ((1, 0), (8, 0), (8, 3))
     )
-    assert alone[1] == on_eight[1]
+    assert single[1] == on_eight[1]
     assert title(sharded[0].axes[0]).endswith("on each of 8 devices")
 
 
@@ -165,30 +165,30 @@ def test_fields_for_sizes_show_where_they_are_asked_for():
     assert picker.value == LlamaSizes(layers=3)
 
 
-def test_a_control_moves_the_picture_and_the_sum_and_a_card_runs_cuda(shown, monkeypatch):
+def test_a_control_moves_the_picture_and_the_sum_and_a_card_runs_cuda(outputs, monkeypatch):
     planner, played = import_module("course_utils.viz.planner"), {}
     play = planner.play
     monkeypatch.setattr(planner, "play", lambda *draw, **controls: played.update(controls) or play(*draw, **controls))
     viz.planner()
     assert set(played) - {"model", "card"} <= set(Recipe.__dataclass_fields__)
     played["model"].model.value, card, device = "gpt2", played["card"], played["device"]
-    before = shown[-1][0].data
+    before = outputs[-1][0].data
     played["optimizer"].value = "sgd"
     assert "optimizer state" in before
-    assert "optimizer state" not in shown[-1][0].data
+    assert "optimizer state" not in outputs[-1][0].data
     assert (card.value, device.value, device.disabled) == (NO_CARD, "cpu", False)
     card.value = "RTX 4090"
     assert (device.value, device.disabled, device.description) == ("cuda", True, "kind of device: the card's")
     expected = estimate("gpt2", Recipe("sgd", batch=8, sequence=128, device="cuda"))
-    assert f": {format_bytes(expected.peak)} for a model of" in shown[-1][0].data
-    assert "On RTX 4090: fits." in shown[-2][0]["text/plain"]
+    assert f": {format_bytes(expected.peak)} for a model of" in outputs[-1][0].data
+    assert "On RTX 4090: fits." in outputs[-2][0]["text/plain"]
     card.value = NO_CARD
     assert (device.disabled, device.description) == (False, "kind of device")
     played["ranks"].value = 1
     assert played["ranks"].disabled
     played["zero_stage"].value = 2
     assert not played["ranks"].disabled
-    assert "nothing to shard over" in shown[-2][0]["text/plain"]
+    assert "nothing to shard over" in outputs[-2][0]["text/plain"]
 
 
 def test_bytes_of_a_cpu_get_no_verdict_of_a_card():
@@ -205,7 +205,7 @@ def test_bytes_of_a_cpu_get_no_verdict_of_a_card():
 def test_bytes_without_a_formula_are_written_for_people():
     recipe = {"optimizer": "adamw8bit", "precision": "bf16", "checkpointing": True, **FEW}
     expected = estimate(DEEP, Recipe(**recipe))
-    rows = {what: (formula, size) for what, formula, size in rows_of(viz.planner_working(DEEP, **recipe).data)}
+    rows = {name: (formula, size) for name, formula, size in rows_of(viz.planner_working(DEEP, **recipe).data)}
     assert not [row for row in rows.values() if re.search(r"\d{5}", row[0])]
     blocks = "parameters of 6 model.layers"
     (parameters,) = [term for term in expected.peak_instant.terms_in_bytes if term.name == blocks]

@@ -19,7 +19,7 @@ from course_utils.viz import controls, display
 
 CHAPTERS = chapters_in(find_place().notebooks)
 NAMES = [path.stem for path in CHAPTERS]
-MOST = {"00_start_here": 24}
+MAX_CORNERS = {"00_start_here": 24}
 """Of the corners, where each may be a dry run of some seconds."""
 LETTERS = 32  # as long as a description may be
 
@@ -34,7 +34,7 @@ def play(request, monkeypatch):
     if request.param not in CAUGHT:
         # A smaller model stands in where one is only asked for its bytes by parameter.
         build = models.build
-        monkeypatch.setattr(models, "build", lambda name, **more: build(name.removesuffix("-base-cased"), **more))
+        monkeypatch.setattr(models, "build", lambda name, **options: build(name.removesuffix("-base-cased"), **options))
         with plt.rc_context():  # the chapter brings its style
             CAUGHT[request.param] = plays.catch(request.param)
     return CAUGHT[request.param]
@@ -60,12 +60,12 @@ def ends(control) -> list:
 
 
 def test_a_control_says_what_it_is_in_few_words(play):
-    every = [leaf for control in play.controls.values() for leaf in controls.leaves(control) if hasattr(leaf, "value")]
-    descriptions = [leaf.description for leaf in every]
+    leaves = [leaf for control in play.controls.values() for leaf in controls.leaves(control) if hasattr(leaf, "value")]
+    descriptions = [leaf.description for leaf in leaves]
     assert all(0 < len(text) <= LETTERS for text in descriptions), descriptions
     assert len(set(descriptions)) == len(descriptions)
     controls.dress(play.controls)
-    assert not any(getattr(leaf, "continuous_update", False) for leaf in every)
+    assert not any(getattr(leaf, "continuous_update", False) for leaf in leaves)
 
 
 def test_every_end_of_every_control_gives_a_picture(play):
@@ -79,8 +79,8 @@ def test_every_end_of_every_control_gives_a_picture(play):
 @pytest.mark.timeout(900)
 def test_every_corner_gives_a_picture(play, request):
     corners = list(product(*map(ends, play.controls.values())))
-    drawn = MOST.get(request.node.callspec.params["play"].stem, len(corners))
-    for corner in Random(0).sample(corners, drawn):
+    count = MAX_CORNERS.get(request.node.callspec.params["play"].stem, len(corners))
+    for corner in Random(0).sample(corners, count):
         check(play, dict(zip(play.controls, corner, strict=True)), rendered=True)
 
 
@@ -126,6 +126,6 @@ def test_where_widgets_do_not_run_the_picture_stays_and_a_sentence_says_how_to_m
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
 def test_a_figure_to_play_with_needs_the_set_up_cell_alone_or_says_what_else(chapter):
     cells = read_notebook(chapter).cells
-    alone = plays.select_needed(cells)[1:] == [cell["source"] for cell in plays.play_cells(cells)]
+    is_alone = plays.select_needed(cells)[1:] == [cell["source"] for cell in plays.play_cells(cells)]
     text = next(cell["source"] for cell in cells if "## Play" in cell["source"])
-    assert alone != ("run the cells up to here first" in text)
+    assert is_alone != ("run the cells up to here first" in text)

@@ -95,8 +95,8 @@ def test_a_timeline_has_a_rectangle_for_each_span():
     styles = {"forward": ("activations", ""), "backward": ("gradients", "//")}
     figure, alt = timeline(spans, ["one", "two"], unit="seconds", styles=styles)
     (axes,) = figure.axes
-    drawn = [(bar.get_x(), bar.get_width(), bar.get_hatch() or "") for bar in axes.patches]
-    assert drawn == [(0, 2, ""), (1, pytest.approx(3), "//"), (4, pytest.approx(1), "//")]
+    rectangles = [(bar.get_x(), bar.get_width(), bar.get_hatch() or "") for bar in axes.patches]
+    assert rectangles == [(0, 2, ""), (1, pytest.approx(3), "//"), (4, pytest.approx(1), "//")]
     assert texts(axes) == ["F"]
     assert "one: forward × 1 (2.00 ms); two: backward × 2 (4.00 ms)" in alt
 
