@@ -80,9 +80,8 @@ def keep(choice: Choice) -> None:
     try:
         fields = json.loads(json.dumps(asdict(choice), allow_nan=False))
     except (TypeError, ValueError):
-        raise CourseError(
-            f"The choice for {choice.scenario} cannot be kept; give an optimizer and the like by name, not as a function."
-        ) from None
+        problem = f"The choice for {choice.scenario} cannot be kept"
+        raise CourseError(f"{problem}; give an optimizer and the like by name, not as a function.") from None
     CHOICES.here[choice.scenario] = Choice(**fields)
     if settings().attended:
         CHOICES.put(choice.scenario, fields)

@@ -71,10 +71,9 @@ def _formula_of(func: OpOverload) -> Callable[..., int] | None:
     plain = name.removeprefix("_foreach_").strip("_")
     single = getattr(torch.ops.aten, plain, packet)  # `add` of `_foreach_add_`
     pointwise = any(torch.Tag.pointwise in getattr(single, overload).tags for overload in single.overloads())
-    simple = ours and (plain in _BY_ELEMENTS or pointwise)
-    return (
-        (lambda args, kwargs, answer: max(map(_count_elements, (answer, *args, *kwargs.values())))) if simple else None
-    )
+    if ours and (plain in _BY_ELEMENTS or pointwise):
+        return lambda args, kwargs, answer: max(map(_count_elements, (answer, *args, *kwargs.values())))
+    return None
 
 
 def _count_elements(value: object) -> int:

@@ -184,9 +184,8 @@ def choose(
     """
     weighed = weigh(scenario, recipe, layout)
     if len(measured) > len(weighed.figures):
-        raise CourseError(
-            f"There are {len(weighed.figures)} figures here, not {len(measured)}; give what was measured of each."
-        )
+        problem = f"There are {len(weighed.figures)} figures here, not {len(measured)}"
+        raise CourseError(f"{problem}; give what was measured of each.")
     pairs = zip_longest(weighed.figures, measured)
     rows = tuple(figure._replace(measured=truth) for figure, truth in pairs)
     keep(Choice(scenario.name.replace(" ", "-"), plain_recipe(recipe), layout and vars(layout), rows))
@@ -266,9 +265,8 @@ def _weigh(scenario: Scenario, recipe: Recipe, layout: Layout) -> Weighed:
     estimate = Estimate(source.name, recipe, trial.log, trial.how, finder_of(source, recipe))
     sent = ()
     if scenario.cluster is not None:
-        sent = tuple(
-            sent_by(layout, scenario.cluster, recipe, source.config.hidden_size, depth_of(source.config), trial)
-        )
+        width, blocks = source.config.hidden_size, depth_of(source.config)
+        sent = tuple(sent_by(layout, scenario.cluster, recipe, width, blocks, trial))
     return Weighed(scenario, recipe, layout, estimate, needs(trial.log, recipe.device), trial, sent)
 
 

@@ -49,9 +49,8 @@ def draw(source: random.Random) -> Task:
     tokens = torch.tensor([PADDING, *source.sample(range(1, VOCABULARY), VOCABULARY - 1)])
     names = torch.tensor(source.sample(range(len(PACKAGES)), len(PACKAGES)))
     weights = source.getrandbits(31)
-    return Task(
-        tokens[ids[train_rows]], names[labels[train_rows]], tokens[ids[held_rows]], names[labels[held_rows]], weights
-    )
+    ids, labels = tokens[ids], names[labels]
+    return Task(ids[train_rows], labels[train_rows], ids[held_rows], labels[held_rows], weights)
 
 
 @torch.no_grad()

@@ -144,9 +144,8 @@ def _draw_lanes(axes: Axes, jobs: Sequence[tuple], names: Sequence[str], title: 
     lanes = [f"{name}: {work}" for name in names for work in ("computes", "sends, receives")]
     timeline(spans, lanes, title, x, unit=unit, styles=STYLES, axes=axes)
     styles = {kind: style for kind, style in STYLES.items() if any(span.kind == kind for span in spans)}
-    handles = [
-        Patch(facecolor=COLORS[color], hatch=hatch, edgecolor=COLORS["paper"]) for color, hatch in styles.values()
-    ]
+    paper = COLORS["paper"]
+    handles = [Patch(facecolor=COLORS[color], hatch=hatch, edgecolor=paper) for color, hatch in styles.values()]
     axes.figure.legend(handles, list(styles), loc="outside upper center", ncols=len(styles))
 
 

@@ -69,9 +69,8 @@ def read_activities(events: Sequence[tuple[str, float, float]]) -> list[Activity
             else:
                 stretches.append([a, b])
         activities += [Activity(phase, a, b) for a, b in stretches]
-    kinds = (
-        kind for name, *_ in events if name.startswith("c10d::") for part, kind in COLLECTIVES.items() if part in name
-    )
+    calls = [name for name, *_ in events if name.startswith("c10d::")]
+    kinds = (kind for name in calls for part, kind in COLLECTIVES.items() if part in name)
     # gloo works in a thread of its own, in the order of the calls, and may name one collective after another.
     works = [event for event in events if event[0].startswith("gloo:")]
     activities += [Activity(kind, a, b) for kind, (_, a, b) in zip(kinds, works, strict=False)]

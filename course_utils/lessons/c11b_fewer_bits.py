@@ -36,8 +36,6 @@ from course_utils.units import format_bytes
 # A small classifier, and its fine-tuning.
 
 TUNING_FILE = Path(__file__).with_name("c11b_tuned_runs.json")
-
-
 AS_IT_IS = "as it is"
 """AdamW in float32 on all weights, which every other method is compared with."""
 
@@ -188,8 +186,6 @@ def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
 # Adapters.
 
 LINEAR = ("q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2")
-
-
 PLACES = {"all-linear": LINEAR, "q k v o": LINEAR[:4], "q v": ("q_lin", "v_lin")}
 """Where adapters sit, as `Recipe.lora_targets` says it."""
 
@@ -321,12 +317,8 @@ def operations_of_step(student: nn.Module, loss: Callable | None = None) -> int:
 # Optimizers with a smaller state, on chapter 05b's task.
 
 RACE_FILE = Path(__file__).with_name("c11b_runs.json")
-
-
 SWEEP_SEEDS = (10, 11)
 RACE_SEEDS = (0, 1, 2, 3, 4)
-
-
 INTERVAL = 25  # steps between two projections, in a run of 91 steps
 
 
@@ -415,8 +407,6 @@ def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
 
 VOCABULARY = 1_000  # of the vocabulary
 LENGTH = 64  # tokens of a row
-
-
 TEACHER_SEED = 99
 
 

@@ -73,8 +73,6 @@ def choosing_figure(
 
 
 WEIGHT_BYTES = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}
-
-
 STATE_SHARES = {
     "32 bits": 1.0,
     "16 bits": 0.5,

@@ -94,9 +94,8 @@ class _Watch:
             second = time.monotonic() - self.start
             if has_ended or second > self.seconds:
                 output = self.agents.output()[-1000:]
-                raise CourseError(
-                    f"The run {'ended too early' if has_ended else 'was not done'} after {second:.0f} s; it said: {output}"
-                )
+                problem = "ended too early" if has_ended else "was not done"
+                raise CourseError(f"The run {problem} after {second:.0f} s; it said: {output}")
             update = last_update_begun(self.out)
             if update and (not self.progress or self.progress[-1][1] != update):
                 self.progress.append((second, update))

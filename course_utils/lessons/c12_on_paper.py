@@ -15,7 +15,7 @@ from course_utils.errors import CourseError
 from course_utils.hardware import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
 from course_utils.viz.plots import bars, dots, legend, lines, note, panels, tick, together
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
 
@@ -60,7 +60,7 @@ def cuts_figure(flops: float, names: Sequence[str], has: Mapping[str, float]) ->
     by_cut, cuts_between = [], []
     for axes, (name, (unit, ask)) in zip(grid.flat, asks.items(), strict=True):
         needs = {link: ask(LINKS[link].bandwidth) for link in names}
-        rounded = {link: [float(two_digits(need).replace(",", ""))] for link, need in needs.items()}
+        rounded = {link: [float(f"{need:.2g}")] for link, need in needs.items()}
         title = f"{name}: this run has {has[name]:,} (dashed)"
         dots(rounded, title, f"{unit}, at least", log=True, number=",.10g", axes=axes)
         axes.axvline(has[name], color=COLORS["ink"], linestyle="--", linewidth=1.2, zorder=0)
@@ -120,8 +120,6 @@ def llama(
 
 
 MODELS = {"Llama 2 7B": llama(4096, 32, 11_008, 32, 32), "Llama 2 70B": llama(8192, 80, 28_672, 64, 8)}
-
-
 PARTS = {
     "computing": "activations",
     "tensor communication": "parameters",
@@ -163,17 +161,14 @@ class MeshStep:
         d, t, p = self.mesh
         model, k = self.model, self.k
         if min(d, t, p, k) < 1 or t > model.heads or p > model.blocks:
-            raise CourseError(
-                f"d={d}, t={t}, p={p}, k={k}: use 1 or more, t up to {model.heads}, p up to {model.blocks}."
-            )
+            limits = f"t up to {model.heads}, p up to {model.blocks}"
+            raise CourseError(f"d={d}, t={t}, p={p}, k={k}: use 1 or more, {limits}.")
         if self.tokens < d * k * model.context:
-            raise CourseError(
-                f"{self.tokens:,} tokens in {d * k:,} micro-batches leave none a whole example; use fewer."
-            )
+            batches = f"{self.tokens:,} tokens in {d * k:,} micro-batches"
+            raise CourseError(f"{batches} leave none a whole example; use fewer.")
         self.blocks = -(-model.blocks // p)  # of the slowest stage, which has the output layer too
-        self.parameters = math.ceil(
-            (self.blocks * model.block + model.other_parameters / min(p, 2)) / t
-        )  # of a card, not sharded
+        others = model.other_parameters / min(p, 2)
+        self.parameters = math.ceil((self.blocks * model.block + others) / t)  # of a card, not sharded over d
         self.micro = self.tokens / (d * k)  # tokens of a micro-batch
         self.boundary = 2 * self.micro * model.width  # bytes that go from block to block for a micro-batch
 
@@ -208,13 +203,7 @@ class MeshStep:
             return 0.0
         method = f"zero{self.stage}" if self.stage else "ddp"
         sends = communication(
-            method,
-            self.parameters,
-            d,
-            parameter_bytes=2,
-            gradient_bytes=2,
-            accumulation=self.k,
-            buckets=self.blocks,
+            method, self.parameters, d, parameter_bytes=2, gradient_bytes=2, accumulation=self.k, buckets=self.blocks
         )
         ring = self.cluster.ring(d, t)
         return sends.seconds(ring.bandwidth, ring.latency)
@@ -471,8 +460,8 @@ def failures_figure(cards: Sequence[int], saving: float, restart: float, runs: i
     x, y = "minutes of work between checkpoints", "time lost (dots: simulated)"
     figure, _ = lines(data, title, x, y, unit="%", log="x", styles=styles, labels="none")
     (axes,) = figure.axes
-    for count, line in zip(cards, axes.lines[::2], strict=False):
-        note(axes, f"{count:,} cards", line.get_xydata()[-1], (-8, 0), color=line.get_color())
+    for count, line, color in zip(cards, axes.lines[::2], SERIES, strict=False):
+        note(axes, f"{count:,} cards", line.get_xydata()[-1], (-8, 0), color=text_color(color))
     axes.lines[-1].set_markersize(16)
     axes.set_ylim(-3, 80)
     tick(axes, [0.1, 0.3, 1, 3, 10, 30, 100, 300])

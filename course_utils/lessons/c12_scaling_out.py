@@ -91,9 +91,8 @@ class RankGradients:
 
     def largest_difference(self, truth: Mapping[str, Tensor], rank: int) -> float:
         """The largest difference from the truth, of which this rank may have a part of a matrix."""
-        return max(
-            (grad - _part_like(grad, truth[name], rank)).abs().max().item() for name, grad in self.gradients.items()
-        )
+        differences = (grad - _part_like(grad, truth[name], rank) for name, grad in self.gradients.items())
+        return max(difference.abs().max().item() for difference in differences)
 
 
 def _part_like(part: Tensor, full: Tensor, rank: int) -> Tensor:

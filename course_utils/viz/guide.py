@@ -106,9 +106,8 @@ def save(path: str | Path) -> None:
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("svg", "pdf"):
-        raise CourseError(
-            f"The guide is written as PDF or SVG, and {path.name!r} is neither; call the file `guide.pdf`, say."
-        )
+        problem = f"The guide is written as PDF or SVG, and {path.name!r} is neither"
+        raise CourseError(f"{problem}; call the file `guide.pdf`, say.")
     page, _ = figure()
     sides = [(sheet_side - part) / 2 for sheet_side, part in zip(_A4, page.get_size_inches(), strict=True)]
     sheet = Bbox.from_bounds(-sides[0], -sides[1], *_A4)
@@ -139,9 +138,8 @@ class _Page:
 
     def path(self) -> None:
         """The way from what is the matter to a column."""
-        self.write(
-            0.02, 0.13, "Take the first rung that lowers your largest kind of bytes: it disturbs training least", 11
-        )
+        rule = "Take the first rung that lowers your largest kind of bytes: it disturbs training least"
+        self.write(0.02, 0.13, rule, 11)
         ask = box(self.axes, 0.82, 0.83, "Does it fit? Ask\ncourse plan MODEL\n--memory 24GB", fontsize=8)
         cases = (
             (0.57, "It does not fit", _DOES_NOT, "warning"),
@@ -246,7 +244,7 @@ def _describe_page(by_name: dict[str, Effect]) -> str:
         phrases = [f"lowers {', '.join(sorted(effect.lowers, key=KINDS.index))}"] if effect.lowers else []
         for verb, factor in (("takes", effect.seconds), ("sends", effect.sent)):
             phrases += [f"{verb} {mark}"] if (mark := _mark(factor)) else []
-        lines.append(
-            f"{name} (level {effect.change.level}, chapter {CHAPTERS[name]}; {effect.change.costs}): {', '.join(phrases)}"
-        )
+        change = effect.change
+        place = f"level {change.level}, chapter {CHAPTERS[name]}"
+        lines.append(f"{name} ({place}; {change.costs}): {', '.join(phrases)}")
     return "A page with the rungs of the ladder, the least disturbing first. " + ". ".join(lines) + "."

@@ -74,21 +74,15 @@ def name_lines(axes: Axes, ends: Sequence[LineEnd]) -> None:
     heights = {end: float(np.clip(positions[end][1], 0, 1)) * room for end in ends}
     ends = sorted(ends, key=heights.get)
     names = [textwrap.fill(end.name, _NAME_LENGTH) for end in ends]
-    centers = _move_apart(
-        [heights[end] for end in ends], [_LINE_HEIGHT * (1 + name.count("\n")) for name in names], room
-    )
+    name_heights = [_LINE_HEIGHT * (1 + name.count("\n")) for name in names]
+    centers = _move_apart([heights[end] for end in ends], name_heights, room)
     for end, name, center in zip(ends, names, centers, strict=True):
         at_edge = positions[end][0] >= 0.8
-        note(
-            axes,
-            name,
-            (1 if at_edge else end.x, end.y),
-            (6, center - heights[end]),
-            xycoords=axes.get_yaxis_transform() if at_edge else "data",
-            color=text_color(end.color),
-            annotation_clip=False,
-            bbox=PAPER,
-        )
+        system = axes.get_yaxis_transform() if at_edge else "data"
+        point = (1 if at_edge else end.x, end.y)
+        offset = (6, center - heights[end])
+        color = text_color(end.color)
+        note(axes, name, point, offset, xycoords=system, color=color, annotation_clip=False, bbox=PAPER)
 
 
 def _move_apart(centers: Sequence[float], heights: Sequence[float], top: float) -> list[float]:

@@ -79,9 +79,8 @@ def _draw_layers(axes: Axes, tops: np.ndarray) -> None:
         low, high, mask = (np.repeat(values, 2) for values in (below, top, has_height))
         # Without an edge a piece that dies at once is thinner than a dot, and fades.
         axes.fill_between(corners, low, high, where=mask, facecolor=color, edgecolor=color, linewidth=0.4)
-        axes.hlines(
-            below[has_height], starts[has_height], starts[has_height] + 1, colors=COLORS["paper"], linewidth=0.4
-        )
+        left = starts[has_height]
+        axes.hlines(below[has_height], left, left + 1, colors=COLORS["paper"], linewidth=0.4)
         below = top
 
 

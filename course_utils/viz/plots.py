@@ -357,12 +357,10 @@ def _draw_seeds(
     for row, values in enumerate(by_row):
         shifts = np.linspace(-spread / 2, spread / 2, len(values)) if len(values) > 1 else [0.0]
         points += [(value / size, row + shift) for value, shift in zip(values, shifts, strict=False) if isfinite(value)]
+    x, y = zip(*points, strict=True)
     color = COLORS[SERIES[index]]
     face = "none" if index else color
-    style = MARKS[index]
-    axes.plot(
-        *zip(*points, strict=True), style, color=color, markerfacecolor=face, markersize=5, alpha=0.85, label=kind
-    )
+    axes.plot(x, y, MARKS[index], color=color, markerfacecolor=face, markersize=5, alpha=0.85, label=kind)
     return points
 
 

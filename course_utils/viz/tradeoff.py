@@ -94,9 +94,8 @@ def tradeoff_figure(board: Leaderboard) -> tuple[Figure, str]:
         f"{entry.accuracy:.1f} %"
         for entry in front
     ]
-    others = (
-        f" Beaten: {', '.join(entry.letter for entry in entries[board.front :])}." if entries[board.front :] else ""
-    )
+    beaten = ", ".join(entry.letter for entry in entries[board.front :])
+    others = f" Beaten: {beaten}." if beaten else ""
     return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(best)}.{others}"
 
 

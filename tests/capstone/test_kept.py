@@ -63,9 +63,8 @@ def test_what_is_no_choice_is_refused(wrong):
 
 @pytest.mark.parametrize("recipe", [{"optimizer": max}, {"clipping": float("nan")}], ids=str)
 def test_what_json_cannot_hold_says_what_to_give(recipe):
-    with pytest.raises(
-        CourseError, match="The choice for one-card cannot be kept; give an optimizer and the like by name"
-    ):
+    message = "The choice for one-card cannot be kept; give an optimizer and the like by name"
+    with pytest.raises(CourseError, match=message):
         keep(choice(recipe=recipe))
     assert load() == ()
 

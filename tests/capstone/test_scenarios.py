@@ -156,8 +156,8 @@ def test_replicas_in_a_machine_of_their_own_send_only_gradients_between_machines
     traffic = dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter"), (100, 1))
     trial = replace(try_recipe(source_of(LLAMA), PLAIN), traffic=traffic)
     sent = list(sent_by(Layout(8), CLUSTER, groups, 64, 8, trial))
-    assert {message.why.split()[0] for message in sent if message.leaving} == {"all-reduce"}
-    assert {message.why.split()[0] for message in sent if not message.leaving} == {"all-gather", "reduce-scatter"}
+    assert {message.reason.split()[0] for message in sent if message.leaving} == {"all-reduce"}
+    assert {message.reason.split()[0] for message in sent if not message.leaving} == {"all-gather", "reduce-scatter"}
 
 
 # The ladder's levels.

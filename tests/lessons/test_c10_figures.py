@@ -152,9 +152,8 @@ def test_where_the_moments_cross_is_said():
     lines = {"strategy": ["DDP"] * 2, "tokens": [32, 64], "loss": [1e6, 4e6], "gradients": [2e6, 2e6]}
     dots = pd.DataFrame({"strategy": ["DDP"], "tokens": [64], "peak": [4e6]})
     of_ddp = pd.DataFrame(lines)
-    _, alt = figures.moments_figure(
-        pd.concat([of_ddp, of_ddp.assign(strategy="ZeRO-1", gradients=5e6)]), dots, vocabulary=1000
-    )
+    paper = pd.concat([of_ddp, of_ddp.assign(strategy="ZeRO-1", gradients=5e6)])
+    _, alt = figures.moments_figure(paper, dots, vocabulary=1000)
     assert "needs more than the gradients: DDP 64, ZeRO-1 none drawn." in alt
     assert alt.endswith("Measured peaks: DDP, 64 tokens: 3.81 MiB.")
 

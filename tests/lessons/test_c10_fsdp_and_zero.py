@@ -17,6 +17,7 @@ LLAMA = models.configuration("llama", **WIDTH, vocab_size=1000, num_hidden_layer
 RECIPE = Recipe(batch=1, sequence=32)
 METHODS = {"DDP": "ddp", "ZeRO-1": "zero1", "ZeRO-2": "zero2", "ZeRO-3": "zero3"}
 P = models.parameter_count(models.from_configuration(LLAMA))
+CARRIED = {"DDP": 1, "ZeRO-1": 5 / 4, "ZeRO-2": 3 / 2, "ZeRO-3": 4 / 3, "torch's ZeRO-1": 1}
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +67,7 @@ def test_the_peak_of_the_fullest_rank_is_that_of_a_dry_run(ranks, strategy):
 
 
 @pytest.mark.skipif(lesson.loopback_sent() is None, reason="needs Linux, which counts what its loopback device sends")
-@pytest.mark.parametrize(
-    ("strategy", "factor"), [("DDP", 1), ("ZeRO-1", 5 / 4), ("ZeRO-2", 3 / 2), ("ZeRO-3", 4 / 3), ("torch's ZeRO-1", 1)]
-)
+@pytest.mark.parametrize(("strategy", "factor"), CARRIED.items())
 def test_the_loopback_device_carries_what_gloo_makes_of_the_collectives(ranks, strategy, factor):
     """At least: another program's bytes may come on top."""
     for runs in ranks:

@@ -102,9 +102,8 @@ def test_figures_say_what_they_draw():
     lengths = [3, 2, 1]
     _, alt = lesson.packing_figure(lengths, [torch.arange(n) for n in lengths], 4)
     assert "3 documents, padded to 3: 33% of positions are empty. Packed into 2 rows of 4: 25%." in alt
-    figure, alt = lesson.curves_figure(
-        {"a": {1: 8, 2: 32}}, {"a": {1: 8, 2: 32}, "b": {1: 4, 2: 8}}, "tokens s", "A", {"a": 2}
-    )
+    measured = {"a": {1: 8, 2: 32}, "b": {1: 4, 2: 8}}
+    figure, alt = lesson.curves_figure({"a": measured["a"]}, measured, "tokens s", "A", {"a": 2})
     assert "b: 4 B at 1, 8 B at 2; a, predicted: 8 B at 1" in alt
     assert "grows with s²" in [text.get_text() for text in figure.axes[0].texts]
     costs = {1.0: lesson.Cost(300, 200, 1.0), 0.5: lesson.Cost(200, 100, 1.0), 0.0: lesson.Cost(300, 0, 1.0)}

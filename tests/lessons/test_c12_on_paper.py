@@ -37,9 +37,8 @@ def test_an_all_reduce_is_half_latency_where_its_bytes_are_ranks_times_latency_t
     link = LINKS["100 Gb/s"]
     half = ranks * link.latency * link.bandwidth
     assert lesson.all_reduce_seconds(half, ranks, link) == pytest.approx(2 * 2 * (ranks - 1) * link.latency)
-    assert lesson.all_reduce_seconds(1e9, ranks, link) == pytest.approx(
-        2 * (ranks - 1) * (1e9 / ranks / link.bandwidth + link.latency)
-    )
+    seconds = 2 * (ranks - 1) * (1e9 / ranks / link.bandwidth + link.latency)
+    assert lesson.all_reduce_seconds(1e9, ranks, link) == pytest.approx(seconds)
     assert lesson.all_reduce_seconds(1e9, 1, link) == 0
 
 
@@ -74,9 +73,8 @@ def test_all_cuts_are_drawn_by_one_criterion():
     figure, alt = lesson.cuts_figure(PEAK / 2, ["NVLink 4", "400 Gb/s"], has)
     assert "ZeRO-3, tokens a micro-batch: asked NVLink 4 3,800, 400 Gb/s 35,000" in alt
     assert alt.startswith("At 400 Gb/s, only the cuts by data and pipeline pay.")
-    assert [title(axes) for axes in figure.axes] == [
-        f"{name}: this run has {size:,} (dashed)" for name, size in has.items()
-    ]
+    titles = [f"{name}: this run has {size:,} (dashed)" for name, size in has.items()]
+    assert [title(axes) for axes in figure.axes] == titles
 
 
 # A step on a mesh.
@@ -126,9 +124,8 @@ def test_the_wires_of_tensor_and_pipeline_are_counted_message_by_message():
     assert seconds["tensor communication"] == pytest.approx(32 * 20 * 4 * all_reduce)
     hop = 2 * 4096 * 8192 / 50e9 + 14e-6  # there and back: for each micro-batch, and once a stage until all are filled
     assert seconds["pipeline communication"] == pytest.approx(2 * (32 + 3) * hop)
-    on_two_machines = MeshStep(
-        SEVENTY, 64 * 4096, CLUSTER, Mesh(2, 2, 4), 32
-    ).seconds  # 16 cards: data ranks stand between stages
+    # 16 cards: data ranks stand between stages.
+    on_two_machines = MeshStep(SEVENTY, 64 * 4096, CLUSTER, Mesh(2, 2, 4), 32).seconds
     assert on_two_machines["pipeline communication"] == pytest.approx(2 * (32 + 3) * hop)
     on_one_machine = MeshStep(SEVENTY, 32 * 4096, CLUSTER, Mesh(1, 2, 4), 32).seconds
     assert on_one_machine["pipeline communication"] == pytest.approx(2 * (32 + 3) * (2 * 4096 * 8192 / 450e9 + 3.4e-6))
@@ -256,10 +253,8 @@ def test_zero_3_alone_gained_nothing_from_twice_the_cards():
 @pytest.mark.parametrize("batch", [32, 128])
 def test_as_in_their_figure_13_eight_tensor_ranks_are_best_on_machines_of_eight(batch):
     model, meshes = gpt(20480, 32, 128), ((2, 32), (4, 16), (8, 8), (16, 4), (32, 2))
-    seconds = {
-        t: MeshStep(model, batch * 2048, SELENE, Mesh(1, t, p), batch, 0, recompute=True).total for t, p in meshes
-    }
-    assert min(seconds, key=seconds.get) == 8
+    steps = [MeshStep(model, batch * 2048, SELENE, Mesh(1, t, p), batch, 0, recompute=True) for t, p in meshes]
+    assert min(steps, key=lambda step: step.total).mesh.t == 8
 
 
 def test_as_in_their_figure_14_stages_slow_a_model_down_that_needs_none():

@@ -46,10 +46,8 @@ def launched(ranks, *calls):
 
 def test_a_model_cut_by_width_is_the_same_model(work, truth):
     all_reduces_by_cut = {lesson.by_hand: 4, lesson.by_torch: 7, partial(lesson.by_torch, inputs_first=True): 4}
-    elements = (
-        sum(grad.numel() for grad in truth.values())
-        - sum(g.numel() for name, g in truth.items() if "_proj" in name) // 2
-    )
+    elements = sum(grad.numel() for grad in truth.values())
+    elements -= sum(grad.numel() for name, grad in truth.items() if "_proj" in name) // 2
     results = launched(2, *(partial(lesson.measure_tensor_on_rank, work, cut) for cut in all_reduces_by_cut))
     for all_reduces, ranks in zip(all_reduces_by_cut.values(), results, strict=True):
         for rank, seen in enumerate(ranks):
@@ -80,9 +78,7 @@ def test_stages_that_sleep_need_their_slots_and_no_processor(work):
 
 
 def test_speeds_are_compared_by_slots_asleep_and_computing():
-    slots = {
-        name: Schedule(orders(2, 8)) for name, orders in {"old": lesson.one_at_a_time, "1F1B": one_f_one_b}.items()
-    }
+    slots = {"old": Schedule(lesson.one_at_a_time(2, 8)), "1F1B": Schedule(one_f_one_b(2, 8))}
     asleep = {"old": lesson.UpdateSeconds(1.0, 0.0), "1F1B": lesson.UpdateSeconds(0.5, 0.0)}
     timed = {"old": lesson.UpdateSeconds(3.0, 1.5), "1F1B": lesson.UpdateSeconds(4.0, 1.0)}
     table = lesson.table_of_speeds(slots, asleep, timed)
@@ -124,19 +120,16 @@ def test_a_stage_holds_what_is_in_flight():
 def test_a_schedule_draws_itself_and_says_what_is_drawn():
     figure, alt = lesson.Drawn(gpipe(4, 8)).figure()
     assert title(figure.axes[0]) == "27% of the slots are empty (3/11); a stage holds up to 8 micro-batches"
-    assert (
-        alt
-        == "4 stages, 8 micro-batches: 33 slots, of which 3/11 are empty; the stages hold 8, 8, 8, 8 micro-batches at most."
-    )
+    counts = "4 stages, 8 micro-batches: 33 slots, of which 3/11 are empty"
+    assert alt == f"{counts}; the stages hold 8, 8, 8, 8 micro-batches at most."
     boxes = figure.axes[0].patches
     assert len(boxes) == 4 * 8 * 2
     assert sum(box.get_width() for box in boxes) == 4 * 8 * 3
 
 
 def test_an_illegal_schedule_is_not_drawn():
-    with pytest.raises(
-        CourseError, match="stage 0 waits at B0 for B0 of stage 1, stage 1 waits at F1 for F1 of stage 0"
-    ):
+    message = "stage 0 waits at B0 for B0 of stage 1, stage 1 waits at F1 for F1 of stage 0"
+    with pytest.raises(CourseError, match=message):
         lesson.Drawn([[("F", 0), ("B", 0), ("F", 1), ("B", 1)], [("F", 0), ("F", 1), ("B", 0), ("B", 1)]])
 
 
@@ -144,9 +137,8 @@ def test_backward_cut_in_two_is_drawn_beside_the_whole():
     figure, alt = lesson.halves_figure()
     assert alt.endswith("3 stages, 2 micro-batches: 12 slots with whole backward passes, 9 cut.")
     assert [title(axes) for axes in figure.axes] == ["B whole: 12 slots", "B and W: 9 slots"]
-    whole_begins, cut_begins = (
-        Schedule(orders(3, 2)).spans[0, "B", 0][0] for orders in (one_f_one_b, lesson.zero_bubble)
-    )
+    schedules = (Schedule(orders(3, 2)) for orders in (one_f_one_b, lesson.zero_bubble))
+    whole_begins, cut_begins = (schedule.spans[0, "B", 0][0] for schedule in schedules)
     assert whole_begins - cut_begins == 2
     assert figure.get_suptitle().startswith("Stage 0 gets its first gradient 2 slots earlier")
 

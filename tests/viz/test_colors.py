@@ -33,10 +33,8 @@ def test_what_stands_together_is_told_apart(reader, names):
 @pytest.mark.parametrize("reader", SEEN_BY)
 def test_the_work_of_a_step_differs_in_color_or_in_hatching(reader):
     for (color, hatch), (other, other_hatch) in combinations(c10_figures.STYLES.values(), 2):
-        assert hatch != other_hatch or distance(COLORS[color], COLORS[other], reader) > MIN_DISTANCE, (
-            color,
-            other,
-        )
+        differ = distance(COLORS[color], COLORS[other], reader) > MIN_DISTANCE
+        assert differ or hatch != other_hatch, (color, other)
 
 
 def test_what_the_phases_add_is_told_from_its_neighbors_in_grey():

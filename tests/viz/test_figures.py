@@ -16,9 +16,8 @@ def labels_are_there(figure):
 
 
 def test_instants_mark_the_fullest_and_draw_each_kind():
-    figure, alt = viz.instants_figure(
-        instants(parameters=10 * MiB, state=20 * MiB, activations=50 * MiB, temporaries=MiB), "a step"
-    )
+    sizes = instants(parameters=10 * MiB, state=20 * MiB, activations=50 * MiB, temporaries=MiB)
+    figure, alt = viz.instants_figure(sizes, "a step")
     axes = figure.axes[0]
     assert sum("peak" in text.get_text() for text in axes.texts) == 1
     assert "80.0 MiB  ← peak" in axes.texts[0].get_text()

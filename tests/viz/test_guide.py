@@ -198,9 +198,8 @@ def test_the_files_are_the_same_each_time_and_hold_letters(files, tmp_path):
 
 def test_the_page_in_docs_is_what_the_rules_give_now(files):
     page_in_docs = ROOT / "docs" / "decision_guide.svg"
-    assert words_of(page_in_docs) == words_of(files / "guide.svg"), (
-        "write it anew: course guide docs/decision_guide.svg, and .pdf"
-    )
+    advice = "write it anew: course guide docs/decision_guide.svg, and .pdf"
+    assert words_of(page_in_docs) == words_of(files / "guide.svg"), advice
     assert sum(page_in_docs.with_suffix(kind).stat().st_size for kind in (".svg", ".pdf")) < 150_000
 
 

@@ -51,10 +51,9 @@ def names_of_phases(figure):
 
 def test_every_kind_is_drawn_for_as_long_as_it_lives():
     areas_by_color = areas(viz.timeline_figure(usage())[0])
-    expected = {"parameters": 10 * 7, "activations": 30 * 3, "backward temporaries": 5 * 2}
-    assert {color: area for color, area in areas_by_color.items() if area} == pytest.approx(
-        {COLORS[kind].upper(): area for kind, area in expected.items()}
-    )
+    areas_by_kind = {"parameters": 10 * 7, "activations": 30 * 3, "backward temporaries": 5 * 2}
+    expected = {COLORS[kind].upper(): area for kind, area in areas_by_kind.items()}
+    assert {color: area for color, area in areas_by_color.items() if area} == pytest.approx(expected)
 
 
 def test_the_peak_is_marked_where_it_is_and_what_it_is():

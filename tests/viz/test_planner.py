@@ -99,9 +99,8 @@ def test_a_card_is_a_line_and_a_verdict():
 
 
 def test_without_a_stage_nothing_is_shared_whatever_the_ranks():
-    single, on_eight, sharded = (
-        viz.planner_figure(SMALL, **FEW, ranks=ranks, zero_stage=stage) for ranks, stage in ((1, 0), (8, 0), (8, 3))
-    )
+    runs = ((1, 0), (8, 0), (8, 3))
+    single, on_eight, sharded = (viz.planner_figure(SMALL, **FEW, ranks=n, zero_stage=stage) for n, stage in runs)
     assert single[1] == on_eight[1]
     assert title(sharded[0].axes[0]).endswith("on each of 8 devices")
 

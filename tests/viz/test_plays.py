@@ -98,9 +98,8 @@ def check(play, values, rendered=False):
     assert len(alt) > 20, values
     assert "nan" not in alt.replace("nan", "", 2 * ("number" in values)), (values, alt)
     if play.also:
-        assert bool(play.also(**values).data) != (figure.axes[0].axison is False), (
-            "a picture that is a sentence stands alone"
-        )
+        is_sentence = figure.axes[0].axison is False
+        assert bool(play.also(**values).data) != is_sentence, "a picture that is a sentence stands alone"
     if rendered:
         bundle, _ = display.picture(figure, alt)
         assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
@@ -111,9 +110,8 @@ def test_where_widgets_do_not_run_the_picture_stays_and_a_sentence_says_how_to_m
     nbconvert = pytest.importorskip("nbconvert")
     playing = plays.play_cells(read_notebook(chapter).cells)
     # The template that gives a picture its text; the newer one leaves it out.
-    page, _ = nbconvert.HTMLExporter(template_name="classic").from_notebook_node(
-        nbformat.v4.new_notebook(cells=playing)
-    )
+    notebook = nbformat.v4.new_notebook(cells=playing)
+    page, _ = nbconvert.HTMLExporter(template_name="classic").from_notebook_node(notebook)
     body = page[page.index("<body") :]
     assert re.search(r"Run this notebook to move the controls of the figure below: \S+ ", body)
     (picture,) = re.findall(r"<img[^>]*>", body)
