@@ -31,7 +31,6 @@ class Layout:
 
     @property
     def cards(self) -> int:
-        """The number of cards."""
         return self.data * self.tensor * self.pipeline
 
     def __str__(self):

@@ -103,7 +103,6 @@ class Weighed:
 
     @property
     def leaving(self) -> int:
-        """Bytes that leave a machine in an update."""
         return sum(sent.leaving for sent in self.sent)
 
     @property

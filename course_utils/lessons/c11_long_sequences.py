@@ -26,8 +26,8 @@ from course_utils.techniques.attention import attention, visible
 from course_utils.training.gradients import relative_error
 from course_utils.units import format_bytes, format_counted
 from course_utils.viz.parts import cell, drawing
-from course_utils.viz.plots import Span, bars, dots, legend, lines, note, panels, tick, timeline
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
+from course_utils.viz.plots import Span, bars, dots, legend, lines, panels, tick, timeline
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES
 
 ITEMSIZE = 4  # bytes of a float32 number
 
@@ -316,28 +316,18 @@ def curves_figure(
     title: str,
     slopes: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Figure, str]:
-    """Bytes against a size on logarithmic axes, a line a way; marks are measured; a way may have no prediction. A gray
-    line beside a way of `slopes` grows with that power of the size."""
-    series = list(zip(measured, SERIES, LINES, MARKS, strict=False))
-    styles = {name: (color, mark) for name, color, _, mark in series}
-    styles |= {f"{name}, predicted": (color, line) for name, color, line, _ in series if name in predicted}
+    """Bytes against a size on logarithmic axes: marks are measured, lines predicted, for some alone. A gray line beside a name of
+    `slopes` grows with that power of the size."""
     data = dict(measured) | {f"{name}, predicted": predicted[name] for name in measured if name in predicted}
-    figure, alt = lines(data, title, xlabel, "peak of the step", unit="bytes", log="xy", styles=styles, labels="none")
-    (axes,) = figure.axes
-    values = sorted({value for line in measured.values() for value in line})
-    size = xlabel.split()[-1]
-    powers = {1: "", 2: "²"}
-    for name, curve in zip(measured, axes.lines, strict=False):
-        x, y = max(zip(curve.get_xdata(), curve.get_ydata(), strict=True))
-        note(axes, name, (x, y), (8, 0))
-        if name in slopes:
-            guide = [0.6 * curve.get_ydata()[0] * (value / values[0]) ** slopes[name] for value in values]
-            axes.plot(values, guide, color=COLORS["predicted"], linewidth=1)
-            text = f"grows with {size}{powers[slopes[name]]}"
-            note(axes, text, (x, guide[-1]), (8, 0), fontsize=8.5, color=text_color("predicted"))
-    caption = "logarithmic axes; lines predicted, marks measured" + "; gray: slopes" * bool(slopes)
-    axes.text(0.02, 0.95, caption, transform=axes.transAxes, fontsize=9, va="top")
-    return figure, alt
+    styles = {}
+    for name, color, line, mark in zip(measured, SERIES, LINES, MARKS, strict=False):
+        styles |= {name: (color, mark), f"{name}, predicted": (color, line)}
+    for name, power in slopes.items():
+        guide = f"grows with {xlabel.split()[-1]}{('', '²')[power - 1]}"
+        first, size = min(measured[name].items())
+        data[guide] = {value: 0.6 * size * (value / first) ** power for value in measured[name]}
+        styles[guide] = "predicted", "-"
+    return lines(data, title, xlabel, "peak of the step", unit="bytes", log="xy", styles=styles)
 
 
 def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: int) -> tuple[Figure, str]:

@@ -220,7 +220,6 @@ def _count_one(number: int) -> AbstractContextManager[Traffic | None]:
 
 
 def _silence() -> None:
-    """Silences the logs and warnings of libraries on a rank."""
     logging.disable()
     warnings.simplefilter("ignore")
 

@@ -174,7 +174,6 @@ class MeshStep:
 
     @property
     def name(self) -> str:
-        """The mesh and what else was chosen."""
         shards = f", ZeRO-{self.stage}" * (self.mesh.d > 1)
         return " × ".join(map(str, self.mesh)) + shards + ", recomputes" * self.recompute
 

@@ -137,7 +137,6 @@ class _Page:
         self.axes.text(x, y, text, fontsize=size, color=text_color(color), **{"va": "center"} | text_style)
 
     def path(self) -> None:
-        """The way from what is the matter to a column."""
         rule = "Take the first rung that lowers your largest kind of bytes: it disturbs training least"
         self.write(0.02, 0.13, rule, 11)
         ask = box(self.axes, 0.82, 0.83, "Does it fit? Ask\ncourse plan MODEL\n--memory 24GB", fontsize=8)
@@ -152,7 +151,6 @@ class _Page:
         self.y = 1.4
 
     def header(self, kinds: Sequence[str], by_name: dict[str, Effect]) -> None:
-        """An example, and the names of the columns."""
         kind = "activations"
         first = [name for name, effect in by_name.items() if kind in effect.at_most][:3]
         example = f"Example: most of the bytes are {kind}. The first three full marks in that column are {_join_names(first)}."

@@ -78,7 +78,7 @@ def lines(
         axes.set(**{f"{axis}scale": "log"})
     ends, sentences = [], []
     for row, (name, line) in enumerate(points.items()):
-        color, style = styles.get(name) or (_color(name, row), _style(row, line))
+        color, style = styles.get(name) or _default_style(name, row, line)
         finite_line = [(place, np.array(values) / scale.size) for place, values in line if all(map(isfinite, values))]
         if finite_line:
             ends.append(LineEnd(name, color, *_draw_line(axes, finite_line, color, style, name)))
@@ -325,12 +325,9 @@ def _points(line: Line) -> list[tuple[float, tuple[float, ...]]]:
     ]
 
 
-def _color(name: str, row: int) -> str:
-    return name if name in COLORS and name not in _GROUNDS else SERIES[row % len(SERIES)]
-
-
-def _style(row: int, line: Sequence) -> str:
-    return LINES[row % len(LINES)] + (MARKS[row % len(MARKS)] if len(line) <= FEW_POINTS else "")
+def _default_style(name: str, row: int, line: Sequence) -> tuple[str, str]:
+    color = name if name in COLORS and name not in _GROUNDS else SERIES[row % len(SERIES)]
+    return color, LINES[row % len(LINES)] + (MARKS[row % len(MARKS)] if len(line) <= FEW_POINTS else "")
 
 
 def _draw_line(axes: Axes, points: Sequence, color: str, style: str, name: str) -> tuple[float, float]:
