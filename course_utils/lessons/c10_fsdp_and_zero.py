@@ -138,8 +138,7 @@ class RankMeasurement:
     """What one rank saw of a strategy."""
 
     peak: int  # bytes, the `usual_peak` of its steps, all that it keeps included
-    # Bytes over the loopback device in the quietest step, by the number of ranks; None: not counted.
-    carried: float | None
+    carried: float | None  # bytes over the loopback device in the quietest step, by the number of ranks, where counted
     elements: dict[str, int]  # of parameters and of optimizer state that lie on the rank between steps
     kinds: tuple[str, ...]  # of parameters: names of their classes
     traffic: Traffic  # of a step

@@ -287,9 +287,8 @@ def idea_figure() -> tuple[Figure, str]:
         for row, column in product(range(rows), range(columns)):
             in_memory = is_whole or (2 <= row < 2 + tile[0] and 6 <= column < 6 + tile[1])
             seen = not is_whole and (row < 2 or (row < 4 and column < 6))
-            edge = COLORS["not attributed" if seen else "grid"]
             color = "activations" if in_memory else "grid" if seen else "paper"
-            cell(axes, column, rows - 1 - row, color, edgecolor=edge)
+            cell(axes, column, rows - 1 - row, color, edgecolor=COLORS["grid"])
         drawing(axes, (-1.4, columns + 4), (-1.1, rows + 1.2))
         axes.text(columns / 2, -0.8, "words, or keys", ha="center", fontsize=9)
         axes.text(-0.6, rows / 2, "tokens, or queries", ha="right", va="center", rotation=90, fontsize=9)

@@ -258,11 +258,9 @@ def draw_adapters(ours: nn.Module, theirs: nn.Module) -> None:
     """Draws a random B for all adapters of `ours`, and gives peft's in `theirs` the same A and B."""
     import peft
 
-    pairs = (
-        [module for module in model.modules() if isinstance(module, kind)]
-        for model, kind in ((ours, LoRA), (theirs, peft.tuners.lora.Linear))
-    )
-    for adapter, peft_layer in zip(*pairs, strict=True):
+    adapters = [module for module in ours.modules() if isinstance(module, LoRA)]
+    peft_layers = [module for module in theirs.modules() if isinstance(module, peft.tuners.lora.Linear)]
+    for adapter, peft_layer in zip(adapters, peft_layers, strict=True):
         nn.init.normal_(adapter.b, std=0.02)
         peft_layer.lora_A["default"].weight.data.copy_(adapter.a.detach())
         peft_layer.lora_B["default"].weight.data.copy_(adapter.b.detach())
@@ -422,13 +420,8 @@ def rows(split: str) -> Tensor:
 
 def language_model(width: int, layers: int, seed: int) -> nn.Module:
     """A Llama with heads of 32 numbers."""
-    sizes = {
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
-        "num_hidden_layers": layers,
-        "vocab_size": VOCABULARY,
-    }
-    sizes |= {"num_attention_heads": width // 32, "num_key_value_heads": width // 32}
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers}
+    sizes |= {"vocab_size": VOCABULARY, "num_attention_heads": width // 32, "num_key_value_heads": width // 32}
     return models.build("llama", scale=settings().scale, seed=seed, **sizes).to(settings().device)
 
 

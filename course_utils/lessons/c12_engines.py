@@ -39,14 +39,19 @@ _SIZES = {
 }
 
 
-def small_job(folder: Path, **fields) -> Job:
-    """A run of `course train`: a small Llama, written to `folder`, on a text of functions; `fields` are more of its flags."""
+def write_small_model(folder: Path, **sizes) -> dict:
+    """A small Llama and a text of functions, written to `folder`, as fields of a `Job`."""
     config = folder / "config.json"
-    config.write_text(models.configuration("llama", **_SIZES).to_json_string(), encoding="utf-8")
+    config.write_text(models.configuration("llama", **sizes).to_json_string(), encoding="utf-8")
     text = folder / "text.txt"
     text.write_text("\n\n".join(data.load_functions()["validation"]["text"][:60]), encoding="utf-8")
-    defaults = {"batch": 12, "micro_batch": 3, "sequence": 24, "quick": True, "log_every": 1000, "out": folder / "run"}
-    return Job(model=str(config), data=text, **defaults | fields)
+    return {"model": str(config), "data": text, "sequence": 24, "batch": 12}
+
+
+def small_job(folder: Path, **fields) -> Job:
+    """A run of `course train` on a small model; `fields` are more of its flags."""
+    defaults = {"micro_batch": 3, "quick": True, "log_every": 1000, "out": folder / "run"}
+    return Job(**write_small_model(folder, **_SIZES) | defaults | fields)
 
 
 # The same updates by every engine.
@@ -291,11 +296,6 @@ def compare(seen: Mapping[str, Sequence[EngineMeasurement]], expected: dict[str,
 # What they are silent about. Each is launched on two ranks, and trains a few weights on the rows 0 to 6.
 
 
-def rows_of(numbers: int = 7) -> TensorDataset:
-    """Rows of one number each, 0, 1, 2 and so on."""
-    return TensorDataset(torch.arange(float(numbers)).view(-1, 1))
-
-
 def accelerate_alone_on_rank() -> tuple[list[float], list[float]]:
     """To be launched: this rank's rows, and the learning rate after each update of a schedule that falls to 0 in 8."""
     announce()
@@ -304,8 +304,9 @@ def accelerate_alone_on_rank() -> tuple[list[float], list[float]]:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=8)
+    loader = DataLoader(TensorDataset(torch.arange(7.0).view(-1, 1)))
     accelerator = Accelerator(cpu=True)
-    model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, DataLoader(rows_of()))
+    model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, loader)
     seen, rates = [], []
     for (row,) in loader:
         seen.append(row.item())

@@ -288,10 +288,9 @@ def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, s
         axes.tick_params(axis="y", labelsize=8)
         fitting = sum(step.fits for step in by_model[name])
         listed = "; ".join(f"{step.name} {two_digits(step.total)} s" for step in steps)
-        rankings.append(
-            f"{name}, {fitting} of {len(by_model[name])} meshes fit; data × tensor × pipeline, the quickest and "
-            f"the largest of each kind: {listed}"
-        )
+        fitting = f"{fitting} of {len(by_model[name])} meshes fit"
+        order = "data × tensor × pipeline, the quickest and the largest of each kind"
+        rankings.append(f"{name}, {fitting}; {order}: {listed}")
     parts = [part for part in PARTS if any(step.seconds[part] for steps in selected.values() for step in steps)]
     legend(axes, *((part, PARTS[part]) for part in parts))
     return figure, f"{'. '.join(rankings)}."
@@ -350,19 +349,17 @@ def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
 
 def published_figure() -> tuple[Figure, str]:
     """Achieved and predicted FLOP/s a card against the number of parameters, and half of the peak, which was assumed."""
-    sizes = [run.model.parameters for run in PUBLISHED]
-    x = "parameters"
-    y = "teraFLOP/s a card"
     achieved = [run.flops / 1e12 for run in PUBLISHED]
     predicted = [predicted_flops(run) / 1e12 for run in PUBLISHED]
     half = 0.5 * A100.flops["bfloat16"] / 1e12
     off = [np.sqrt(np.mean(np.square(np.divide(values, achieved) - 1))) for values in (half, predicted)]
     title = f"Half of the peak is off by {off[0]:.0%} (root mean square), our prediction by {off[1]:.0%}"
-    values = {"published": achieved, "predicted, with the mesh": predicted}
-    data = {name: dict(zip(sizes, line, strict=True)) for name, line in values.items()}
-    styles = dict(zip(data, (("measured", "o-"), ("predicted", "s--")), strict=True))
-    styles["half of the peak alone"] = "ink", ":"
+    sizes = [run.model.parameters for run in PUBLISHED]
+    data = {"published": zip(sizes, achieved, strict=True)}
+    data["predicted, with the mesh"] = zip(sizes, predicted, strict=True)
     levels = {"half of the peak alone": half}
+    styles = dict(zip([*data, *levels], (("measured", "o-"), ("predicted", "s--"), ("ink", ":")), strict=True))
+    x, y = "parameters", "teraFLOP/s a card"
     figure, _ = lines(data, title, x, y, log="x", styles=styles, levels=levels, labels="legend")
     figure.axes[0].set_xticks([1e9, 1e10, 1e11, 1e12], ["1 billion", "10 billion", "100 billion", "1 trillion"])
     figure.axes[0].set_ylim(100, 175)

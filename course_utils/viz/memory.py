@@ -48,12 +48,6 @@ def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
     axes.plot(*peak, "v", color=COLORS["ink"], markersize=6, clip_on=False)
     offset = (-7 if peak_event > end / 2 else 7, 6)
     note(axes, f"peak: {format_bytes(usage.peak)}", peak, offset, color=COLORS["ink"], weight="bold", fontsize=10)
-    temporaries = timeline["optimizer temporaries"].to_numpy()
-    if usage.peak_phase != "update" and temporaries.max() > 10 * VISIBLE * usage.peak:
-        event = int(temporaries.argmax())  # a band too thin to be found without a word
-        point = (event + 0.5, tops[event, -1])
-        arrow = {"arrowstyle": "-|>"}
-        note(axes, "update's temporaries", point, (14, 18), arrowprops=arrow, va="bottom", fontsize=10)
     axes.set(xlabel="events of the step: memory allocated or freed", ylabel=f"memory in use, {unit}", title=title)
     axes.set(xlim=(0, end), ylim=(0, 1.16 * usage.peak / size))
     axes.grid(axis="x", visible=False)

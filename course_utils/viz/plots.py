@@ -229,7 +229,7 @@ def timeline(
     begin, end = min(span.start for span in spans), max(span.end for span in spans)
     scale = Unit.for_largest(unit, end)
     axes = _begin(axes, title, height=1.3 + 0.4 * len(lanes), xlabel=scale.label(x))
-    sums: dict[tuple[int, str], list[float]] = {}
+    lengths: list[dict[str, list[float]]] = [{} for _ in lanes]
     for span in spans:
         color, hatch = styles.get(span.kind, (span.kind, ""))
         start, length = span.start / scale.size, (span.end - span.start) / scale.size
@@ -238,16 +238,13 @@ def timeline(
         axes.add_patch(box)
         if span.text:
             axes.text(start + length / 2, span.lane, span.text, ha="center", va="center", fontsize=8)
-        sums.setdefault((span.lane, span.kind), []).append(span.end - span.start)
+        lengths[span.lane].setdefault(span.kind, []).append(span.end - span.start)
     axes.set_xlim(begin / scale.size, end / scale.size)
     _label_rows(axes, list(lanes))
     sentences = []
-    for lane, name in enumerate(lanes):
-        kinds = [
-            f"{kind} × {len(took)}" + (f" ({scale.say(sum(took))})" if unit else "")
-            for (row, kind), took in sums.items()
-            if row == lane
-        ]
+    for name, by_kind in zip(lanes, lengths, strict=True):
+        sums = {kind: f" ({scale.say(sum(seconds))})" if unit else "" for kind, seconds in by_kind.items()}
+        kinds = [f"{kind} × {len(by_kind[kind])}{text}" for kind, text in sums.items()]
         sentences.append(f"{name}: {', '.join(kinds) or 'nothing'}")
     return axes.figure, compose_alt(title, f"{x} from left to right", sentences)
 

@@ -54,10 +54,7 @@ class Leaderboard:
     @classmethod
     def from_entries(cls, name: str, title: str, entries: Sequence[Entry]) -> "Leaderboard":
         beaten = {entry.letter: any(other.beats(entry) for other in entries) for entry in entries}
-        order = sorted(
-            entries,
-            key=lambda entry: (beaten[entry.letter], entry.bytes, entry.operations, -entry.accuracy, entry.letter),
-        )
+        order = sorted(entries, key=lambda e: (beaten[e.letter], e.bytes, e.operations, -e.accuracy, e.letter))
         return cls(name, title, tuple(order), list(beaten.values()).count(False))
 
 

@@ -17,7 +17,7 @@ LLAMA = models.configuration("llama", **WIDTH, vocab_size=1000, num_hidden_layer
 RECIPE = Recipe(batch=1, sequence=32)
 METHODS = {"DDP": "ddp", "ZeRO-1": "zero1", "ZeRO-2": "zero2", "ZeRO-3": "zero3"}
 P = models.parameter_count(models.from_configuration(LLAMA))
-CARRIED = {"DDP": 1, "ZeRO-1": 5 / 4, "ZeRO-2": 3 / 2, "ZeRO-3": 4 / 3, "torch's ZeRO-1": 1}
+CARRIED = {"DDP": 1, "ZeRO-1": 5 / 4, "ZeRO-2": 3 / 2, "ZeRO-3": 4 / 3, "torch's ZeRO-1": 3 / 2}
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +70,9 @@ def test_the_peak_of_the_fullest_rank_is_that_of_a_dry_run(ranks, strategy):
 @pytest.mark.parametrize(("strategy", "factor"), CARRIED.items())
 def test_the_loopback_device_carries_what_gloo_makes_of_the_collectives(ranks, strategy, factor):
     """At least: another program's bytes may come on top."""
+    sent = communication(METHODS.get(strategy, "ddp"), P, 2).bytes
     for runs in ranks:
-        assert runs[strategy].carried > 0.995 * factor * communication_of(strategy)
-
-
-def communication_of(strategy):
-    return {"torch's ZeRO-1": 1.5}.get(strategy, 1) * communication(METHODS.get(strategy, "ddp"), P, 2).bytes
+        assert runs[strategy].carried > 0.995 * factor * sent
 
 
 def test_a_step_with_a_release_that_the_profiler_missed_is_left_out():

@@ -52,11 +52,8 @@ def test_a_trace_is_read_into_lanes():
         ("gloo:all_reduce", 310, 910),  # what gloo makes of it
     ]
     activities = read_activities([(name, start * 1e-6, end * 1e-6) for name, start, end in microseconds])
-    assert [(a.name, a.computes) for a in activities] == [
-        ("forward", True),
-        ("reduce-scatter", False),
-        ("forward", True),
-    ]
+    expected = [("forward", True), ("reduce-scatter", False), ("forward", True)]
+    assert [(a.name, a.computes) for a in activities] == expected
     assert activities[0].start == pytest.approx(10e-6)
     assert activities[0].end - activities[0].start == pytest.approx(190e-6)
     assert overlap(activities) == pytest.approx(100 / 600)

@@ -37,11 +37,8 @@ def test_a_run_of_which_a_node_is_lost_ends_as_if_nothing_had_been(tmp_path):
     run = lesson.disturb(job, 50, seconds=240)
     assert run.apart < 1e-10
     assert 0 <= run.again <= 2 * job.save_every
-    assert list(run.events["what"][run.events["who"] == "agent 1"]) == [
-        "starts",
-        "is killed, and its rank",
-        "starts again",
-    ]
+    events = list(run.events["what"][run.events["who"] == "agent 1"])
+    assert events == ["starts", "is killed, and its rank", "starts again"]
     assert sorted(run.events["second"]) == list(run.events["second"])
     rows = pd.read_csv(job.out / "log.csv")
     assert list(rows["attempt"].unique()) == [1, 2]

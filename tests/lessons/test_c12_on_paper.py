@@ -81,10 +81,9 @@ def test_all_cuts_are_drawn_by_one_criterion():
 
 
 def test_a_decoder_has_the_parameters_of_the_real_model():
-    config = models.configuration(
-        "llama", hidden_size=128, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=1000, tie_word_embeddings=False,
-    )  # fmt: skip
+    sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 3, "vocab_size": 1000}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = models.configuration("llama", **sizes, **heads, tie_word_embeddings=False)
     real = models.parameter_count(models.from_configuration(config))
     assert llama(128, 3, 512, 4, 2, vocabulary=1000).parameters == real
     assert SEVEN.parameters == 6_738_415_616

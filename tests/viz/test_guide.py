@@ -213,8 +213,6 @@ def test_the_command_refuses_other_kinds_of_file(tmp_path, capsys):
 
 def test_the_text_for_those_who_cannot_see_it_says_each_rung():
     _, alt = guide.figure()
-    assert (
-        "gradient checkpointing (level 0, chapter 07; time: a second forward pass): lowers activations, takes × 1.20."
-        in alt
-    )
+    rung = "gradient checkpointing (level 0, chapter 07; time: a second forward pass)"
+    assert f"{rung}: lowers activations, takes × 1.20." in alt
     assert all(change.name in alt for change in CHANGES)

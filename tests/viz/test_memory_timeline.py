@@ -70,11 +70,8 @@ def test_the_peak_is_marked_where_it_is_and_what_it_is():
 def test_phases_stand_along_the_top_and_only_kinds_in_use_in_the_legend():
     figure, alt = viz.timeline_figure(usage())
     names = names_of_phases(figure)
-    assert [(name.get_text(), name.get_position()[0]) for name in names] == [
-        ("forward", 1),
-        ("backward", 4),
-        ("update", 6.5),
-    ]
+    positions = [(name.get_text(), name.get_position()[0]) for name in names]
+    assert positions == [("forward", 1), ("backward", 4), ("update", 6.5)]
     assert {name.get_rotation() for name in names} == {0}
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["backward temporaries", "A: activations", "P: parameters"]
