@@ -14,7 +14,7 @@ from course_utils.errors import CourseError
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
 from course_utils.settings import settings
 from course_utils.viz.parts import arrow, box, drawing
-from course_utils.viz.plots import legend, lines, panels, together
+from course_utils.viz.plots import add_title, legend, lines, panels
 from course_utils.viz.style import COLORS, SERIES, text_color
 
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
@@ -238,7 +238,7 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
     styles = {name: (color, "-") for name, color in zip(paths, SERIES, strict=False)}
     _, alt = lines(drawn, "Loss against steps", y="loss (log)", log="y", styles=styles, labels="legend", axes=curve)
     if title:
-        together(figure, title)
+        add_title(figure, title)
     return figure, f"{title}{'. ' if title else ''}Paths over the {surface.name}. {alt}"
 
 
@@ -266,7 +266,7 @@ def six_figure(
     legend(axes, ("ravine along the axis", "second"), ("ravine turned by 45°, drawn turned back", "first"))
     title = "Turning the ravine costs AdaGrad and RMSProp many steps (in each title: straight and turned)"
     text = "Paths of six optimizers over the ravine and over the turned one; steps needed on each: "
-    return together(figure, title, f"{text}{'; '.join(counts)}.")
+    return add_title(figure, title, f"{text}{'; '.join(counts)}.")
 
 
 def sizes_figure(sizes: Mapping[str, float]) -> tuple[Figure, str]:
@@ -338,7 +338,7 @@ def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
     grid.flat[3].lines[0].set_drawstyle("steps-post")
     ends = "; ".join(f"{name} {f(0):.2g}, {f(warmup):.2g}, {f(total):.2g}" for name, f in drawn.items())
     text = f"Factors on the learning rate at updates 0, {warmup} and {total}: {ends}."
-    return together(figure, "Linear and cosine end at zero", text)
+    return add_title(figure, "Linear and cosine end at zero", text)
 
 
 def noise_figure(sizes: Sequence[int], repeated: Sequence[Sequence[float]]) -> tuple[Figure, str]:

@@ -16,7 +16,7 @@ from course_utils.optim import Adam, AdamW
 from course_utils.settings import settings
 from course_utils.training import History
 from course_utils.viz.parts import arrow, box, drawing
-from course_utils.viz.plots import lines, note, panels, together
+from course_utils.viz.plots import add_title, lines, note, panels
 from course_utils.viz.style import COLORS, LINES
 from course_utils.viz.words import seeds_of
 
@@ -188,7 +188,7 @@ def seconds_figure(passes: Mapping[int, Timing], updates: Mapping[str, Timing]) 
     title += " (interpolated)" * (as_long not in passes)
     figure, alt = lines(data, "", "tokens of the text", "time", unit="seconds", styles=styles, levels=levels)
     figure.axes[0].set(xlim=(0, None), xticks=tokens)
-    return together(figure, title, alt)
+    return add_title(figure, title, alt)
 
 
 def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, str]:
@@ -206,7 +206,7 @@ def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, st
         panel.set_xticks([epoch for epoch, _ in held_out[name]])
     above = " and ".join(f"at {line[-1][1].mean():.2f} with {name}" for name, line in held_out.items())
     title = f"On texts held out the loss ends {above}"
-    return together(figure, title, left, right, seeds_of(len(runs[name])))
+    return add_title(figure, title, left, right, seeds_of(len(runs[name])))
 
 
 def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> tuple[Figure, str]:

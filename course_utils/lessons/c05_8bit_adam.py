@@ -16,7 +16,7 @@ from course_utils.optim.codebook import dynamic_codebook, linear_codebook, value
 from course_utils.optim.quantization import BLOCK, dequantize, nearest, quantize, stochastic
 from course_utils.units import format_bytes
 from course_utils.viz.parts import box, cell, drawing
-from course_utils.viz.plots import dots, legend, lines, panels, together
+from course_utils.viz.plots import add_title, dots, legend, lines, panels
 from course_utils.viz.style import BIT_COLORS, COLORS, text_color
 
 
@@ -183,7 +183,7 @@ def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[F
     axes.text(0.5, -len(values) - 0.05, "kept for the block  ", ha="right", va="center")
     drawing(axes, ylim=(-len(values) - 0.6, 1.2))
     title = f"{len(values)} values are kept as {len(values)} bytes and one scale; the smallest is lost"
-    return together(figure, title, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(journeys)}.")
+    return add_title(figure, title, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(journeys)}.")
 
 
 def _write(value: float) -> str:
@@ -225,7 +225,7 @@ def byte_figure(bits: str) -> tuple[Figure, str]:
         readings.append(f"in the book of {name}, {zeros} zeros, a 1 and step {step} of {steps} make it {value:.4g}")
     drawing(axes, xlim=(-3.4, 11.4), ylim=(-3.2, 1.2))
     title = "Zeros say how many powers of ten down, the rest counts steps"
-    return together(figure, title, f"The byte {bits}: {'; '.join(readings)}.")
+    return add_title(figure, title, f"The byte {bits}: {'; '.join(readings)}.")
 
 
 def codebooks_figure() -> tuple[Figure, str]:
@@ -253,7 +253,7 @@ def codebooks_figure() -> tuple[Figure, str]:
     for name, x, y in (("linear", 0.012, 0.2), ("dynamic", 8e-5, 0.3)):
         below.text(x, y, name, color=text_color(styles[name][0]), va="bottom")
     title = f"Off by more than half below {lost['linear']:.2g} in the linear book, below {_power(lost['dynamic'])} in the dynamic"
-    return together(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
+    return add_title(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
 
 
 def blocks_figure(values: torch.Tensor) -> tuple[Figure, str]:
@@ -311,7 +311,7 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
         panel.lines[0].set_linewidth(5)
         panel.lines[2].set_linewidth(1)
     legend(panel)
-    return together(figure, "Rounded to the nearest entry, v freezes: too high or too low", *texts)
+    return add_title(figure, "Rounded to the nearest entry, v freezes: too high or too low", *texts)
 
 
 def codebook_figure(
@@ -332,7 +332,7 @@ def codebook_figure(
     _draw_shares(below, values, error)
     title = f"{kind}, blocks of {block_size:,}: {bits:.2f} bits a value, and {lost:.1%} lose more than half"
     about = f"{len(codebook)} entries. Of {format_bytes(values.nbytes)} of values over six decades"
-    return together(figure, title, f"{about} the median relative error is {error.median():.1%}.")
+    return add_title(figure, title, f"{about} the median relative error is {error.median():.1%}.")
 
 
 def _draw_shares(axes: Axes, values: torch.Tensor, error: torch.Tensor) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from course_utils.techniques import blocks_of, segment_ranges
 from course_utils.units import format_bytes
 from course_utils.viz.parts import unit_for
-from course_utils.viz.plots import dots, layers, legend, lines, panels, together
+from course_utils.viz.plots import add_title, dots, layers, legend, lines, panels
 from course_utils.viz.style import COLORS
 
 ITEMSIZE = 4  # bytes of a float32 number
@@ -120,7 +120,7 @@ def segment_curves_figure(
     legend(axes)
     near = f"within {max(above):.0%} of the lowest" if max(above) >= 0.005 else "the lowest"
     title = f"At √(r·n) segments, at most one per block, the peak is {near} that we tried"
-    return together(figure, title, *texts)
+    return add_title(figure, title, *texts)
 
 
 def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Figure, str]:
@@ -138,7 +138,7 @@ def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Fig
     title = f"The allocator's peak falls by at least {1 - max(ways[name][0] for name in saving):.0%}; lowest: {least}"
     if ways[slowest][1] > 1.05 * max(ways[name][1] for name in others):  # nearer ones may swap places
         title += ", the slowest" if slowest == least else f"; slowest: {slowest}"
-    return together(figure, title, "Both relative to the first.", *texts)
+    return add_title(figure, title, "Both relative to the first.", *texts)
 
 
 def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_block: float = 36.0) -> tuple[Figure, str]:

@@ -17,7 +17,7 @@ from course_utils.precision import FORMATS, Format
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.units import SECOND_UNITS, format_seconds
 from course_utils.viz.parts import arrow, box, cell, drawing, unit_for
-from course_utils.viz.plots import bars, dots, lines, note, panels, together
+from course_utils.viz.plots import add_title, bars, dots, lines, note, panels
 from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, text_color
 
 PHASE_COLORS = {
@@ -90,7 +90,7 @@ def formats_figure() -> tuple[Figure, str]:
     right.tick_params(left=False)
     left.grid(visible=False)
     right.grid(visible=False, axis="y")
-    return together(figure, "Exponent bits buy range, mantissa bits buy precision", f"{'; '.join(facts)}.")
+    return add_title(figure, "Exponent bits buy range, mantissa bits buy precision", f"{'; '.join(facts)}.")
 
 
 def mixed_precision_figure() -> tuple[Figure, str]:
@@ -114,7 +114,7 @@ def mixed_precision_figure() -> tuple[Figure, str]:
         arrow(axes, start, end)
     drawing(axes, ylim=(0.02, 1.04))
     _draw_rescue(line)
-    together(figure, "Between the loss and the update, S keeps small gradients within fp16's range")
+    add_title(figure, "Between the loss and the update, S keeps small gradients within fp16's range")
     return figure, (
         "Cycle of one step. Parameters are kept in 32 bits, the master weights; a 16-bit copy goes through the products of "
         "the forward pass; the loss, in 32 bits, is multiplied by S; the backward pass computes 16-bit gradients that are S "
@@ -173,7 +173,7 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
     histograms[1].set(xlabel="size of a gradient, as a power of two", xlim=(left, 20))
     shares = f"{_percent(lost[0])} of the outputs' gradients vanish in fp16, and {_percent(lost[1])} of the parameters'"
     text = f"Histograms over powers of two: {'; '.join(tails)}, half of fp16's smallest."
-    return together(figure, f"Without a scale, {shares}", text)
+    return add_title(figure, f"Without a scale, {shares}", text)
 
 
 def _percent(share: float) -> str:
@@ -203,7 +203,7 @@ def scale_window_figure(
         note(figure.axes[0], name, (top, 100 * line[top]), offset, fontsize=10, color=text_color(styles[name][0]))
     if good:
         figure.axes[0].axvspan(good[0], good[-1], color=COLORS["third"], alpha=0.15, linewidth=0)
-    return together(figure, title, alt)
+    return add_title(figure, title, alt)
 
 
 def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
@@ -220,7 +220,7 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
     _, alt = dots(rows, x=x, log=True, number=".2g", axes=axes)
     axes.margins(x=0.08)
     axes.axvline(1, color=COLORS["ink"], linewidth=1, linestyle="--")
-    return together(figure, _speed_conclusion(speed, calls, narrow), alt)
+    return add_title(figure, _speed_conclusion(speed, calls, narrow), alt)
 
 
 def _speed_conclusion(speed: dict, calls: Sequence[str], narrow: Sequence[str]) -> str:
@@ -246,7 +246,7 @@ def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
     figure, alt = lines(dict(errors.items()), "", x, y, unit="%", log="x")
     worst, best = (errors.iloc[-1].filter(like=part).max() for part in ("one scale", "block"))
     title = f"One large value: errors up to {worst:.0%} with one scale per tensor, up to {best:.1%} with blocks"
-    return together(figure, title, alt)
+    return add_title(figure, title, alt)
 
 
 class NumberPicker(VBox):

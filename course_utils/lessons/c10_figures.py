@@ -15,7 +15,7 @@ from course_utils.lessons.c10_timeline import Activity, overlap
 from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import cell, drawing, unit_for
-from course_utils.viz.plots import Span, bars, layers, legend, lines, panels, tick, timeline, together
+from course_utils.viz.plots import Span, add_title, bars, layers, legend, lines, panels, tick, timeline
 from course_utils.viz.style import COLORS, SERIES, text_color
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
@@ -47,7 +47,7 @@ def sharding_figure() -> tuple[Figure, str]:
         axes.text(1.15 * rank + 0.48, -0.12, f"rank {rank}", ha="center")
     drawing(axes, (-0.9, 1.15 * ranks), (len(STAGES) - 0.05, -0.35))
     legend(axes, *((kind, kind) for kind in kinds), ("kept by others", "grid"))
-    together(figure, "Each stage of ZeRO shards one kind more")
+    add_title(figure, "Each stage of ZeRO shards one kind more")
     return figure, (
         f"What each of {ranks} ranks keeps. DDP: all parameters, gradients and optimizer state on each. ZeRO-1: a share of "
         "the optimizer state. ZeRO-2: a share of the gradients too. ZeRO-3: a share of the parameters too."
@@ -90,7 +90,7 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     rows = {f"{number}. {event} ({lane})": sizes for number, (event, lane, sizes) in enumerate(life, 1)}
     figure, alt = bars(rows, "", "memory of this block on a rank", colors=LIFE)
     title = "A block is gathered twice a step; to be summed, its gradient is held three times"
-    return together(figure, title, f"One unit's life under ZeRO-3 on {ranks} ranks.", alt)
+    return add_title(figure, title, f"One unit's life under ZeRO-3 on {ranks} ranks.", alt)
 
 
 def tokens_that_hide(flops: float, bandwidth: float, ranks: int) -> float:
@@ -118,7 +118,7 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     figure, alt = lines(data, "", x, y, unit="seconds", log="xy", styles=styles, levels=levels)
     tick(figure.axes[0], [100, 1_000, 10_000, 100_000])
     subject = f"A block of {parameters / 1e6:.0f} million parameters on {ranks} ranks."
-    return together(figure, title, subject, alt, f"They cross at {', '.join(numbers)} tokens.")
+    return add_title(figure, title, subject, alt, f"They cross at {', '.join(numbers)} tokens.")
 
 
 def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
@@ -192,7 +192,7 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: i
     crossings = f"First tokens drawn at which the loss needs more than the gradients: {', '.join(first_tokens)}"
     text = f"Two moments on paper against tokens of a rank, rising and level. {crossings}. Measured peaks: {peaks}."
     title = f"Vocabulary {vocabulary:,}: with few tokens the gradients decide the peak, with many the loss"
-    return together(figure, title, text)
+    return add_title(figure, title, text)
 
 
 # A step on paper, to play with: equal units, a steady wire. Times are in forward passes of the model, memory in parameters.

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from course_utils.lessons.c11b_fewer_bits import FineTuning, bits_of_nf4, bytes_by_method
 from course_utils.units import format_bytes
-from course_utils.viz.plots import bars, dots, note, panels, together
+from course_utils.viz.plots import add_title, bars, dots, note, panels
 from course_utils.viz.style import COLORS
 
 STUDENTS_TITLE = "With every seed a teacher helps at T = 1 and 2, and a second epoch helps more"
@@ -28,7 +28,7 @@ def idea_figure() -> tuple[Figure, str]:
 def bands_figure(runs: Mapping[str, Sequence[float]], xlabel: str, title: str) -> tuple[Figure, str]:
     """A row by name, a dot for each seed, a line at the mean; 0 is marked where it lies between the dots."""
     figure, alt = dots(runs, "", f"{xlabel}; orange: their mean")
-    return together(figure, title, alt, "A dot for each seed, a line at the mean.")
+    return add_title(figure, title, alt, "A dot for each seed, a line at the mean.")
 
 
 def race_title(differences: Mapping[str, Sequence[float]]) -> str:
@@ -69,7 +69,7 @@ def choosing_figure(
     if above != adapters:
         higher = f"Above AdamW with these seeds: {', '.join(sorted(above))}" if above else ""
     title = f"Lowest peak: {next(iter(differences))}\n{higher}".strip()
-    return together(figure, title, f"Not fine-tuned: mean {mean:.2f}.", first, second, third)
+    return add_title(figure, title, f"Not fine-tuned: mean {mean:.2f}.", first, second, third)
 
 
 WEIGHT_BYTES = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}

@@ -14,7 +14,7 @@ from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
 from course_utils.hardware import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
-from course_utils.viz.plots import bars, dots, legend, lines, note, panels, tick, together
+from course_utils.viz.plots import add_title, bars, dots, legend, lines, note, panels, tick
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
@@ -71,7 +71,7 @@ def cuts_figure(flops: float, names: Sequence[str], has: Mapping[str, float]) ->
         listed = ", ".join(f"{link} {two_digits(need)}" for link, need in needs.items())
         by_cut.append(f"{name}, {unit}: asked {listed}; has {has[name]:,}, enough on {', '.join(enough) or 'none'}")
     title = f"At 400 Gb/s, only the cuts by {' and '.join(cuts_between)} pay"
-    return together(figure, title, f"What a cut asks for on 8 cards. {'. '.join(by_cut)}.")
+    return add_title(figure, title, f"What a cut asks for on 8 cards. {'. '.join(by_cut)}.")
 
 
 def two_digits(number: float) -> str:

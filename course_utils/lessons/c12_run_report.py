@@ -20,7 +20,7 @@ from course_utils.settings import settings
 from course_utils.training import History
 from course_utils.training.profile import ELSEWHERE, LOADING, Profile, Trace, throughput
 from course_utils.units import format_counted
-from course_utils.viz.plots import legend, lines, panels, together
+from course_utils.viz.plots import add_title, legend, lines, panels
 
 
 def profile_job(job: Job, steps: int = 4) -> tuple[Trace, History]:
@@ -94,7 +94,7 @@ def log_figure(folder: Path) -> tuple[Figure, str]:
     losses = "equal losses" if largest_difference == 0 else f"losses that differ by {largest_difference:.1g}"
     title = f"{subject.format(twice.index.min(), twice.index.max())} logged twice, with {losses}"
     title = title if len(twice) else f"{format_counted(len(by_attempt), 'attempt')} in one log"
-    return together(figure, title, f"log.csv has {format_counted(len(rows), 'row')}: {attempts}.")
+    return add_title(figure, title, f"log.csv has {format_counted(len(rows), 'row')}: {attempts}.")
 
 
 def show_tensorboard(folder: Path) -> bool:

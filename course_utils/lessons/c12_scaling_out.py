@@ -26,7 +26,7 @@ from course_utils.memory import saved_bytes
 from course_utils.training.gradients import relative_error
 from course_utils.units import format_counted, format_seconds
 from course_utils.viz.parts import cell, drawing, subplots
-from course_utils.viz.plots import Span, legend, panels, timeline, together
+from course_utils.viz.plots import Span, add_title, legend, panels, timeline
 from course_utils.viz.style import text_color
 
 COLUMNS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}
@@ -375,7 +375,7 @@ def axes_figure() -> tuple[Figure, str]:
         for name, (model, batch, travels) in AXES.items()
     )
     title = "An axis cuts the model, the batch or both"
-    return together(figure, title, f"Four ranks, and what each axis cuts. {by_axis}.")
+    return add_title(figure, title, f"Four ranks, and what each axis cuts. {by_axis}.")
 
 
 PASSES = {
@@ -401,7 +401,7 @@ def width_figure() -> tuple[Figure, str]:
         axes.text(-0.9, 0.9, layout, rotation=90, ha="center", va="center", fontsize=9)
     legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_PALE_RANK_COLORS)))
     text = f"Two matrices of two numbers, one for rank 0 and one for rank 1. {'; '.join(cuts)}."
-    return together(figure, "Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", text)
+    return add_title(figure, "Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", text)
 
 
 def halves_figure() -> tuple[Figure, str]:
@@ -415,7 +415,7 @@ def halves_figure() -> tuple[Figure, str]:
     first, second = (schedule.spans[0, "B", 0][0] for schedule in schedules.values())
     title = f"Stage 0 gets its first gradient {first - second:g} slots earlier\nand W fills slots that would otherwise be idle"
     text = f"3 stages, 2 micro-batches: {whole_slots} slots with whole backward passes, {cut_slots} cut."
-    return together(figure, title, text)
+    return add_title(figure, title, text)
 
 
 def draw_slots(axes: Axes, schedule: Schedule, title: str, letters: bool = False) -> None:

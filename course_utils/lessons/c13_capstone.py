@@ -22,7 +22,7 @@ from course_utils.memory.trace.measure import Measurement, measure
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
 from course_utils.viz.parts import drawing
-from course_utils.viz.plots import bars, panels, together
+from course_utils.viz.plots import add_title, bars, panels
 from course_utils.viz.style import COLORS
 from course_utils.viz.tradeoff import Entry
 
@@ -93,7 +93,7 @@ def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
         bar.set_alpha(_STRENGTH.get(part, 0.1))
     for axes in (left, right):
         axes.set_xlim(0, 1.18 * axes.get_xlim()[1])
-    return together(figure, title, first, second)
+    return add_title(figure, title, first, second)
 
 
 def chosen_figure(

@@ -1,6 +1,6 @@
 """The plots of every chapter: they take data, a unit and a conclusion, and write axes, labels and the alternative text.
 
-Each returns its figure and the text. With `axes` it draws into a panel of `panels`; `together` writes such a figure's title.
+Each returns its figure and the text. With `axes` it draws into a panel of `panels`; `add_title` writes such a figure's title.
 """
 
 import textwrap
@@ -31,7 +31,7 @@ def panels(rows: int = 1, columns: int = 1, *, height: float = 3.4, **shape) -> 
     return subplots(rows, columns, figsize=(7.6, height), layout="constrained", **shape)
 
 
-def together(figure: Figure, title: str, *texts: str) -> tuple[Figure, str]:
+def add_title(figure: Figure, title: str, *texts: str) -> tuple[Figure, str]:
     """A figure with its conclusion above all panels, legends below; labels of shared axes stay at the edges only."""
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     for legend_box in figure.legends:

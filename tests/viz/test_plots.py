@@ -7,7 +7,7 @@ import pytest
 from figures import title
 
 from course_utils.units import GiB, MiB
-from course_utils.viz.plots import Span, bars, dots, layers, lines, panels, timeline, together
+from course_utils.viz.plots import Span, add_title, bars, dots, layers, lines, panels, timeline
 from course_utils.viz.style import COLORS
 
 
@@ -111,7 +111,7 @@ def test_layers_lie_on_each_other_and_name_the_fullest_time():
 def test_panels_stand_together_under_one_conclusion():
     figure, (left, right) = panels(1, 2, sharey=True)
     alts = [lines({"a": {0: 1.0, 1: 2.0}}, name, y="loss", axes=axes)[1] for name, axes in (("A", left), ("B", right))]
-    figure, alt = together(figure, "Both rise", *alts)
+    figure, alt = add_title(figure, "Both rise", *alts)
     assert figure.get_suptitle() == "Both rise"
     assert (left.get_ylabel(), right.get_ylabel()) == ("loss", "")
     assert alt.startswith("Both rise. A. Loss against step. a: 1 at 0")
