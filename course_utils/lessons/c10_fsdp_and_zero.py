@@ -107,14 +107,8 @@ def fsdp2(model: nn.Module, mesh: Sequence[int] | None = None, prefetch: bool = 
     return Setup(model, adamw(model.parameters()), full)
 
 
-STRATEGIES = {
-    "DDP": ddp,
-    "ZeRO-1": zero1,
-    "ZeRO-2": zero2,
-    "ZeRO-3": zero3,
-    "FSDP2": fsdp2,
-    "torch's ZeRO-1": torch_zero1,
-}
+STRATEGIES = {"DDP": ddp, "ZeRO-1": zero1, "ZeRO-2": zero2, "ZeRO-3": zero3}
+STRATEGIES |= {"FSDP2": fsdp2, "torch's ZeRO-1": torch_zero1}
 
 
 def modules_of_at_least(count: int, module: nn.Module) -> tuple[list[nn.Module], int]:

@@ -424,14 +424,12 @@ def play_long(
 ) -> tuple[Figure, str]:
     """What one text costs a model of 24 blocks in bf16 with every block checkpointed: bytes on each rank, kind by kind."""
     rank_tokens = length / ranks
-    blocks = 24
     heads = width / 128
-    half = 2
     scores = {"log-sum-exp (one per query)": ITEMSIZE * heads * rank_tokens}
     if whole_scores:
         scores = {"its scores": 5 * heads * rank_tokens**2}
     parts = {
-        "boundaries of blocks": half * rank_tokens * width * blocks,
+        "boundaries of blocks": 24 * 2 * rank_tokens * width,
         "one block's activations": 34 * rank_tokens * width,
         **scores,
         "logits": ITEMSIZE * vocabulary * (3 * rank_tokens if whole_logits else 2 * min(tokens, rank_tokens)),

@@ -114,9 +114,8 @@ def disturbed_figure(run: DisturbedRun) -> tuple[Figure, str]:
     pause = after[0][0] - killed
     title = f"A killed agent costs {pause:.0f} s and {format_counted(run.repeated_updates, 'repeated update')}"
     styles = {"before": ("first", ".-"), "after": ("second", ".-")}
-    data = {"before": before, "after": after}
-    x = "seconds since the agents were started"
-    figure, _ = lines(data, title, x, "update at work", styles=styles, labels="none")
+    x, y = "seconds since the agents were started", "update at work"
+    figure, _ = lines({"before": before, "after": after}, title, x, y, styles=styles, labels="none")
     (axes,) = figure.axes
     axes.axvspan(killed, after[0][0], color=COLORS["grid"], zorder=0)
     marks = {

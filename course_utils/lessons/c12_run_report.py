@@ -45,11 +45,9 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
     """
     gaps = trace.gaps()
     speed = throughput(history, machine)
-    waits = {kind: gaps.loc[gaps["where"] == kind, "seconds"].sum() / trace.end for kind in (LOADING, ELSEWHERE)}
+    loading, between = (gaps.loc[gaps["where"] == kind, "seconds"].sum() / trace.end for kind in (LOADING, ELSEWHERE))
     operators = trace.operator_seconds()["seconds"]
     first, share = operators.index[0], operators.iloc[0] / operators.sum()
-    loading = waits[LOADING]
-    between = waits[ELSEWHERE]
     utilization = speed.utilization
     questions = {
         "Does the model wait for its data?": (f"{loading:.0%} of the time", loading > 0.1, "more num_workers"),

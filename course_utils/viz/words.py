@@ -20,7 +20,6 @@ class Unit(NamedTuple):
 
     @classmethod
     def for_largest(cls, kind: str, largest: float) -> "Unit":
-        """The unit in which an axis that reaches to `largest` is read most easily."""
         if kind in ("bytes", "seconds"):
             return cls(kind, *unit_for(largest, BYTE_UNITS if kind == "bytes" else SECOND_UNITS))
         return cls(kind, "%", 0.01) if kind == "%" else cls(kind, "", 1)

@@ -81,11 +81,8 @@ def leaving_by_edges(ranks, stride, cards, machine=4):
         for start in range(0, cards, ranks * stride)
         for first in range(start, start + stride)
     }
-    return sum(
-        a // machine == 0 and b // machine != 0
-        for ring in rings
-        for a, b in zip(ring, ring[1:] + ring[:1], strict=True)
-    )
+    edges = (edge for ring in rings for edge in zip(ring, ring[1:] + ring[:1], strict=True))
+    return sum(a // machine == 0 and b // machine != 0 for a, b in edges)
 
 
 @pytest.mark.parametrize(("ranks", "stride"), [(8, 1), (4, 1), (2, 1), (4, 2), (2, 4), (2, 2)])
@@ -126,10 +123,8 @@ def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, 
 
 def test_autocast_sends_from_stage_to_stage_in_float32():
     trial = try_recipe(source_of(LLAMA), PLAIN)
-    half, mixed = (
-        list(sent_by(Layout(1, 2, 4), CLUSTER, replace(PLAIN, precision=precision), 64, 2, trial))
-        for precision in ("bf16", "autocast")
-    )
+    recipes = (replace(PLAIN, precision=precision) for precision in ("bf16", "autocast"))
+    half, mixed = (list(sent_by(Layout(1, 2, 4), CLUSTER, recipe, 64, 2, trial)) for recipe in recipes)
     assert mixed[0].bytes == half[0].bytes
     assert mixed[1].bytes == 2 * half[1].bytes
 

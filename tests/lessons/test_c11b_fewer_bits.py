@@ -64,10 +64,9 @@ def test_adapters_sit_from_the_named_block_on():
 
 @pytest.mark.parametrize("rows", [4, 16])
 def test_a_step_with_adapters_is_planned_to_the_byte_and_saves_what_the_layers_need(rows):
-    steps = {
-        name: lesson.measure_placement(BASE, replace(RECIPE, batch=rows, lora=2, lora_targets=layers))
-        for name, layers in lesson.PLACES.items()
-    }
+    recipe = replace(RECIPE, batch=rows, lora=2)
+    recipes = {name: replace(recipe, lora_targets=layers) for name, layers in lesson.PLACES.items()}
+    steps = {name: lesson.measure_placement(BASE, recipe) for name, recipe in recipes.items()}
     for step in steps.values():
         assert step.predicted == pytest.approx(step.measured, rel=0.001)
     tensor, blocks = 4 * rows * SCALE.sequence * SCALE.width, SCALE.layers
