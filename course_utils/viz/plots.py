@@ -351,10 +351,9 @@ def _draw_seeds(
     for row, values in enumerate(by_row):
         shifts = np.linspace(-spread / 2, spread / 2, len(values)) if len(values) > 1 else [0.0]
         points += [(value / size, row + shift) for value, shift in zip(values, shifts, strict=False) if isfinite(value)]
-    x, y = zip(*points, strict=True)
+    x, y = np.reshape(points, (-1, 2)).T
     color = COLORS[SERIES[index]]
-    face = "none" if index else color
-    axes.plot(x, y, MARKS[index], color=color, markerfacecolor=face, markersize=5, alpha=0.85, label=kind)
+    axes.plot(x, y, MARKS[index], color=color, mfc="none" if index else color, markersize=5, alpha=0.85, label=kind)
     return points
 
 

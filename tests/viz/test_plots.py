@@ -81,6 +81,7 @@ def test_dots_are_seeds_and_the_stroke_their_mean():
     assert mean.get_xdata().tolist() == [3, 3]
     assert zero.get_xdata() == [0, 0]
     assert "1 of 2 diverged" in texts(figure.axes[0])
+    assert dots({"not run": []})[0].axes[0].lines[0].get_xydata().size == 0
     assert "a: 1.00 to 6.00, mean 3.00; b: -1.00, 1 diverged" in alt
 
 
