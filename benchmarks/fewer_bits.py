@@ -81,7 +81,7 @@ def fine_tune() -> list[dict]:
     for seed in TUNING_SEEDS:
         pretrained[seed], pretrained[seed, "half"] = lesson.pretrain(scale, seed), lesson.pretrain(narrow, seed)
         note(name="start", lr=None, seed=seed, test=round(lesson.held_out(pretrained[seed], scale), 4))
-    recipes = {name: recipe for name, (_, recipe) in lesson.ways(pretrained[TUNING_SEEDS[0]], recipe, scale).items()}
+    recipes = {name: recipe for name, (_, recipe) in lesson.methods(pretrained[TUNING_SEEDS[0]], recipe, scale).items()}
     for name in TUNED:
         for lr in TUNING.get(name, ADAMWS):
             for seed in TUNING_SEEDS:

@@ -24,7 +24,7 @@ def boards(records: Sequence[Record]) -> list[Leaderboard]:
             if figures := _get_figures(question):
                 entry = Entry(letters[record["student"]], record["student"], *figures)
                 entries.setdefault(question["id"], []).append(entry)
-    return [Leaderboard.of(name, title, entries.get(name, [])) for name, title in titles.items()]
+    return [Leaderboard.from_entries(name, title, entries.get(name, [])) for name, title in titles.items()]
 
 
 def _give_letters(records: Sequence[Record]) -> dict[str, str]:

@@ -21,7 +21,7 @@ class BudgetLine(NamedTuple):
     `unit` is `bytes`, `seconds`, `bytes sent`, or any other word, such as `%`, that stands behind the number.
     """
 
-    what: str
+    quantity: str
     budget: float
     predicted: float
     measured: float | None
@@ -53,8 +53,8 @@ class Choice:
     def __post_init__(self):
         try:
             rows = tuple(BudgetLine(*row) for row in self.rows)
-            named = re.fullmatch(r"\w[\w-]*", self.scenario)
-            right = named and isinstance(self.recipe, dict) and isinstance(self.layout, dict | None)
+            is_named = re.fullmatch(r"\w[\w-]*", self.scenario)
+            right = is_named and isinstance(self.recipe, dict) and isinstance(self.layout, dict | None)
             right = right and all(map(_is_sound, rows))
         except (TypeError, OverflowError):  # no rows, and a whole number beyond every float
             right = False
@@ -66,7 +66,7 @@ class Choice:
 def _is_sound(row: BudgetLine) -> bool:
     numbers = [row.budget, row.predicted, *([] if row.measured is None else [row.measured])]
     finite = all(isinstance(number, (int, float)) and isfinite(number) for number in numbers)
-    return finite and isinstance(row.what, str) and isinstance(row.unit, str)
+    return finite and isinstance(row.quantity, str) and isinstance(row.unit, str)
 
 
 CHOICES = Section("capstone", lambda value: Choice(**value))  # by scenario
@@ -78,14 +78,13 @@ def keep(choice: Choice) -> None:
     Raises `CourseError` where the recipe or the layout holds something that a file of JSON cannot.
     """
     try:
-        whole = json.loads(json.dumps(asdict(choice), allow_nan=False))
+        fields = json.loads(json.dumps(asdict(choice), allow_nan=False))
     except (TypeError, ValueError):
-        raise CourseError(
-            f"The choice for {choice.scenario} cannot be kept; give an optimizer and the like by name, not as a function."
-        ) from None
-    CHOICES.in_memory[choice.scenario] = Choice(**whole)
+        problem = f"The choice for {choice.scenario} cannot be kept"
+        raise CourseError(f"{problem}; give an optimizer and the like by name, not as a function.") from None
+    CHOICES.in_memory[choice.scenario] = Choice(**fields)
     if settings().attended:
-        CHOICES.put(choice.scenario, whole)
+        CHOICES.put(choice.scenario, fields)
 
 
 def load() -> tuple[Choice, ...]:

@@ -31,7 +31,6 @@ class Layout:
 
     @property
     def cards(self) -> int:
-        """The number of cards."""
         return self.data * self.tensor * self.pipeline
 
     def __str__(self):
@@ -53,16 +52,16 @@ class Layout:
             "heads of keys and values": "num_key_value_heads",
             "inner width": "intermediate_size",
         }
-        for what, name in cut.items():
-            setattr(config, name, _divide(getattr(config, name), self.tensor, what, "tensor ranks"))
+        for quantity, name in cut.items():
+            setattr(config, name, _divide(getattr(config, name), self.tensor, quantity, "tensor ranks"))
         config.num_hidden_layers = _divide(blocks, self.pipeline, "blocks", "stages")
         return source.with_config(config)
 
 
-def _divide(whole: int, parts: int, what: str, of: str) -> int:
-    if whole % parts:
-        raise CourseError(f"{whole} {what} do not divide over {parts} {of}; choose a number that divides them.")
-    return whole // parts
+def _divide(number: int, parts: int, quantity: str, ranks: str) -> int:
+    if number % parts:
+        raise CourseError(f"{number} {quantity} do not divide over {parts} {ranks}; choose a number that divides them.")
+    return number // parts
 
 
 class Sent(NamedTuple):
@@ -71,7 +70,7 @@ class Sent(NamedTuple):
     It hides behind: `"all"` computing, the `"last backward"` pass, or nothing (`""`).
     """
 
-    why: str
+    reason: str
     bytes: int
     seconds: float
     leaving: int
@@ -102,18 +101,18 @@ def sent_by(layout: Layout, cluster: Cluster, recipe: Recipe, width: int, blocks
         yield _send_on_ring("all-reduce among tensor ranks", size, times * rounds, layout.tensor, 1, cluster)
     if layout.pipeline > 1:
         message = numbers * recipe.itemsize  # autocast leaves what goes from block to block in float32
-        far = layout.cards > cluster.cards
-        link = cluster.inter_node if far else cluster.intra_node
+        across_machines = layout.cards > cluster.cards
+        link = cluster.inter_node if across_machines else cluster.intra_node
         turns = 2 * (recipe.accumulation + layout.pipeline - 1)
-        leaving = far * min(layout.data * layout.tensor, cluster.cards) * recipe.accumulation * message
+        leaving = across_machines * min(layout.data * layout.tensor, cluster.cards) * recipe.accumulation * message
         seconds = turns * (message / link.bandwidth + link.latency)
         yield Sent("activations from stage to stage", 2 * recipe.accumulation * message, seconds, leaving)
 
 
 def _send_on_ring(
-    why: str, size: int, messages: int, ranks: int, apart: int, cluster: Cluster, hides: str = ""
+    reason: str, size: int, messages: int, ranks: int, stride: int, cluster: Cluster, hides: str = ""
 ) -> Sent:
     """A ring leaves a machine over one of its cards, so as many rings as there are cards between two of its ranks do."""
-    leaving = (ranks * apart > cluster.cards) * min(apart, cluster.cards) * size
-    link = cluster.ring(ranks, apart)
-    return Sent(why, size, size / link.bandwidth + messages * link.latency, leaving, hides)
+    leaving = (ranks * stride > cluster.cards) * min(stride, cluster.cards) * size
+    link = cluster.ring(ranks, stride)
+    return Sent(reason, size, size / link.bandwidth + messages * link.latency, leaving, hides)

@@ -39,20 +39,20 @@ _LEAVES = (
 
 
 def measured(
-    train: Callable[[], object], model: nn.Module, tensors: Iterable[torch.Tensor], most: float = inf
+    train: Callable[[], object], model: nn.Module, tensors: Iterable[torch.Tensor], limit: float = inf
 ) -> tuple[int, int]:
-    """(bytes at the peak, operations) of `train()`, the model and `tensors` included; it ends once `most` operations are passed.
+    """(bytes at the peak, operations) of `train()`, the model and `tensors` included; it ends once `limit` operations are passed.
 
     Raises `CourseError` for what cannot be counted.
     """
     with ExitStack() as stack:
         meter = stack.enter_context(Meter([model], tensors=tensors))
-        operations = stack.enter_context(Operations(most))
+        operations = stack.enter_context(Operations(limit))
         stack.enter_context(_guard(model, operations))
         try:
             train()
         except CourseError:
-            if operations.total <= most:
+            if operations.total <= limit:
                 raise
     if not operations.total:
         raise CourseError("Nothing was computed; train the model that is given.")
@@ -78,10 +78,10 @@ def _guard(model: nn.Module, operations: Operations) -> Iterator[None]:
         return to_list(tensor)
 
     with ExitStack() as undo:
-        for where, name in _STARTS:
-            undo.enter_context(patch.object(where, name, _refuse(f"{name} starts work that is not counted")))
-        for where, name in _LEAVES:
-            undo.enter_context(patch.object(where, name, _refuse(f"{name} leads to work that is not counted")))
+        for owner, name in _STARTS:
+            undo.enter_context(patch.object(owner, name, _refuse(f"{name} starts work that is not counted")))
+        for owner, name in _LEAVES:
+            undo.enter_context(patch.object(owner, name, _refuse(f"{name} leads to work that is not counted")))
         undo.enter_context(patch.object(torch.Tensor, "tolist", list_whole_numbers))
         hooks = [register_module_forward_pre_hook(look), register_optimizer_step_pre_hook(look)]
         hooks += [parameter.register_hook(look) for parameter in model.parameters()]
@@ -91,8 +91,8 @@ def _guard(model: nn.Module, operations: Operations) -> Iterator[None]:
         look()
 
 
-def _refuse(what: str) -> Callable:
+def _refuse(problem: str) -> Callable:
     def refuse(*_, **__):
-        raise CourseError(f"{what}; train in this process, with torch's operators alone.")
+        raise CourseError(f"{problem}; train in this process, with torch's operators alone.")
 
     return refuse

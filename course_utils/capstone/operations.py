@@ -31,11 +31,11 @@ _SILENT = ("device", "_record_function_enter_new", "_record_function_exit", "_re
 
 
 class Operations(TorchDispatchMode):
-    """A context that counts `total` and `by_operator`; raises `CourseError` for what it cannot count, and beyond `most`."""
+    """A context that counts `total` and `by_operator`; raises `CourseError` for what it cannot count, and beyond `limit`."""
 
-    def __init__(self, most: float = inf):
+    def __init__(self, limit: float = inf):
         super().__init__()
-        self.most, self.by_operator, self.total = most, Counter(), 0
+        self.limit, self.by_operator, self.total = limit, Counter(), 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -54,8 +54,8 @@ class Operations(TorchDispatchMode):
         answer = func(*args, **kwargs)
         self.by_operator[func.overloadpacket.__name__] += (operations := count(args, kwargs, answer))
         self.total += operations
-        if self.total > self.most:
-            raise CourseError(f"Stopped after {self.total:,} operations: {self.most:,} are the most.")
+        if self.total > self.limit:
+            raise CourseError(f"Stopped after {self.total:,} operations: {self.limit:,} are the most.")
         return answer
 
 
@@ -69,12 +69,11 @@ def _formula_of(func: OpOverload) -> Callable[..., int] | None:
     if (func.is_view or name == "_unsafe_view") and ours or name in _SILENT:
         return lambda *_: 0
     plain = name.removeprefix("_foreach_").strip("_")
-    alike = getattr(torch.ops.aten, plain, packet)  # `add` of `_foreach_add_`
-    pointwise = any(torch.Tag.pointwise in getattr(alike, overload).tags for overload in alike.overloads())
-    simple = ours and (plain in _BY_ELEMENTS or pointwise)
-    return (
-        (lambda args, kwargs, answer: max(map(_count_elements, (answer, *args, *kwargs.values())))) if simple else None
-    )
+    single = getattr(torch.ops.aten, plain, packet)  # `add` of `_foreach_add_`
+    pointwise = any(torch.Tag.pointwise in getattr(single, overload).tags for overload in single.overloads())
+    if ours and (plain in _BY_ELEMENTS or pointwise):
+        return lambda args, kwargs, answer: max(map(_count_elements, (answer, *args, *kwargs.values())))
+    return None
 
 
 def _count_elements(value: object) -> int:

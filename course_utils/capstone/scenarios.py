@@ -103,7 +103,6 @@ class Weighed:
 
     @property
     def leaving(self) -> int:
-        """Bytes that leave a machine in an update."""
         return sum(sent.leaving for sent in self.sent)
 
     @property
@@ -126,8 +125,8 @@ class Weighed:
     def __str__(self):
         lines = []
         for row in self.figures:
-            over = ", too much" if row.predicted > row.budget else ""
-            lines.append(f"{row.what:>17s}: {row.in_words(row.predicted)} of {row.in_words(row.budget)}{over}")
+            excess = ", too much" if row.predicted > row.budget else ""
+            lines.append(f"{row.quantity:>17s}: {row.in_words(row.predicted)} of {row.in_words(row.budget)}{excess}")
         problems = [self.on_bytes(), self.on_seconds(self.scenario.seconds), self.on_bytes_between()]
         broken = [f"It {problem}." for problem in problems if problem]
         wishes = (self.on_level(), self.on_seconds(self.scenario.quick))
@@ -138,13 +137,13 @@ class Weighed:
         """The end of a sentence on what does not fit, where and because of what; None where it fits."""
         if self.fits:
             return None
-        peak, there = self.estimate.peak_instant, format_bytes(self.scenario.memory)
+        peak, available = self.estimate.peak_instant, format_bytes(self.scenario.memory)
         kinds = sorted(peak.by_kind.items(), key=lambda kind: -kind[1])[:3]
         by_kind = ", ".join(f"{name} {format_bytes(size)}" for name, size in kinds)
         terms = ", ".join(f"{term.name} ({format_bytes(term.bytes)})" for term in peak.terms_in_bytes[:3])
-        where = f"{peak.name}, in `{peak.module}`" if peak.module else peak.name
-        needs = f"needs {format_bytes(self.need.high)}, and {there} are there"
-        return f"{needs}. The peak is in {where}: {by_kind}. The largest terms: {terms}"
+        moment = f"{peak.name}, in `{peak.module}`" if peak.module else peak.name
+        needs = f"needs {format_bytes(self.need.high)}, and {available} are there"
+        return f"{needs}. The peak is in {moment}: {by_kind}. The largest terms: {terms}"
 
     def on_seconds(self, limit: float) -> str | None:
         """The same of an update that takes longer than `limit`."""
@@ -161,9 +160,9 @@ class Weighed:
         limit = self.scenario.between
         if limit is None or self.leaving <= limit:
             return None
-        most = max(self.sent, key=attrgetter("leaving"))
+        largest = max(self.sent, key=attrgetter("leaving"))
         sends = f"sends {format_bytes(self.leaving)} from machine to machine, and {format_bytes(limit)} are allowed"
-        return f"{sends}. The largest term: {most.why} ({format_bytes(most.leaving)})"
+        return f"{sends}. The largest term: {largest.reason} ({format_bytes(largest.leaving)})"
 
     def on_level(self) -> str | None:
         """The same of a field that disturbs the training more than it need."""
@@ -171,8 +170,8 @@ class Weighed:
         worst = max(levels, key=levels.get, default=None)
         if worst is None or levels[worst] <= self.scenario.level:
             return None
-        chosen = f"`{worst}={getattr(self.recipe, worst)!r}` is of level {levels[worst]} on the ladder of `course plan`"
-        return f"disturbs the training more than it needs to: {chosen}, and level {self.scenario.level} is enough"
+        choice = f"`{worst}={getattr(self.recipe, worst)!r}` is of level {levels[worst]} on the ladder of `course plan`"
+        return f"disturbs the training more than it needs to: {choice}, and level {self.scenario.level} is enough"
 
 
 def choose(
@@ -184,9 +183,8 @@ def choose(
     """
     weighed = weigh(scenario, recipe, layout)
     if len(measured) > len(weighed.figures):
-        raise CourseError(
-            f"There are {len(weighed.figures)} figures here, not {len(measured)}; give what was measured of each."
-        )
+        problem = f"There are {len(weighed.figures)} figures here, not {len(measured)}"
+        raise CourseError(f"{problem}; give what was measured of each.")
     pairs = zip_longest(weighed.figures, measured)
     rows = tuple(figure._replace(measured=truth) for figure, truth in pairs)
     keep(Choice(scenario.name.replace(" ", "-"), plain_recipe(recipe), layout and vars(layout), rows))
@@ -266,9 +264,8 @@ def _weigh(scenario: Scenario, recipe: Recipe, layout: Layout) -> Weighed:
     estimate = Estimate(source.name, recipe, trial.log, trial.how, finder_of(source, recipe))
     sent = ()
     if scenario.cluster is not None:
-        sent = tuple(
-            sent_by(layout, scenario.cluster, recipe, source.config.hidden_size, depth_of(source.config), trial)
-        )
+        width, blocks = source.config.hidden_size, depth_of(source.config)
+        sent = tuple(sent_by(layout, scenario.cluster, recipe, width, blocks, trial))
     return Weighed(scenario, recipe, layout, estimate, needs(trial.log, recipe.device), trial, sent)
 
 
@@ -277,15 +274,15 @@ def _split_seconds(trial: Trial, layout: Layout, recipe: Recipe, sent: tuple[Sen
     for (phase, _), seconds in trial.clock.items():
         by_phase[phase] += seconds
     yield from ((f"computing in {phase}", seconds) for phase, seconds in by_phase.items())
-    yield from ((message.why, message.seconds) for message in sent if not message.hides)
+    yield from ((message.reason, message.seconds) for message in sent if not message.hides)
     computing = by_phase["forward"] + by_phase["backward"]
     if layout.pipeline > 1:
-        tensor = sum(message.seconds for message in sent if "tensor" in message.why)
+        tensor = sum(message.seconds for message in sent if "tensor" in message.reason)
         yield "the pipeline's bubble", (layout.pipeline - 1) / recipe.accumulation * (computing + tensor)
     room = {"all": computing, "last backward": by_phase["backward"] / recipe.accumulation}
     for message in (message for message in sent if message.hides):
         left = room[message.hides] - message.seconds
-        yield f"{message.why}, as far as it is not hidden", max(0.0, -left)
+        yield f"{message.reason}, as far as it is not hidden", max(0.0, -left)
         room[message.hides] = max(0.0, left)
 
 

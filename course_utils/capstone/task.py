@@ -14,7 +14,7 @@ from torch import nn
 from course_utils import models
 
 PACKAGES = ("asyncio", "email", "importlib", "multiprocessing", "xml")
-ROWS, HELD, SEQUENCE, VOCABULARY = 2048, 600, 32, 8192
+ROWS, HELD_ROWS, SEQUENCE, VOCABULARY = 2048, 600, 32, 8192
 HELD_SHARE = 0.23  # of each package's functions, the most that is held out
 PADDING = 0  # the one token id that means the same in every draw
 
@@ -44,12 +44,13 @@ def draw(source: random.Random) -> Task:
     ids, labels, files = _corpus()
     held_files = _choose_files(source, labels, files)
     is_held = [file in held_files for file in files]
-    trained = source.sample([row for row, held in enumerate(is_held) if not held], ROWS)
-    held = source.sample([row for row, held in enumerate(is_held) if held], HELD)
+    train_rows = source.sample([row for row, held_rows in enumerate(is_held) if not held_rows], ROWS)
+    held_rows = source.sample([row for row, held_rows in enumerate(is_held) if held_rows], HELD_ROWS)
     tokens = torch.tensor([PADDING, *source.sample(range(1, VOCABULARY), VOCABULARY - 1)])
     names = torch.tensor(source.sample(range(len(PACKAGES)), len(PACKAGES)))
     weights = source.getrandbits(31)
-    return Task(tokens[ids[trained]], names[labels[trained]], tokens[ids[held]], names[labels[held]], weights)
+    ids, labels = tokens[ids], names[labels]
+    return Task(ids[train_rows], labels[train_rows], ids[held_rows], labels[held_rows], weights)
 
 
 @torch.no_grad()
@@ -65,14 +66,14 @@ def _choose_files(source: random.Random, labels: torch.Tensor, files: list[str])
     sizes: dict[int, dict[str, int]] = {label: {} for label in range(len(PACKAGES))}
     for label, file in zip(labels.tolist(), files, strict=True):
         sizes[label][file] = sizes[label].get(file, 0) + 1
-    chosen: set[str] = set()
+    held_files: set[str] = set()
     for of_package in sizes.values():
         room = HELD_SHARE * sum(of_package.values())
         for file in source.sample(sorted(of_package), len(of_package)):
             if of_package[file] <= room:
-                chosen.add(file)
+                held_files.add(file)
                 room -= of_package[file]
-    return chosen
+    return held_files
 
 
 @cache

@@ -14,7 +14,7 @@ from course_utils.errors import CourseError
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
 from course_utils.settings import settings
 from course_utils.viz.parts import arrow, box, drawing
-from course_utils.viz.plots import dots, legend, lines, panels, together
+from course_utils.viz.plots import add_title, dots, legend, lines, panels
 from course_utils.viz.style import COLORS, SERIES, text_color
 
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
@@ -239,7 +239,7 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
     curves = {name: enumerate(heights(surface, places).clamp(min=_LOWEST)) for name, places in paths.items()}
     styles = {name: (color, "-") for name, color in zip(paths, SERIES, strict=False)}
     _, alt = lines(curves, "Loss against steps", y="loss (log)", log="y", styles=styles, labels="legend", axes=curve)
-    return together(figure, title, f"Paths over the {surface.name}.", alt)
+    return add_title(figure, title, f"Paths over the {surface.name}.", alt)
 
 
 def six_figure(
@@ -266,7 +266,7 @@ def six_figure(
     legend(axes, ("ravine along the axis", "second"), ("ravine turned by 45°, drawn turned back", "first"))
     title = "Turning the ravine costs AdaGrad and RMSProp many steps (in each title: straight and turned)"
     text = "Paths of six optimizers over the ravine and over the turned one; steps needed on each: "
-    return together(figure, title, f"{text}{'; '.join(counts)}.")
+    return add_title(figure, title, f"{text}{'; '.join(counts)}.")
 
 
 def sizes_figure(sizes: Mapping[str, float]) -> tuple[Figure, str]:
@@ -328,7 +328,7 @@ def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
         lines(line, title, "update", "factor on α", labels="none", axes=axes)
     ends = "; ".join(f"{name} {f(0):.2g}, {f(warmup):.2g}, {f(total):.2g}" for name, f in factors.items())
     text = f"Factors on the learning rate at updates 0, {warmup} and {total}: {ends}."
-    return together(figure, "Linear and cosine end at zero", text)
+    return add_title(figure, "Linear and cosine end at zero", text)
 
 
 def noise_figure(sizes: Sequence[int], measurements: Sequence[Sequence[float]]) -> tuple[Figure, str]:

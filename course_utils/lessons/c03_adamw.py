@@ -16,7 +16,7 @@ from course_utils.optim import Adam, AdamW
 from course_utils.settings import settings
 from course_utils.training import History
 from course_utils.viz.parts import arrow, box, drawing
-from course_utils.viz.plots import lines, panels, together
+from course_utils.viz.plots import add_title, lines, panels
 from course_utils.viz.words import seeds_of
 
 GRADIENT_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -185,7 +185,7 @@ def seconds_figure(passes: Mapping[int, Timing], updates: Mapping[str, Timing]) 
     title = f"One update, {name}, takes as long as the passes over {relation} {as_long:.0f} tokens"
     title += " (interpolated)" * (as_long not in passes)
     figure, alt = lines(data, "", "tokens of the text", "time", unit="seconds", styles=styles, levels=levels)
-    return together(figure, title, alt)
+    return add_title(figure, title, alt)
 
 
 def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, str]:
@@ -201,7 +201,7 @@ def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, st
     _, right = lines(held_out, "texts held out", "epoch", "loss", number=".2f", axes=axes[1])
     above = " and ".join(f"at {line[-1][1].mean():.2f} with {name}" for name, line in held_out.items())
     title = f"On texts held out the loss ends {above}"
-    return together(figure, title, left, right, seeds_of(len(runs[name])))
+    return add_title(figure, title, left, right, seeds_of(len(runs[name])))
 
 
 def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> tuple[Figure, str]:

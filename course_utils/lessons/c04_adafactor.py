@@ -13,7 +13,7 @@ from course_utils.errors import CourseError
 from course_utils.optim.adafactor import rank_one, rms
 from course_utils.training.gradients import relative_error
 from course_utils.viz.memory import instants_figure
-from course_utils.viz.plots import lines, panels, together
+from course_utils.viz.plots import add_title, lines, panels
 from course_utils.viz.style import COLORS
 
 
@@ -178,7 +178,7 @@ def squares_figure(matrices: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
         figure.colorbar(picture, ax=row.tolist(), label=f"log₁₀ of {quantity}", extend="both", aspect=12)
     by_name = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
     text = f"The first {_MAX_DRAWN} rows and columns of V = g², and V̂ / V below. Error of the whole matrix: {by_name}."
-    return together(figure, "One token is exact; sums of tokens are not", text)
+    return add_title(figure, "One token is exact; sums of tokens are not", text)
 
 
 # How far the ratio's color scale reaches to each side.
@@ -241,7 +241,7 @@ def estimate_figure(squares: torch.Tensor, name: str = "", conclusion: str = "")
         f"the matrix with numbers from 10^{limits[0]:.1f} to 10^{limits[1]:.1f}, its estimate from row and column means, "
         f"and their ratio, from 10^{finite.min():.2f} to 10^{finite.max():.2f}. {error}."
     )
-    return together(figure, "\n".join(filter(None, (conclusion, size))), text)
+    return add_title(figure, "\n".join(filter(None, (conclusion, size))), text)
 
 
 def play_estimate(rank: int = 1, noise: float = 0.0, rows: int = 40, columns: int = 60) -> tuple[Figure, str]:

@@ -16,7 +16,7 @@ from course_utils.optim.codebook import dynamic_codebook, linear_codebook, value
 from course_utils.optim.quantization import BLOCK, dequantize, nearest, quantize, stochastic
 from course_utils.units import format_bytes
 from course_utils.viz.parts import box, cell, drawing
-from course_utils.viz.plots import bars, dots, legend, lines, panels, together
+from course_utils.viz.plots import add_title, bars, dots, legend, lines, panels
 from course_utils.viz.style import BIT_COLORS, COLORS, SERIES
 
 
@@ -182,7 +182,7 @@ def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[F
     box(axes, 3, len(rows), f"scale {scale:g}: 4 bytes", "optimizer state", "ink")
     drawing(axes, (-0.5, 5.5), (len(rows) + 0.5, -0.5))
     title = f"{len(values)} values are kept as {len(values)} bytes and one scale; the smallest is lost"
-    return together(figure, title, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(journeys)}.")
+    return add_title(figure, title, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(journeys)}.")
 
 
 def _write(value: float) -> str:
@@ -224,7 +224,7 @@ def byte_figure(bits: str) -> tuple[Figure, str]:
         readings.append(f"in the book of {name}, {zeros} zeros, a 1 and step {step} of {steps} make it {value:.4g}")
     drawing(axes, xlim=(-3.4, 11.4), ylim=(-3.2, 1.2))
     title = "Zeros say how many powers of ten down, the rest counts steps"
-    return together(figure, title, f"The byte {bits}: {'; '.join(readings)}.")
+    return add_title(figure, title, f"The byte {bits}: {'; '.join(readings)}.")
 
 
 def codebooks_figure() -> tuple[Figure, str]:
@@ -249,7 +249,7 @@ def codebooks_figure() -> tuple[Figure, str]:
     lines(errors, title, x, "largest relative error", log="xy", labels="legend", axes=below)
     linear, dynamic = limits.values()
     title = f"Off by more than half below {linear:.2g} in the linear book, below {_power(dynamic)} in the dynamic"
-    return together(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
+    return add_title(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
 
 
 def blocks_figure(values: torch.Tensor) -> tuple[Figure, str]:
@@ -300,7 +300,7 @@ def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
         texts.append(lines(data, title, y=y, styles=styles, labels="none", number=".3f", axes=panel)[1])
         panel.lines[0].set_linewidth(5)  # so that it is seen beneath the mean
     legend(panel)
-    return together(figure, "Rounded to the nearest entry, v freezes: too high or too low", *texts)
+    return add_title(figure, "Rounded to the nearest entry, v freezes: too high or too low", *texts)
 
 
 def codebook_figure(
@@ -326,7 +326,7 @@ def codebook_figure(
     legend(below, *colors.items())
     title = f"{kind}, blocks of {block_size:,}: {bits:.2f} bits a value, and {lost_share:.1%} lose more than half"
     text = f"{len(codebook)} entries. Of {format_bytes(values.nbytes)} of values over six decades the median relative error is"
-    return together(figure, title, f"{text} {error.median():.1%}.")
+    return add_title(figure, title, f"{text} {error.median():.1%}.")
 
 
 def _shares_by_decade(values: torch.Tensor, error: torch.Tensor, names: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -15,7 +15,7 @@ from course_utils import models, optim
 from course_utils.lessons.shared import Contender, read_runs
 from course_utils.training import History
 from course_utils.units import GiB, MiB, format_bytes
-from course_utils.viz.plots import bars, dots, legend, lines, note, panels, tick, together
+from course_utils.viz.plots import add_title, bars, dots, legend, lines, note, panels, tick
 from course_utils.viz.style import COLORS
 
 _DECAY = 0.01
@@ -129,7 +129,7 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
         panel.set_ylim(0, 3.1)
         tick(panel, [0.001, 0.01, 0.1])
         by_optimizer.append(alt)
-    return together(figure, "Every best rate lies inside its grid; 0.001 is the best of none", *by_optimizer)
+    return add_title(figure, "Every best rate lies inside its grid; 0.001 is the best of none", *by_optimizer)
 
 
 def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
@@ -147,7 +147,7 @@ def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
         panel.axvline(1e-3, color=COLORS["ink"], linestyle=":")
         note(panel, f"{at_default:.2f}", (1e-3, at_default), (-8, -9))
     legend(axes[0])
-    return together(figure, "At 0.0003 and 0.001 the schedule moves the loss, and the optimizer does not", *texts)
+    return add_title(figure, "At 0.0003 and 0.001 the schedule moves the loss, and the optimizer does not", *texts)
 
 
 def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Figure, str]:

@@ -16,7 +16,7 @@ from course_utils.optim import AdamW
 from course_utils.training import Accumulate, Callback, Run, num_loss_tokens
 from course_utils.units import format_bytes
 from course_utils.viz.parts import arrow, box, cell, drawing
-from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
+from course_utils.viz.plots import Span, add_title, bars, legend, lines, panels, timeline
 from course_utils.viz.style import COLORS, MARKS, SERIES
 
 # Slips from published code or from practice, each as a difference to `Accumulate`.
@@ -249,7 +249,7 @@ def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -
     title = f"{k} × {size} texts, {order}: a mean of means is off by {error:.0%} of the gradient"
     text = f"{k} micro-batches of {counts.min()} to {counts.max()} tokens; the gradient is off by {error:.1%}. "
     text += f"A mean of means weighs a token {weights.min():.2f} to {weights.max():.2f} times as it should."
-    return together(figure, title, text)
+    return add_title(figure, title, text)
 
 
 def train_on_texts(
@@ -300,7 +300,7 @@ def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], interva
         x = "update, from 32 texts each"
         texts.append(lines(data, title, x, y, number=".2f", labels=labels, axes=panel)[1])
     title = "The mean of means reports a lower loss, and predicts held-out tokens about as well"
-    return together(figure, title, *texts)
+    return add_title(figure, title, *texts)
 
 
 def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[Figure, str]:

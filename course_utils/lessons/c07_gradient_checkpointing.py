@@ -12,8 +12,8 @@ from torch import nn
 
 from course_utils.techniques import blocks_of, segment_ranges
 from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit
-from course_utils.viz.plots import dots, layers, legend, lines, panels, together
+from course_utils.viz.parts import unit_for
+from course_utils.viz.plots import add_title, dots, layers, legend, lines, panels
 from course_utils.viz.style import COLORS
 
 ITEMSIZE = 4
@@ -117,7 +117,7 @@ def segment_curves_figure(
     legend(axes)
     verdict = f"within {max(above):.0%} of the lowest" if max(above) >= 0.005 else "the lowest"
     title = f"At √(r·n) segments, at most one per block, the peak is {verdict} that we tried"
-    return together(figure, title, *texts)
+    return add_title(figure, title, *texts)
 
 
 def time_and_memory_figure(relative_costs: Mapping[str, tuple[float, float]]) -> tuple[Figure, str]:
@@ -136,7 +136,7 @@ def time_and_memory_figure(relative_costs: Mapping[str, tuple[float, float]]) ->
     title = f"The allocator's peak falls by at least {1 - max(map(memory.get, saving)):.0%}; lowest: {lowest}"
     if seconds[slowest] > 1.05 * max(map(seconds.get, others)):  # nearer ones may swap places
         title += ", the slowest" if slowest == lowest else f"; slowest: {slowest}"
-    return together(figure, title, "Both relative to the first.", *texts)
+    return add_title(figure, title, "Both relative to the first.", *texts)
 
 
 def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_block: float = 36.0) -> tuple[Figure, str]:
@@ -157,7 +157,7 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     sized = [(time, boundary * low, boundary * high) for time, low, high in recomputing]
     title = f"{format_bytes(peaks[segments])} instead of {format_bytes(without)}, time {end} instead of {plain_end}"
     _draw_walk(left, sized, title, "activations kept", colors, unit="bytes")
-    size = byte_unit(max(low + high for _, low, high in sized))[1]
+    size = unit_for(max(low + high for _, low, high in sized))[1]
     times, _, activations = np.transpose(plain)
     left.step(times, boundary * activations / size, "--", color=COLORS["ink"], where="post", label="no checkpoint")
     left.set(xlim=(0, None), ylim=(0, 1.1 * without / size))

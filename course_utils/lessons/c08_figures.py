@@ -16,7 +16,7 @@ from course_utils.precision import FORMATS, Format
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.units import format_seconds
 from course_utils.viz.parts import arrow, box, cell, drawing
-from course_utils.viz.plots import Span, bars, dots, lines, panels, timeline, together
+from course_utils.viz.plots import Span, add_title, bars, dots, lines, panels, timeline
 from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, text_color
 
 PHASE_COLORS = {
@@ -78,7 +78,7 @@ def formats_figure() -> tuple[Figure, str]:
     right.tick_params(left=False)
     left.grid(visible=False)
     right.grid(visible=False, axis="y")
-    return together(figure, "Exponent bits buy range, mantissa bits buy precision", f"{'; '.join(facts)}.")
+    return add_title(figure, "Exponent bits buy range, mantissa bits buy precision", f"{'; '.join(facts)}.")
 
 
 def mixed_precision_figure() -> tuple[Figure, str]:
@@ -102,7 +102,7 @@ def mixed_precision_figure() -> tuple[Figure, str]:
         arrow(axes, start, end)
     drawing(axes, ylim=(0.02, 1.04))
     _draw_rescue(line)
-    together(figure, "Between the loss and the update, S keeps small gradients within fp16's range")
+    add_title(figure, "Between the loss and the update, S keeps small gradients within fp16's range")
     return figure, (
         "Cycle of one step. Parameters are kept in 32 bits, the master weights; a 16-bit copy goes through the products of "
         "the forward pass; the loss, in 32 bits, is multiplied by S; the backward pass computes 16-bit gradients that are S "
@@ -146,7 +146,7 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
     x = "size of a gradient, as a power of two; dashed: half of fp16's smallest"
     histograms[1].set(xlabel=x, xlim=(max(min(outputs | parameters) - 2, -52), 20))
     title = f"Without a scale, {vanishing[0]} of the outputs' gradients vanish in fp16, and {vanishing[1]} of the parameters'"
-    return together(figure, title, f"Histograms over powers of two: {'; '.join(tails)}, half of fp16's smallest.")
+    return add_title(figure, title, f"Histograms over powers of two: {'; '.join(tails)}, half of fp16's smallest.")
 
 
 def _percent(share: float) -> str:
@@ -188,7 +188,7 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
     x = "speed as a multiple of float32's, logarithmic axis"
     _, alt = dots(rows, x=x, log=True, number=".2g", axes=axes)
     axes.axvline(1, color=COLORS["ink"], linestyle="--")
-    return together(figure, _speed_conclusion(speed, calls, narrow), alt)
+    return add_title(figure, _speed_conclusion(speed, calls, narrow), alt)
 
 
 def _speed_conclusion(speed: dict, calls: Sequence[str], narrow: Sequence[str]) -> str:
@@ -214,7 +214,7 @@ def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
     figure, alt = lines(dict(errors.items()), "", x, y, unit="%", log="x")
     worst, best = (errors.iloc[-1].filter(like=part).max() for part in ("one scale", "block"))
     title = f"One large value: errors up to {worst:.0%} with one scale per tensor, up to {best:.1%} with blocks"
-    return together(figure, title, alt)
+    return add_title(figure, title, alt)
 
 
 class NumberPicker(VBox):

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from course_utils.lessons.c09_local_sgd import RankHistory
 from course_utils.units import format_counted, format_seconds
 from course_utils.viz.parts import cell, drawing
-from course_utils.viz.plots import Span, bars, legend, lines, panels, timeline, together
+from course_utils.viz.plots import Span, add_title, bars, legend, lines, panels, timeline
 from course_utils.viz.style import COLORS, MARKS, SERIES
 
 
@@ -42,7 +42,7 @@ def ring_figure(turns: Sequence[Sequence[Sequence[str]]]) -> tuple[Figure, str]:
     grid[1][0].text(0, 1, explanation, fontsize=8.5, va="top")
     title = f"{ranks - 1} turns add and {ranks - 1} copy; in each a rank sends 1 of its {ranks} pieces"
     moves = "; ".join(f"turn {turn}: {', '.join('-'.join(row) for row in state)}" for turn, state in enumerate(states))
-    return together(figure, title, f"Whose parts each piece holds, rank by rank, on a ring of {ranks}. {moves}.")
+    return add_title(figure, title, f"Whose parts each piece holds, rank by rank, on a ring of {ranks}. {moves}.")
 
 
 def local_rounds_figure(ranks: int = 3, interval: int = 4, steps: int = 8) -> tuple[Figure, str]:
@@ -93,7 +93,7 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
     legend(panel)
     title = "Nine tenths of the time go to computing from H = 9r on; a faster machine needs a larger H"
     text = f"Share of the time spent computing against H, an S for each network. {'; '.join(marks)}."
-    return together(figure, title, text)
+    return add_title(figure, title, text)
 
 
 def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> tuple[Figure, str]:
@@ -103,7 +103,7 @@ def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
     for axes, (group, runs) in zip(grid[0], drifts.items(), strict=True):
         texts.append(lines(runs, group, y="distance to the ranks' mean", labels="none", axes=axes)[1])
     legend(grid[0][0])
-    return together(figure, "Within a round the ranks part, and an average brings them together", *texts)
+    return add_title(figure, "Within a round the ranks part, and an average brings them together", *texts)
 
 
 def unequal_starts_figure(drifts: Mapping[str, Sequence[tuple[int, float]]]) -> tuple[Figure, str]:
@@ -165,7 +165,7 @@ def losses_by_strategy_figure(
         texts.append(bars(rows, "", x, unit=unit, axes=axes)[1])
         axes.set_xlim(0, 1.2 * axes.get_xlim()[1])
     right.set_yticklabels([])
-    return together(figure, title, *texts)
+    return add_title(figure, title, *texts)
 
 
 def losses_by_interval_figure(
@@ -240,7 +240,7 @@ def play_local_drift(
     steps = len(places) - 1
     off = float(np.linalg.norm(places[steps - steps % interval].mean(0) - lowest))
     rounds = format_counted(steps // interval, "average")
-    together(figure, f"{rounds} in {steps} steps; the last is {off:.2f} from the joint minimum")
+    add_title(figure, f"{rounds} in {steps} steps; the last is {off:.2f} from the joint minimum")
     by = ", drift corrected" if corrected else ""
     return figure, (
         f"{ranks} ranks in bowls whose lowest points are {heterogeneity:g} from the middle, H = {interval}, "

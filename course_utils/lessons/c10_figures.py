@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
-from course_utils.lessons.c10_fsdp_and_zero import Activity, overlap
+from course_utils.lessons.c10_timeline import Activity, overlap
 from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import byte_unit, cell, drawing
-from course_utils.viz.plots import Span, layers, legend, lines, note, panels, tick, timeline, together
-from course_utils.viz.style import COLORS, text_color
+from course_utils.viz.parts import cell, drawing, unit_for
+from course_utils.viz.plots import Span, add_title, bars, layers, legend, lines, panels, tick, timeline
+from course_utils.viz.style import COLORS, SERIES, text_color
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 STYLES = {
@@ -47,7 +47,7 @@ def sharding_figure() -> tuple[Figure, str]:
         axes.text(1.15 * rank + 0.48, -0.12, f"rank {rank}", ha="center")
     drawing(axes, (-0.9, 1.15 * ranks), (len(STAGES) - 0.05, -0.35))
     legend(axes, *((kind, kind) for kind in kinds), ("kept by others", "grid"))
-    together(figure, "Each stage of ZeRO shards one kind more")
+    add_title(figure, "Each stage of ZeRO shards one kind more")
     return figure, (
         f"What each of {ranks} ranks keeps. DDP: all parameters, gradients and optimizer state on each. ZeRO-1: a share of "
         "the optimizer state. ZeRO-2: a share of the gradients too. ZeRO-3: a share of the parameters too."
@@ -55,71 +55,42 @@ def sharding_figure() -> tuple[Figure, str]:
 
 
 def unit_life(unit: float, ranks: int, activations: float) -> list[tuple[str, str, dict[str, float]]]:
-    """What happens to one unit in a step of ZeRO-3: (what, on which lane, bytes of it on a rank meanwhile by kind).
+    """What happens to one unit in a step of ZeRO-3: (event, its lane, bytes of the unit on a rank meanwhile by kind).
 
     `unit` are the bytes of its parameters, `activations` those that it saves. Lanes are "wire", "computes" and "waits".
     """
-    shard, whole, saved = {"shard": unit / ranks}, {"gathered": unit}, {"activations": activations}
+    shard, gathered, saved = {"shard": unit / ranks}, {"gathered": unit}, {"activations": activations}
     three_times = {"gradient": unit, "flat row": unit, "gloo's copy": unit}
     return [
-        ("all-gather", "wire", shard | whole),
-        ("forward", "computes", shard | whole | saved),
+        ("all-gather", "wire", shard | gathered),
+        ("forward", "computes", shard | gathered | saved),
         ("other units", "waits", shard | saved),
-        ("all-gather", "wire", shard | whole | saved),
-        ("backward", "computes", shard | whole | saved | {"gradient": unit}),
+        ("all-gather", "wire", shard | gathered | saved),
+        ("backward", "computes", shard | gathered | saved | {"gradient": unit}),
         ("reduce-scatter", "wire", shard | three_times | {"gradient shard": unit / ranks}),
         ("other units", "waits", shard | {"gradient shard": unit / ranks}),
     ]
 
 
 LIFE = {
-    "shard": ("parameters", ""),
-    "gathered": ("recomputed", ""),
-    "activations": ("activations", ""),
-    "gradient": ("gradients", ""),
-    "flat row": ("communication", ""),
-    "gloo's copy": ("temporaries", ""),
-    "gradient shard": ("gradients", "///"),
+    "shard": "parameters",
+    "gathered": "recomputed",
+    "activations": "activations",
+    "gradient": "gradients",
+    "flat row": "communication",
+    "gloo's copy": "temporaries",
+    "gradient shard": "inputs",
 }
-"""Color and hatch of a unit's bytes on a rank, by kind."""
+"""Colors of a unit's bytes on a rank, by kind."""
 
 
 def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figure, str]:
-    """The life of a unit from left to right: above what is done with it, below its bytes on a rank, stacked."""
+    """The life of a unit from top to bottom: what is done with it, and its bytes on a rank."""
     life = unit_life(unit, ranks, activations)
-    size_name, size = byte_unit(unit)
-    figure, (above, below) = panels(2, height=4.4, sharex=True, height_ratios=(1, 5))
-    colors = {"wire": "warning", "computes": "third", "waits": "not attributed"}
-    seen = set()
-    for place, (what, lane, held) in enumerate(life):
-        above.add_patch(
-            Rectangle((place - 0.47, 0), 0.94, 1, facecolor="none", edgecolor=COLORS[colors[lane]], linewidth=1.6)
-        )
-        above.text(
-            place, 0.5, f"{what}\n({lane})", ha="center", va="center", fontsize=8, color=text_color(colors[lane])
-        )
-        bottom = 0.0
-        for kind, count in held.items():
-            color, hatch = LIFE[kind]
-            patch_style = {"color": COLORS[color], "hatch": hatch, "edgecolor": COLORS["paper"], "linewidth": 0.8}
-            below.bar(place, count / size, 0.94, bottom=bottom, **patch_style)
-            if kind not in seen:
-                frame = {"boxstyle": "round,pad=0.15", "facecolor": COLORS["paper"], "edgecolor": "none"}
-                below.text(place, bottom + count / size / 2, kind, ha="center", va="center", fontsize=8, bbox=frame)
-                seen.add(kind)
-            bottom += count / size
-        below.text(place, bottom, f"{bottom:.2f}", ha="center", va="bottom", fontsize=9)
-    above.set(xlim=(-0.6, len(life) - 0.4), ylim=(-0.1, 1.1))
-    above.axis("off")
-    most_held = max(sum(held.values()) for *_, held in life) / size
-    below.set(ylabel=f"memory of this block on a rank, {size_name}", xticks=[], ylim=(0, 1.12 * most_held))
-    below.grid(axis="x", visible=False)
-    together(figure, "A block is gathered twice a step; to be summed, its gradient is held three times")
-    moments = "; ".join(
-        f"{what} ({lane}): " + ", ".join(f"{kind} {format_bytes(count)}" for kind, count in held.items())
-        for what, lane, held in life
-    )
-    return figure, f"One unit's life under ZeRO-3 on {ranks} ranks, and its bytes on a rank. {moments}."
+    rows = {f"{number}. {event} ({lane})": sizes for number, (event, lane, sizes) in enumerate(life, 1)}
+    figure, alt = bars(rows, "", "memory of this block on a rank", colors=LIFE)
+    title = "A block is gathered twice a step; to be summed, its gradient is held three times"
+    return add_title(figure, title, f"One unit's life under ZeRO-3 on {ranks} ranks.", alt)
 
 
 def tokens_that_hide(flops: float, bandwidth: float, ranks: int) -> float:
@@ -138,51 +109,44 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     seconds = 2 * parameters / flops  # of a token
     data = {"computing a block": {tokens: seconds * tokens for tokens in np.geomspace(100, 100_000, 50)}}
     styles = {"computing a block": ("third", "-")}
-    levels, crossings = {}, {}
-    for (name, bandwidth), color in zip(links.items(), ("first", "second"), strict=False):
-        gather = f"gathering the next, {name}"
-        crossings[name] = tokens_that_hide(flops, bandwidth, ranks)
-        levels[gather] = seconds * crossings[name]
-        styles[gather] = color, "--"
+    crossings = {name: tokens_that_hide(flops, bandwidth, ranks) for name, bandwidth in links.items()}
+    levels = {f"gathering the next, {name}": seconds * crossing for name, crossing in crossings.items()}
+    styles |= {name: (color, "--") for name, color in zip(levels, SERIES, strict=False)}
     numbers = [f"{crossing:,.0f} ({name})" for name, crossing in crossings.items()]
     title = f"A gather hides behind computing from {' or '.join(numbers)} tokens on"
     x, y = "tokens a rank computes in a step", "time per block"
     figure, alt = lines(data, "", x, y, unit="seconds", log="xy", styles=styles, levels=levels)
-    (axes,) = figure.axes
-    for crossing, (color, _) in zip(crossings.values(), list(styles.values())[1:], strict=True):
-        point = crossing, 1e3 * seconds * crossing  # the axis has milliseconds
-        axes.plot(*point, "o", color=COLORS[color], markersize=7)
-        note(axes, f"{crossing:,.0f} tokens", point, (6, -6), va="top", fontsize=10)
-    tick(axes, [100, 1_000, 10_000, 100_000])
-    about = f"A block of {parameters / 1e6:.0f} million parameters on {ranks} ranks."
-    return together(figure, title, about, alt, f"They cross at {', '.join(numbers)} tokens.")
+    tick(figure.axes[0], [100, 1_000, 10_000, 100_000])
+    subject = f"A block of {parameters / 1e6:.0f} million parameters on {ranks} ranks."
+    return add_title(figure, title, subject, alt, f"They cross at {', '.join(numbers)} tokens.")
 
 
 def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
     """What rank 0 did in a real step of each run, on one time axis: a lane for what it computed, one for its collectives."""
     jobs, by_run = [], []
     for row, (name, activities) in enumerate(runs.items()):
-        zero = min(activity.start for activity in activities)
-        jobs += [(row, a.what, a.start - zero, a.end - zero) for a in activities]
-        collectives = Counter(a.what for a in activities if not a.computes)
-        sent = ", ".join(f"{count} {what}" for what, count in collectives.items())
+        start = min(activity.start for activity in activities)
+        jobs += [(row, a.name, a.start - start, a.end - start) for a in activities]
+        collectives = Counter(a.name for a in activities if not a.computes)
+        sent = ", ".join(f"{count} {kind}" for kind, count in collectives.items())
         computed = format_seconds(sum(a.end - a.start for a in activities if a.computes))
         by_run.append(f"{name}: computes {computed} and takes part in {sent}")
     axes = panels(height=1.2 + 0.95 * len(runs))[1]
-    names = [f"{run}: {does}" for run in runs for does in ("computes", "sends, receives")]
     shares = ", ".join(f"{name} {overlap(activities):.0%}" for name, activities in runs.items())
     title = f"Communication of rank 0 that computing hides: {shares}"
-    _draw_lanes(axes, jobs, names, title, "time of a step of rank 0", unit="seconds")
+    _draw_lanes(axes, jobs, list(runs), title, "time of a step of rank 0", unit="seconds")
     return axes.figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
 
 
 def _draw_lanes(axes: Axes, jobs: Sequence[tuple], names: Sequence[str], title: str, x: str, unit: str = "") -> None:
-    """`jobs` are (pair of lanes from the top, what, start, end); `names` those of the lanes."""
-    spans = [Span(2 * row + (what not in PHASES), start, end, what) for row, what, start, end in jobs]
-    timeline(spans, names, title, x, unit=unit, styles=STYLES, axes=axes)
-    used = {what: style for what, style in STYLES.items() if any(job[1] == what for job in jobs)}
-    handles = [Patch(facecolor=COLORS[color], hatch=hatch, edgecolor=COLORS["paper"]) for color, hatch in used.values()]
-    axes.figure.legend(handles, list(used), loc="outside upper center", ncols=len(used))
+    """Two lanes for each of `names`, what it computes and what it sends; `jobs` are (its row, kind, start, end)."""
+    spans = [Span(2 * row + (kind not in PHASES), start, end, kind) for row, kind, start, end in jobs]
+    lanes = [f"{name}: {work}" for name in names for work in ("computes", "sends, receives")]
+    timeline(spans, lanes, title, x, unit=unit, styles=STYLES, axes=axes)
+    styles = {kind: style for kind, style in STYLES.items() if any(span.kind == kind for span in spans)}
+    paper = COLORS["paper"]
+    handles = [Patch(facecolor=COLORS[color], hatch=hatch, edgecolor=paper) for color, hatch in styles.values()]
+    axes.figure.legend(handles, list(styles), loc="outside upper center", ncols=len(styles))
 
 
 def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
@@ -198,39 +162,43 @@ def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
 
 
 def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: int) -> tuple[Figure, str]:
-    """A panel for each way: its two moments against tokens of a rank, as lines, and measured peaks, as dots.
+    """A panel for each strategy: its two moments against tokens of a rank, as lines, and measured peaks, as dots.
 
-    `on_paper` has columns `way`, `tokens`, `loss` and `gradients`; `measured` has `way`, `tokens` and `peak`, all in bytes.
+    `on_paper` has columns `strategy`, `tokens`, `loss` and `gradients`; `measured` has `strategy`, `tokens` and `peak`, all in
+    bytes.
     """
-    ways = list(dict.fromkeys(on_paper["way"]))
-    figure, grid = panels(1, len(ways), height=3.3, sharey=True)
-    names = ("on paper: gradients", "on paper: loss", "measured")
-    styles = dict(zip(names, (("gradients", "--"), ("activations", "-"), ("measured", "o")), strict=True))
-    size = byte_unit(measured["peak"].max())[1]
-    crossed = []
-    for axes, way in zip(grid, ways, strict=True):
-        paper = on_paper[on_paper["way"] == way].set_index("tokens")
-        dots = measured[measured["way"] == way].set_index("tokens")
-        drawn = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
-        data = dict(zip(names, drawn, strict=True))
-        y = f"memory of a rank, {byte_unit(size)[0]}"
-        lines(data, way, "tokens", y, log="x", styles=styles, labels="none", axes=axes)
+    strategies = list(dict.fromkeys(on_paper["strategy"]))
+    figure, grid = panels(1, len(strategies), height=3.3, sharey=True)
+    styles = {
+        "on paper: gradients": ("gradients", "--"),
+        "on paper: loss": ("activations", "-"),
+        "measured": ("measured", "o"),
+    }
+    unit, size = unit_for(measured["peak"].max())
+    first_tokens = []
+    for axes, strategy in zip(grid, strategies, strict=True):
+        paper = on_paper[on_paper["strategy"] == strategy].set_index("tokens")
+        dots = measured[measured["strategy"] == strategy].set_index("tokens")
+        series = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
+        data = dict(zip(styles, series, strict=True))
+        y = f"memory of a rank, {unit}"
+        lines(data, strategy, "tokens", y, log="x", styles=styles, labels="none", axes=axes)
         tick(axes, [32, 128, 256, 512])
         above = paper.index[paper["loss"] > paper["gradients"]]
-        crossed.append(f"{way} {above.min()}" if len(above) else f"{way} none drawn")
+        first_tokens.append(f"{strategy} {above.min()}" if len(above) else f"{strategy} none drawn")
     grid[0].set_ylim(0, None)
     legend(grid[0])
-    peaks = "; ".join(f"{row.way}, {row.tokens} tokens: {format_bytes(row.peak)}" for row in measured.itertuples())
-    at = f"First tokens drawn at which the loss needs more than the gradients: {', '.join(crossed)}"
-    text = f"Two moments on paper against tokens of a rank, rising and level. {at}. Measured peaks: {peaks}."
+    peaks = "; ".join(f"{row.strategy}, {row.tokens} tokens: {format_bytes(row.peak)}" for row in measured.itertuples())
+    crossings = f"First tokens drawn at which the loss needs more than the gradients: {', '.join(first_tokens)}"
+    text = f"Two moments on paper against tokens of a rank, rising and level. {crossings}. Measured peaks: {peaks}."
     title = f"Vocabulary {vocabulary:,}: with few tokens the gradients decide the peak, with many the loss"
-    return together(figure, title, text)
+    return add_title(figure, title, text)
 
 
 # A step on paper, to play with: equal units, a steady wire. Times are in forward passes of the model, memory in parameters.
 
 ACTIVATIONS = 0.5  # of the whole model, in sizes of its parameters
-HELD = ("parameters", "optimizer state", "gathered", "gradients", "activations", "communication")
+KINDS = ("parameters", "optimizer state", "gathered", "gradients", "activations", "communication")
 """What a rank holds, from the bottom up; `communication` are copies of gradients under way."""
 
 
@@ -239,7 +207,7 @@ class PaperStep:
     """A step of `units` equal units under ZeRO `stage` 0 to 3, simulated for the first and the last rank.
 
     A collective sends N − 1 messages on a ring, an all-reduce twice as many. Only stage 0 makes an all-reduce; the others have
-    its two halves. Gradients are copied to be sent as in `FSDP` and `DDP`. `held` is by kind, from each of `times` on.
+    its two halves. Gradients are copied to be sent as in `FSDP` and `DDP`. `sizes` are by kind, from each of `times` on.
     """
 
     stage: int
@@ -251,7 +219,7 @@ class PaperStep:
     slowest: float = 1.0  # times as long as the others the last rank computes
 
     def __post_init__(self):
-        self.jobs: list[tuple[int, str, float, float]] = []  # rank, what, start, end
+        self.jobs: list[tuple[int, str, float, float]] = []  # rank, kind, start, end
         self._pace = np.array([1.0, self.slowest][: self.ranks])
         self._free = {lane: np.zeros(len(self._pace)) for lane in ("compute", "wire")}
         self._share = 1 / self.ranks if self.stage >= 2 else 1
@@ -261,31 +229,31 @@ class PaperStep:
         self._run_units("forward", 1 / self.units, shards and self.stage >= 2, self._end_forward)
         self._run_units("backward", 2 / self.units, shards and self.stage == 3, self._end_backward)
         self._update()
-        self.times, self.held = _add_up(self._changes)
+        self.times, self.sizes = _add_up(self._changes)
 
     @property
     def memory(self) -> list[float]:
         """What the first rank holds of all kinds together, from each of `times` on."""
-        return [sum(sizes) for sizes in zip(*self.held.values(), strict=True)]
+        return [sum(sizes) for sizes in zip(*self.sizes.values(), strict=True)]
 
     @property
     def end(self) -> float:
         return max(end for *_, end in self.jobs)
 
     @property
-    def waiting(self) -> float:
+    def waiting_share(self) -> float:
         """The share of the step in which the first rank computes nothing."""
-        return 1 - sum(end - start for rank, what, start, end in self.jobs if rank == 0 and what in PHASES) / self.end
+        return 1 - sum(end - start for rank, kind, start, end in self.jobs if rank == 0 and kind in PHASES) / self.end
 
     def _run_units(self, phase: str, seconds: float, gathers: bool, end_unit: Callable) -> None:
         """One unit after the other, each of them gathered first if the phase `gathers`."""
         ready = self._gather(self._free["compute"]) if gathers else self._free["compute"]
         for left in reversed(range(self.units)):
             start, end = self._run_job(phase, ready, seconds)
-            more = gathers and left > 0
-            ready = self._gather(start) if more and self.prefetch else end
+            gathers_next = gathers and left > 0
+            ready = self._gather(start) if gathers_next and self.prefetch else end
             end_unit(start, end)
-            if more and not self.prefetch:
+            if gathers_next and not self.prefetch:
                 ready = self._gather(end)
 
     def _end_forward(self, start: np.ndarray, end: np.ndarray) -> None:
@@ -299,12 +267,12 @@ class PaperStep:
         self._hold(start, "gradients", 1 / self.units)  # the unit's whole gradient, until it is reduced
         if self.ranks > 1:
             kind, times = ("reduce-scatter", 1) if self.stage else ("all-reduce", 2)
-            done = self._run_job(kind, end, times * self._ring_time)[1]
+            arrival = self._run_job(kind, end, times * self._ring_time)[1]
             copies = (1, 0, 2, 2)[self.stage] / self.units  # DDP's bucket; the flat row and gloo's copy
             self._hold(end, "communication", copies)
             if self.stage >= 2:
-                self._hold(done, "communication", -copies)
-                self._hold(done, "gradients", self._share / self.units - 1 / self.units)
+                self._hold(arrival, "communication", -copies)
+                self._hold(arrival, "gradients", self._share / self.units - 1 / self.units)
 
     def _update(self) -> None:
         ready = np.maximum(self._free["compute"], self._free["wire"])
@@ -319,13 +287,13 @@ class PaperStep:
         """Time that a unit takes once around the ring."""
         return self.wire * (self.ranks - 1) / self.ranks / self.units + self.latency * (self.ranks - 1)
 
-    def _run_job(self, what: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
+    def _run_job(self, kind: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
         """Starts and ends of a job that begins on each rank as soon as its lane is free; a collective waits for all ranks."""
-        lane = "compute" if what in PHASES else "wire"
+        lane = "compute" if kind in PHASES else "wire"
         start = np.maximum(ready, self._free[lane])
         start = start if lane == "compute" else np.full(len(start), start.max())
         end = self._free[lane] = start + seconds * (self._pace if lane == "compute" else 1)
-        self.jobs += [(rank, what, float(a), float(b)) for rank, (a, b) in enumerate(zip(start, end, strict=True))]
+        self.jobs += [(rank, kind, float(a), float(b)) for rank, (a, b) in enumerate(zip(start, end, strict=True))]
         return start, end
 
     def _hold(self, start: np.ndarray, kind: str, size: float) -> None:
@@ -344,40 +312,44 @@ class PaperStep:
 def _add_up(changes: Sequence[tuple[float, str, float]]) -> tuple[list[float], dict[str, list[float]]]:
     """Times, and by kind the sum from each of them on; changes at one instant count together."""
     totals = {}
-    total = dict.fromkeys(HELD, 0.0)
+    total = dict.fromkeys(KINDS, 0.0)
     last = -1.0
     for time_, kind, change in sorted(changes):
         total[kind] += change
         last = time_ if time_ - last > 1e-6 else last
         totals[last] = dict(total)
-    return list(totals), {kind: [held[kind] for held in totals.values()] for kind in HELD}
+    return list(totals), {kind: [sizes[kind] for sizes in totals.values()] for kind in KINDS}
 
 
 def play_sharding(
-    stage: int = 3, ranks: int = 8, units: int = 6, wire: float = 1.0, latency: float = 0.002, prefetch: bool = True,
+    stage: int = 3,
+    ranks: int = 8,
+    units: int = 6,
+    wire: float = 1.0,
+    latency: float = 0.002,
+    prefetch: bool = True,
     slowest: float = 1.0,
-) -> tuple[Figure, str]:  # fmt: skip
+) -> tuple[Figure, str]:
     """Play: the lanes of the first and the last rank in a step on paper; below, the first rank's memory by kind."""
     plan = PaperStep(stage, ranks, units, wire, latency, prefetch, slowest)
-    followed = [0, ranks - 1][:ranks]
-    ratios = (0.75 * len(followed), 2.0)
-    figure, (above, below) = panels(2, height=4.0 + 0.8 * len(followed), sharex=True, height_ratios=ratios)
-    names = [f"rank {rank}: {does}" for rank in followed for does in ("computes", "sends, receives")]
-    counted_ranks = f"{STAGES[stage]}, {format_counted(ranks, 'rank')}"
-    title = f"{counted_ranks}: a step takes {plan.end:.2f}, of which rank 0 waits {plan.waiting:.0%}"
-    _draw_lanes(above, plan.jobs, names, title, "")
-    called = {"communication": "copies of gradients"}
-    held = {called.get(kind, kind): [*sizes, sizes[-1]] for kind, sizes in plan.held.items() if max(sizes) > 1e-9}
+    drawn_ranks = [0, ranks - 1][:ranks]
+    ratios = (0.75 * len(drawn_ranks), 2.0)
+    figure, (above, below) = panels(2, height=4.0 + 0.8 * len(drawn_ranks), sharex=True, height_ratios=ratios)
+    title = f"{STAGES[stage]}, {format_counted(ranks, 'rank')}: a step takes {plan.end:.2f}"
+    title += f", of which rank 0 waits {plan.waiting_share:.0%}"
+    _draw_lanes(above, plan.jobs, [f"rank {rank}" for rank in drawn_ranks], title, "")
+    names = {"communication": "copies of gradients"}
+    sizes = {names.get(kind, kind): [*line, line[-1]] for kind, line in plan.sizes.items() if max(line) > 1e-9}
     colors = {"gathered": "recomputed", "copies of gradients": "communication"}
     x, y = "time (forward pass of the model = 1)", "memory of rank 0\n(parameters = 1)"
-    layers([*plan.times, plan.end], held, "", x, y, colors=colors, axes=below)
+    layers([*plan.times, plan.end], sizes, "", x, y, colors=colors, axes=below)
     peak = max(plan.memory)
     below.axhline(peak, color=COLORS["warning"], linestyle="--", linewidth=1.2)
     below.text(plan.end, peak, f"peak {peak:.2f} ", ha="right", va="bottom", color=text_color("warning"))
     below.set(ylim=(0, max(2.0, 1.2 * peak)), xlim=(0, plan.end))
     legend(below)
     slow = f"; the last rank computes {slowest:g} times as long" if ranks > 1 and slowest > 1 else ""
-    made = f"{sum(job[0] == 0 for job in plan.jobs)} jobs of a rank with {format_counted(units, 'unit')}{slow}"
-    top = plan.memory.index(peak)
-    there = ", ".join(f"{kind} {sizes[top]:.2f}" for kind, sizes in plan.held.items() if sizes[top] > 0.005)
-    return figure, f"{title}; {made}; the memory peaks at {peak:.2f}: {there}."
+    counts = f"{sum(job[0] == 0 for job in plan.jobs)} jobs of a rank with {format_counted(units, 'unit')}{slow}"
+    peak_index = plan.memory.index(peak)
+    parts = ", ".join(f"{kind} {line[peak_index]:.2f}" for kind, line in plan.sizes.items() if line[peak_index] > 0.005)
+    return figure, f"{title}; {counts}; the memory peaks at {peak:.2f}: {parts}."

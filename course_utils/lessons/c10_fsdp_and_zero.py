@@ -1,9 +1,8 @@
-"""Chapter 10: the same training shared out in several ways on real ranks.
+"""Chapter 10: the same training on real ranks by several strategies of sharding.
 
-Each way is measured: bytes at the peak, bytes on the wire, the parameters afterwards, a timeline.
+Each is measured: bytes at the peak, bytes on the wire, the parameters afterwards.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,27 +12,25 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import record_function
 
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, Traffic, counted
-from course_utils.distributed.torchrun import announce
 from course_utils.lessons.shared import account_of, inner_optimizer, local_part
 from course_utils.memory import Recipe, distinct_bytes, estimate
 from course_utils.memory.step.sharded import units_of
-from course_utils.memory.trace.allocator import Account, allocator_of, quiet
-from course_utils.training.profile import PHASES
+from course_utils.memory.trace.allocator import Account, allocator_of
 from course_utils.units import MiB
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# The ways to share a model out. Each returns a `Setup`.
+# The strategies. Each returns a `Setup`.
 
 
 @dataclass
 class Setup:
-    """A model as one way wraps it, its optimizer, and how to get the full parameters by name."""
+    """A model as a strategy wraps it, its optimizer, and how to get the full parameters by name."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer | ShardedOptimizer
@@ -82,9 +79,9 @@ def zero2(model: nn.Module) -> Setup:
     return zero3(model, reshard_after_forward=False)
 
 
-def zero3(model: nn.Module, least: int | None = None, **options) -> Setup:
-    """Parameters are sharded too. A unit is a block, or a module with at least `least` parameters."""
-    units = units_of(model) if least is None else modules_of_at_least(model, least)[0]
+def zero3(model: nn.Module, min_parameters: int | None = None, **options) -> Setup:
+    """Parameters are sharded too. A unit is a block, or a module with at least `min_parameters`."""
+    units = units_of(model) if min_parameters is None else modules_of_at_least(min_parameters, model)[0]
     wrapped = FSDP(model, units, **options)
     return Setup(wrapped, adamw(wrapped.parameters()), wrapped.full_state_dict)
 
@@ -110,20 +107,21 @@ def fsdp2(model: nn.Module, mesh: Sequence[int] | None = None, prefetch: bool = 
     return Setup(model, adamw(model.parameters()), full)
 
 
-WAYS = {"DDP": ddp, "ZeRO-1": zero1, "ZeRO-2": zero2, "ZeRO-3": zero3, "FSDP2": fsdp2, "torch's ZeRO-1": torch_zero1}
+STRATEGIES = {"DDP": ddp, "ZeRO-1": zero1, "ZeRO-2": zero2, "ZeRO-3": zero3}
+STRATEGIES |= {"FSDP2": fsdp2, "torch's ZeRO-1": torch_zero1}
 
 
-def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module], int]:
-    """The smallest modules with `least` parameters outside of smaller ones, inner ones first; how many are left over."""
+def modules_of_at_least(count: int, module: nn.Module) -> tuple[list[nn.Module], int]:
+    """The smallest modules with `count` parameters outside of smaller ones, inner ones first; how many are left over."""
     modules = []
-    left = sum(p.numel() for p in module.parameters(recurse=False))
+    left_over = sum(p.numel() for p in module.parameters(recurse=False))
     for child in module.children():
-        inside, outside = modules_of_at_least(child, least)
-        modules += inside
-        left += outside
-    if left >= least and not isinstance(module, nn.ModuleList):  # a list has no forward pass
+        inner_modules, rest = modules_of_at_least(count, child)
+        modules += inner_modules
+        left_over += rest
+    if left_over >= count and not isinstance(module, nn.ModuleList):  # a list has no forward pass
         return [*modules, module], 0
-    return modules, left
+    return modules, left_over
 
 
 # Measuring.
@@ -131,11 +129,10 @@ def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module],
 
 @dataclass
 class RankMeasurement:
-    """What one rank saw of a way."""
+    """What one rank saw of a strategy."""
 
     peak: int  # bytes, the `usual_peak` of its steps, all that it keeps included
-    # Bytes over the loopback device in the quietest step, by the number of ranks; None: not counted.
-    carried: float | None
+    carried: float | None  # bytes over the loopback device in the quietest step, by the number of ranks, where counted
     elements: dict[str, int]  # of parameters and of optimizer state that lie on the rank between steps
     kinds: tuple[str, ...]  # of parameters: names of their classes
     traffic: Traffic  # of a step
@@ -144,36 +141,36 @@ class RankMeasurement:
 
 
 STEPS = 5
-"""Steps of training, the same for every way; after them one is counted."""
+"""Steps of training, the same for every strategy; after them one is counted."""
 RECORDED = 8
 """Steps whose allocations are recorded."""
 
 
-def measure_way_on_rank(way: str, config: "PretrainedConfig", recipe: Recipe, **options) -> RankMeasurement:
-    """To be launched: `STEPS` steps of the model of `config` in one of `WAYS`, with other batches on each rank.
+def measure_on_rank(strategy: str, config: "PretrainedConfig", recipe: Recipe, **options) -> RankMeasurement:
+    """To be launched: `STEPS` steps of the model of `config` by one of `STRATEGIES`, with other batches on each rank.
 
     The bytes of a step are those of steps after them. A peak is what the tensors take that a rank keeps (parameters, buffers,
     optimizer state, batch), and what the allocator saw on top of what was there when the step began.
     """
-    setup = WAYS[way](models.from_configuration(config), **options)
+    setup = STRATEGIES[strategy](models.from_configuration(config), **options)
     batch = batch_of(config, recipe, dist.get_rank())
     losses = [setup.step(batch).item() for _ in range(STEPS)]
-    trained = {name: tensor.detach().clone() for name, tensor in setup.full().items()}
+    parameters = {name: tensor.detach().clone() for name, tensor in setup.full().items()}
     with counted() as traffic:
         setup.step(batch)
     above, carried = record(lambda: setup.step(batch))
     by_parameter = inner_optimizer(setup.optimizer).state.values()
-    state = [v for values in by_parameter for v in values.values() if torch.is_tensor(v)]
+    state = [v for values in by_parameter for v in values.values() if isinstance(v, torch.Tensor)]
     tensors = [*setup.model.parameters(), *setup.model.buffers(), *state, *batch.values()]
-    tensors_of_kind = {"parameters": setup.model.parameters(), "optimizer state": (s for s in state if s.dim())}
+    by_kind = {"parameters": setup.model.parameters(), "optimizer state": (s for s in state if s.dim())}
     return RankMeasurement(
         peak=distinct_bytes(map(local_part, tensors)) + above,
         carried=carried,
-        elements={kind: sum(local_part(tensor).numel() for tensor in every) for kind, every in tensors_of_kind.items()},
+        elements={kind: sum(local_part(t).numel() for t in tensors) for kind, tensors in by_kind.items()},
         kinds=tuple(sorted({type(p).__name__ for p in setup.model.parameters()})),
         traffic=traffic,
         losses=losses,
-        full=trained,
+        full=parameters,
     )
 
 
@@ -214,7 +211,8 @@ def accumulate_on_rank(
     Without `sync` gradients are only sent with the last micro-batch, without `reshard` parameters stay
     gathered from each backward pass to the next forward pass.
     """
-    setup, batch = fsdp2(models.from_configuration(config)), batch_of(config, recipe, dist.get_rank())
+    setup = fsdp2(models.from_configuration(config))
+    batch = batch_of(config, recipe, dist.get_rank())
     setup.step(batch)
 
     def update() -> None:
@@ -227,30 +225,30 @@ def accumulate_on_rank(
 
     with counted() as traffic:
         update()
-    calls, (above, _) = traffic.frame()["calls"], record(update)
-    return Accumulation(
-        calls["all-gather"], calls["reduce-scatter"], round(traffic.sent / MiB, 2), round(above / MiB, 2)
-    )
+    calls = traffic.frame()["calls"]
+    sent = round(traffic.sent / MiB, 2)
+    peak = round(record(update)[0] / MiB, 2)
+    return Accumulation(calls["all-gather"], calls["reduce-scatter"], sent, peak)
 
 
 def record(step: Callable[[], object]) -> tuple[int, float | None]:
-    """`step` on all ranks at once, `RECORDED` times and on until each has one whose books balance, or five times as often.
+    """Run `step` on all ranks at once `RECORDED` times, or more (up to five times as often) until each has a balanced account.
 
     Returns the bytes of `usual_peak`, and `bytes_carried` in the quietest step, for each rank.
     """
     accounts, carried = [], []
-    done = torch.zeros(())
-    while len(accounts) < RECORDED or (not done and len(accounts) < 5 * RECORDED):
+    all_balanced = torch.zeros(())
+    while len(accounts) < RECORDED or (not all_balanced and len(accounts) < 5 * RECORDED):
         accounts.append(account_of(lambda: carried.append(bytes_carried(step))))
-        done = torch.tensor(float(any(account.left == 0 for account in accounts)))
-        dist.all_reduce(done, dist.ReduceOp.MIN)
+        all_balanced = torch.tensor(float(any(account.left == 0 for account in accounts)))
+        dist.all_reduce(all_balanced, dist.ReduceOp.MIN)
     return usual_peak(accounts), None if None in carried else min(carried) / dist.get_world_size()
 
 
 def usual_peak(accounts: Sequence[Account]) -> int:
-    """The peak above the start of most steps whose books balance.
+    """The peak above the start of most steps whose accounts balance.
 
-    A thread of gloo's may be the last to hold a tensor. The profiler misses what it releases, and the books do not balance.
+    A thread of gloo's may be the last to hold a tensor. The profiler misses what it releases, and the account does not balance.
     Where it is late, on a busy machine, a step needs more than the others.
     """
     balanced = min(account.left for account in accounts)
@@ -273,9 +271,11 @@ def build_on_rank(config: "PretrainedConfig", device: str) -> tuple[Setup, int]:
     return setup, allocator.account().above_start
 
 
-def measure_ways_on_rank(ways: Sequence[str], config: "PretrainedConfig", recipe: Recipe) -> dict[str, RankMeasurement]:
-    """To be launched: `measure_way_on_rank` for one way after the other."""
-    return {way: measure_way_on_rank(way, config, recipe) for way in ways}
+def measure_all_on_rank(
+    strategies: Sequence[str], config: "PretrainedConfig", recipe: Recipe
+) -> dict[str, RankMeasurement]:
+    """To be launched: `measure_on_rank` for one strategy after the other."""
+    return {strategy: measure_on_rank(strategy, config, recipe) for strategy in strategies}
 
 
 def block_activations(config: "PretrainedConfig", recipe: Recipe) -> int:
@@ -289,46 +289,54 @@ def block_activations(config: "PretrainedConfig", recipe: Recipe) -> int:
 
 @dataclass(frozen=True)
 class Sizes:
-    """`P` parameters: `u` in each of `B` blocks, `h` in the output layer. A block saves `a` bytes, the loss takes `loss`."""
+    """`P` parameters: `u` in each of `B` blocks, `h` in the output layer; bytes that a block saves, and that the loss takes."""
 
     P: int
     B: int
     u: int
     h: int
-    a: int
-    loss: int
+    a_bytes: int
+    loss_bytes: int
 
     @classmethod
-    def of(cls, config: "PretrainedConfig", recipe: Recipe) -> "Sizes":
+    def from_model(cls, config: "PretrainedConfig", recipe: Recipe) -> "Sizes":
         """The sizes of a model of Transformers and of a step of `recipe`, in 32 bits."""
-        network = models.from_configuration(config)
-        blocks, head = units_of(network), network.lm_head.weight.numel()
-        # The logits' log-probabilities, the gradient of these, and that of the logits.
-        loss = 12 * recipe.batch * recipe.sequence * config.vocab_size
-        sizes = models.parameter_count(network), len(blocks), models.parameter_count(blocks[0]), head
-        return cls(*sizes, block_activations(config, recipe), loss)
+        model = models.from_configuration(config)
+        blocks = units_of(model)
+        return cls(
+            P=models.parameter_count(model),
+            B=len(blocks),
+            u=models.parameter_count(blocks[0]),
+            h=model.lm_head.weight.numel(),
+            a_bytes=block_activations(config, recipe),
+            # The logits' log-probabilities, the gradient of these, and that of the logits.
+            loss_bytes=12 * recipe.batch * recipe.sequence * config.vocab_size,
+        )
 
 
-def two_moments(way: str, s: Sizes, N: int) -> dict[str, float]:  # noqa: N803
+def two_moments(strategy: str, s: Sizes, N: int) -> dict[str, float]:  # noqa: N803
     """Bytes of a rank of N at its two fullest moments, with AdamW in 32 bits and gloo, which copies what it sums.
 
     "loss": backward begins, and all activations wait. "gradients": the gradients of all, or of one unit, are summed.
     """
     parameters = gradients = 4 * s.P  # 4 bytes each
     averages = 8 * s.P  # Adam's two
-    if way in ("DDP", "ZeRO-1"):
-        resident = parameters + (averages if way == "DDP" else averages / N)
-        copies = gradients if way == "DDP" else 0  # DDP's buckets
-        return {"loss": resident + s.B * s.a + s.loss, "gradients": resident + gradients + copies}
-    resident = (parameters + averages) / N  # shards
+    if strategy in ("DDP", "ZeRO-1"):
+        resident = parameters + (averages if strategy == "DDP" else averages / N)
+        buckets = gradients if strategy == "DDP" else 0
+        return {"loss": resident + s.B * s.a_bytes + s.loss_bytes, "gradients": resident + gradients + buckets}
+    shards = (parameters + averages) / N
     root, unit, output = 4 * (s.P - s.B * s.u), 4 * s.u, 4 * s.h  # a tensor of each, gathered or a gradient
-    waits = s.a + (unit if way == "ZeRO-2" else 0)  # of a block until its backward: activations, gathered parameters
-    first, last = unit / N + (s.B - 1) * waits, s.B * unit / N  # gradient shards, and what the other blocks still hold
+    # A block keeps activations until its backward pass, and under ZeRO-2 its gathered parameters.
+    kept_per_block = s.a_bytes + (unit if strategy == "ZeRO-2" else 0)
+    # Gradient shards so far, and what is still kept, when backward is at the last block and when it is at the first.
+    at_last_block = unit / N + (s.B - 1) * kept_per_block
+    at_first_block = s.B * unit / N
     # The root's parameters are gathered and the output layer's gradient waits. 3 * unit is 3 · 4u = 12u: the block's gradient
     # as it arises, in the flat row that is sent, and in gloo's own copy, in which it sums; NCCL has none.
-    in_block = root + output + 3 * unit + max(first, last)
+    in_block = root + output + 3 * unit + max(at_last_block, at_first_block)
     in_root = gradients / N + 3 * root  # gradient shards of all, and the root's gradient three times
-    return {"loss": resident + root + s.B * waits + s.loss, "gradients": resident + max(in_block, in_root)}
+    return {"loss": shards + root + s.B * kept_per_block + s.loss_bytes, "gradients": shards + max(in_block, in_root)}
 
 
 def train_alone(config: "PretrainedConfig", recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
@@ -356,121 +364,3 @@ def batch_of(config: "PretrainedConfig", recipe: Recipe, rank: int) -> dict[str,
     draw = torch.Generator().manual_seed(1000 + rank)
     ids = torch.randint(1, config.vocab_size, (recipe.batch, recipe.sequence), generator=draw)
     return {"input_ids": ids, "labels": ids.clone()}
-
-
-# A real timeline.
-
-COLLECTIVES = {"allgather": "all-gather", "reduce_scatter": "reduce-scatter", "allreduce": "all-reduce"}
-
-
-@dataclass(frozen=True)
-class Activity:
-    """What a rank did from `start` to `end`, in seconds of a clock that all ranks share: a phase, or a collective."""
-
-    what: str
-    start: float
-    end: float
-
-    @property
-    def computes(self) -> bool:
-        return self.what in PHASES
-
-
-def trace_ways_on_rank(
-    ways: dict[str, tuple[str, dict]], config: "PretrainedConfig", recipe: Recipe
-) -> dict[str, list[Activity]]:
-    """To be launched: what this rank does in the third step of each; a way is a name of `WAYS` and its options."""
-    activities = {}
-    for name, (way, options) in ways.items():
-        setup = WAYS[way](models.from_configuration(config), **options)
-        batch = batch_of(config, recipe, dist.get_rank())
-        for _ in range(2):
-            setup.step(batch)
-        dist.barrier()
-        profiler = profile(activities=[ProfilerActivity.CPU])
-        with quiet():
-            profiler.start()
-        setup.step(batch)
-        with quiet():
-            profiler.stop()
-        events = profiler.profiler.kineto_results.events()
-        (computing,) = {e.start_thread_id() for e in events if e.name() in PHASES}
-        # gloo's own thread copies in its collectives: that is no computing of the step.
-        own = (e for e in events if e.start_thread_id() == computing or not e.name().startswith("aten::"))
-        activities[name] = read_activities([(e.name(), e.start_ns() / 1e9, e.end_ns() / 1e9) for e in own])
-    return activities
-
-
-def read_activities(events: Sequence[tuple[str, float, float]]) -> list[Activity]:
-    """The phases' runs of operators without a gap, and the collectives, from the profiler's events as (name, start, end)."""
-    events = sorted(events, key=lambda event: event[1])
-    activities: list[Activity] = []
-    for phase, begin, end in (event for event in events if event[0] in PHASES):
-        stretches: list[list[float]] = []
-        for _, a, b in (e for e in events if e[0].startswith("aten::") and begin <= e[1] < end):
-            if stretches and a <= stretches[-1][1] + 150e-6:  # a short gap is Python between two operators
-                stretches[-1][1] = max(stretches[-1][1], b)
-            else:
-                stretches.append([a, b])
-        activities += [Activity(phase, a, b) for a, b in stretches]
-    kinds = (
-        kind for name, *_ in events if name.startswith("c10d::") for part, kind in COLLECTIVES.items() if part in name
-    )
-    # gloo works in a thread of its own, in the order of the calls, and may name one collective after another.
-    works = [event for event in events if event[0].startswith("gloo:")]
-    activities += [Activity(kind, a, b) for kind, (_, a, b) in zip(kinds, works, strict=False)]
-    return sorted(activities, key=lambda activity: activity.start)
-
-
-def overlap(activities: Sequence[Activity]) -> float:
-    """The share of the time of collectives in which the rank also computed."""
-    sent, computed = ([a for a in activities if a.computes == computes] for computes in (False, True))
-    shared = sum(max(0.0, min(a.end, b.end) - max(a.start, b.start)) for a in sent for b in computed)
-    return min(1.0, shared / sum(a.end - a.start for a in sent)) if sent else 0.0
-
-
-# What libraries do that are asked to shard on a rank without a GPU. A worker imports its library on the rank.
-
-
-@dataclass
-class LibraryRun:
-    """What a library made of the model on this rank, and what one step sent."""
-
-    kind: str  # of distribution
-    wrapper: str  # the model's class
-    elements: int
-    loss: float
-    sent: Traffic
-
-
-def accelerate_on_rank(config: "PretrainedConfig", recipe: Recipe) -> LibraryRun:
-    """To be launched: one backward pass under Accelerate's plug-in for FSDP, units by block."""
-    announce()
-    from accelerate import Accelerator, FullyShardedDataParallelPlugin
-
-    model = models.from_configuration(config)
-    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, transformer_cls_names_to_wrap=list(model._no_split_modules))
-    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
-    model, _ = accelerator.prepare(model, adamw(model.parameters()))
-    with counted() as sent:
-        loss = model(**batch_of(config, recipe, dist.get_rank())).loss
-        accelerator.backward(loss)
-    kind = str(accelerator.distributed_type)
-    return LibraryRun(kind, type(model).__name__, models.parameter_count(model), loss.item(), sent)
-
-
-def trainer_on_rank(config: "PretrainedConfig", recipe: Recipe, folder: str) -> LibraryRun:
-    """To be launched: one step of Trainer with `fsdp=True`; `folder` is where it would save."""
-    announce()
-    logging.disable()  # DeepSpeed, if installed, tells on the screen what it finds
-    from transformers import PrinterCallback, Trainer, TrainingArguments
-
-    options = {"use_cpu": True, "max_steps": 1, "report_to": [], "disable_tqdm": True, "save_strategy": "no"}
-    arguments = TrainingArguments(folder, fsdp=True, ddp_find_unused_parameters=False, **options)
-    rows = [{name: row[0] for name, row in batch_of(config, recipe, rank).items()} for rank in range(2)]
-    trainer = Trainer(model=models.from_configuration(config), args=arguments, train_dataset=rows)
-    trainer.remove_callback(PrinterCallback)
-    with counted() as sent:
-        result = trainer.train()
-    kind, model = str(trainer.accelerator.distributed_type), trainer.model_wrapped
-    return LibraryRun(kind, type(model).__name__, models.parameter_count(model), result.training_loss, sent)

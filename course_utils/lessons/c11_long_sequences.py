@@ -25,9 +25,9 @@ from course_utils.techniques import first_fit, pack
 from course_utils.techniques.attention import attention, visible_tiles
 from course_utils.training.gradients import relative_error
 from course_utils.units import format_bytes, format_counted
-from course_utils.viz.parts import cell, drawing, second_unit
-from course_utils.viz.plots import bars, dots, legend, lines, note, panels, tick
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
+from course_utils.viz.parts import cell, drawing
+from course_utils.viz.plots import Span, bars, dots, legend, lines, panels, tick, timeline
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES
 
 ITEMSIZE = 4  # bytes of a float32 number
 
@@ -59,10 +59,10 @@ def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] 
     peak = account_of(step, learned[0].device).above_start
     seconds = []
     for _ in range(times):
-        started = time.perf_counter()
+        start = time.perf_counter()
         step()
         learned[0].grad.sum().item()  # a GPU is done only when its numbers are there
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.perf_counter() - start)
     resident = [*learned, *(x for x in inputs if isinstance(x, Tensor))]
     saved = distinct_bytes([*handed_over(function, *inputs), *resident]) - distinct_bytes(resident)
     return Cost(peak, saved, min(seconds))
@@ -93,12 +93,12 @@ def largest_error(function: Callable, right: Callable, *inputs) -> float:
 
 
 def head(
-    tokens: int, width: int, words: int, device: torch.device, dtype: torch.dtype = torch.float32
+    tokens: int, width: int, vocabulary: int, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states, an output layer's weight, and labels of which a tenth are ignored."""
-    generator = torch.Generator().manual_seed(words)
-    x, w = (torch.randn(n, width, generator=generator).to(device, dtype).requires_grad_() for n in (tokens, words))
-    labels = torch.randint(words, (tokens,), generator=generator).to(device)
+    generator = torch.Generator().manual_seed(vocabulary)
+    x, w = (torch.randn(n, width, generator=generator).to(device, dtype).requires_grad_() for n in (tokens, vocabulary))
+    labels = torch.randint(vocabulary, (tokens,), generator=generator).to(device)
     labels[::10] = -100
     return x, w, labels
 
@@ -108,8 +108,8 @@ def qkv(
 ) -> list[nn.Parameter]:
     """Queries, keys and values of one text, (1, heads, length, width)."""
     generator = torch.Generator().manual_seed(length)
-    made = (torch.randn(1, heads, length, width, generator=generator) for _ in range(3))
-    return [nn.Parameter(tensor.to(device, dtype)) for tensor in made]
+    tensors = (torch.randn(1, heads, length, width, generator=generator) for _ in range(3))
+    return [nn.Parameter(tensor.to(device, dtype)) for tensor in tensors]
 
 
 def tiles(length: int, is_causal: bool) -> int:
@@ -160,12 +160,12 @@ def epoch_seconds(model: nn.Module, batches: Mapping[str, Sequence[dict]]) -> di
     quickest = {name: float("inf") for name in batches}
     for _ in range(3):
         for name, some in batches.items():
-            started = time.perf_counter()
+            start = time.perf_counter()
             for batch in some:
                 model(**batch).loss.backward()
             next(model.parameters()).grad.sum().item()
             model.zero_grad()
-            quickest[name] = min(quickest[name], time.perf_counter() - started)
+            quickest[name] = min(quickest[name], time.perf_counter() - start)
     return quickest
 
 
@@ -183,24 +183,24 @@ def ring_on_rank(length: int) -> dict[str, dict[str, float]]:
     rows = {}
     rank, ranks = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(0)
-    whole = [torch.randn(1, 2, length, 16, generator=generator).requires_grad_() for _ in range(3)]
-    right = attention(*whole, True)
+    full = [torch.randn(1, 2, length, 16, generator=generator).requires_grad_() for _ in range(3)]
+    right = attention(*full, True)
     weights = torch.randn(right.shape, generator=generator)
     (right * weights).sum().backward()
     for name, share in PLACES.items():
         places = share(length, ranks)
-        mine = places[rank]
-        parts = [tensor.detach()[..., mine, :].clone().requires_grad_() for tensor in whole]
+        own_places = places[rank]
+        parts = [tensor.detach()[..., own_places, :].clone().requires_grad_() for tensor in full]
         with counted() as traffic:
             out = RingAttention.apply(*parts, places, True)
             forward = traffic.sent
-            (out * weights[..., mine, :]).sum().backward()
-        both = zip((out, *(part.grad for part in parts)), (right, *(tensor.grad for tensor in whole)), strict=True)
+            (out * weights[..., own_places, :]).sum().backward()
+        pairs = zip((out, *(part.grad for part in parts)), (right, *(tensor.grad for tensor in full)), strict=True)
         rows[name] = {
-            "difference": max((a - b[..., mine, :]).abs().max().item() for a, b in both),
+            "difference": max((a - b[..., own_places, :]).abs().max().item() for a, b in pairs),
             "sent in forward": forward,
             "sent": traffic.sent,
-            "pairs": int((mine + 1).sum()),
+            "pairs": int((own_places + 1).sum()),
         }
     return rows
 
@@ -234,9 +234,9 @@ def host_or_again(
     return 2 * per_number * width / machine.host_link, operations / (SHARE * machine.flops["bfloat16"])
 
 
-def exposed_transfer(moved: np.ndarray | float, again: np.ndarray | float) -> np.ndarray:
-    """Seconds of `moved` that the step waits for: out while forward computes, back during a backward pass of twice the time."""
-    return np.maximum(moved / 2 - again, 0) + np.maximum(moved / 2 - 2 * again, 0)
+def exposed_transfer(transfer: np.ndarray | float, recomputing: np.ndarray | float) -> np.ndarray:
+    """Seconds of `transfer` that the step waits for: out during forward, back during a backward pass of twice its time."""
+    return np.maximum(transfer / 2 - recomputing, 0) + np.maximum(transfer / 2 - 2 * recomputing, 0)
 
 
 def length_that_meets(width: int, machine: Machine, per_number: float, overlapped: bool = False) -> float:
@@ -265,14 +265,14 @@ def seconds_to_start(function: Callable, *inputs) -> float | None:
     """Seconds until the first forward and backward pass through Inductor are done, nothing cached; None without a compiler."""
     torch._dynamo.reset()
     with TemporaryDirectory() as folder, patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=folder):
-        started = time.perf_counter()
+        start = time.perf_counter()
         try:
             torch.compile(function)(*inputs).sum().backward()
         except torch._inductor.exc.InductorError as error:
             if "compiler" not in str(error).lower():
                 raise
             return None
-        return time.perf_counter() - started
+        return time.perf_counter() - start
 
 
 # Figures.
@@ -283,13 +283,12 @@ def idea_figure() -> tuple[Figure, str]:
     rows, columns = 6, 12
     tile = (2, 3)
     figure, (left, right) = panels(1, 2, height=3.0)
-    for axes, whole in ((left, True), (right, False)):
+    for axes, is_whole in ((left, True), (right, False)):
         for row, column in product(range(rows), range(columns)):
-            inside = whole or (2 <= row < 2 + tile[0] and 6 <= column < 6 + tile[1])
-            seen = not whole and (row < 2 or (row < 4 and column < 6))
-            edge = COLORS["not attributed" if seen else "grid"]
-            color = "activations" if inside else "grid" if seen else "paper"
-            cell(axes, column, rows - 1 - row, color, edgecolor=edge)
+            in_memory = is_whole or (2 <= row < 2 + tile[0] and 6 <= column < 6 + tile[1])
+            seen = not is_whole and (row < 2 or (row < 4 and column < 6))
+            color = "activations" if in_memory else "grid" if seen else "paper"
+            cell(axes, column, rows - 1 - row, color, edgecolor=COLORS["grid"])
         drawing(axes, (-1.4, columns + 4), (-1.1, rows + 1.2))
         axes.text(columns / 2, -0.8, "words, or keys", ha="center", fontsize=9)
         axes.text(-0.6, rows / 2, "tokens, or queries", ha="right", va="center", rotation=90, fontsize=9)
@@ -316,65 +315,55 @@ def curves_figure(
     title: str,
     slopes: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Figure, str]:
-    """Bytes against a size on logarithmic axes, a line a way; marks are measured; a way may have no prediction. A gray
-    line beside a way of `slopes` grows with that power of the size."""
-    series = list(zip(measured, SERIES, LINES, MARKS, strict=False))
-    styles = {name: (color, mark) for name, color, _, mark in series}
-    styles |= {f"{name}, predicted": (color, line) for name, color, line, _ in series if name in predicted}
+    """Bytes against a size on logarithmic axes: marks are measured, lines predicted, for some alone. A gray line beside a name of
+    `slopes` grows with that power of the size."""
     data = dict(measured) | {f"{name}, predicted": predicted[name] for name in measured if name in predicted}
-    figure, alt = lines(data, title, xlabel, "peak of the step", unit="bytes", log="xy", styles=styles, labels="none")
-    (axes,) = figure.axes
-    places = sorted({at for line in measured.values() for at in line})
-    size = xlabel.split()[-1]
-    powers = {1: "", 2: "²"}
-    for name, drawn in zip(measured, axes.lines, strict=False):
-        x, y = max(zip(drawn.get_xdata(), drawn.get_ydata(), strict=True))
-        note(axes, name, (x, y), (8, 0))
-        if name in slopes:
-            guide = [0.6 * drawn.get_ydata()[0] * (at / places[0]) ** slopes[name] for at in places]
-            axes.plot(places, guide, color=COLORS["predicted"], linewidth=1)
-            text = f"grows with {size}{powers[slopes[name]]}"
-            note(axes, text, (x, guide[-1]), (8, 0), fontsize=8.5, color=text_color("predicted"))
-    about = "logarithmic axes; lines predicted, marks measured" + "; gray: slopes" * bool(slopes)
-    axes.text(0.02, 0.95, about, transform=axes.transAxes, fontsize=9, va="top")
-    return figure, alt
+    styles = {}
+    for name, color, line, mark in zip(measured, SERIES, LINES, MARKS, strict=False):
+        styles |= {name: (color, mark), f"{name}, predicted": (color, line)}
+    for name, power in slopes.items():
+        guide = f"grows with {xlabel.split()[-1]}{('', '²')[power - 1]}"
+        first, size = min(measured[name].items())
+        data[guide] = {value: 0.6 * size * (value / first) ** power for value in measured[name]}
+        styles[guide] = "predicted", "-"
+    return lines(data, title, xlabel, "peak of the step", unit="bytes", log="xy", styles=styles)
 
 
 def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: int) -> tuple[Figure, str]:
     """The first documents padded, the same packed, and what the tokens of a full row of many documents may see."""
     rows = first_fit(lengths, room)
     fill = [sum(lengths[number] for number in numbers) / room for numbers in rows]
-    shown = max(range(len(rows)), key=lambda row: (fill[row] > 0.9, len(rows[row])))
-    mask = pack(documents, [rows[shown]], room)["attention_mask"][0, 0]
+    mask_row = max(range(len(rows)), key=lambda row: (fill[row] > 0.9, len(rows[row])))
+    mask = pack(documents, [rows[mask_row]], room)["attention_mask"][0, 0]
     longest = max(lengths)
+    wasted = 1 - sum(lengths) / longest / len(lengths)
+    left = 1 - sum(lengths) / room / len(rows)
     figure, (padded, packed, seen) = panels(1, 3, height=3.2)
     figure.get_layout_engine().set(wspace=0.08)
-    for row, length in enumerate(lengths):
-        padded.barh(row, length, color=COLORS[SERIES[row % 4]], height=0.9)
-        padded.barh(row, longest - length, left=length, color=COLORS["grid"], height=0.9)
+    spans = [Span(row, 0, length, SERIES[row % 4]) for row, length in enumerate(lengths)]
+    spans += [Span(row, length, longest, "grid") for row, length in enumerate(lengths)]
+    title = f"{len(lengths)} documents,\npadded: {wasted:.0%} empty"
+    timeline(spans, [""] * len(lengths), title, "positions", axes=padded)
+    spans = []
     for row, numbers in enumerate(rows):
         ends = np.cumsum([0, *(lengths[number] for number in numbers)])
-        for number, (start, end) in zip(numbers, pairwise(ends), strict=True):
-            packed.barh(row, end - start, left=start, color=COLORS[SERIES[number % 4]], height=0.9, edgecolor="white")
-        packed.barh(row, room - ends[-1], left=ends[-1], color=COLORS["grid"], height=0.9)
+        spans += [Span(row, *stretch, SERIES[n % 4]) for n, stretch in zip(numbers, pairwise(ends), strict=True)]
+        spans.append(Span(row, ends[-1], room, "grid"))
+    names = [str(row + 1) for row in range(len(rows))]
+    timeline(spans, names, f"The same,\npacked: {left:.0%} empty", "positions", axes=packed)
     seen.imshow(mask.numpy(), cmap="Purples", vmin=0, vmax=1.4, interpolation="nearest")
-    wasted, left = 1 - sum(lengths) / longest / len(lengths), 1 - sum(lengths) / room / len(rows)
-    padded.set_title(f"{len(lengths)} documents,\npadded: {wasted:.0%} empty", fontsize=10)
-    packed.set_title(f"The same,\npacked: {left:.0%} empty", fontsize=10)
-    seen.set_title(f"What row {shown + 1}'s\ntokens may see", fontsize=10)
-    for axes, ylabel in ((padded, "documents"), (packed, "rows")):
-        axes.invert_yaxis()
-        axes.set(xlabel="positions", ylabel=ylabel, yticks=[])
-    packed.set_yticks(range(len(rows)), range(1, len(rows) + 1))
-    seen.set(xlabel="key", ylabel="query")
+    seen.set(title=f"What row {mask_row + 1}'s\ntokens may see", xlabel="key", ylabel="query")
+    padded.set_ylabel("documents")
+    packed.set_ylabel("rows")
     legend(padded, ("a document, in any color", "second"), ("empty", "grid"), ("may see", "first"))
     figure.legends[0].legend_handles[-1].set_color(seen.images[0].to_rgba(1.0))
     for axes in figure.axes:
+        axes.set_title(axes.get_title(loc="left"), fontsize=10)
         axes.grid(visible=False)
     return figure, (
         f"{len(lengths)} documents, padded to {longest}: {wasted:.0%} of positions are empty. Packed into {len(rows)} rows of "
         f"{room}: {left:.0%}. In a row's mask each document is a triangle of its own, in all {mask.float().mean():.0%} of the "
-        f"mask of row {shown + 1}."
+        f"mask of row {mask_row + 1}."
     )
 
 
@@ -394,35 +383,30 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> t
     """Seconds of one block's token against the length: moved to the host and back, what of it a step waits for, and computed
     again; simulated from rates."""
     lengths = np.geomspace(1024, 262_144, 90)
-    texts = []
-    both = [host_or_again(width, lengths, machine, per_number) for machine in machines]
-    highest = 1.6 * max(moved for moved, _ in both)
-    names = ("moved", "moved, overlapped: time still waited", "computed again")
-    styles = dict(zip(names, (("communication", "-"), ("communication", ":"), ("recomputed", "--")), strict=True))
+    styles = {
+        "moved": ("communication", "-"),
+        "moved, overlapped: time still waited": ("communication", ":"),
+        "computed again": ("recomputed", "--"),
+    }
     figure, grid = panels(1, len(machines), height=3.3, sharey=True, squeeze=False)
-    for axes, machine, (moved, again) in zip(grid[0], machines, both, strict=True):
-        meet = float(f"{length_that_meets(width, machine, per_number):.2g}")
-        moved = np.full_like(lengths, moved)
-        curves = (moved, exposed_transfer(moved, again), again)
-        drawn = (list(zip(lengths, curve, strict=True)) for curve in curves)
+    texts = []
+    for axes, machine in zip(grid[0], machines, strict=True):
+        transfer, recomputing = host_or_again(width, lengths, machine, per_number)
+        curves = (np.full_like(lengths, transfer), exposed_transfer(transfer, recomputing), recomputing)
+        data = {name: list(zip(lengths, curve, strict=True)) for name, curve in zip(styles, curves, strict=True)}
+        meet, early = (length_that_meets(width, machine, per_number, overlapped) for overlapped in (False, True))
+        meet = float(f"{meet:.2g}")
         title = f"{machine.name}: not overlapped,\nmoving wins from about {meet:,.0f} tokens"
         y = "simulated time\nper token and block"
-        data = dict(zip(names, drawn, strict=True))
         lines(data, title, "tokens s", y, unit="seconds", log="x", styles=styles, labels="none", axes=axes)
-        axes.set_ylim(0, highest / second_unit(max(map(np.max, curves)))[1])
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
-        text_style = {"xycoords": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 8.5}
-        note(axes, "equal, not overlapped", (meet, 0.9), (-3, 0), **text_style)
-        early = float(f"{length_that_meets(width, machine, per_number, overlapped=True):.2g}")
-        if early > lengths[0]:
-            axes.axvline(early, ymax=0.5, color=COLORS["warning"], linestyle=":")
-            note(axes, f"equal, overlapped:\n{early:,.0f} tokens", (early, 0.36), (-3, 0), **text_style)
         tick(axes, [1024, 8192, 65_536])
         overlapped = "and moving always takes less if transfers overlap"
         if early > lengths[0]:
-            overlapped = f"{early:,.0f} if transfers overlap"
+            overlapped = f"{float(f'{early:.2g}'):,.0f} if transfers overlap"
         texts.append(f"{machine.name}: both take as long at about {meet:,.0f} tokens, {overlapped}")
-    legend(grid[0][0])
+    axes.set_ylim(0, 1.6 * max(axes.lines[0].get_ydata()[0] for axes in grid[0]))
+    legend(axes)
     for axes in grid[0][1:]:
         axes.set_ylabel("")
     begins = f"Simulated from the makers' rates, {SHARE:.0%} of peak, width {width:,}"
@@ -431,7 +415,7 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> t
 
 def play_long(
     length: int = 8192,
-    words: int = 152_000,
+    vocabulary: int = 152_000,
     width: int = 2048,
     tokens: int = 1024,
     whole_logits: bool = True,
@@ -439,20 +423,18 @@ def play_long(
     ranks: int = 1,
 ) -> tuple[Figure, str]:
     """What one text costs a model of 24 blocks in bf16 with every block checkpointed: bytes on each rank, kind by kind."""
-    mine = length / ranks
-    blocks = 24
+    rank_tokens = length / ranks
     heads = width / 128
-    half = 2
-    scores = {"log-sum-exp (one per query)": ITEMSIZE * heads * mine}
+    scores = {"log-sum-exp (one per query)": ITEMSIZE * heads * rank_tokens}
     if whole_scores:
-        scores = {"its scores": 5 * heads * mine**2}
+        scores = {"its scores": 5 * heads * rank_tokens**2}
     parts = {
-        "boundaries of blocks": half * mine * width * blocks,
-        "one block's activations": 34 * mine * width,
+        "boundaries of blocks": 24 * 2 * rank_tokens * width,
+        "one block's activations": 34 * rank_tokens * width,
         **scores,
-        "logits": ITEMSIZE * words * (3 * mine if whole_logits else 2 * min(tokens, mine)),
+        "logits": ITEMSIZE * vocabulary * (3 * rank_tokens if whole_logits else 2 * min(tokens, rank_tokens)),
     }
     title = f"{format_bytes(round(sum(parts.values())))} a rank; the most: {max(parts, key=parts.get)}"
     rows = {name: {"activations": round(value)} for name, value in parts.items()}
     figure, alt = bars(rows, title, "bytes of a rank", show_legend=False)
-    return figure, f"{length:,} tokens on {format_counted(ranks, 'rank')}, {words:,} words, width {width:,}. {alt}"
+    return figure, f"{length:,} tokens on {format_counted(ranks, 'rank')}, {vocabulary:,} words, width {width:,}. {alt}"

@@ -1,4 +1,4 @@
-"""Chapter 11b: a small classifier that is fine-tuned in every way, and the runs that are stored."""
+"""Chapter 11b: a small classifier that is fine-tuned by every method, and the runs that are stored."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,17 +36,15 @@ from course_utils.units import format_bytes
 # A small classifier, and its fine-tuning.
 
 TUNING_FILE = Path(__file__).with_name("c11b_tuned_runs.json")
-
-
 AS_IT_IS = "as it is"
-"""AdamW in float32 on all weights, which every other way is compared with."""
+"""AdamW in float32 on all weights, which every other method is compared with."""
 
 
 @cache
 def functions(scale: Scale, split: str) -> Dataset:
     """Functions as tokens with the package's number: the "first" or "second" half of the training split, or the "test" split."""
-    every = data.load_functions()
-    tokens = data.tokenize(every, data.tokenizer_for(every, scale.vocabulary), scale.sequence)
+    corpus = data.load_functions()
+    tokens = data.tokenize(corpus, data.tokenizer_for(corpus, scale.vocabulary), scale.sequence)
     if split == "test":
         return tokens["test"].select(range(min(scale.eval_rows, len(tokens["test"]))))
     places = range(split == "second", len(tokens["train"]), 2)
@@ -86,13 +84,13 @@ class FineTuning:
 
 def fine_tune_and_measure(model: nn.Module, recipe: memory.Recipe, scale: Scale, name: str = "") -> FineTuning:
     """Fine-tune a copy of `model` for one epoch by `recipe`, after its step was predicted and measured, at the best rate of the
-    way called `name`."""
+    method called `name`."""
     predicted = memory.estimate(_copier_of(model), recipe).peak
     work = _workload(model, recipe)
     peak = memory.measure(work.build, work.step, timed=0).peak
-    started = time.perf_counter()
+    start = time.perf_counter()
     tuned = fine_tune(model, recipe, scale, best_rate(name))
-    return FineTuning(predicted, peak, time.perf_counter() - started, held_out(tuned, scale))
+    return FineTuning(predicted, peak, time.perf_counter() - start, held_out(tuned, scale))
 
 
 def fine_tune(model: nn.Module, recipe: memory.Recipe, scale: Scale, rate: float, seed: int | None = None) -> nn.Module:
@@ -101,16 +99,16 @@ def fine_tune(model: nn.Module, recipe: memory.Recipe, scale: Scale, rate: float
     torch.manual_seed(seed)
     work = _workload(model, recipe)
     device = settings().device
-    copied, optimizer, _ = work.build()
+    tuned, optimizer, _ = work.build()
     loader = data.batches(functions(scale, "second"), recipe.batch, seed)
     batches = [{name: tensor.to(device) for name, tensor in batch.items()} for batch in loader]
     updates = -(-len(batches) // recipe.accumulation)
     for number in range(updates):
         for group in optimizer.param_groups:
             group["lr"] = rate * schedules.cosine(number + 1, updates + 1, warmup=updates // 10)
-        work.step(copied, optimizer, batches[number * recipe.accumulation :][: recipe.accumulation])
-    next(copied.parameters()).sum().item()  # a GPU is done only when its numbers are there
-    return copied.float()
+        work.step(tuned, optimizer, batches[number * recipe.accumulation :][: recipe.accumulation])
+    next(tuned.parameters()).sum().item()  # a GPU is done only when its numbers are there
+    return tuned.float()
 
 
 def _copier_of(model: nn.Module) -> Callable[[], nn.Module]:
@@ -123,7 +121,7 @@ def _workload(model: nn.Module, recipe: memory.Recipe) -> Workload:
     return Workload(_copier_of(model), recipe)
 
 
-CHAPTER_WAYS = (
+CHAPTER_METHODS = (
     "half the batch",
     "half the width",
     "4-bit AdamW",
@@ -133,33 +131,33 @@ CHAPTER_WAYS = (
     "LoRA on q k v o",
     "LoRA on q v",
 )
-"""The ways that are this chapter's; the others have rows in theirs."""
+"""The methods that are this chapter's; the others have rows in theirs."""
 
 
-def ways(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> dict[str, tuple[nn.Module, memory.Recipe]]:
+def methods(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> dict[str, tuple[nn.Module, memory.Recipe]]:
     """A model and a recipe by name: two first resorts, the rungs of the ladder, and adapters on fewer layers."""
     narrow = pretrain(replace(scale, width=scale.width // 2))
     plain = {"half the batch": (model, replace(recipe, batch=recipe.batch // 2)), "half the width": (narrow, recipe)}
-    changed = rungs(model, recipe)
+    recipes = rungs(model, recipe)
     for place in ("q k v o", "q v"):
-        changed[f"LoRA on {place}"] = replace(recipe, lora=16, lora_targets=PLACES[place])
-    return plain | {name: (model, variant) for name, variant in changed.items()}
+        recipes[f"LoRA on {place}"] = replace(recipe, lora=16, lora_targets=PLACES[place])
+    return plain | {name: (model, variant) for name, variant in recipes.items()}
 
 
 def fine_tuning_runs() -> pd.DataFrame:
-    """Fine-tuning at laptop scale, a row each: `name`, `lr`, `seed`, `test` (held-out loss), each way at three rates and three
+    """Fine-tuning at laptop scale, a row each: `name`, `lr`, `seed`, `test` (held-out loss), each method at three rates and three
     seeds; "start" has no rate. `python -m benchmarks.fewer_bits` made them."""
     return read_runs(TUNING_FILE)
 
 
 def best_rate(name: str) -> float:
-    """The rate with the lowest mean loss in `fine_tuning_runs`; a way that is not there has AdamW's."""
+    """The rate with the lowest mean loss in `fine_tuning_runs`; a method that is not there has AdamW's."""
     runs = fine_tuning_runs()
     return runs[runs["name"] == (name if name in set(runs["name"]) else AS_IT_IS)].groupby("lr")["test"].mean().idxmin()
 
 
 def tuned_ends() -> dict[str, list[float]]:
-    """The held-out loss of each way at its best rate, minus that of `AS_IT_IS` with the same seed; "start" is before tuning."""
+    """The held-out loss of each method at its best rate, minus that of `AS_IT_IS` by seed; "start" is before tuning."""
     ends = {}
     for name, runs in fine_tuning_runs().groupby("name", sort=False):
         best = runs if name == "start" else runs[runs["lr"] == best_rate(name)]
@@ -179,17 +177,15 @@ def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
             fields = {"galore": model.config.dim // 4}
         if fields:
             with suppress(CourseError):  # the two do not go together
-                changed = replace(recipe, **fields)
-                Workload(model, changed).build()
-                recipes["GaLore, a quarter" if "galore" in fields else change.name] = changed
+                variant = replace(recipe, **fields)
+                Workload(model, variant).build()
+                recipes["GaLore, a quarter" if "galore" in fields else change.name] = variant
     return recipes
 
 
 # Adapters.
 
 LINEAR = ("q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2")
-
-
 PLACES = {"all-linear": LINEAR, "q k v o": LINEAR[:4], "q v": ("q_lin", "v_lin")}
 """Where adapters sit, as `Recipe.lora_targets` says it."""
 
@@ -198,60 +194,60 @@ PLACES = {"all-linear": LINEAR, "q k v o": LINEAR[:4], "q v": ("q_lin", "v_lin")
 class Placement:
     """A step with adapters in some places, in bytes."""
 
-    trained: int  # numbers, not bytes
+    trainable: int  # numbers, not bytes
     saved: int  # for backward
     for_a_moment: int  # temporaries of backward at the peak
-    planned: int  # peak
+    predicted: int  # peak
     measured: int  # peak
 
 
 def measure_placement(model: nn.Module, recipe: memory.Recipe) -> Placement:
-    """The step of `model` by `recipe`, planned and measured."""
+    """The step of `model` by `recipe`, predicted and measured."""
     work = _workload(model, recipe)
-    planned = memory.estimate(_copier_of(model), recipe).peak
-    made, _, (batch,) = work.build()
-    trained = sum(p.numel() for p in made.parameters() if p.requires_grad)
-    saved = memory.saved_bytes(lambda: made(**batch).loss, made)
+    predicted = memory.estimate(_copier_of(model), recipe).peak
+    adapted, _, (batch,) = work.build()
+    trainable = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    saved = memory.saved_bytes(lambda: adapted(**batch).loss, adapted)
     seen = memory.measure(work.build, work.step, timed=0)
-    return Placement(trained, saved, seen.split.get("backward temporaries", 0), planned, seen.peak)
+    return Placement(trainable, saved, seen.split.get("backward temporaries", 0), predicted, seen.peak)
 
 
 def table_of_places(steps: Mapping[tuple[int, str], Placement]) -> pd.DataFrame:
     """A row for each step, by rows of the batch and place of the adapters."""
     rows = {}
     for key, step in steps.items():
-        sizes = map(format_bytes, (step.saved, step.for_a_moment, step.planned, step.measured))
-        rows[key] = [f"{step.trained:,}", *sizes]
+        sizes = map(format_bytes, (step.saved, step.for_a_moment, step.predicted, step.measured))
+        rows[key] = [f"{step.trainable:,}", *sizes]
     names = ["trained", "saved for backward", "temporary", "peak, planned", "measured"]
     return pd.DataFrame(rows, names).T.rename_axis(["rows", "adapters on"])
 
 
 def with_adapters(model: nn.Module, rank: int, names: Sequence[str] = LINEAR, first: int = 0) -> nn.Module:
     """A copy with adapters in the blocks from number `first` on, all else frozen."""
-    copied = deepcopy(model).requires_grad_(False)
-    for block in copied.distilbert.transformer.layer[first:]:
+    adapted = deepcopy(model).requires_grad_(False)
+    for block in adapted.distilbert.transformer.layer[first:]:
         adapt(block, rank, 2 * rank, names)
-    return copied
+    return adapted
 
 
 def in_4_bits(model: nn.Module) -> nn.Module:
     """A copy whose blocks have bitsandbytes' linear layers with weights in NF4."""
-    copied = deepcopy(model)
-    put_in_4_bits(copied.distilbert.transformer)
-    copied.is_loaded_in_4bit = True
-    return copied
+    quantized = deepcopy(model)
+    put_in_4_bits(quantized.distilbert.transformer)
+    quantized.is_loaded_in_4bit = True
+    return quantized
 
 
 def measure(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> memory.Measurement:
     """A step of AdamW on those parameters that are trained."""
 
     def build():
-        copied = deepcopy(model)
-        trained = [p for p in copied.parameters() if p.requires_grad]
-        return copied, torch.optim.AdamW(trained, lr=1e-3, foreach=False)
+        network = deepcopy(model)
+        trainable = [p for p in network.parameters() if p.requires_grad]
+        return network, torch.optim.AdamW(trainable, lr=1e-3, foreach=False)
 
-    def step(copied: nn.Module, optimizer: torch.optim.Optimizer):
-        copied(**batch).loss.backward()
+    def step(network: nn.Module, optimizer: torch.optim.Optimizer):
+        network(**batch).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -262,11 +258,9 @@ def draw_adapters(ours: nn.Module, theirs: nn.Module) -> None:
     """Draws a random B for all adapters of `ours`, and gives peft's in `theirs` the same A and B."""
     import peft
 
-    pairs = (
-        [module for module in model.modules() if isinstance(module, kind)]
-        for model, kind in ((ours, LoRA), (theirs, peft.tuners.lora.Linear))
-    )
-    for adapter, peft_layer in zip(*pairs, strict=True):
+    adapters = [module for module in ours.modules() if isinstance(module, LoRA)]
+    peft_layers = [module for module in theirs.modules() if isinstance(module, peft.tuners.lora.Linear)]
+    for adapter, peft_layer in zip(adapters, peft_layers, strict=True):
         nn.init.normal_(adapter.b, std=0.02)
         peft_layer.lora_A["default"].weight.data.copy_(adapter.a.detach())
         peft_layer.lora_B["default"].weight.data.copy_(adapter.b.detach())
@@ -286,26 +280,27 @@ def merge_adapters(model: nn.Module, adapted: nn.Module) -> tuple[float, float, 
     import bitsandbytes
     import peft
 
-    made, sizes, errors = {}, [], []
+    merged, sizes, errors = {}, [], []
     for name, layer in adapted.base_model.model.named_modules():
         if not isinstance(layer, peft.tuners.lora.LoraLayer):
             continue
-        own, change = layer.get_base_layer().weight, layer.get_delta_weight("default").detach()
-        is_narrow = isinstance(own, bitsandbytes.nn.Params4bit)
-        wide = bitsandbytes.functional.dequantize_4bit(own.data, own.quant_state).float() if is_narrow else own.detach()
-        again = NF4.from_weight((wide + change).cpu()).dequantize().to(wide.device) if is_narrow else wide + change
+        base = layer.get_base_layer().weight
+        change = layer.get_delta_weight("default").detach()
+        is_narrow = isinstance(base, bitsandbytes.nn.Params4bit)
+        wide = bitsandbytes.functional.dequantize_4bit(base, base.quant_state).float() if is_narrow else base.detach()
+        rounded = NF4.from_weight((wide + change).cpu()).dequantize().to(wide.device) if is_narrow else wide + change
         weights = {
             "merged, in 32 bits": wide + change,
             "merged into weights never rounded": model.get_submodule(name).weight.detach() + change,
-            "merged, rounded again": again,
+            "merged, rounded again": rounded,
             "rounded, no adapters": wide,
         }
-        made = made or {way: deepcopy(model) for way in weights}
-        for way, weight in weights.items():
-            made[way].get_submodule(name).weight.data = weight
+        merged = merged or {label: deepcopy(model) for label in weights}
+        for label, weight in weights.items():
+            merged[label].get_submodule(name).weight.data = weight
         sizes.append((change.norm() / wide.norm()).item())
-        errors.append(relative_error(again - wide, change))
-    return sum(sizes) / len(sizes), sum(errors) / len(errors), made
+        errors.append(relative_error(rounded - wide, change))
+    return sum(sizes) / len(sizes), sum(errors) / len(errors), merged
 
 
 def operations_of_step(student: nn.Module, loss: Callable | None = None) -> int:
@@ -320,12 +315,8 @@ def operations_of_step(student: nn.Module, loss: Callable | None = None) -> int:
 # Optimizers with a smaller state, on chapter 05b's task.
 
 RACE_FILE = Path(__file__).with_name("c11b_runs.json")
-
-
 SWEEP_SEEDS = (10, 11)
 RACE_SEEDS = (0, 1, 2, 3, 4)
-
-
 INTERVAL = 25  # steps between two projections, in a run of 91 steps
 
 
@@ -410,18 +401,16 @@ def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
 
 # Language models that learn from another.
 
-WORDS = 1_000  # of the vocabulary
+VOCABULARY = 1_000  # of the vocabulary
 LENGTH = 64  # tokens of a row
-
-
 TEACHER_SEED = 99
 
 
 @cache
 def rows(split: str) -> Tensor:
     """All functions one after the other, cut into rows of `LENGTH` tokens out of `WORDS`, int64."""
-    every = data.load_functions()
-    texts = data.tokenizer_for(every, WORDS)(list(every[split]["text"]))["input_ids"]
+    corpus = data.load_functions()
+    texts = data.tokenizer_for(corpus, VOCABULARY)(list(corpus[split]["text"]))["input_ids"]
     tokens = [token for ids in texts for token in ids]
     count = len(tokens) // LENGTH
     return torch.tensor(tokens[: count * LENGTH]).view(count, LENGTH)
@@ -429,8 +418,8 @@ def rows(split: str) -> Tensor:
 
 def language_model(width: int, layers: int, seed: int) -> nn.Module:
     """A Llama with heads of 32 numbers."""
-    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers, "vocab_size": WORDS}
-    sizes |= {"num_attention_heads": width // 32, "num_key_value_heads": width // 32}
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers}
+    sizes |= {"vocab_size": VOCABULARY, "num_attention_heads": width // 32, "num_key_value_heads": width // 32}
     return models.build("llama", scale=settings().scale, seed=seed, **sizes).to(settings().device)
 
 
@@ -446,7 +435,7 @@ def fit(
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     steps = len(batches)
     factor = partial(schedules.cosine, total=steps + 1, warmup=steps // 10)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: factor(done + 1))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: factor(update + 1))
     for ids in batches:
         (model(input_ids=ids, labels=ids).loss if loss is None else loss(model, ids)).backward()
         optimizer.step()
@@ -467,8 +456,8 @@ def from_teacher(teacher: nn.Module, temperature: float) -> Callable[[nn.Module,
 
     def loss(student: nn.Module, ids: Tensor) -> Tensor:
         with torch.no_grad():
-            wanted = teacher(input_ids=ids).logits[:, :-1]
-        return distillation_loss(student(input_ids=ids).logits[:, :-1], wanted, ids[:, 1:], temperature, 0.5)
+            teacher_logits = teacher(input_ids=ids).logits[:, :-1]
+        return distillation_loss(student(input_ids=ids).logits[:, :-1], teacher_logits, ids[:, 1:], temperature, 0.5)
 
     return loss
 
@@ -490,7 +479,7 @@ def beside_teacher(student: nn.Module, teacher: nn.Module) -> tuple[int, int, in
         teacher.config.save_pretrained(folder)
         taught = replace(recipe, teacher=folder)
         work = Workload(student.config, taught)
-        expected = [memory.estimate(student.config, planned).peak for planned in (recipe, taught)]
+        expected = [memory.estimate(student.config, step_recipe).peak for step_recipe in (recipe, taught)]
         return *expected, memory.measure(work.build, work.step, timed=0).peak
 
 
@@ -500,14 +489,14 @@ def stored_runs() -> pd.DataFrame:
     return read_runs(RACE_FILE)
 
 
-def bytes_of_ways() -> dict[str, dict[str, float]]:
-    """Bytes for each weight of a matrix of 4,096 × 4,096 in float32, by kind, for each way to train it."""
+def bytes_by_method() -> dict[str, dict[str, float]]:
+    """Bytes for each weight of a matrix of 4,096 × 4,096 in float32, by kind, for each method."""
     width, rank = 4096, 16
     weights, shape = width**2, (width, width)
     adapters = 2 * rank * width / weights
 
-    def kinds(stored: float, trained: float, state: float) -> dict[str, float]:
-        return {"parameters": stored, "optimizer state": state, "gradients": 4 * trained}
+    def kinds(parameter_bytes: float, trained_share: float, state: float) -> dict[str, float]:
+        return {"parameters": parameter_bytes, "optimizer state": state, "gradients": 4 * trained_share}
 
     return {
         "AdamW": kinds(4, 1, optim.AdamW.state_bytes(shape) / weights),

@@ -38,14 +38,19 @@ _SIZES = {
 }
 
 
-def small_job(folder: Path, **fields) -> Job:
-    """A run of `course train`: a small Llama, written to `folder`, on a text of functions; `fields` are more of its flags."""
+def write_small_model(folder: Path, **sizes) -> dict:
+    """A small Llama and a text of functions, written to `folder`, as fields of a `Job`."""
     config = folder / "config.json"
-    config.write_text(models.configuration("llama", **_SIZES).to_json_string(), encoding="utf-8")
+    config.write_text(models.configuration("llama", **sizes).to_json_string(), encoding="utf-8")
     text = folder / "text.txt"
     text.write_text("\n\n".join(data.load_functions()["validation"]["text"][:60]), encoding="utf-8")
-    defaults = {"batch": 12, "micro_batch": 3, "sequence": 24, "quick": True, "log_every": 1000, "out": folder / "run"}
-    return Job(model=str(config), data=text, **defaults | fields)
+    return {"model": str(config), "data": text, "sequence": 24, "batch": 12}
+
+
+def small_job(folder: Path, **fields) -> Job:
+    """A run of `course train` on a small model; `fields` are more of its flags."""
+    defaults = {"micro_batch": 3, "quick": True, "log_every": 1000, "out": folder / "run"}
+    return Job(**write_small_model(folder, **_SIZES) | defaults | fields)
 
 
 # The same updates by every engine.
@@ -81,10 +86,10 @@ def _record_rank(
     wrapper: nn.Module, plain: nn.Module, optimizer: torch.optim.Optimizer, sent: Traffic
 ) -> EngineMeasurement:
     """Bytes by memory, each once: an engine may keep a copy of its share in the optimizer."""
-    own = [getattr(p, "ds_tensor", p) for p in plain.parameters()]
+    shards = [getattr(p, "ds_tensor", p) for p in plain.parameters()]
     copies = [p for group in optimizer.param_groups for p in group["params"]]
     state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v) and v.dim()]
-    parameters, state_bytes = (distinct_bytes(map(local_part, tensors)) for tensors in ([*own, *copies], state))
+    parameters, state_bytes = (distinct_bytes(map(local_part, tensors)) for tensors in ([*shards, *copies], state))
     return EngineMeasurement(type(wrapper).__name__, sent.sent, parameters, state_bytes, _gather_full(plain))
 
 
@@ -207,7 +212,6 @@ def _count_sent(perform: Callable[..., object], updates: Sequence) -> Traffic:
 
 
 def _silence() -> None:
-    """Silences the logs and warnings of libraries on a rank."""
     logging.disable()
     warnings.simplefilter("ignore")
 
@@ -240,7 +244,7 @@ def train_all(job: Job) -> dict[str, list[EngineMeasurement]]:
     """What the two ranks of each installed engine saw of the updates of `job`; a library's engines share a launch."""
     seen = {}
     for package in dict.fromkeys(package for package, *_ in ENGINES.values()):
-        names = [name for name, (own, *_) in ENGINES.items() if own == package]
+        names = [name for name, (engine_package, *_) in ENGINES.items() if engine_package == package]
         if find_spec(package):
             by_rank = launch(_train_on_rank, 2, names, job, seconds=400)
             seen |= {name: [rank[name] for rank in by_rank] for name in names}
@@ -249,11 +253,11 @@ def train_all(job: Job) -> dict[str, list[EngineMeasurement]]:
 
 def _train_on_rank(names: Sequence[str], job: Job) -> dict[str, EngineMeasurement]:
     """To be launched: the updates by each of these engines, in a folder of its own."""
-    trained = {}
+    results = {}
     for name in names:
         _, work, strategy = ENGINES[name]
-        trained[name] = work(replace(job, strategy=strategy, out=job.out.with_name(strategy)))
-    return trained
+        results[name] = work(replace(job, strategy=strategy, out=job.out.with_name(strategy)))
+    return results
 
 
 def truth_on_rank(job: Job) -> dict[str, torch.Tensor]:
@@ -271,17 +275,12 @@ def compare(seen: Mapping[str, Sequence[EngineMeasurement]], expected: dict[str,
     rows = {}
     for name, ranks in seen.items():
         rows[name] = {"off by": max(largest_difference(expected, rank.full) for rank in ranks)}
-        for what in ("sent", "parameters", "state"):
-            rows[name][what] = sum(getattr(rank, what) for rank in ranks) / len(ranks) / size
+        for quantity in ("sent", "parameters", "state"):
+            rows[name][quantity] = sum(getattr(rank, quantity) for rank in ranks) / len(ranks) / size
     return table.join(pd.DataFrame.from_dict(rows, orient="index"))
 
 
 # What they are silent about. Each is launched on two ranks, and trains a few weights on the rows 0 to 6.
-
-
-def rows_of(numbers: int = 7) -> TensorDataset:
-    """Rows of one number each, 0, 1, 2 and so on."""
-    return TensorDataset(torch.arange(float(numbers)).view(-1, 1))
 
 
 def accelerate_alone_on_rank() -> tuple[list[float], list[float]]:
@@ -292,8 +291,9 @@ def accelerate_alone_on_rank() -> tuple[list[float], list[float]]:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=8)
+    loader = DataLoader(TensorDataset(torch.arange(7.0).view(-1, 1)))
     accelerator = Accelerator(cpu=True)
-    model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, DataLoader(rows_of()))
+    model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, loader)
     seen, rates = [], []
     for (row,) in loader:
         seen.append(row.item())

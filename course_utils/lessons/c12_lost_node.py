@@ -29,8 +29,8 @@ class DisturbedRun:
 
     events: pd.DataFrame  # second, who, what
     progress: list[tuple[float, int]] = field(repr=False)  # the second at which an update was begun, and its number
-    again: int = 0  # updates that were computed twice
-    apart: float = float("nan")  # the largest distance of a parameter from an undisturbed run's
+    repeated_updates: int = 0  # that were computed twice
+    difference: float = float("nan")  # the largest distance of a parameter from an undisturbed run's
 
 
 def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> DisturbedRun:
@@ -53,13 +53,13 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> DisturbedRun:
         agents.kill(1)
         agents.start(1)
         seen.note("agent 1", "starts again")
-        after, again = seen.until(lambda: resumption_in(agents.output()))
+        after, repetitions = seen.until(lambda: resumption_in(agents.output()))
         seen.note("ranks", f"go on after update {after}")
         seen.until(lambda: agents.have_ended)
         seen.note("agents", "end, both with code 0")
-    [wanted] = launch(truth_on_rank, 1, replace(job, save_every=0), seconds=seconds)
-    apart = largest_difference(wanted, parameters_in(job.out))
-    return DisturbedRun(pd.DataFrame(seen.events), seen.progress, again, apart)
+    [expected] = launch(truth_on_rank, 1, replace(job, save_every=0), seconds=seconds)
+    difference = largest_difference(expected, parameters_in(job.out))
+    return DisturbedRun(pd.DataFrame(seen.events), seen.progress, repetitions, difference)
 
 
 _RESUMPTION = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to (\d+))? (?:is|are) computed again")
@@ -79,45 +79,43 @@ class _Watch:
 
     def __init__(self, out: Path, agents: Agents, seconds: float):
         self.out, self.agents, self.seconds = out, agents, seconds
-        self.begun = time.monotonic()
+        self.start = time.monotonic()
         self.events, self.progress = [], []
 
-    def note(self, who: str, what: str) -> None:
-        self.events.append({"second": time.monotonic() - self.begun, "who": who, "what": what})
+    def note(self, who: str, event: str) -> None:
+        self.events.append({"second": time.monotonic() - self.start, "who": who, "what": event})
 
     def until(self, find: Callable[[], object]):
         """Waits until what `find` returns is true, and returns it."""
         while True:
-            over = self.agents.have_ended  # raises where one failed
+            has_ended = self.agents.have_ended  # raises where one failed
             if value := find():
                 return value
-            now = time.monotonic() - self.begun
-            if over or now > self.seconds:
+            second = time.monotonic() - self.start
+            if has_ended or second > self.seconds:
                 output = self.agents.output()[-1000:]
-                raise CourseError(
-                    f"The run {'ended too early' if over else 'was not done'} after {now:.0f} s; it said: {output}"
-                )
+                problem = "ended too early" if has_ended else "was not done"
+                raise CourseError(f"The run {problem} after {second:.0f} s; it said: {output}")
             update = last_started_update(self.out)
             if update and (not self.progress or self.progress[-1][1] != update):
-                self.progress.append((now, update))
+                self.progress.append((second, update))
             time.sleep(0.02)
 
 
 def disturbed_figure(run: DisturbedRun) -> tuple[Figure, str]:
     """Which update was at work when; an agent is killed, and later all go on from the newest checkpoint."""
 
-    def seconds_of(what: str) -> pd.Series:
-        return run.events.loc[run.events["what"].str.contains(what), "second"]
+    def seconds_of(event: str) -> pd.Series:
+        return run.events.loc[run.events["what"].str.contains(event), "second"]
 
-    killed, on = (seconds_of(what).iloc[0] for what in ("killed", "go on"))
-    before = [begun for begun in run.progress if begun[0] <= killed]
-    after = [begun for begun in run.progress if begun[0] >= on]
-    lost = after[0][0] - killed
-    title = f"A killed agent costs {lost:.0f} s and {format_counted(run.again, 'repeated update')}"
+    killed, on = (seconds_of(event).iloc[0] for event in ("killed", "go on"))
+    before = [update for update in run.progress if update[0] <= killed]
+    after = [update for update in run.progress if update[0] >= on]
+    pause = after[0][0] - killed
+    title = f"A killed agent costs {pause:.0f} s and {format_counted(run.repeated_updates, 'repeated update')}"
     styles = {"before": ("first", ".-"), "after": ("second", ".-")}
-    data = {"before": before, "after": after}
-    x = "seconds since the agents were started"
-    figure, _ = lines(data, title, x, "update at work", styles=styles, labels="none")
+    x, y = "seconds since the agents were started", "update at work"
+    figure, _ = lines({"before": before, "after": after}, title, x, y, styles=styles, labels="none")
     (axes,) = figure.axes
     axes.axvspan(killed, after[0][0], color=COLORS["grid"], zorder=0)
     marks = {
@@ -125,10 +123,10 @@ def disturbed_figure(run: DisturbedRun) -> tuple[Figure, str]:
         "starts again": (" it starts\n again", "left"),
         "go on": ("updates\ngo on ", "right"),
     }
-    for what, (words, side) in marks.items():
-        axes.vlines(seconds_of(what), 0, after[-1][1], color=COLORS["ink"], linestyle=":", linewidth=1.2)
-        for place in seconds_of(what):
-            axes.text(place, 1.02 * after[-1][1], words, ha=side, fontsize=9)
+    for event, (text, side) in marks.items():
+        axes.vlines(seconds_of(event), 0, after[-1][1], color=COLORS["ink"], linestyle=":", linewidth=1.2)
+        for place in seconds_of(event):
+            axes.text(place, 1.02 * after[-1][1], text, ha=side, fontsize=9)
     axes.set(xlim=(0, None), ylim=(0, 1.25 * after[-1][1]))
     events = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
     return figure, f"{title}. {events}."

@@ -3,18 +3,18 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
 from course_utils.hardware import A100, LINKS, Cluster, all_reduce_seconds
 from course_utils.units import format_seconds
-from course_utils.viz.plots import bars, legend, lines, note, panels, tick, together
+from course_utils.viz.plots import add_title, bars, dots, legend, lines, note, panels, tick
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
@@ -57,29 +57,21 @@ def cuts_figure(flops: float, names: Sequence[str], has: Mapping[str, float]) ->
         "pipeline": ("width × blocks", lambda rate: stage_that_pays(flops, rate)),
     }
     figure, grid = panels(2, 2, height=5.6, sharey=True)
-    by_cut, between = [], []
+    by_cut, cuts_between = [], []
     for axes, (name, (unit, ask)) in zip(grid.flat, asks.items(), strict=True):
-        needs = [ask(LINKS[link].bandwidth) for link in names]
-        for row, need in enumerate(needs):
-            color, mark = ("third", "o") if need <= has[name] else ("warning", "X")
-            axes.plot(need, row, mark, color=COLORS[color], markersize=7)
-            note(axes, two_digits(need), (need, row), (-8 if need <= has[name] else 8, 0))
+        needs = {link: ask(LINKS[link].bandwidth) for link in names}
+        rounded = {link: [float(f"{need:.2g}")] for link, need in needs.items()}
+        title = f"{name}: this run has {has[name]:,} (dashed)"
+        dots(rounded, title, f"{unit}, at least", log=True, number=",.10g", axes=axes)
         axes.axvline(has[name], color=COLORS["ink"], linestyle="--", linewidth=1.2, zorder=0)
-        limits = min(*needs, has[name]) / 30, max(*needs, has[name]) * 30
-        axes.set(xscale="log", xlim=limits, ylim=(len(names) - 0.5, -0.5), xlabel=f"{unit}, at least")
-        axes.set_title(f"{name}: this run has {has[name]:,} (dashed)", fontsize=10)
-        axes.minorticks_off()
-        enough = [link for link, need in zip(names, needs, strict=True) if need <= has[name]]
+        axes.set_xlim(min(*needs.values(), has[name]) / 30, max(*needs.values(), has[name]) * 30)
+        enough = [link for link, need in needs.items() if need <= has[name]]
         if "400 Gb/s" in enough:
-            between.append(name)
-        listed = ", ".join(f"{link} {two_digits(need)}" for link, need in zip(names, needs, strict=True))
+            cuts_between.append(name)
+        listed = ", ".join(f"{link} {two_digits(need)}" for link, need in needs.items())
         by_cut.append(f"{name}, {unit}: asked {listed}; has {has[name]:,}, enough on {', '.join(enough) or 'none'}")
-    grid[0, 0].set_yticks(range(len(names)), names)
-    for mark, color, words in (("o", "third", "enough"), ("X", "warning", "too little")):
-        grid[0, 0].plot([], [], mark, color=COLORS[color], markersize=7, label=words)
-    legend(grid[0, 0])
-    title = f"At 400 Gb/s, only the cuts by {' and '.join(between)} pay"
-    return together(figure, title, f"What a cut asks for on 8 cards. {'. '.join(by_cut)}.")
+    title = f"At 400 Gb/s, only the cuts by {' and '.join(cuts_between)} pay"
+    return add_title(figure, title, f"What a cut asks for on 8 cards. {'. '.join(by_cut)}.")
 
 
 def two_digits(number: float) -> str:
@@ -93,19 +85,19 @@ def two_digits(number: float) -> str:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Sizes: `width` h, `blocks` n, parameters of a `block` and `outside` of the blocks, `vocabulary` V, `context` s."""
+    """Sizes: `width` h, `blocks` n, parameters of a `block` and `other_parameters`, `vocabulary` V, `context` s."""
 
     width: int
     blocks: int
     block: int
     vocabulary: int
-    outside: int
+    other_parameters: int
     context: int
     heads: int
 
     @property
     def parameters(self) -> int:
-        return self.blocks * self.block + self.outside
+        return self.blocks * self.block + self.other_parameters
 
     def operations(self, blocks: int, recompute: bool = False) -> float:
         """Operations of a token, forward and backward, in the blocks and the output layer; `recompute` runs the blocks twice."""
@@ -128,8 +120,6 @@ def llama(
 
 
 MODELS = {"Llama 2 7B": llama(4096, 32, 11_008, 32, 32), "Llama 2 70B": llama(8192, 80, 28_672, 64, 8)}
-
-
 PARTS = {
     "computing": "activations",
     "tensor communication": "parameters",
@@ -140,80 +130,115 @@ PARTS = {
 """Parts of a step's seconds, and their colors."""
 
 
-@dataclass(frozen=True)
-class MeshStep:
-    """A step on a mesh of d × t × p cards: `seconds` by part; those of the data that are `hidden`; a card's `bytes`."""
+class Mesh(NamedTuple):
+    """d data × t tensor × p pipeline ranks: tensor ranks are neighbors, then come data ranks, then stages, as in Megatron."""
 
-    mesh: tuple[int, int, int]
-    stage: int
-    recompute: bool
-    seconds: Mapping[str, float]
-    hidden: float
-    bytes: Mapping[str, float]
-    fits: bool
+    d: int
+    t: int
+    p: int
+
+
+@dataclass
+class MeshStep:
+    """One update of `tokens` in bfloat16 with AdamW on the cards of `mesh`, in k micro-batches, under ZeRO `stage` over d.
+
+    Products reach half of the card's peak. Tensor and pipeline wait for their communication. That of data hides behind
+    computing: of all micro-batches where each sends, under ZeRO-2 and 3, else of the last. Activations are those of Korthikanti
+    et al. (2022), table 2, without attention's scores; a first stage holds min(k, p) micro-batches under 1F1B, else all k.
+    Raises `CourseError` where heads, blocks or tokens don't suffice.
+    """
+
+    model: Decoder
+    tokens: int
+    cluster: Cluster
+    mesh: Mesh
+    k: int
+    stage: int = 1
+    one_f_one_b: bool = True
+    recompute: bool = False
+
+    def __post_init__(self):
+        d, t, p = self.mesh
+        model, k = self.model, self.k
+        if min(d, t, p, k) < 1 or t > model.heads or p > model.blocks:
+            limits = f"t up to {model.heads}, p up to {model.blocks}"
+            raise CourseError(f"d={d}, t={t}, p={p}, k={k}: use 1 or more, {limits}.")
+        if self.tokens < d * k * model.context:
+            batches = f"{self.tokens:,} tokens in {d * k:,} micro-batches"
+            raise CourseError(f"{batches} leave none a whole example; use fewer.")
+        self.blocks = -(-model.blocks // p)  # of the slowest stage, which has the output layer too
+        others = model.other_parameters / min(p, 2)
+        self.parameters = math.ceil((self.blocks * model.block + others) / t)  # of a card, not sharded over d
+        self.micro = self.tokens / (d * k)  # tokens of a micro-batch
+        self.boundary = 2 * self.micro * model.width  # bytes that go from block to block for a micro-batch
+
+    @property
+    def name(self) -> str:
+        shards = f", ZeRO-{self.stage}" * (self.mesh.d > 1)
+        return " × ".join(map(str, self.mesh)) + shards + ", recomputes" * self.recompute
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """Seconds that the step takes for each of `PARTS`."""
+        _, t, p = self.mesh
+        cluster, k = self.cluster, self.k
+        all_reduces = k * self.blocks * (6 if self.recompute else 4)
+        tensor = all_reduces * all_reduce_seconds(self.boundary, t, cluster.ring(t, 1))
+        hop = cluster.intra_node if math.prod(self.mesh) <= cluster.cards else cluster.inter_node
+        pipeline = 2 * (k + p - 1) * (self.boundary / hop.bandwidth + hop.latency) if p > 1 else 0.0
+        bubble = (p - 1) / k * (self.computing + tensor)
+        return dict(zip(PARTS, (self.computing, tensor, bubble, pipeline, self.wire - self.hidden), strict=True))
+
+    @property
+    def computing(self) -> float:
+        operations = self.k * self.micro * self.model.operations(self.blocks, self.recompute)
+        return operations / (self.mesh.t * 0.5 * self.cluster.card.flops["bfloat16"])
+
+    @property
+    def wire(self) -> float:
+        """Seconds of the communication of data ranks, hidden or not."""
+        d, t, _ = self.mesh
+        if d == 1:
+            return 0.0
+        method = f"zero{self.stage}" if self.stage else "ddp"
+        sends = communication(
+            method, self.parameters, d, parameter_bytes=2, gradient_bytes=2, accumulation=self.k, buckets=self.blocks
+        )
+        ring = self.cluster.ring(d, t)
+        return sends.seconds(ring.bandwidth, ring.latency)
+
+    @property
+    def hidden(self) -> float:
+        """Those seconds of `wire` that hide behind computing."""
+        return min(self.wire, self.computing if self.stage >= 2 else self.computing / self.k)
 
     @property
     def total(self) -> float:
         return sum(self.seconds.values())
 
+    @cached_property
+    def bytes(self) -> dict[str, float]:
+        """Bytes of the fullest card by kind."""
+        d, t, p = self.mesh
+        model, micro = self.model, self.micro
+        of_parameter = {"parameters": (2, 0, 0), "gradients": (0, 2, 0), "optimizer state": (0, 0, 12)}
+        sizes = {k: float(zero_bytes_per_rank(self.parameters, d, self.stage, *v)) for k, v in of_parameter.items()}
+        of_block = micro * model.width * (10 + 24 / t)
+        in_flight = min(self.k, p) if self.one_f_one_b else self.k
+        saved = in_flight * self.blocks * (self.boundary if self.recompute else of_block)
+        logits = 4 * micro * model.vocabulary / t if p == 1 else 0.0
+        sizes["activations"] = saved + self.recompute * of_block + logits
+        # This block, the next one, and a gradient.
+        sizes["temporaries"] = 3 * 2 * model.block / t if self.stage == 3 else 0.0
+        return sizes
+
     @property
-    def held(self) -> float:
-        """Bytes of the fullest card."""
+    def peak(self) -> float:
         return sum(self.bytes.values())
 
     @property
-    def name(self) -> str:
-        """The mesh and what else was chosen."""
-        shards = f", ZeRO-{self.stage}" * (self.mesh[0] > 1)
-        return " × ".join(map(str, self.mesh)) + shards + ", recomputes" * self.recompute
-
-
-def step_on_mesh(
-    model: Decoder, tokens: int, cluster: Cluster, d: int, t: int, p: int, k: int, stage: int = 1,
-    one_f_one_b: bool = True, recompute: bool = False,
-) -> MeshStep:  # fmt: skip
-    """One update of `tokens` in bfloat16 with AdamW on d × t × p cards, in k micro-batches, under ZeRO `stage` over d.
-
-    Tensor ranks are neighbors, then come data ranks, then stages, as in Megatron. Products reach half of the card's peak.
-    Tensor and pipeline wait for their communication. That of data hides behind computing: of all micro-batches where each
-    sends, under ZeRO-2 and 3, else of the last. Activations are those of Korthikanti et al. (2022), table 2, without
-    attention's scores; a first stage holds min(k, p) micro-batches under 1F1B, else all k. Raises `CourseError` where heads,
-    blocks or tokens don't suffice.
-    """
-    _check_mesh(model, tokens, d, t, p, k)
-    here, micro = -(-model.blocks // p), tokens / (d * k)  # the slowest stage has the most blocks, and the output layer
-    compute = k * micro * model.operations(here, recompute) / (t * 0.5 * cluster.card.flops["bfloat16"])
-    sent = 2 * micro * model.width
-    tensor = k * here * (6 if recompute else 4) * all_reduce_seconds(sent, t, cluster.ring(t, 1))
-    hop = cluster.intra_node if d * t * p <= cluster.cards else cluster.inter_node
-    pipeline = 2 * (k + p - 1) * (sent / hop.bandwidth + hop.latency) if p > 1 else 0.0
-    mine = math.ceil((here * model.block + model.outside / min(p, 2)) / t)
-    wire = 0.0
-    if d > 1:
-        of_data = cluster.ring(d, t)
-        method = f"zero{stage}" if stage else "ddp"
-        sends = communication(method, mine, d, parameter_bytes=2, gradient_bytes=2, accumulation=k, buckets=here)
-        wire = sends.seconds(of_data.bandwidth, of_data.latency)
-    hidden = min(wire, compute if stage >= 2 else compute / k)
-    bubble = (p - 1) / k * (compute + tensor)
-    seconds = dict(zip(PARTS, (compute, tensor, bubble, pipeline, wire - hidden), strict=True))
-
-    sizes = {"parameters": (2, 0, 0), "gradients": (0, 2, 0), "optimizer state": (0, 0, 12)}
-    held = {kind: float(zero_bytes_per_rank(mine, d, stage, *size)) for kind, size in sizes.items()}
-    of_block = micro * model.width * (10 + 24 / t)
-    waiting = (min(k, p) if one_f_one_b else k) * here * (sent if recompute else of_block)
-    logits = 4 * micro * model.vocabulary / t if p == 1 else 0.0
-    held["activations"] = waiting + recompute * of_block + logits
-    held["temporaries"] = 3 * 2 * model.block / t if stage == 3 else 0.0  # this block, the next one, and a gradient
-    fits = sum(held.values()) <= cluster.card.memory
-    return MeshStep((d, t, p), stage, recompute, seconds, hidden, held, fits)
-
-
-def _check_mesh(model: Decoder, tokens: int, d: int, t: int, p: int, k: int) -> None:
-    if min(d, t, p, k) < 1 or t > model.heads or p > model.blocks:
-        raise CourseError(f"d={d}, t={t}, p={p}, k={k}: use 1 or more, t up to {model.heads}, p up to {model.blocks}.")
-    if tokens < d * k * model.context:
-        raise CourseError(f"{tokens:,} tokens in {d * k:,} micro-batches leave none a whole example; use fewer.")
+    def fits(self) -> bool:
+        return self.peak <= self.cluster.card.memory
 
 
 def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int) -> list[MeshStep]:
@@ -229,15 +254,15 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int) -
         if rest or not k or t > model.heads or p > model.blocks:
             continue
         tries = [
-            step_on_mesh(model, tokens, cluster, d, t, p, k, stage, recompute=again)
-            for again, stage in product((False, True), (1, 3) if p == 1 else (1,))
+            MeshStep(model, tokens, cluster, Mesh(d, t, p), k, stage, recompute=recompute)
+            for recompute, stage in product((False, True), (1, 3) if p == 1 else (1,))
         ]
         fitting = [step for step in tries if step.fits]
-        steps.append(min(fitting, key=lambda s: s.total) if fitting else min(tries, key=lambda s: s.held))
+        steps.append(min(fitting, key=lambda s: s.total) if fitting else min(tries, key=lambda s: s.peak))
     return sorted(steps, key=lambda step: (not step.fits, step.total))
 
 
-def telling(steps: Sequence[MeshStep]) -> list[MeshStep]:
+def select_steps(steps: Sequence[MeshStep]) -> list[MeshStep]:
     """The five quickest that fit, and those with the most data, tensor and pipeline ranks."""
     fit = [step for step in steps if step.fits]
     ends = [max(fit, key=lambda step: step.mesh[axis]) for axis in range(3) if fit]
@@ -245,11 +270,11 @@ def telling(steps: Sequence[MeshStep]) -> list[MeshStep]:
 
 
 def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, str]:
-    """The parts of the seconds of each model's `telling` steps."""
-    shown = {name: telling(steps) for name, steps in by_model.items()}
-    figure, grid = panels(1, len(shown), height=1.9 + 0.36 * max(map(len, shown.values())), squeeze=False)
+    """The parts of the seconds of each model's `select_steps`."""
+    selected = {name: select_steps(steps) for name, steps in by_model.items()}
+    figure, grid = panels(1, len(selected), height=1.9 + 0.36 * max(map(len, selected.values())), squeeze=False)
     rankings = []
-    for axes, (name, steps) in zip(grid[0], shown.items(), strict=True):
+    for axes, (name, steps) in zip(grid[0], selected.items(), strict=True):
         longest = 2.5 * steps[0].total
         rows, notes = {}, {}
         for step in steps:
@@ -261,14 +286,13 @@ def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, s
         bars(rows, title, x, unit="", colors=PARTS, notes=notes, show_legend=False, axes=axes)
         axes.set_title(title, fontsize=9)
         axes.tick_params(axis="y", labelsize=8)
-        every = by_model[name]
+        fitting = sum(step.fits for step in by_model[name])
         listed = "; ".join(f"{step.name} {two_digits(step.total)} s" for step in steps)
-        rankings.append(
-            f"{name}, {sum(step.fits for step in every)} of {len(every)} meshes fit; data × tensor × pipeline, the quickest and "
-            f"the largest of each kind: {listed}"
-        )
-    drawn = [part for part in PARTS if any(step.seconds[part] for steps in shown.values() for step in steps)]
-    legend(axes, *((part, PARTS[part]) for part in drawn))
+        fitting = f"{fitting} of {len(by_model[name])} meshes fit"
+        order = "data × tensor × pipeline, the quickest and the largest of each kind"
+        rankings.append(f"{name}, {fitting}; {order}: {listed}")
+    parts = [part for part in PARTS if any(step.seconds[part] for steps in selected.values() for step in steps)]
+    legend(axes, *((part, PARTS[part]) for part in parts))
     return figure, f"{'. '.join(rankings)}."
 
 
@@ -307,13 +331,13 @@ SELENE = Cluster(A100, LINKS["NVLink 3"], LINKS["200 Gb/s"])
 
 
 def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
-    """FLOP/s a card of a published run by `step_on_mesh`, an example a micro-batch.
+    """FLOP/s a card of a published run by `MeshStep`, an example a micro-batch.
 
     Counted as there: what is computed again counts too.
     """
     tokens = run.batch * run.model.context
-    k = run.batch // run.d
-    step = step_on_mesh(run.model, tokens, SELENE, run.d, run.t, run.p, k, stage, recompute=True)
+    mesh = Mesh(run.d, run.t, run.p)
+    step = MeshStep(run.model, tokens, SELENE, mesh, run.batch // run.d, stage, recompute=True)
     return tokens * run.model.operations(run.model.blocks, recompute=True) / run.cards / step.total
 
 
@@ -325,19 +349,17 @@ def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
 
 def published_figure() -> tuple[Figure, str]:
     """Achieved and predicted FLOP/s a card against the number of parameters, and half of the peak, which was assumed."""
-    sizes = [run.model.parameters for run in PUBLISHED]
-    x = "parameters"
-    y = "teraFLOP/s a card"
     achieved = [run.flops / 1e12 for run in PUBLISHED]
     predicted = [predicted_flops(run) / 1e12 for run in PUBLISHED]
     half = 0.5 * A100.flops["bfloat16"] / 1e12
     off = [np.sqrt(np.mean(np.square(np.divide(values, achieved) - 1))) for values in (half, predicted)]
     title = f"Half of the peak is off by {off[0]:.0%} (root mean square), our prediction by {off[1]:.0%}"
-    values = {"published": achieved, "predicted, with the mesh": predicted}
-    data = {name: dict(zip(sizes, line, strict=True)) for name, line in values.items()}
-    styles = dict(zip(data, (("measured", "o-"), ("predicted", "s--")), strict=True))
-    styles["half of the peak alone"] = "ink", ":"
+    sizes = [run.model.parameters for run in PUBLISHED]
+    data = {"published": zip(sizes, achieved, strict=True)}
+    data["predicted, with the mesh"] = zip(sizes, predicted, strict=True)
     levels = {"half of the peak alone": half}
+    styles = dict(zip([*data, *levels], (("measured", "o-"), ("predicted", "s--"), ("ink", ":")), strict=True))
+    x, y = "parameters", "teraFLOP/s a card"
     figure, _ = lines(data, title, x, y, log="x", styles=styles, levels=levels, labels="legend")
     figure.axes[0].set_xticks([1e9, 1e10, 1e11, 1e12], ["1 billion", "10 billion", "100 billion", "1 trillion"])
     figure.axes[0].set_ylim(100, 175)
@@ -359,15 +381,15 @@ CARD_BETWEEN = LLAMA_3["days"] * 86_400 * LLAMA_3["cards"] / LLAMA_3["interrupti
 
 
 def wall_clock(
-    pieces: int, every: float, saving: float, restart: float, between: float, runs: int = 200, seed: int = 0
+    pieces: int, interval: float, saving: float, restart: float, between: float, runs: int = 200, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Simulate `runs` of `pieces` × `every` seconds of work, each piece followed by `saving` seconds for a checkpoint.
+    """Simulate `runs` of `pieces` × `interval` seconds of work, each piece followed by `saving` seconds for a checkpoint.
 
     Failures come at random, on average `between` seconds apart, at any time: while working, saving and restarting. After
     one the run takes `restart` seconds and goes on from its last checkpoint. Returns seconds and restarts of each run.
     Raises `CourseError` where a run would hardly ever end.
     """
-    if daly_wall_clock(every * pieces, every, saving, restart, between) > 1e6 * between:
+    if daly_wall_clock(interval * pieces, interval, saving, restart, between) > 1e6 * between:
         raise CourseError(
             f"A run would fail over a million times; use an interval or a restart shorter than {between:.3g} s."
         )
@@ -375,22 +397,22 @@ def wall_clock(
     seconds, restarts, left = np.zeros(runs), np.zeros(runs, int), np.full(runs, pieces)
     while (going := left > 0).any():
         alive = random.exponential(between, runs)
-        saved = np.floor(np.maximum(alive - start, 0) / (every + saving)).astype(int)
+        saved = np.floor(np.maximum(alive - start, 0) / (interval + saving)).astype(int)
         ends = saved >= left
-        seconds += going * np.where(ends, start + left * (every + saving), alive)
+        seconds += going * np.where(ends, start + left * (interval + saving), alive)
         restarts += going & ~ends
         left, start = np.maximum(left - saved, 0), restart
     return seconds, restarts
 
 
-def daly_wall_clock(work: float, every: float, saving: float, restart: float, between: float) -> float:
+def daly_wall_clock(work: float, interval: float, saving: float, restart: float, between: float) -> float:
     """The expected seconds of `wall_clock` (Daly 2006): M e^(R/M) (e^((τ + δ)/M) − 1) a piece.
 
     A piece needs τ + δ seconds without a failure, after each failure R more. To get x seconds without one takes
     M (e^(x/M) − 1) on average.
     """
     try:
-        return between * math.exp(restart / between) * math.expm1((every + saving) / between) * work / every
+        return between * math.exp(restart / between) * math.expm1((interval + saving) / between) * work / interval
     except OverflowError:
         return math.inf
 
@@ -410,35 +432,34 @@ def daly_interval(saving: float, between: float) -> float:
 
 def failures_figure(cards: Sequence[int], saving: float, restart: float, runs: int = 200) -> tuple[Figure, str]:
     """The share of time that is lost against the interval, for several numbers of cards: Daly's lines and simulated dots."""
-    figure, axes = panels(height=3.6)
-    by_count, least = [], {}
+    data, styles, lowest_points, by_count = {}, {}, {}, []
     for row, count in enumerate(cards):
         between = CARD_BETWEEN / count
-        color = SERIES[row]
         best = daly_interval(saving, between)
-        intervals, dots = (best * np.geomspace(1 / 20, 20, n) for n in (60, 9))
-        lost = [1 - every / daly_wall_clock(every, every, saving, restart, between) for every in intervals]
-        axes.plot(intervals / 60, np.multiply(100, lost), color=COLORS[color], linestyle=LINES[row % 4])
-        seen = []
-        for every in dots:
-            pieces = max(1, round(200 * between / every))
-            took = wall_clock(pieces, every, saving, restart, between, runs)[0].mean()
-            seen.append(100 * (1 - pieces * every / took))
-        axes.plot(dots / 60, seen, MARKS[row], color=COLORS[color])
-        least[count] = 1 - best / daly_wall_clock(best, best, saving, restart, between)
-        axes.plot(best / 60, 100 * least[count], "|", color=COLORS["ink"], markersize=16)
-        axes.text(dots[-1] / 60, seen[-1] + 4, f"{count:,} cards", color=text_color(color), ha="right", fontsize=9)
-        by_count.append(
-            f"{count:,} cards: {3600 / between:.2g} failures an hour, best every {format_seconds(best)}, "
-            f"{least[count]:.0%} lost"
-        )
-    axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(-3, 80))
+        formula, simulated = {}, {}
+        for interval in best * np.geomspace(1 / 20, 20, 61):
+            formula[interval / 60] = 1 - interval / daly_wall_clock(interval, interval, saving, restart, between)
+        for interval in best * np.geomspace(1 / 20, 20, 9):
+            pieces = max(1, round(200 * between / interval))
+            seconds = wall_clock(pieces, interval, saving, restart, between, runs)[0].mean()
+            simulated[interval / 60] = 1 - pieces * interval / seconds
+        lowest_points[best / 60] = lowest = min(formula.values())
+        data |= {f"{count:,} cards, Daly's formula": formula, f"{count:,} cards, simulated": simulated}
+        styles |= dict(zip(list(data)[-2:], ((SERIES[row], LINES[row % 4]), (SERIES[row], MARKS[row])), strict=True))
+        failures = f"{3600 / between:.2g} failures an hour"
+        by_count.append(f"{count:,} cards: {failures}, best every {format_seconds(best)}, {lowest:.0%} lost")
+    data["best interval"] = lowest_points
+    styles["best interval"] = "ink", "|"
+    shares = dict(zip(cards, lowest_points.values(), strict=True))
+    losses = ", ".join(f"{count:,} cards lose {shares[count]:.0%}" for count in dict.fromkeys((cards[0], cards[-1])))
+    title = f"At the best interval (|), {losses} of the time"
+    x, y = "minutes of work between checkpoints", "time lost (dots: simulated)"
+    figure, _ = lines(data, title, x, y, unit="%", log="x", styles=styles, labels="none")
+    (axes,) = figure.axes
+    for count, line, color in zip(cards, axes.lines[::2], SERIES, strict=False):
+        note(axes, f"{count:,} cards", line.get_xydata()[-1], (-8, 0), color=text_color(color))
+    axes.lines[-1].set_markersize(16)
+    axes.set_ylim(-3, 80)
     tick(axes, [0.1, 0.3, 1, 3, 10, 30, 100, 300])
-    proxies = [Line2D([], [], color=COLORS["ink"]), Line2D([], [], color=COLORS["ink"], marker="o", linestyle="")]
-    figure.legend(proxies, ["Daly's formula", "simulated"], loc="outside lower center", ncols=2)
-    ends = dict.fromkeys((cards[0], cards[-1]))
-    lost = ", ".join(f"{count:,} cards lose {least[count]:.0%}" for count in ends)
-    title = f"At the best interval (|), {lost} of the time"
-    axes.set_title(title)
-    about = f"Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs"
-    return figure, f"{title}. {about}. {'; '.join(by_count)}."
+    subject = f"Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs"
+    return figure, f"{title}. {subject}. {'; '.join(by_count)}."

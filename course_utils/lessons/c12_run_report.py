@@ -20,7 +20,7 @@ from course_utils.settings import settings
 from course_utils.training import History
 from course_utils.training.profile import ELSEWHERE, LOADING, Profile, Trace, throughput
 from course_utils.units import format_counted
-from course_utils.viz.plots import legend, lines, panels, together
+from course_utils.viz.plots import add_title, legend, lines, panels
 
 
 def profile_job(job: Job, steps: int = 4) -> tuple[Trace, History]:
@@ -44,24 +44,23 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
     A share of the time counts where it is above a tenth, the utilization where it is below a half.
     """
     gaps = trace.gaps()
-    used = throughput(history, machine)
-    waits = {where: gaps.loc[gaps["where"] == where, "seconds"].sum() / trace.end for where in (LOADING, ELSEWHERE)}
+    speed = throughput(history, machine)
+    loading, between = (gaps.loc[gaps["where"] == kind, "seconds"].sum() / trace.end for kind in (LOADING, ELSEWHERE))
     operators = trace.operator_seconds()["seconds"]
     first, share = operators.index[0], operators.iloc[0] / operators.sum()
-    loading, between = waits[LOADING], waits[ELSEWHERE]
-    reached = used.utilization
+    utilization = speed.utilization
     questions = {
         "Does the model wait for its data?": (f"{loading:.0%} of the time", loading > 0.1, "more num_workers"),
         "And for Python between updates?": (f"{between:.0%} of the time", between > 0.1, "callbacks, logs"),
-        "Which share of the best rate?": (f"{reached:.1%}", reached < 0.5, "larger matrices, fewer operators"),
+        "Which share of the best rate?": (f"{utilization:.1%}", utilization < 0.5, "larger matrices, fewer operators"),
         "Which operator takes longest?": (f"{first.removeprefix('aten::')}, {share:.0%}", share > 0.5, "that operator"),
     }
     rows = {
-        question: (measured, f"look at: {where}" if suspicious else "fine")
-        for question, (measured, suspicious, where) in questions.items()
+        question: (measured, f"look at: {advice}" if suspicious else "fine")
+        for question, (measured, suspicious, advice) in questions.items()
     }
-    rate = used.tokens_per_second
-    rows["How many tokens a second?"] = f"{rate:,.0f}", f"at the best rate {rate / reached:,.0f}"
+    rate = speed.tokens_per_second
+    rows["How many tokens a second?"] = f"{rate:,.0f}", f"at the best rate {rate / utilization:,.0f}"
     table = pd.DataFrame.from_dict(rows, orient="index", columns=["measured", "verdict"])
     return table.rename_axis("question")
 
@@ -74,26 +73,26 @@ def logs() -> tuple[str, ...]:
 def log_figure(folder: Path) -> tuple[Figure, str]:
     """The `log.csv` of a run: its loss and its tokens a second, each attempt for itself."""
     rows = pd.read_csv(folder / "log.csv")
-    by_attempt = {f"attempt {attempt}": own.set_index("step") for attempt, own in rows.groupby("attempt")}
+    by_attempt = {f"attempt {number}": log.set_index("step") for number, log in rows.groupby("attempt")}
     figure, (left, right) = panels(1, 2, height=3.1)
     for axes, column, y in ((left, "loss", "loss"), (right, "tokens_per_second", "tokens a second")):
-        data = {name: own[column] for name, own in by_attempt.items()}
+        data = {name: log[column] for name, log in by_attempt.items()}
         lines(data, "", "update", y, labels="none", axes=axes)
         axes.lines[-1].set(marker=".")
         axes.lines[0].set(marker="o", markersize=8, markerfacecolor="none", zorder=3)
     right.set_ylim(0, None)
     legend(right)
     attempts = "; ".join(
-        f"{name}, updates {own.index.min()} to {own.index.max()}, loss {own['loss'].iloc[-1]:.2f}"
-        for name, own in by_attempt.items()
+        f"{name}, updates {log.index.min()} to {log.index.max()}, loss {log['loss'].iloc[-1]:.2f}"
+        for name, log in by_attempt.items()
     )
     twice = rows.groupby("step")["loss"].agg(["count", "max", "min"]).query("count > 1")
-    apart = (twice["max"] - twice["min"]).max()
-    again = "Update {} is" if len(twice) == 1 else "Updates {} to {} are"
-    losses = "equal losses" if apart == 0 else f"losses that differ by {apart:.1g}"
-    title = f"{again.format(twice.index.min(), twice.index.max())} logged twice, with {losses}"
+    largest_difference = (twice["max"] - twice["min"]).max()
+    subject = "Update {} is" if len(twice) == 1 else "Updates {} to {} are"
+    losses = "equal losses" if largest_difference == 0 else f"losses that differ by {largest_difference:.1g}"
+    title = f"{subject.format(twice.index.min(), twice.index.max())} logged twice, with {losses}"
     title = title if len(twice) else f"{format_counted(len(by_attempt), 'attempt')} in one log"
-    return together(figure, title, f"log.csv has {format_counted(len(rows), 'row')}: {attempts}.")
+    return add_title(figure, title, f"log.csv has {format_counted(len(rows), 'row')}: {attempts}.")
 
 
 def show_tensorboard(folder: Path) -> bool:

@@ -26,7 +26,7 @@ from course_utils.memory import saved_bytes
 from course_utils.training.gradients import relative_error
 from course_utils.units import format_counted, format_seconds
 from course_utils.viz.parts import cell, drawing, subplots
-from course_utils.viz.plots import Span, legend, panels, timeline, together
+from course_utils.viz.plots import Span, add_title, legend, panels, timeline
 from course_utils.viz.style import text_color
 
 COLUMNS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}
@@ -89,16 +89,15 @@ class RankGradients:
     elements: int
     sent: Traffic
 
-    def apart(self, truth: Mapping[str, Tensor], rank: int) -> float:
+    def largest_difference(self, truth: Mapping[str, Tensor], rank: int) -> float:
         """The largest difference from the truth, of which this rank may have a part of a matrix."""
-        return max(
-            (mine - _part_like(mine, truth[name], rank)).abs().max().item() for name, mine in self.gradients.items()
-        )
+        differences = (grad - _part_like(grad, truth[name], rank) for name, grad in self.gradients.items())
+        return max(difference.abs().max().item() for difference in differences)
 
 
-def _part_like(mine: Tensor, whole: Tensor, rank: int) -> Tensor:
-    cut = next((dim for dim, (a, b) in enumerate(zip(mine.shape, whole.shape, strict=True)) if a != b), None)
-    return whole if cut is None else whole.split(mine.shape[cut], cut)[rank]
+def _part_like(part: Tensor, full: Tensor, rank: int) -> Tensor:
+    cut = next((dim for dim, (a, b) in enumerate(zip(part.shape, full.shape, strict=True)) if a != b), None)
+    return full if cut is None else full.split(part.shape[cut], cut)[rank]
 
 
 # Cut by width.
@@ -129,9 +128,10 @@ def by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
         plan |= {f"{place}.{name}": ColwiseParallel() for name in COLUMNS[module]}
         plan |= {f"{place}.{name}": RowwiseParallel() for name in ROWS[module]}
     if inputs_first:
-        whole = {"hidden_states": Replicate()}
-        options = {"input_kwarg_layouts": whole, "desired_input_kwarg_layouts": whole}
-        plan["model.layers.*.self_attn"] = PrepareModuleInput(**options)
+        layouts = {"hidden_states": Replicate()}
+        plan["model.layers.*.self_attn"] = PrepareModuleInput(
+            input_kwarg_layouts=layouts, desired_input_kwarg_layouts=layouts
+        )
         plan["model.layers.*.mlp"] = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
     return parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
 
@@ -146,8 +146,8 @@ def without_sum(model: nn.Module) -> nn.Module:
 
 def error_of(name: str, seen: Sequence[RankGradients], truth: Mapping[str, Tensor]) -> float:
     """How far a gradient is off on the worst rank, by norms: 0 is right."""
-    own = [rank.gradients[name] for rank in seen]
-    return max(relative_error(mine, _part_like(mine, truth[name], rank)) for rank, mine in enumerate(own))
+    gradients = [rank.gradients[name] for rank in seen]
+    return max(relative_error(grad, _part_like(grad, truth[name], rank)) for rank, grad in enumerate(gradients))
 
 
 def measure_tensor_on_rank(task: TrainingTask, cut: Callable[[nn.Module], nn.Module], **options) -> RankGradients:
@@ -169,7 +169,8 @@ class Part(nn.Module):
         super().__init__()
         blocks = len(model.model.layers)
         self.first, last = stage * blocks // stages, (stage + 1) * blocks // stages
-        self.body, self.head = model.model, model.lm_head if stage == stages - 1 else None
+        self.body = model.model
+        self.head = model.lm_head if stage == stages - 1 else None
         self.body.layers = self.body.layers[self.first : last]
         self.takes = "inputs_embeds" if stage else "input_ids"
         if stage:
@@ -234,7 +235,7 @@ def measure_torch_pipeline_on_rank(task: TrainingTask, kind: str) -> tuple[RankG
 class StageBytes:
     """Bytes on a rank."""
 
-    waiting: int  # of a micro-batch that waits for its backward pass
+    saved: int  # by a micro-batch that waits for its backward pass
     peak: int  # of an update, above what the rank keeps
 
 
@@ -249,15 +250,15 @@ def bytes_on_rank(
     part, pipeline = stage_here(task)
     ids = task.batches()[:1] * max(count for _, count in updates.values())
     x = ids[0] if part.takes == "input_ids" else torch.zeros(task.boundary, dtype=task.dtype, requires_grad=True)
-    waiting = saved_bytes(lambda: part(x) if part.head is None else next_token_loss(part(x), ids[0]), part)
+    saved = saved_bytes(lambda: part(x) if part.head is None else next_token_loss(part(x), ids[0]), part)
     if part.head is None:
-        waiting += task.boundary_bytes  # the output, which backward will start from
-    held = {}
+        saved += task.boundary_bytes  # the output, which backward will start from
+    by_schedule = {}
     for name, (orders, count) in updates.items():
         run = partial(pipeline.run, orders(dist.get_world_size(), count)[dist.get_rank()], ids, ids)
         run()
-        held[name] = StageBytes(waiting, min(account_of(run).above_start for _ in range(times)))
-    return held
+        by_schedule[name] = StageBytes(saved, min(account_of(run).above_start for _ in range(times)))
+    return by_schedule
 
 
 def one_at_a_time(stages: int, micro_batches: int) -> list[list[tuple[str, int]]]:
@@ -361,8 +362,8 @@ def axes_figure() -> tuple[Figure, str]:
             rank |= {"examples": row, "tokens": column}
             shared = rank[cut] is None or (cut == "experts" and row % 2 == 0)
             cell(axes, left + column, row, "grid" if shared else _RANK_COLORS[rank[cut]])
-        for left, what, across, down in ((0, "model", "width →", "blocks →"), (5.2, "batch", "tokens →", "examples →")):
-            axes.text(left + 2, -0.5, what, ha="center", fontsize=9)
+        for left, part, across, down in ((0, "model", "width →", "blocks →"), (5.2, "batch", "tokens →", "examples →")):
+            axes.text(left + 2, -0.5, part, ha="center", fontsize=9)
             axes.text(left + 2, 4.7, across, color=gray, **small)
             axes.text(left - 0.35, 2, down, rotation=270, va="center", color=gray, **small)
         axes.text(4.6, 5.4, f"sent: {travels}", ha="center", va="top", fontsize=9)
@@ -374,7 +375,7 @@ def axes_figure() -> tuple[Figure, str]:
         for name, (model, batch, travels) in AXES.items()
     )
     title = "An axis cuts the model, the batch or both"
-    return together(figure, title, f"Four ranks, and what each axis cuts. {by_axis}.")
+    return add_title(figure, title, f"Four ranks, and what each axis cuts. {by_axis}.")
 
 
 PASSES = {
@@ -396,25 +397,25 @@ def width_figure() -> tuple[Figure, str]:
         drawing(axes, (-0.6, 2.6), (2.1, -0.1))
         axes.set_aspect("equal")
         axes.set_title(cut, loc="center")
-    for axes, way in zip(grid[:, 0], rows, strict=True):
-        axes.text(-0.9, 0.9, way, rotation=90, ha="center", va="center", fontsize=9)
+    for axes, layout in zip(grid[:, 0], rows, strict=True):
+        axes.text(-0.9, 0.9, layout, rotation=90, ha="center", va="center", fontsize=9)
     legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_PALE_RANK_COLORS)))
     text = f"Two matrices of two numbers, one for rank 0 and one for rank 1. {'; '.join(cuts)}."
-    return together(figure, "Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", text)
+    return add_title(figure, "Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", text)
 
 
 def halves_figure() -> tuple[Figure, str]:
     """Two micro-batches in three stages under 1F1B, and with backward cut in two."""
-    ways = {"B whole": Schedule(one_f_one_b(3, 2)), "B and W": Schedule(zero_bubble(3, 2))}
+    schedules = {"B whole": Schedule(one_f_one_b(3, 2)), "B and W": Schedule(zero_bubble(3, 2))}
     figure, grid = panels(2, 1, height=3.6, sharex=True)
-    for axes, (name, schedule) in zip(grid, ways.items(), strict=True):
+    for axes, (name, schedule) in zip(grid, schedules.items(), strict=True):
         draw_slots(axes, schedule, f"{name}: {schedule.end} slots", letters=True)
-    whole, cut = (schedule.end for schedule in ways.values())
-    grid[0].set_xlim(0, max(whole, cut) * 1.02)
-    first, second = (schedule.spans[0, "B", 0][0] for schedule in ways.values())
+    whole_slots, cut_slots = (schedule.end for schedule in schedules.values())
+    grid[0].set_xlim(0, max(whole_slots, cut_slots) * 1.02)
+    first, second = (schedule.spans[0, "B", 0][0] for schedule in schedules.values())
     title = f"Stage 0 gets its first gradient {first - second:g} slots earlier\nand W fills slots that would otherwise be idle"
-    text = f"3 stages, 2 micro-batches: {whole} slots with whole backward passes, {cut} cut."
-    return together(figure, title, text)
+    text = f"3 stages, 2 micro-batches: {whole_slots} slots with whole backward passes, {cut_slots} cut."
+    return add_title(figure, title, text)
 
 
 def draw_slots(axes: Axes, schedule: Schedule, title: str, letters: bool = False) -> None:
@@ -439,18 +440,18 @@ class Drawn(Schedule):
         """A lane for each stage, slots from left to right; what is empty is bubble."""
         stages = len(self.orders)
         figure, axes = panels(height=1.3 + 0.36 * stages)
-        used = [kind for kind in PASSES if (kind, 0) in self.orders[0]]
-        names = {kind: PASSES[kind][0] for kind in used} | ({"B": "B: gradients of inputs"} if "W" in used else {})
-        held = self.in_flight
+        kinds = [kind for kind in PASSES if (kind, 0) in self.orders[0]]
+        names = {kind: PASSES[kind][0] for kind in kinds} | ({"B": "B: gradients of inputs"} if "W" in kinds else {})
+        in_flight = self.in_flight
         empty = f"{float(self.bubble):.0%} of the slots are empty ({self.bubble})"
-        draw_slots(axes, self, f"{empty}; a stage holds up to {count_micro_batches(max(held))}")
+        draw_slots(axes, self, f"{empty}; a stage holds up to {count_micro_batches(max(in_flight))}")
         for stage in range(stages):
-            axes.text(self.end * 1.01, stage, f"holds {held[stage]}", va="center", fontsize=9)
+            axes.text(self.end * 1.01, stage, f"holds {in_flight[stage]}", va="center", fontsize=9)
         axes.set_xlim(0, self.end * 1.11)
-        legend(axes, *((names[kind], PASSES[kind][1]) for kind in used))
+        legend(axes, *((names[kind], PASSES[kind][1]) for kind in kinds))
         count = 1 + max(i for _, _, i in self.spans)
         length = f"{format_counted(stages, 'stage')}, {count_micro_batches(count)}: {self.end} slots"
-        numbers = ", ".join(map(str, held))
+        numbers = ", ".join(map(str, in_flight))
         return figure, f"{length}, of which {self.bubble} are empty; the stages hold {numbers} micro-batches at most."
 
 

@@ -22,7 +22,7 @@ from course_utils.memory.trace.measure import Measurement, measure
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
 from course_utils.viz.parts import drawing
-from course_utils.viz.plots import bars, panels, together
+from course_utils.viz.plots import add_title, bars, panels
 from course_utils.viz.style import COLORS
 from course_utils.viz.tradeoff import Entry
 
@@ -33,7 +33,7 @@ _STRENGTH = {"computing in forward": 0.75, "computing in backward": 0.5, "comput
 
 
 @cache
-def here() -> Scenario:
+def own_scenario() -> Scenario:
     """The chapter's DistilBERT on this machine: half the bytes of plain AdamW, 1.7 times its seconds.
 
     It runs on the CPU, whose rates are calibrated; where the settings ask for a GPU, they are those of the graded laptop.
@@ -58,10 +58,10 @@ def here() -> Scenario:
 
 
 def prove(recipe: Recipe) -> Measurement:
-    """Run a few updates `here` by the recipe; what was measured is kept for the report beside what was predicted."""
-    work = Workload(here().source, recipe)
+    """Run a few updates of `own_scenario` by the recipe, and keep what was measured for the report."""
+    work = Workload(own_scenario().source, recipe)
     measurement = measure(work.build(), work.step, timed=7)
-    choose(here(), recipe, measured=(measurement.peak, measurement.seconds))
+    choose(own_scenario(), recipe, measured=(measurement.peak, measurement.seconds))
     return measurement
 
 
@@ -80,29 +80,30 @@ def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
     budget = ("budget", scenario.memory)
     if len(by_name) == 1:
         (only,) = by_name.values()
-        over = ["of bytes"] * (not only.fits) + ["of seconds"] * (only.seconds > scenario.seconds)
-        title = f"Over the budget {' and the one '.join(over)}" if over else "Both budgets (dashed) are kept"
+        excess = ["of bytes"] * (not only.fits) + ["of seconds"] * (only.seconds > scenario.seconds)
+        title = f"Over the budget {' and the one '.join(excess)}" if excess else "Both budgets (dashed) are kept"
     _, first = bars(at_peak, "", "bytes at the peak", notes=fits, limit=budget, axes=left)
     colors = dict.fromkeys(_STRENGTH, "ink")
     limit = ("budget", scenario.seconds)
-    options = {"unit": "seconds", "colors": colors, "notes": quick, "limit": limit, "show_legend": False}
-    _, second = bars(seconds, "", "forward, backward, update (dark to light)", **options, axes=right)
+    x = "forward, backward, update (dark to light)"
+    _, second = bars(
+        seconds, "", x, unit="seconds", colors=colors, notes=quick, limit=limit, show_legend=False, axes=right
+    )
     for bar, part in zip(right.patches, [part for w in by_name.values() for part in w.parts], strict=True):
         bar.set_alpha(_STRENGTH.get(part, 0.1))
     for axes in (left, right):
         axes.set_xlim(0, 1.18 * axes.get_xlim()[1])
-    figure.legends[0].set_loc("outside lower center")  # above is the title
-    return together(figure, title, first, second)
+    return add_title(figure, title, first, second)
 
 
 def chosen_figure(
     optimizer: str, precision: str, micro_batch: int, checkpointing: bool, in_backward: bool
 ) -> tuple[Figure, str]:
-    """The recipe `here` beside its budgets; where it contradicts itself, the sentence that says so."""
+    """The recipe in `own_scenario` beside its budgets; where it contradicts itself, the sentence that says so."""
     fields = {"checkpointing": checkpointing, "in_backward": in_backward, "sequence": settings().scale.sequence}
     try:
         recipe = Recipe(optimizer, precision, micro_batch, accumulation=EXAMPLES // micro_batch, **fields)
-        return budgets_figure({"yours": weigh(here(), recipe)})
+        return budgets_figure({"yours": weigh(own_scenario(), recipe)})
     except CourseError as error:
         figure, axes = panels(height=1.6)
         drawing(axes)
@@ -127,13 +128,13 @@ def through_libraries(recipe: Recipe, updates: int) -> dict[str, LibraryRecord]:
     tokenizer = data.tokenizer_for(corpus, settings().scale.vocabulary)
     rows = data.tokenize(corpus, tokenizer, recipe.sequence)["train"]
 
-    def fresh():
-        return here().source.make(), data.batches(rows, recipe.batch)
+    def make_inputs():
+        return own_scenario().source.make(), data.batches(rows, recipe.batch)
 
-    model, batches = fresh()
+    model, batches = make_inputs()
     steps = {"gradient_accumulation_steps": recipe.accumulation}
     by_trainer = training.train_with_trainer(model, None, batches, optim="adamw_torch", **steps)
-    model, batches = fresh()
+    model, batches = make_inputs()
     by_accelerate = training.train_with_accelerate(model, torch.optim.AdamW(model.parameters()), batches, **steps)
     return {"Trainer": _describe_run(by_trainer), "Accelerate": _describe_run(by_accelerate)}
 
@@ -154,9 +155,9 @@ class Attempt(NamedTuple):
 @cache
 def task() -> Task:
     """The capstone's task from the settings' seed; at smoke scale with few rows to train on."""
-    whole = draw(Random(settings().seed))
-    rows = 256 if settings().scale.name == "smoke" else len(whole.ids)
-    return replace(whole, ids=whole.ids[:rows], labels=whole.labels[:rows])
+    full_task = draw(Random(settings().seed))
+    rows = 256 if settings().scale.name == "smoke" else len(full_task.ids)
+    return replace(full_task, ids=full_task.ids[:rows], labels=full_task.labels[:rows])
 
 
 def attempt(name: str, train: Callable[[nn.Module, torch.Tensor, torch.Tensor], object]) -> Attempt:

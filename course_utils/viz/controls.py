@@ -28,8 +28,8 @@ def page_support(alt: str = "") -> dict:
 
     With `alt` it is about the figure that is the output before it.
     """
-    about = f'<p class="course-alt" style="display: none">{html.escape(alt)}</p>' if alt else ""
-    return {"text/html": _PAGE + about, "text/plain": ""}
+    description = f'<p class="course-alt" style="display: none">{html.escape(alt)}</p>' if alt else ""
+    return {"text/html": _PAGE + description, "text/plain": ""}
 
 
 def dress(controls: Mapping) -> None:
@@ -43,8 +43,8 @@ def dress(controls: Mapping) -> None:
         if not getattr(leaf, "tooltip", True):  # else the page says "null"; ipywidgets 7 has no such thing
             leaf.tooltip = leaf.description
         if hasattr(leaf.style, "button_width"):
-            written = (option[0] if isinstance(option, tuple) else option for option in leaf.options)
-            widest = max(len(str(label)) for label in written)
+            labels = (option[0] if isinstance(option, tuple) else option for option in leaf.options)
+            widest = max(len(str(label)) for label in labels)
             leaf.style.button_width = f"{max(_BUTTON, _CHARACTER_WIDTH * widest + 2):.1f}em"
             leaf.layout.display = "flex"
         elif hasattr(leaf, "value"):
@@ -75,12 +75,12 @@ def leaves(control: "Widget") -> Iterator:
 def in_words(controls: Mapping) -> str:
     """What can be moved, and where it stands: `stage 3; ranks 8`."""
     all_leaves = (leaf for control in controls.values() for leaf in leaves(control))
-    shown = (leaf for leaf in all_leaves if hasattr(leaf, "value") and leaf.layout.display != "none")
-    return "; ".join(f"{leaf.description} {_value(leaf)}" for leaf in shown if not getattr(leaf, "disabled", False))
+    visible = (leaf for leaf in all_leaves if hasattr(leaf, "value") and leaf.layout.display != "none")
+    return "; ".join(f"{leaf.description} {_value(leaf)}" for leaf in visible if not getattr(leaf, "disabled", False))
 
 
 def _value(leaf: "Widget") -> str:
     if isinstance(leaf.value, bool):
         return "on" if leaf.value else "off"
-    shown = getattr(leaf, "label", "") or leaf.value  # of a list of options, what is written for the value
-    return f"{shown:g}" if isinstance(shown, float) else str(shown)
+    value = getattr(leaf, "label", "") or leaf.value  # of a list of options, what is written for the value
+    return f"{value:g}" if isinstance(value, float) else str(value)

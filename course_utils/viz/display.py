@@ -65,7 +65,7 @@ def picture(figure: Figure, alt: str) -> tuple[dict, dict]:
     return bundle, {"image/png": {"alt": alt, "width": width}}
 
 
-def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | None = None, /, **controls) -> None:
+def play(draw: Callable[..., tuple[Figure, str]], below: Callable[..., object] | None = None, /, **controls) -> None:
     """An interactive figure: `draw(**values)` returns a figure and its text, `controls` are ipywidgets by argument name.
 
     `also(**values)`, where given, is anything that a notebook can show, such as a table; it stands below the picture.
@@ -81,16 +81,16 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
         bundle, metadata = picture(figure, alt)
         yield bundle, {"metadata": metadata, "raw": True}
         yield page_support(alt), {"metadata": LIVE_OUTPUT, "raw": True}
-        if also:
-            yield also(**values), {}
+        if below:
+            yield below(**values), {}
 
-    places = [display(shown, display_id=True, **how) for shown, how in outputs()]
+    places = [display(output, display_id=True, **options) for output, options in outputs()]
     drawing = Lock()  # JupyterLab may deliver the events of two controls in two threads
 
     def redraw(_: dict) -> None:
         with drawing, drawn_anew(box):
-            for place, (shown, how) in zip(places, outputs(), strict=True):
-                place.update(shown, **how)
+            for place, (output, options) in zip(places, outputs(), strict=True):
+                place.update(output, **options)
 
     for control in controls.values():
         control.observe(redraw, names="value")
@@ -132,7 +132,7 @@ def difference(before: Callable, after: Callable) -> Markdown:
 def svg_address(figure: Figure) -> str:
     """`figure` as an SVG in a `data:` address, for a page that loads nothing; equal figures give equal text."""
     buffer = io.BytesIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with plt.rc_context({"svg.hashsalt": "course"}):
-        figure.savefig(buffer, format="svg", bbox_inches="tight", metadata=nothing)
+        figure.savefig(buffer, format="svg", bbox_inches="tight", metadata=no_metadata)
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -49,9 +49,9 @@ CHAPTERS = {
 """The chapter that explains each rung; – where none does."""
 
 _RANKS = 8
-_USUAL = Recipe("adamw-foreach", device="cuda", batch=4, sequence=1024, ranks=_RANKS)
-_ALONE = replace(_USUAL, ranks=1)
-RECIPES = (_USUAL, replace(_USUAL, attention="eager"), _ALONE, replace(_ALONE, zero_grad="before-backward"))
+_PARALLEL = Recipe("adamw-foreach", device="cuda", batch=4, sequence=1024, ranks=_RANKS)
+_SINGLE = replace(_PARALLEL, ranks=1)
+RECIPES = (_PARALLEL, replace(_PARALLEL, attention="eager"), _SINGLE, replace(_SINGLE, zero_grad="before-backward"))
 """A rung is tried on the first of these to which it makes a difference."""
 CARD = "A100-80GB"
 _LEVELS = (
@@ -73,7 +73,7 @@ _MARKS = {
 
 # In inches, from the upper left corner.
 _WIDTH, _A4 = 7.6, (8.27, 11.69)
-_KINDS_AT, _APART, _EFFECTS_AT, _CHAPTER_AT = 3.5, 0.36, (6.1, 6.62), 7.15
+_KINDS_AT, _KIND_WIDTH, _EFFECTS_AT, _CHAPTER_AT = 3.5, 0.36, (6.1, 6.62), 7.15
 _ROW, _HEADING, _TILE = 0.24, 0.225, 0.185
 
 
@@ -106,18 +106,17 @@ def save(path: str | Path) -> None:
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("svg", "pdf"):
-        raise CourseError(
-            f"The guide is written as PDF or SVG, and {path.name!r} is neither; call the file `guide.pdf`, say."
-        )
-    drawn, _ = figure()
-    sides = [(whole - part) / 2 for whole, part in zip(_A4, drawn.get_size_inches(), strict=True)]
+        problem = f"The guide is written as PDF or SVG, and {path.name!r} is neither"
+        raise CourseError(f"{problem}; call the file `guide.pdf`, say.")
+    page, _ = figure()
+    sides = [(sheet_side - part) / 2 for sheet_side, part in zip(_A4, page.get_size_inches(), strict=True)]
     sheet = Bbox.from_bounds(-sides[0], -sides[1], *_A4)
     # Letters stay letters in both, and nothing in the file tells when it was written.
     letters = {"svg.fonttype": "none", "svg.hashsalt": "guide", "pdf.fonttype": 42}
     dates = {"Date": None} if kind == "svg" else {"CreationDate": None}
     writable = require_writable(path, "choose another place")
     with writable, matplotlib.rc_context(letters), replacing(path) as partial:
-        drawn.savefig(partial, format=kind, bbox_inches=sheet, metadata={"Title": "Decision guide", **dates})
+        page.savefig(partial, format=kind, bbox_inches=sheet, metadata={"Title": "Decision guide", **dates})
 
 
 class _Page:
@@ -138,23 +137,20 @@ class _Page:
         self.axes.text(x, y, text, fontsize=size, color=text_color(color), **{"va": "center"} | text_style)
 
     def path(self) -> None:
-        """The way from what is the matter to a column."""
-        self.write(
-            0.02, 0.13, "Take the first rung that lowers your largest kind of bytes: it disturbs training least", 11
-        )
+        rule = "Take the first rung that lowers your largest kind of bytes: it disturbs training least"
+        self.write(0.02, 0.13, rule, 11)
         ask = box(self.axes, 0.82, 0.83, "Does it fit? Ask\ncourse plan MODEL\n--memory 24GB", fontsize=8)
-        ways = (
+        cases = (
             (0.57, "It does not fit", _DOES_NOT, "warning"),
             (1.14, "It fits, but is slow\nor sends much", _SLOW, "first"),
         )
-        for y, what, then, color in ways:
-            case = box(self.axes, 2.42, y, what, color, fontsize=8)
+        for y, symptom, advice, color in cases:
+            case = box(self.axes, 2.42, y, symptom, color, fontsize=8)
             arrow(self.axes, ask, case)
-            arrow(self.axes, case, box(self.axes, 5.45, y, then, color, ink="ink", fontsize=8))
+            arrow(self.axes, case, box(self.axes, 5.45, y, advice, color, ink="ink", fontsize=8))
         self.y = 1.4
 
     def header(self, kinds: Sequence[str], by_name: dict[str, Effect]) -> None:
-        """An example, and the names of the columns."""
         kind = "activations"
         first = [name for name, effect in by_name.items() if kind in effect.peak_kinds][:3]
         example = f"Example: most of the bytes are {kind}. The first three full marks in that column are {_join_names(first)}."
@@ -162,7 +158,7 @@ class _Page:
             self.write(0.05, self.y + 0.2 + 0.15 * place, line, 8)
         self.y += 0.95
         for place, kind in enumerate(kinds):
-            x = _KINDS_AT + place * _APART
+            x = _KINDS_AT + place * _KIND_WIDTH
             self.write(x - 0.04, self.y - 0.16, kind, 7.5, rotation=40, ha="left", va="bottom", rotation_mode="anchor")
             self.tile(x, self.y, kind)
         for x, name in zip((*_EFFECTS_AT, _CHAPTER_AT), ("time", "traffic", "chapter"), strict=True):
@@ -186,11 +182,11 @@ class _Page:
     def rung(self, name: str, effect: Effect, kinds: Sequence[str]) -> None:
         middle = self.y + _ROW / 2 - 0.03
         self.write(0.05, middle - 0.04, name, 8, weight="bold")
-        several = "" if effect.change.where(_ALONE) or not effect.change.where(_USUAL) else "; several cards"
-        self.write(0.05, middle + 0.07, effect.change.costs + several, 6.5)
+        cards = "" if effect.change.where(_SINGLE) or not effect.change.where(_PARALLEL) else "; several cards"
+        self.write(0.05, middle + 0.07, effect.change.costs + cards, 6.5)
         for place, kind in enumerate(kinds):
             if kind in effect.lowers:
-                self.tile(_KINDS_AT + place * _APART, middle, kind, kind in effect.peak_kinds)
+                self.tile(_KINDS_AT + place * _KIND_WIDTH, middle, kind, kind in effect.peak_kinds)
         for x, factor in zip(_EFFECTS_AT, (effect.seconds, effect.sent), strict=True):
             if mark := _mark(factor):
                 self.write(x, middle, mark, 8, "third" if factor < 1 else "warning", ha="center")
@@ -203,9 +199,9 @@ class _Page:
         self.y += 0.07
         self.write(0.05, self.y, "These do not go together, and a Recipe says why:", 8, weight="bold")
         self.y += 0.15
-        for why, pairs in contradictions(RECIPES).items():
+        for reason, pairs in contradictions(RECIPES).items():
             ones, others = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
-            self.paragraph(f"{_join_names(ones)} with {_join_names(others)}: {why}")
+            self.paragraph(f"{_join_names(ones)} with {_join_names(others)}: {reason}")
         self.y += 0.06
         self.paragraph(_MEANING)
 
@@ -243,10 +239,10 @@ def _mark(factor: float) -> str:
 def _describe_page(by_name: dict[str, Effect]) -> str:
     lines = []
     for name, effect in by_name.items():
-        words = [f"lowers {', '.join(sorted(effect.lowers, key=KINDS.index))}"] if effect.lowers else []
-        for what, factor in (("takes", effect.seconds), ("sends", effect.sent)):
-            words += [f"{what} {mark}"] if (mark := _mark(factor)) else []
-        lines.append(
-            f"{name} (level {effect.change.level}, chapter {CHAPTERS[name]}; {effect.change.costs}): {', '.join(words)}"
-        )
+        phrases = [f"lowers {', '.join(sorted(effect.lowers, key=KINDS.index))}"] if effect.lowers else []
+        for verb, factor in (("takes", effect.seconds), ("sends", effect.sent)):
+            phrases += [f"{verb} {mark}"] if (mark := _mark(factor)) else []
+        change = effect.change
+        place = f"level {change.level}, chapter {CHAPTERS[name]}"
+        lines.append(f"{name} ({place}; {change.costs}): {', '.join(phrases)}")
     return "A page with the rungs of the ladder, the least disturbing first. " + ". ".join(lines) + "."

@@ -35,8 +35,8 @@ def losses_over_seeds(
             raise CourseError(f"The runs of {name} are not equally long; train each for the same number of steps.")
     compared = {name: _smooth(histories, window) for name, histories in runs.items()}
     if reference:
-        compared = {name: own - compared[reference] for name, own in compared.items() if name != reference}
-    data = {name: dict(zip(own.index, own.to_numpy(), strict=True)) for name, own in compared.items()}
+        compared = {name: losses - compared[reference] for name, losses in compared.items() if name != reference}
+    data = {name: dict(zip(losses.index, losses.to_numpy(), strict=True)) for name, losses in compared.items()}
     styles = {name: (SERIES[row], LINES[row % len(LINES)]) for row, name in enumerate(runs)}
     if level:
         styles[level[0]] = "ink", ":"

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from course_utils.units import BYTE_UNITS, SECOND_UNITS
+from course_utils.units import BYTE_UNITS
 from course_utils.viz.style import COLORS, text_color
 
 VISIBLE = 0.002
@@ -24,14 +24,9 @@ def subplots(
     return figure, figure.subplots(rows, columns, **shape)
 
 
-def byte_unit(largest: float, units: tuple = BYTE_UNITS) -> tuple[str, float]:
-    """Name and bytes of the unit for an axis that reaches to `largest` bytes."""
+def unit_for(largest: float, units: tuple = BYTE_UNITS) -> tuple[str, float]:
+    """Name and size of the unit, of bytes by default, for an axis that reaches to `largest`."""
     return next((unit for unit in units if largest >= unit[1]), units[-1])
-
-
-def second_unit(largest: float) -> tuple[str, float]:
-    """Name and seconds of the unit for an axis that reaches to `largest` seconds."""
-    return byte_unit(largest, SECOND_UNITS)
 
 
 def patches(*entries: tuple[str, str]) -> tuple[list, list[str]]:

@@ -16,14 +16,14 @@ class ModelPicker(VBox):
     value = Any()
 
     def __init__(
-        self, names: Sequence[tuple[str, str]], own: str, sizes: Callable, described: Mapping[str, tuple[str, int]]
+        self, names: Sequence[tuple[str, str]], custom: str, sizes: Callable, described: Mapping[str, tuple[str, int]]
     ):
         start = sizes()
-        self.own, self.sizes = own, sizes
-        self.model = Dropdown(options=[*names, (own, own)], description="model")
+        self.custom, self.sizes = custom, sizes
+        self.model = Dropdown(options=[*names, (custom, custom)], description="model")
         self.fields = {
-            name: BoundedIntText(getattr(start, name), min=1, max=most, description=text)
-            for name, (text, most) in described.items()
+            name: BoundedIntText(getattr(start, name), min=1, max=maximum, description=text)
+            for name, (text, maximum) in described.items()
         }
         super().__init__([self.model, *self.fields.values()])
         for control in self.children:
@@ -31,8 +31,8 @@ class ModelPicker(VBox):
         self._read()
 
     def _read(self, _: dict | None = None) -> None:
-        own = self.model.value == self.own
+        is_custom = self.model.value == self.custom
         for field in self.fields.values():
-            field.layout.display = None if own else "none"
+            field.layout.display = None if is_custom else "none"
         typed = {name: field.value for name, field in self.fields.items()}
-        self.value = self.sizes(**typed) if own else self.model.value
+        self.value = self.sizes(**typed) if is_custom else self.model.value

@@ -1,6 +1,6 @@
 """The plots of every chapter: they take data, a unit and a conclusion, and write axes, labels and the alternative text.
 
-Each returns its figure and the text. With `axes` it draws into a panel of `panels`; `together` writes such a figure's title.
+Each returns its figure and the text. With `axes` it draws into a panel of `panels`; `add_title` writes such a figure's title.
 """
 
 import textwrap
@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator, NullLocator
 
+from course_utils.viz.labels import PAPER, LineEnd, name_lines, note, select_ticks, tick, tick_by_powers
 from course_utils.viz.parts import VISIBLE, patches, subplots
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 from course_utils.viz.words import FEW_POINTS, Unit, as_sentence, compose_alt, say_line, say_parts, say_seeds
@@ -23,9 +23,6 @@ Line = Mapping[float, float | Sequence[float]] | Iterable[tuple[float, float]]
 
 _LETTERS = {"parameters": "P", "optimizer state": "O", "gradients": "G", "activations": "A"}
 _GROUNDS = ("ink", "paper", "grid")  # colors that are never a line's because of its name
-_NAME_LENGTH = 22  # characters in a line of a name beside its curve
-_LINE_HEIGHT = 12.0  # of such a line, in points of the page
-_PAPER = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}  # behind a number
 _ROOM = 1.32  # beyond the longest bar, for what is written at its end
 
 
@@ -34,17 +31,19 @@ def panels(rows: int = 1, columns: int = 1, *, height: float = 3.4, **shape) -> 
     return subplots(rows, columns, figsize=(7.6, height), layout="constrained", **shape)
 
 
-def together(figure: Figure, title: str, *texts: str) -> tuple[Figure, str]:
-    """A figure of several panels with its conclusion above; labels of shared axes stay at the edges only."""
+def add_title(figure: Figure, title: str, *texts: str) -> tuple[Figure, str]:
+    """A figure with its conclusion above all panels, legends below; labels of shared axes stay at the edges only."""
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    for legend_box in figure.legends:
+        legend_box.set_loc("outside lower center")
     for axes in figure.axes:
-        place = axes.get_subplotspec()
+        panel = axes.get_subplotspec()
         for side in ("left", "center"):
             if axes.get_title(side):
-                axes.set_title(axes.get_title(side), loc=side, fontsize=9 if place.get_gridspec().ncols > 2 else 10)
-        if place and not place.is_first_col() and len(axes.get_shared_y_axes().get_siblings(axes)) > 1:
+                axes.set_title(axes.get_title(side), loc=side, fontsize=9 if panel.get_gridspec().ncols > 2 else 10)
+        if panel and not panel.is_first_col() and len(axes.get_shared_y_axes().get_siblings(axes)) > 1:
             axes.set_ylabel("")
-        if place and not place.is_last_row() and len(axes.get_shared_x_axes().get_siblings(axes)) > 1:
+        if panel and not panel.is_last_row() and len(axes.get_shared_x_axes().get_siblings(axes)) > 1:
             axes.set_xlabel("")
     return figure, " ".join([as_sentence(title), *texts])
 
@@ -73,30 +72,30 @@ def lines(
     points = {name: _points(line) for name, line in data.items()}
     all_values = [value for line in points.values() for _, values in line for value in values] + list(levels.values())
     finite = [value for value in all_values if isfinite(value)]
-    scale = Unit.of(unit, max(finite))
+    scale = Unit.for_largest(unit, max(finite))
     axes = _begin(axes, title, xlabel=x, ylabel=scale.label(y))
     for axis in log:
         axes.set(**{f"{axis}scale": "log"})
-    named, sentences = [], []
+    ends, sentences = [], []
     for row, (name, line) in enumerate(points.items()):
-        color, style = styles.get(name) or (_color(name, row), _style(row, line))
-        drawn = [(place, np.array(values) / scale.size) for place, values in line if all(map(isfinite, values))]
-        if drawn:
-            places, means = _draw_line(axes, drawn, color, style, name)
-            named.append((name, color, places[-1], means[-1]))
+        color, style = styles.get(name) or _default_style(name, row, line)
+        finite_line = [(place, np.array(values) / scale.size) for place, values in line if all(map(isfinite, values))]
+        if finite_line:
+            ends.append(LineEnd(name, color, *_draw_line(axes, finite_line, color, style, name)))
         sentences.append(f"{name}: {say_line(line, scale, number)}")
     for name, value in levels.items():
         color, style = styles.get(name, ("warning", "--"))
         axes.axhline(value / scale.size, color=COLORS[color], linestyle=style, linewidth=1.4, label=name)
-        named.append((name, color, None, value / scale.size))
+        ends.append(LineEnd(name, color, None, value / scale.size))
         sentences.append(f"{name} is at {scale.say(value, number)}")
     _limit_heights(axes, min(finite) / scale.size, max(finite) / scale.size, "y" in log, bool(unit))
     if "y" in log:
-        _tick_by_powers(axes, finite, scale.size)
-    if "x" in log:
-        _tick(axes, {place for line in points.values() if len(line) <= FEW_POINTS for place, _ in line})
+        tick_by_powers(axes, finite, scale.size)
+    marked_places = {place for line in points.values() if len(line) <= FEW_POINTS for place, _ in line}
+    if "x" in log and marked_places:
+        tick(axes, select_ticks(axes, marked_places))
     if labels == "ends":
-        _name_lines(axes, named)
+        name_lines(axes, ends)
     elif labels == "legend":
         legend(axes)
     return axes.figure, compose_alt(title, f"{y} against {x}", sentences)
@@ -122,36 +121,37 @@ def bars(
     """
     rows = {name: parts if isinstance(parts, Mapping) else {"": parts} for name, parts in data.items()}
     totals = {name: sum(parts.values()) for name, parts in rows.items()}
-    what, marked = marks or ("", {})
-    most = max(*totals.values(), *marked.values(), limit[1] if limit else 0, 0)
-    scale = Unit.of(unit, most)
-    size = scale.size
-    axes = _begin(axes, title, height=1.2 + 0.44 * len(rows), xlabel=scale.label(x), xlim=(0, _ROOM * most / size))
+    mark_name, marked_values = marks or ("", {})
+    largest = max(*totals.values(), *marked_values.values(), limit[1] if limit else 0, 0)
+    scale = Unit.for_largest(unit, largest)
+    width = largest / scale.size
+    axes = _begin(axes, title, height=1.2 + 0.44 * len(rows), xlabel=scale.label(x), xlim=(0, _ROOM * width))
     if limit:
-        axes.axvline(limit[1] / size, color=COLORS["warning"], linestyle="--", zorder=0)
-        text_style = {"ha": "left", "va": "bottom", "color": text_color("warning")}
-        note(axes, f" {limit[0]}", (limit[1] / size, len(rows) - 0.45), (0, 0), **text_style)
+        line = limit[1] / scale.size
+        axes.axvline(line, color=COLORS["warning"], linestyle="--", zorder=0)
+        corner = (line, len(rows) - 0.45)
+        note(axes, f" {limit[0]}", corner, (0, 0), ha="left", va="bottom", color=text_color("warning"))
     for row, (name, parts) in enumerate(rows.items()):
-        _stack(axes, row, parts, size, colors)
-        end = max(totals[name], marked.get(name, 0)) / size
-        if limit and end <= limit[1] / size < end + 0.1 * most / size:
-            end = limit[1] / size  # a number across the line would hide it
+        _stack(axes, row, parts, scale.size, colors)
+        end = max(totals[name], marked_values.get(name, 0)) / scale.size
+        if limit and end <= line < end + 0.1 * width:
+            end = line  # a number across the line would hide it
         text = (notes or {}).get(name) or scale.say(totals[name], number)
-        end += (0.03 if name in marked else 0.012) * most / size
-        axes.text(end, row, text, va="center", fontsize=9, bbox=_PAPER)
-    if marked:
-        places = [list(rows).index(name) for name in marked]
-        mark_style = {"color": COLORS["ink"], "markerfacecolor": COLORS["paper"], "label": what}
-        axes.plot([value / size for value in marked.values()], places, "D", **mark_style)
+        end += (0.03 if name in marked_values else 0.012) * width
+        axes.text(end, row, text, va="center", fontsize=9, bbox=PAPER)
+    if marked_values:
+        sizes = [value / scale.size for value in marked_values.values()]
+        marked_rows = [list(rows).index(name) for name in marked_values]
+        axes.plot(sizes, marked_rows, "D", color=COLORS["ink"], markerfacecolor=COLORS["paper"], label=mark_name)
     _label_rows(axes, list(rows))
     if show_legend:
         _draw_legend_of_kinds(axes, rows, colors)
     sentences = []
     for name, parts in rows.items():
-        beside = f", {what} {scale.say(marked[name], number)}" if name in marked else ""
-        sentences.append(f"{name}: {say_parts(parts, scale, number, show_legend)}{beside}")
-    within = f" {limit[0]}: {scale.say(limit[1], number)}." if limit else ""
-    return axes.figure, compose_alt(title, x, sentences) + within
+        mark_text = f", {mark_name} {scale.say(marked_values[name], number)}" if name in marked_values else ""
+        sentences.append(f"{name}: {say_parts(parts, scale, number, show_legend)}{mark_text}")
+    limit_text = f" {limit[0]}: {scale.say(limit[1], number)}." if limit else ""
+    return axes.figure, compose_alt(title, x, sentences) + limit_text
 
 
 def dots(
@@ -173,24 +173,26 @@ def dots(
     rows = {name: kinds if isinstance(kinds, Mapping) else {"": kinds} for name, kinds in data.items()}
     all_kinds = list(dict.fromkeys(kind for kinds in rows.values() for kind in kinds))
     finite = [v for kinds in rows.values() for values in kinds.values() for v in values if isfinite(v)]
-    scale = Unit.of(unit, max(finite, default=1.0))
+    scale = Unit.for_largest(unit, max(finite, default=1.0))
     axes = _begin(axes, title, height=1.1 + 0.34 * len(rows), xlabel=scale.label(x))
     if log:
         axes.set_xscale("log")
     are_alone = all(len(values) == 1 for kinds in rows.values() for values in kinds.values())
-    for place, kind in enumerate(all_kinds):
-        points = _draw_seeds(axes, [kinds.get(kind, ()) for kinds in rows.values()], kind, place, scale.size, spread)
-        for value, row in points if are_alone else ():
-            text_style = {"va": "baseline", "fontsize": 8.5, "bbox": _PAPER, "color": text_color(SERIES[place])}
-            note(axes, scale.say(value * scale.size, number), (value, row), (0, -14 if place else 5), **text_style)
+    for index, kind in enumerate(all_kinds):
+        points = _draw_seeds(axes, [kinds.get(kind, ()) for kinds in rows.values()], kind, index, scale.size, spread)
+        offset = (0, -14 if index else 5)
+        color = text_color(SERIES[index])
+        for point in points if are_alone else ():
+            text = scale.say(point[0] * scale.size, number)
+            note(axes, text, point, offset, va="baseline", fontsize=8.5, bbox=PAPER, color=color)
     sentences = []
     for row, (name, kinds) in enumerate(rows.items()):
         if len(all_kinds) == 1:
             _draw_mean(axes, row, kinds.get(all_kinds[0], ()), scale.size)
         diverged = max((sum(not isfinite(value) for value in values) for values in kinds.values()), default=0)
         if diverged:
-            lost = f"{diverged} of {max(map(len, kinds.values()))} diverged"
-            note(axes, lost, (1, row), (0, 0), xycoords=axes.get_yaxis_transform(), ha="right")
+            text = f"{diverged} of {max(map(len, kinds.values()))} diverged"
+            note(axes, text, (1, row), (0, 0), xycoords=axes.get_yaxis_transform(), ha="right")
         ends = (f"{kind} {say_seeds(values, scale, number)}".strip() for kind, values in kinds.items())
         sentences += [f"{name}: {', '.join(ends)}".replace("\n", ", ")] * any(kinds.values())
     left, right = axes.get_xlim()
@@ -225,26 +227,24 @@ def timeline(
     """What is under way in each lane, from left to right; `styles` has a kind's color and hatching. No legend is drawn."""
     styles = styles or {}
     begin, end = min(span.start for span in spans), max(span.end for span in spans)
-    scale = Unit.of(unit, end)
+    scale = Unit.for_largest(unit, end)
     axes = _begin(axes, title, height=1.3 + 0.4 * len(lanes), xlabel=scale.label(x))
-    sums: dict[tuple[int, str], list[float]] = {}
+    lengths: list[dict[str, list[float]]] = [{} for _ in lanes]
     for span in spans:
         color, hatch = styles.get(span.kind, (span.kind, ""))
         start, length = span.start / scale.size, (span.end - span.start) / scale.size
-        patch_style = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.6}
-        axes.add_patch(Rectangle((start, span.lane - 0.37), length, 0.74, **patch_style))
+        box = Rectangle((start, span.lane - 0.37), length, 0.74, facecolor=COLORS[color], hatch=hatch)
+        box.set(edgecolor=COLORS["paper"], linewidth=0.6)
+        axes.add_patch(box)
         if span.text:
             axes.text(start + length / 2, span.lane, span.text, ha="center", va="center", fontsize=8)
-        sums.setdefault((span.lane, span.kind), []).append(span.end - span.start)
+        lengths[span.lane].setdefault(span.kind, []).append(span.end - span.start)
     axes.set_xlim(begin / scale.size, end / scale.size)
     _label_rows(axes, list(lanes))
     sentences = []
-    for lane, name in enumerate(lanes):
-        kinds = [
-            f"{kind} × {len(took)}" + (f" ({scale.say(sum(took))})" if unit else "")
-            for (row, kind), took in sums.items()
-            if row == lane
-        ]
+    for name, by_kind in zip(lanes, lengths, strict=True):
+        sums = {kind: f" ({scale.say(sum(seconds))})" if unit else "" for kind, seconds in by_kind.items()}
+        kinds = [f"{kind} × {len(by_kind[kind])}{text}" for kind, text in sums.items()]
         sentences.append(f"{name}: {', '.join(kinds) or 'nothing'}")
     return axes.figure, compose_alt(title, f"{x} from left to right", sentences)
 
@@ -262,7 +262,7 @@ def layers(
 ) -> tuple[Figure, str]:
     """Kinds on top of each other, each as high from one time to the next as it is at the first."""
     tops = np.cumsum([list(values) for values in heights.values()], axis=0)
-    scale = Unit.of(unit, tops[-1].max())
+    scale = Unit.for_largest(unit, tops[-1].max())
     axes = _begin(axes, title, xlabel=x, ylabel=scale.label(y))
     below = np.zeros(len(times))
     for (kind, values), top in zip(heights.items(), tops / scale.size, strict=True):
@@ -273,8 +273,8 @@ def layers(
     axes.set(xlim=(times[0], times[-1]), ylim=(0, 1.15 * tops[-1].max() / scale.size))
     peak = int(tops[-1].argmax())
     parts = ", ".join(f"{kind} {scale.say(values[peak])}" for kind, values in heights.items() if values[peak])
-    most = f"at most {scale.say(tops[-1][peak])}, at {times[peak]:.3g}: {parts}"
-    return axes.figure, compose_alt(title, f"{y} against {x}: {most}")
+    peak_text = f"at most {scale.say(tops[-1][peak])}, at {times[peak]:.3g}: {parts}"
+    return axes.figure, compose_alt(title, f"{y} against {x}: {peak_text}")
 
 
 def _stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors: Mapping | None = None) -> None:
@@ -313,19 +313,6 @@ def legend(axes: Axes, *entries: tuple[str, str]) -> None:
     axes.figure.legend(list(by_name.values()), list(by_name), loc="outside lower center", ncols=columns)
 
 
-def note(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float] = (6, 0), **text_style) -> None:
-    """A text beside a point of the data, on the side that `offset` (points of the page) leads to."""
-    side = "left" if offset[0] > 0 else "right" if offset[0] < 0 else "center"
-    text_style = {"textcoords": "offset points", "ha": side, "va": "center", "fontsize": 9} | text_style
-    axes.annotate(text, point, offset, **text_style)
-
-
-def tick(axes: Axes, places: Sequence[float]) -> None:
-    """Ticks of the x-axis at these places alone, written in full."""
-    axes.set_xticks(places, [f"{place:,.10g}" for place in places])
-    axes.minorticks_off()
-
-
 def _points(line: Line) -> list[tuple[float, tuple[float, ...]]]:
     """Places with a value of each seed."""
     pairs = line.items() if hasattr(line, "items") else line
@@ -335,41 +322,38 @@ def _points(line: Line) -> list[tuple[float, tuple[float, ...]]]:
     ]
 
 
-def _color(name: str, row: int) -> str:
-    return name if name in COLORS and name not in _GROUNDS else SERIES[row % len(SERIES)]
+def _default_style(name: str, row: int, line: Sequence) -> tuple[str, str]:
+    color = name if name in COLORS and name not in _GROUNDS else SERIES[row % len(SERIES)]
+    return color, LINES[row % len(LINES)] + (MARKS[row % len(MARKS)] if len(line) <= FEW_POINTS else "")
 
 
-def _style(row: int, line: Sequence) -> str:
-    return LINES[row % len(LINES)] + (MARKS[row % len(MARKS)] if len(line) <= FEW_POINTS else "")
-
-
-def _draw_line(axes: Axes, drawn: Sequence, color: str, style: str, name: str) -> tuple[list[float], list[float]]:
-    """A line through the means; with several seeds a band behind it, or strokes where it has points alone."""
-    places, means = [place for place, _ in drawn], [values.mean() for _, values in drawn]
-    low, high = [values.min() for _, values in drawn], [values.max() for _, values in drawn]
-    if low != high and not any(line in style for line in LINES):
+def _draw_line(axes: Axes, points: Sequence, color: str, style: str, name: str) -> tuple[float, float]:
+    """A line through the means; with several seeds a band behind it, or strokes where it has points alone. Returns its end."""
+    places = [place for place, _ in points]
+    means = [values.mean() for _, values in points]
+    low, high = ([extreme(values) for _, values in points] for extreme in (np.min, np.max))
+    is_line = any(line in style for line in LINES)
+    if low != high and not is_line:
         reach = np.subtract(means, low), np.subtract(high, means)
         axes.errorbar(places, means, reach, fmt=style, color=COLORS[color], label=name, markersize=5)
-        return places, means
-    if low != high:
-        axes.fill_between(places, low, high, color=COLORS[color], alpha=0.2, linewidth=0)
-    axes.plot(places, means, style, color=COLORS[color], label=name, markersize=5)
-    return places, means
+    else:
+        if low != high:
+            axes.fill_between(places, low, high, color=COLORS[color], alpha=0.2, linewidth=0)
+        axes.plot(places, means, style, color=COLORS[color], label=name, markersize=5)
+    return places[-1], means[-1]
 
 
 def _draw_seeds(
-    axes: Axes, by_row: Sequence[Sequence[float]], kind: str, place: int, size: float, spread: float
+    axes: Axes, by_row: Sequence[Sequence[float]], kind: str, index: int, size: float, spread: float
 ) -> list[tuple[float, float]]:
-    """A dot for each finite value of the kind that is `place`-th, in units of `size`; returns where they are."""
+    """A dot for each finite value of the kind with this index, in units of `size`; returns where they are."""
     points = []
     for row, values in enumerate(by_row):
-        for seed, value in enumerate(values):
-            if isfinite(value):
-                moved = spread * (seed / (len(values) - 1) - 0.5) if len(values) > 1 else 0.0
-                points.append((value / size, row + moved))
-    color = COLORS[SERIES[place]]
-    mark_style = {"color": color, "markerfacecolor": "none" if place else color, "label": kind}
-    axes.plot(*zip(*points, strict=True), MARKS[place], markersize=5, alpha=0.85, **mark_style)
+        shifts = np.linspace(-spread / 2, spread / 2, len(values)) if len(values) > 1 else [0.0]
+        points += [(value / size, row + shift) for value, shift in zip(values, shifts, strict=False) if isfinite(value)]
+    x, y = np.reshape(points, (-1, 2)).T
+    color = COLORS[SERIES[index]]
+    axes.plot(x, y, MARKS[index], color=color, mfc="none" if index else color, markersize=5, alpha=0.85, label=kind)
     return points
 
 
@@ -379,58 +363,6 @@ def _draw_mean(axes: Axes, row: int, values: Sequence[float], size: float) -> No
     if len(finite) > 1:
         mean = sum(finite) / len(finite)
         axes.plot([mean, mean], [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5, zorder=1.5)
-
-
-def _tick(axes: Axes, places: set[float]) -> None:
-    """Ticks of a logarithmic axis at the places themselves, as far as they have room beside each other."""
-    if not places:
-        return
-    left, right = np.log(axes.get_xlim())
-    shown = {}
-    spec = axes.get_subplotspec()
-    columns = spec.get_gridspec().ncols if spec else 1
-    for place in sorted(places):
-        at = (np.log(place) - left) / (right - left)
-        half = 0.006 * (len(f"{place:,.10g}") + 2) * columns
-        if not shown or at - half > max(shown.values()):
-            shown[place] = at + half
-    tick(axes, list(shown))
-
-
-def _tick_by_powers(axes: Axes, values: Sequence[float], size: float) -> None:
-    """Ticks of a logarithmic y-axis as plain numbers; over less than two powers of ten also at 2 and 5."""
-    narrow = max(values) < 100 * min(values)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,)))
-    if max(values) < 1e6 * size and min(values) > 1e-3 * size:
-        axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_locator(NullLocator())
-
-
-def _name_lines(axes: Axes, named: Sequence[tuple[str, str, float | None, float]]) -> None:
-    """Each name beside the end of its line, one above the other where ends are near; `None` is the right edge."""
-    room = 62 * axes.get_position().height * axes.figure.get_figheight()
-    axes.autoscale_view()
-    to_axes = axes.transData + axes.transAxes.inverted()
-    ends = []
-    for name, color, place, value in named:
-        across, up = to_axes.transform((axes.get_xlim()[1] if place is None else place, value))
-        text = textwrap.fill(name, _NAME_LENGTH)
-        ends.append((float(np.clip(up, 0, 1)) * room, text, color, value, place if across < 0.8 else None))
-    ends.sort(key=lambda end: end[0])
-    halves = [_LINE_HEIGHT * (1 + text.count("\n")) / 2 for _, text, *_ in ends]
-    middles = []
-    free = -room
-    for (up, *_), half in zip(ends, halves, strict=True):
-        middles.append(max(up, free + half))
-        free = middles[-1] + half
-    for row in reversed(range(len(ends))):  # what was pushed beyond the top goes down again, and those below it
-        free = min(free, room + _LINE_HEIGHT / 2) if row == len(ends) - 1 else middles[row + 1] - halves[row + 1]
-        middles[row] = min(middles[row], free - halves[row])
-    for (up, text, color, value, place), middle in zip(ends, middles, strict=True):
-        here = (1, value) if place is None else (place, value)
-        where = axes.get_yaxis_transform() if place is None else "data"
-        text_style = {"xycoords": where, "color": text_color(color), "annotation_clip": False, "bbox": _PAPER}
-        note(axes, text, here, (6, middle - up), **text_style)
 
 
 def _label_rows(axes: Axes, names: Sequence[str]) -> None:

@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from course_utils.units import BYTE_UNITS, format_bytes, three_digits
-from course_utils.viz.parts import byte_unit, subplots
-from course_utils.viz.plots import note
+from course_utils.viz.labels import note
+from course_utils.viz.parts import subplots, unit_for
 from course_utils.viz.style import COLORS
 
 _POWERS = (("× 10¹⁵", 1e15), ("× 10¹²", 1e12), ("× 10⁹", 1e9), ("× 10⁶", 1e6), ("", 1.0))
 _WIDE = 20  # largest by smallest, from which on an axis is logarithmic
-_NAMED = 3  # letters at one point that are written out
-_PLACES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))  # of a label beside its point
+_MOST_LETTERS = 3  # that are written out at one point
+_SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))  # of a label beside its point
 # In points of the page: width and height of a character, and half of a dot.
 _CHARACTER_WIDTH = 5.8
 _LINE_HEIGHT = 11.0
@@ -38,8 +38,8 @@ class Entry:
 
     def beats(self, other: "Entry") -> bool:
         """Whether this one is at least as good in everything, and better in something."""
-        mine, others = ((entry.bytes, entry.operations, -entry.accuracy) for entry in (self, other))
-        return mine != others and all(a <= b for a, b in zip(mine, others, strict=True))
+        own_costs, other_costs = ((entry.bytes, entry.operations, -entry.accuracy) for entry in (self, other))
+        return own_costs != other_costs and all(a <= b for a, b in zip(own_costs, other_costs, strict=True))
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,15 @@ class Leaderboard:
     front: int
 
     @classmethod
-    def of(cls, name: str, title: str, entries: Sequence[Entry]) -> "Leaderboard":
+    def from_entries(cls, name: str, title: str, entries: Sequence[Entry]) -> "Leaderboard":
         beaten = {entry.letter: any(other.beats(entry) for other in entries) for entry in entries}
-        order = sorted(
-            entries,
-            key=lambda entry: (beaten[entry.letter], entry.bytes, entry.operations, -entry.accuracy, entry.letter),
-        )
-        return cls(name, title, tuple(order), sum(not lost for lost in beaten.values()))
+        order = sorted(entries, key=lambda e: (beaten[e.letter], e.bytes, e.operations, -e.accuracy, e.letter))
+        return cls(name, title, tuple(order), list(beaten.values()).count(False))
 
 
 def format_operations(number: float) -> str:
     """Operations for people: `'1.25 × 10⁹'`, below a million all digits."""
-    power, size = next((unit for unit in _POWERS if number >= unit[1]), _POWERS[-1])
+    power, size = unit_for(number, _POWERS)
     return f"{three_digits(number / size)} {power}" if power else f"{number:,.0f}"
 
 
@@ -73,13 +70,13 @@ def tradeoff_figure(board: Leaderboard) -> tuple[Figure, str]:
     The board has entries.
     """
     entries, front = board.entries, board.entries[: board.front]
-    unit, size = byte_unit(max(entry.bytes for entry in entries), (*BYTE_UNITS, ("bytes", 1)))
-    power, scale = byte_unit(max(entry.operations for entry in entries), _POWERS)
-    places = [(entry.bytes / size, entry.operations / scale) for entry in entries]
+    unit, size = unit_for(max(entry.bytes for entry in entries), (*BYTE_UNITS, ("bytes", 1)))
+    power, scale = unit_for(max(entry.operations for entry in entries), _POWERS)
+    points = [(entry.bytes / size, entry.operations / scale) for entry in entries]
     figure, axes = subplots(figsize=(7.6, 4.6), layout="constrained")
-    filled = [COLORS["first" if place < board.front else "paper"] for place in range(len(entries))]
-    axes.scatter(*zip(*places, strict=True), s=64, c=filled, edgecolors=COLORS["first"], linewidths=1.5)
-    for axis, values in zip(("x", "y"), zip(*places, strict=True), strict=True):
+    faces = [COLORS["first" if index < board.front else "paper"] for index in range(len(entries))]
+    axes.scatter(*zip(*points, strict=True), s=64, c=faces, edgecolors=COLORS["first"], linewidths=1.5)
+    for axis, values in zip(("x", "y"), zip(*points, strict=True), strict=True):
         if max(values) > _WIDE * min(values) > 0:
             axes.set(**{f"{axis}scale": "log"})
             getattr(axes, f"{axis}axis").set_major_formatter("{x:g}")
@@ -88,48 +85,47 @@ def tradeoff_figure(board: Leaderboard) -> tuple[Figure, str]:
     axes.set_ylabel(f"operations {power}: fewer is better".replace(" :", ":"))
     verb = "is" if board.front == 1 else "are"
     axes.set_title(f"{board.front} of {len(entries)} {verb} on the Pareto front (filled)", loc="left")
-    _write_labels(figure, axes, _labels(board, places))
+    _write_labels(figure, axes, _labels(board, points))
     best = [
         f"{entry.letter} takes {format_bytes(entry.bytes)} and {format_operations(entry.operations)} operations, "
         f"{entry.accuracy:.1f} %"
         for entry in front
     ]
-    others = (
-        f" Beaten: {', '.join(entry.letter for entry in entries[board.front :])}." if entries[board.front :] else ""
-    )
+    beaten = ", ".join(entry.letter for entry in entries[board.front :])
+    others = f" Beaten: {beaten}." if beaten else ""
     return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(best)}.{others}"
 
 
-def _labels(board: Leaderboard, places: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], str]]:
-    """What to write beside each place: its letters with the accuracy; of many the first few and how many more."""
-    at: dict[tuple, list[Entry]] = {}
-    for place, entry in zip(places, board.entries, strict=True):
-        at.setdefault((place, entry.accuracy), []).append(entry)
+def _labels(board: Leaderboard, points: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], str]]:
+    """What to write beside each point: its letters with the accuracy; of many the first few and how many more."""
+    letters: dict[tuple, list[str]] = {}
+    for point, entry in zip(points, board.entries, strict=True):
+        letters.setdefault((point, entry.accuracy), []).append(entry.letter)
     labels = []
-    for (place, accuracy), there in at.items():
-        letters = ", ".join(entry.letter for entry in there[:_NAMED])
-        more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
-        labels.append((place, f"{letters}{more}, {accuracy:.1f} %"))
+    for (point, accuracy), names in letters.items():
+        rest = f" and {len(names) - _MOST_LETTERS} more" if len(names) > _MOST_LETTERS else ""
+        labels.append((point, f"{', '.join(names[:_MOST_LETTERS])}{rest}, {accuracy:.1f} %"))
     return labels
 
 
 def _write_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[tuple[float, float], str]]) -> None:
     """Each label on that side of its point where it covers least of the points and of what is written already."""
     figure.draw_without_rendering()  # only now does the layout say where a point lies
-    points = axes.transData.transform([place for place, _ in labels]) * 72 / figure.dpi
-    taken = [_make_box(point, _DOT, _DOT) for point in points]
+    centers = axes.transData.transform([point for point, _ in labels]) * 72 / figure.dpi
+    covered_boxes = [_make_box(center, _DOT, _DOT) for center in centers]
     (left, bottom), (right, top) = axes.get_window_extent().get_points() * 72 / figure.dpi
-    for (place, text), point in zip(labels, points, strict=True):
+    for (point, text), center in zip(labels, centers, strict=True):
         half = np.array([_CHARACTER_WIDTH * len(text), _LINE_HEIGHT]) / 2
-        sides = [_make_box(point + np.array(side) * (half + _DOT + 1), *half) for side in _PLACES]
+        sides = [_make_box(center + np.array(side) * (half + _DOT + 1), *half) for side in _SIDES]
 
         def cost(side: Bbox) -> float:
-            covered = sum(both.width * both.height for other in taken if (both := Bbox.intersection(side, other)))
-            return covered + 20 * max(0, left - side.x0, side.x1 - right, bottom - side.y0, side.y1 - top)
+            overlaps = filter(None, (Bbox.intersection(side, box) for box in covered_boxes))
+            area = sum(overlap.width * overlap.height for overlap in overlaps)
+            return area + 20 * max(0, left - side.x0, side.x1 - right, bottom - side.y0, side.y1 - top)
 
         best = min(sides, key=cost)
-        taken.append(best)
-        note(axes, text, place, (best.get_points().mean(axis=0) - point).tolist(), ha="center")
+        covered_boxes.append(best)
+        note(axes, text, point, (best.get_points().mean(axis=0) - center).tolist(), ha="center")
 
 
 def _make_box(center: Sequence[float], half_width: float, half_height: float) -> Bbox:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from course_utils.units import format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import byte_unit, second_unit
+from course_utils.units import BYTE_UNITS, SECOND_UNITS, format_bytes, format_counted, format_seconds
+from course_utils.viz.parts import unit_for
 
 FEW_POINTS = 12
 """Up to so many points a line has a mark, a tick and a place in the text for each."""
@@ -19,9 +19,9 @@ class Unit(NamedTuple):
     size: float
 
     @classmethod
-    def of(cls, kind: str, largest: float) -> "Unit":
+    def for_largest(cls, kind: str, largest: float) -> "Unit":
         if kind in ("bytes", "seconds"):
-            return cls(kind, *(byte_unit if kind == "bytes" else second_unit)(largest))
+            return cls(kind, *unit_for(largest, BYTE_UNITS if kind == "bytes" else SECOND_UNITS))
         return cls(kind, "%", 0.01) if kind == "%" else cls(kind, "", 1)
 
     def label(self, quantity: str) -> str:
@@ -46,29 +46,31 @@ def say_parts(parts: Mapping[str, float], unit: Unit, number: str, names_single:
 
 def say_seeds(values: Sequence[float], unit: Unit, number: str) -> str:
     """`'1.00 to 2.00, mean 1.50'`, and how many diverged."""
-    there = [value for value in values if isfinite(value)]
-    lost = f"{len(values) - len(there)} diverged" if len(there) < len(values) else ""
-    if len(there) < 2:
-        return ", ".join(filter(None, [*(unit.say(value, number) for value in there), lost]))
-    low, high, mean = (unit.say(v, number) for v in (min(there), max(there), sum(there) / len(there)))
-    return ", ".join(filter(None, [f"{low} to {high}, mean {mean}", lost]))
+    finite = [value for value in values if isfinite(value)]
+    texts = [unit.say(value, number) for value in finite]
+    if len(finite) > 1:
+        low, high, mean = (unit.say(v, number) for v in (min(finite), max(finite), sum(finite) / len(finite)))
+        texts = [f"{low} to {high}, mean {mean}"]
+    if len(finite) < len(values):
+        texts.append(f"{len(values) - len(finite)} diverged")
+    return ", ".join(texts)
 
 
 def say_line(line: Sequence[tuple[float, tuple[float, ...]]], unit: Unit, number: str) -> str:
     """All points of a short line, ends and extremes of a long one, with their range over seeds."""
 
-    def at(place: float, values: tuple[float, ...]) -> str:
+    def say_point(place: float, values: tuple[float, ...]) -> str:
         mean = unit.say(sum(values) / len(values), number)
         reach = f" ({unit.say(min(values), number)} to {unit.say(max(values), number)})" if len(values) > 1 else ""
         return f"{mean}{reach} at {place:,.6g}"
 
     if len(line) <= FEW_POINTS:
-        return ", ".join(at(*point) for point in line)
-    text = f"from {at(*line[0])} to {at(*line[-1])}"
+        return ", ".join(say_point(*point) for point in line)
+    text = f"from {say_point(*line[0])} to {say_point(*line[-1])}"
     for word, find in (("lowest", min), ("highest", max)):
         extreme = find(line, key=lambda point: sum(point[1]))
         if extreme[1] not in (line[0][1], line[-1][1]):
-            text += f", {word} {at(*extreme)}"
+            text += f", {word} {say_point(*extreme)}"
     return text
 
 

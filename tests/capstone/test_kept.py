@@ -18,11 +18,11 @@ ROWS = (
 pytestmark = pytest.mark.usefixtures("restart")
 
 
-def choice(scenario="one-card", **more):
-    return Choice(**{"scenario": scenario, "recipe": {"batch": 4}, "layout": None, "rows": ROWS} | more)
+def choice(scenario="one-card", **fields):
+    return Choice(**{"scenario": scenario, "recipe": {"batch": 4}, "layout": None, "rows": ROWS} | fields)
 
 
-def alone(monkeypatch, variable):
+def leave_unattended(monkeypatch, variable):
     monkeypatch.setenv(variable, {"COURSE_READER": "0", "COURSE_STRICT": "1"}[variable])
     settings.cache_clear()
 
@@ -38,8 +38,8 @@ def test_a_choice_is_read_back_as_it_was_and_a_later_one_takes_its_place(restart
 
 
 def test_figures_are_said_in_their_unit():
-    words = [[row.in_words(row.predicted), row.in_words(row.budget)] for row in choice().rows]
-    assert words == [["22.5 GiB", "24.0 GiB"], ["1.75 s", "2.00 s"], ["512 KiB", "1.00 MiB"], ["80 %", "75 %"]]
+    texts = [[row.in_words(row.predicted), row.in_words(row.budget)] for row in choice().rows]
+    assert texts == [["22.5 GiB", "24.0 GiB"], ["1.75 s", "2.00 s"], ["512 KiB", "1.00 MiB"], ["80 %", "75 %"]]
     assert BudgetLine("x", 1, 1.5, None, "").in_words(1.5) == "1.50"
 
 
@@ -63,9 +63,8 @@ def test_what_is_no_choice_is_refused(wrong):
 
 @pytest.mark.parametrize("recipe", [{"optimizer": max}, {"clipping": float("nan")}], ids=str)
 def test_what_json_cannot_hold_says_what_to_give(recipe):
-    with pytest.raises(
-        CourseError, match="The choice for one-card cannot be kept; give an optimizer and the like by name"
-    ):
+    message = "The choice for one-card cannot be kept; give an optimizer and the like by name"
+    with pytest.raises(CourseError, match=message):
         keep(choice(recipe=recipe))
     assert load() == ()
 
@@ -74,7 +73,7 @@ def test_what_json_cannot_hold_says_what_to_give(recipe):
 def test_where_nobody_reads_along_nothing_is_kept_or_looked_up(variable, monkeypatch, restart):
     keep(choice())
     restart()
-    alone(monkeypatch, variable)
+    leave_unattended(monkeypatch, variable)
     assert load() == ()
     keep(choice("two-cards"))
     assert load() == (choice("two-cards"),)

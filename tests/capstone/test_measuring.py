@@ -21,14 +21,14 @@ from course_utils.memory.trace.allocator import CpuAllocator
 TASK = draw(Random(5))
 
 
-def of(train, most=10**12):
+def measure_training(train, limit=10**12):
     model = fresh_model(TASK.weights)
-    return measured(lambda: train(model, TASK.ids, TASK.labels), model, [TASK.ids, TASK.labels], most)
+    return measured(lambda: train(model, TASK.ids, TASK.labels), model, [TASK.ids, TASK.labels], limit)
 
 
 def test_bytes_are_those_of_the_allocator():
     """It sees every allocation from before the model was built on; a scalar or two are all that a dispatch mode does not."""
-    peak, _ = of(loop)
+    peak, _ = measure_training(loop)
     allocator = CpuAllocator()
     gc.collect()  # what other tests left would be released while the record is kept
     with allocator.recording():
@@ -42,7 +42,7 @@ def test_bytes_are_those_of_the_allocator():
 def test_operations_are_torchs_products_and_a_little_more():
     with FlopCounterMode(display=False) as torchs:
         loop(fresh_model(TASK.weights), TASK.ids, TASK.labels)
-    _, operations = of(loop)
+    _, operations = measure_training(loop)
     products = torchs.get_total_flops()  # without attention, for which it has no formula on a CPU
     assert products < operations < 1.25 * products
 
@@ -85,9 +85,9 @@ def excluded(model, ids, labels):
 def test_what_is_not_counted_is_refused_and_everything_is_as_before_afterwards(train, message):
     before = torch.Tensor.numpy, threading.Thread.start, os.fork
     with pytest.raises(CourseError, match=message):
-        of(train)
+        measure_training(train)
     assert (torch.Tensor.numpy, threading.Thread.start, os.fork) == before
-    assert of(loop)[1] > 0
+    assert measure_training(loop)[1] > 0
 
 
 def test_a_loader_is_welcome_as_long_as_it_works_here():
@@ -95,6 +95,6 @@ def test_a_loader_is_welcome_as_long_as_it_works_here():
         for rows, right in DataLoader(TensorDataset(ids[:8], labels[:8]), 4, shuffle=True, num_workers=workers):
             model(rows, labels=right).loss.backward()
 
-    assert of(with_workers)[1] > 10**8
+    assert measure_training(with_workers)[1] > 10**8
     with pytest.raises(CourseError, match="not counted"):
-        of(partial(with_workers, workers=1))
+        measure_training(partial(with_workers, workers=1))

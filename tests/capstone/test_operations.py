@@ -105,5 +105,5 @@ def test_a_step_of_bitsandbytes_counts_its_elements():
 
 def test_it_ends_where_the_most_is_passed():
     a = torch.ones(2, 2)
-    with pytest.raises(CourseError, match="Stopped after 16 operations: 10 are the most"), Operations(most=10):
+    with pytest.raises(CourseError, match="Stopped after 16 operations: 10 are the most"), Operations(limit=10):
         a @ a

@@ -13,8 +13,8 @@ from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.hardware import LINKS, Cluster, all_reduce_seconds
 from course_utils.lessons import c12_scaling_out as chapter_12
+from course_utils.lessons.c12_on_paper import Mesh, MeshStep
 from course_utils.lessons.c12_on_paper import llama as chapter_12_llama
-from course_utils.lessons.c12_on_paper import step_on_mesh
 from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.step.model import source_of
@@ -65,35 +65,32 @@ def test_a_stage_keeps_what_forward_saved_of_every_micro_batch_in_flight():
         optimizer.zero_grad()
 
     truth = Log.of(dry_run(work.build, forward_first, "cuda")).peak
-    alone = try_recipe(source, recipe).peak
+    single = try_recipe(source, recipe).peak
     predicted = scenarios.in_flight(try_recipe(source, recipe), 4).peak
-    assert truth > 2 * alone
+    assert truth > 2 * single
     assert predicted == pytest.approx(truth, rel=0.05)  # but for the output layer, which a first stage has not
 
 
 # What a card sends.
 
 
-def leaving_by_edges(ranks, apart, cards, machine=4):
-    """Edges of rings of so many ranks, `apart` from each other, that leave the first machine."""
+def leaving_by_edges(ranks, stride, cards, machine=4):
+    """Edges of rings of so many ranks, `stride` from each other, that leave the first machine."""
     rings = {
-        tuple(range(first, first + ranks * apart, apart))
-        for start in range(0, cards, ranks * apart)
-        for first in range(start, start + apart)
+        tuple(range(first, first + ranks * stride, stride))
+        for start in range(0, cards, ranks * stride)
+        for first in range(start, start + stride)
     }
-    return sum(
-        a // machine == 0 and b // machine != 0
-        for ring in rings
-        for a, b in zip(ring, ring[1:] + ring[:1], strict=True)
-    )
+    edges = (edge for ring in rings for edge in zip(ring, ring[1:] + ring[:1], strict=True))
+    return sum(a // machine == 0 and b // machine != 0 for a, b in edges)
 
 
-@pytest.mark.parametrize(("ranks", "apart"), [(8, 1), (4, 1), (2, 1), (4, 2), (2, 4), (2, 2)])
-def test_bytes_leave_a_machine_by_every_ring_s_edge_between_machines(ranks, apart):
+@pytest.mark.parametrize(("ranks", "stride"), [(8, 1), (4, 1), (2, 1), (4, 2), (2, 4), (2, 2)])
+def test_bytes_leave_a_machine_by_every_ring_s_edge_between_machines(ranks, stride):
     trial = replace(try_recipe(source_of(LLAMA), PLAIN), traffic={"all-gather": (1000, 7)})
-    layout = Layout(data=ranks, tensor=apart, pipeline=8 // (ranks * apart))
+    layout = Layout(data=ranks, tensor=stride, pipeline=8 // (ranks * stride))
     sent = next(sent_by(layout, CLUSTER, replace(PLAIN, ranks=ranks), 64, 8, trial))
-    assert sent.leaving == 1000 * leaving_by_edges(ranks, apart, 8)
+    assert sent.leaving == 1000 * leaving_by_edges(ranks, stride, 8)
 
 
 def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries():
@@ -102,8 +99,8 @@ def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries
     tensor, pipeline = sent_by(Layout(1, 4, 2), CLUSTER, recipe, 64, 4, trial)
     assert tensor.seconds == pytest.approx(6 * 4 * 4 * all_reduce_seconds(message, 4, CLUSTER.intra_node))
     assert (tensor.leaving, pipeline.bytes, pipeline.leaving) == (0, 2 * 6 * message, 4 * 6 * message)
-    again = next(iter(sent_by(Layout(1, 4, 2), CLUSTER, replace(recipe, checkpointing=True), 64, 4, trial)))
-    assert again.bytes == 1.5 * tensor.bytes
+    recomputed = next(iter(sent_by(Layout(1, 4, 2), CLUSTER, replace(recipe, checkpointing=True), 64, 4, trial)))
+    assert recomputed.bytes == 1.5 * tensor.bytes
 
 
 def seconds_of(trial, layout, recipe, sent):
@@ -114,7 +111,7 @@ def seconds_of(trial, layout, recipe, sent):
 @pytest.mark.parametrize(("tensor", "pipeline", "k"), [(2, 4, 4), (4, 2, 2), (2, 4, 1)])
 def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, k):
     sizes = {"width": 64, "blocks": 8, "inner": 192, "heads": 4, "kv_heads": 4, "vocabulary": 200, "context": 32}
-    mesh = step_on_mesh(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, 1, tensor, pipeline, k)
+    mesh = MeshStep(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, Mesh(1, tensor, pipeline), k)
     recipe = replace(PLAIN, precision="bf16", accumulation=k)
     trial = replace(try_recipe(source_of(LLAMA), PLAIN), clock={("forward", "x"): mesh.seconds["computing"]})
     sent = tuple(sent_by(Layout(1, tensor, pipeline), CLUSTER, recipe, 64, 8 // pipeline, trial))
@@ -126,10 +123,8 @@ def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, 
 
 def test_autocast_sends_from_stage_to_stage_in_float32():
     trial = try_recipe(source_of(LLAMA), PLAIN)
-    half, mixed = (
-        list(sent_by(Layout(1, 2, 4), CLUSTER, replace(PLAIN, precision=precision), 64, 2, trial))
-        for precision in ("bf16", "autocast")
-    )
+    recipes = (replace(PLAIN, precision=precision) for precision in ("bf16", "autocast"))
+    half, mixed = (list(sent_by(Layout(1, 2, 4), CLUSTER, recipe, 64, 2, trial)) for recipe in recipes)
     assert mixed[0].bytes == half[0].bytes
     assert mixed[1].bytes == 2 * half[1].bytes
 
@@ -156,8 +151,8 @@ def test_replicas_in_a_machine_of_their_own_send_only_gradients_between_machines
     traffic = dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter"), (100, 1))
     trial = replace(try_recipe(source_of(LLAMA), PLAIN), traffic=traffic)
     sent = list(sent_by(Layout(8), CLUSTER, groups, 64, 8, trial))
-    assert {message.why.split()[0] for message in sent if message.leaving} == {"all-reduce"}
-    assert {message.why.split()[0] for message in sent if not message.leaving} == {"all-gather", "reduce-scatter"}
+    assert {message.reason.split()[0] for message in sent if message.leaving} == {"all-reduce"}
+    assert {message.reason.split()[0] for message in sent if not message.leaving} == {"all-gather", "reduce-scatter"}
 
 
 # The ladder's levels.

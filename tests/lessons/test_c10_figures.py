@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from course_utils.lessons import c10_figures as figures
 from course_utils.lessons.c10_figures import PaperStep
-from course_utils.lessons.c10_fsdp_and_zero import PHASES, Activity
+from course_utils.lessons.c10_timeline import PHASES, Activity
 
 steps = st.fixed_dictionaries(
     {
@@ -36,28 +36,28 @@ def test_a_lane_does_one_thing_at_a_time_and_memory_returns_to_what_is_kept(step
     assert min(schedule.memory) > 0
 
 
-def jobs_of_rank_0(*step, **more):
-    return [job[1:] for job in PaperStep(*step, **more).jobs if job[0] == 0]
+def jobs_of_rank_0(*step, **options):
+    return [job[1:] for job in PaperStep(*step, **options).jobs if job[0] == 0]
 
 
 @settings(max_examples=30, deadline=None)
 @given(steps)
 def test_ranks_send_together_and_only_the_slow_one_computes_longer(step):
     jobs = PaperStep(**step).jobs
-    of = {rank: [job[1:] for job in jobs if job[0] == rank] for rank in (0, 1)}
+    by_rank = {rank: [job[1:] for job in jobs if job[0] == rank] for rank in (0, 1)}
     if step["ranks"] == 1:
-        assert not of[1]
+        assert not by_rank[1]
         return
-    sent = [[job for job in of[rank] if job[0] not in PHASES] for rank in of]
+    sent = [[job for job in by_rank[rank] if job[0] not in PHASES] for rank in by_rank]
     assert sent[0] == sent[1]
-    computed = [sum(end - start for what, start, end in of[rank] if what in PHASES) for rank in of]
+    computed = [sum(end - start for kind, start, end in by_rank[rank] if kind in PHASES) for rank in by_rank]
     assert computed[1] == pytest.approx(step["slowest"] * computed[0])
 
 
 def test_others_wait_for_the_slow_rank():
-    alike, apart = (PaperStep(3, ranks=8, units=6, slowest=slowest) for slowest in (1.0, 2.0))
-    assert apart.end > alike.end
-    assert apart.waiting > alike.waiting
+    even, uneven = (PaperStep(3, ranks=8, units=6, slowest=slowest) for slowest in (1.0, 2.0))
+    assert uneven.end > even.end
+    assert uneven.waiting_share > even.waiting_share
     assert "the last rank computes 2 times as long" in figures.play_sharding(slowest=2.0)[1]
     assert figures.play_sharding(ranks=1, slowest=2.0)[1] == figures.play_sharding(ranks=1)[1]
 
@@ -72,16 +72,16 @@ def test_prefetch_never_makes_a_step_longer(step):
 @pytest.mark.parametrize(("stage", "gathers"), [(0, 0), (1, 1), (2, 6), (3, 12)])
 def test_stages_send_what_they_say(stage, gathers):
     jobs = jobs_of_rank_0(stage, ranks=4, units=6)
-    assert [what for what, *_ in jobs].count("all-gather") == gathers
+    assert [kind for kind, *_ in jobs].count("all-gather") == gathers
     reductions = "reduce-scatter" if stage else "all-reduce"
-    assert [what for what, *_ in jobs].count(reductions) == 6
+    assert [kind for kind, *_ in jobs].count(reductions) == 6
 
 
 @pytest.mark.parametrize("latency", [0, 0.01])
 def test_stages_1_and_2_send_as_much_as_ddp_and_stage_3_half_as_much_again(latency):
     def on_the_wire(stage):
         jobs = jobs_of_rank_0(stage, ranks=8, units=6, latency=latency)
-        return sum(end - start for what, start, end in jobs if what not in PHASES)
+        return sum(end - start for kind, start, end in jobs if kind not in PHASES)
 
     wire = [on_the_wire(stage) for stage in range(4)]
     assert wire == pytest.approx([wire[0], wire[0], wire[0], 1.5 * wire[0]])
@@ -90,9 +90,9 @@ def test_stages_1_and_2_send_as_much_as_ddp_and_stage_3_half_as_much_again(laten
 
 def test_no_unit_is_computed_before_it_is_there():
     jobs = jobs_of_rank_0(3, ranks=4, units=5)
-    begun = [start for what, start, _ in jobs if what == "forward"]
-    arrivals = [end for what, _, end in jobs if what == "all-gather"][:5]
-    assert all(start >= arrived for start, arrived in zip(begun, arrivals, strict=True))
+    starts = [start for kind, start, _ in jobs if kind == "forward"]
+    arrivals = [end for kind, _, end in jobs if kind == "all-gather"][:5]
+    assert all(start >= arrived for start, arrived in zip(starts, arrivals, strict=True))
 
 
 def test_runs_share_one_time_axis():
@@ -106,10 +106,11 @@ def test_runs_share_one_time_axis():
 
 def test_a_unit_is_whole_twice_and_its_gradient_three_times():
     life = figures.unit_life(unit=12, ranks=4, activations=5)
-    assert [what for what, lane, _ in life if lane == "wire"] == ["all-gather", "all-gather", "reduce-scatter"]
-    assert [sum(held.values()) for *_, held in life] == [15, 20, 8, 20, 32, 42, 6]
+    assert [event for event, lane, _ in life if lane == "wire"] == ["all-gather", "all-gather", "reduce-scatter"]
+    assert [sum(sizes.values()) for *_, sizes in life] == [15, 20, 8, 20, 32, 42, 6]
     _, alt = figures.unit_life_figure(12 * 2**20, 4, 5 * 2**20)
-    assert "reduce-scatter (wire): shard 3.00 MiB, gradient 12.0 MiB, flat row 12.0 MiB, gloo's copy 12.0 MiB" in alt
+    gradient = "gradient 12.0 MiB, flat row 12.0 MiB, gloo's copy 12.0 MiB"
+    assert f"reduce-scatter (wire): 42.0 MiB, of it shard 3.00 MiB, {gradient}" in alt
 
 
 def test_a_gather_and_a_product_take_equally_long_at_the_tokens_that_hide():
@@ -126,16 +127,16 @@ def default_play():
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "setting",
     [{"stage": 1}, {"ranks": 2}, {"units": 12}, {"wire": 3.0}, {"latency": 0.2}, {"prefetch": False}, {"slowest": 2}],
 )
-def test_the_playing_figure_follows_each_control(default_play, changed):
-    assert default_play != figures.play_sharding(**changed)[1]
+def test_the_playing_figure_follows_each_control(default_play, setting):
+    assert default_play != figures.play_sharding(**setting)[1]
 
 
 def test_one_rank_sends_nothing():
     assert "1 rank:" in figures.play_sharding(ranks=1)[1]
-    assert all(what in PHASES for _, what, *_ in PaperStep(3, ranks=1, units=4).jobs)
+    assert all(kind in PHASES for _, kind, *_ in PaperStep(3, ranks=1, units=4).jobs)
 
 
 def test_units_and_shards_are_said():
@@ -146,12 +147,11 @@ def test_units_and_shards_are_said():
 
 
 def test_where_the_moments_cross_is_said():
-    lines = {"way": ["DDP"] * 2, "tokens": [32, 64], "loss": [1e6, 4e6], "gradients": [2e6, 2e6]}
-    dots = pd.DataFrame({"way": ["DDP"], "tokens": [64], "peak": [4e6]})
-    of_way = pd.DataFrame(lines)
-    _, alt = figures.moments_figure(
-        pd.concat([of_way, of_way.assign(way="ZeRO-1", gradients=5e6)]), dots, vocabulary=1000
-    )
+    lines = {"strategy": ["DDP"] * 2, "tokens": [32, 64], "loss": [1e6, 4e6], "gradients": [2e6, 2e6]}
+    dots = pd.DataFrame({"strategy": ["DDP"], "tokens": [64], "peak": [4e6]})
+    of_ddp = pd.DataFrame(lines)
+    paper = pd.concat([of_ddp, of_ddp.assign(strategy="ZeRO-1", gradients=5e6)])
+    _, alt = figures.moments_figure(paper, dots, vocabulary=1000)
     assert "needs more than the gradients: DDP 64, ZeRO-1 none drawn." in alt
     assert alt.endswith("Measured peaks: DDP, 64 tokens: 3.81 MiB.")
 
@@ -159,7 +159,7 @@ def test_where_the_moments_cross_is_said():
 def test_the_peak_on_paper_has_every_kind():
     plan = PaperStep(3, ranks=4, units=4)
     peak = plan.memory.index(max(plan.memory))
-    there = {kind: sizes[peak] for kind, sizes in plan.held.items()}
-    assert there["communication"] == pytest.approx(2 / 4)  # a unit's flat row, and gloo's copy
-    assert there["parameters"] == pytest.approx(1 / 4)
+    at_peak = {kind: sizes[peak] for kind, sizes in plan.sizes.items()}
+    assert at_peak["communication"] == pytest.approx(2 / 4)  # a unit's flat row, and gloo's copy
+    assert at_peak["parameters"] == pytest.approx(1 / 4)
     assert "the memory peaks at" in figures.play_sharding()[1]

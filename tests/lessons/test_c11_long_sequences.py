@@ -32,12 +32,12 @@ def test_a_ring_is_one_process_and_two_ends_balance_it():
     ranks = 4
     seen = launch(lesson.ring_on_rank, ranks, 32)
     part = 4 * 2 * 16 * 32 // ranks
-    for way in lesson.PLACES:
-        summary = lesson.ring_summary([rank[way] for rank in seen])
+    for name in lesson.PLACES:
+        summary = lesson.ring_summary([rank[name] for rank in seen])
         assert float(summary["apart"]) < 1e-4
         assert summary["forward, sent"] == 2 * (ranks - 1) * part
         assert summary["both, sent"] == (6 * ranks - 4) * part
-    pairs = [[rank[way]["pairs"] for rank in seen] for way in lesson.PLACES]
+    pairs = [[rank[name]["pairs"] for rank in seen] for name in lesson.PLACES]
     assert sum(pairs[0]) == sum(pairs[1]) == 32 * 33 // 2
     assert len(set(pairs[1])) == 1
     assert summary["busiest / mean"] == 1
@@ -54,9 +54,9 @@ def test_at_the_length_that_meets_both_take_as_long(width, per_number, overlappe
     card = hardware.machine("A100-80GB")
     length = lesson.length_that_meets(width, card, per_number, overlapped=overlapped)
     if length > 0:
-        moved, again = lesson.host_or_again(width, length, card, per_number)
-        waits = lesson.exposed_transfer(moved, again) if overlapped else moved
-        assert waits == pytest.approx(again)
+        transfer, recomputing = lesson.host_or_again(width, length, card, per_number)
+        waits = lesson.exposed_transfer(transfer, recomputing) if overlapped else transfer
+        assert waits == pytest.approx(recomputing)
 
 
 def test_a_step_waits_for_what_forward_and_backward_do_not_hide():
@@ -102,9 +102,8 @@ def test_figures_say_what_they_draw():
     lengths = [3, 2, 1]
     _, alt = lesson.packing_figure(lengths, [torch.arange(n) for n in lengths], 4)
     assert "3 documents, padded to 3: 33% of positions are empty. Packed into 2 rows of 4: 25%." in alt
-    figure, alt = lesson.curves_figure(
-        {"a": {1: 8, 2: 32}}, {"a": {1: 8, 2: 32}, "b": {1: 4, 2: 8}}, "tokens s", "A", {"a": 2}
-    )
+    measured = {"a": {1: 8, 2: 32}, "b": {1: 4, 2: 8}}
+    figure, alt = lesson.curves_figure({"a": measured["a"]}, measured, "tokens s", "A", {"a": 2})
     assert "b: 4 B at 1, 8 B at 2; a, predicted: 8 B at 1" in alt
     assert "grows with s²" in [text.get_text() for text in figure.axes[0].texts]
     costs = {1.0: lesson.Cost(300, 200, 1.0), 0.5: lesson.Cost(200, 100, 1.0), 0.0: lesson.Cost(300, 0, 1.0)}
@@ -116,10 +115,10 @@ def test_figures_say_what_they_draw():
 @settings(max_examples=10, deadline=None)
 @given(st.booleans(), st.booleans(), st.sampled_from([2, 4, 8]))
 def test_the_play_divides_by_ranks_what_grows_with_tokens(whole_logits, whole_scores, ranks):
-    words = {"whole_logits": whole_logits, "whole_scores": whole_scores}
-    _, alone = lesson.play_long(**words)
-    _, shared = lesson.play_long(ranks=ranks, **words)
-    assert "8,192 tokens on 1 rank," in alone
+    switches = {"whole_logits": whole_logits, "whole_scores": whole_scores}
+    _, single = lesson.play_long(**switches)
+    _, shared = lesson.play_long(ranks=ranks, **switches)
+    assert "8,192 tokens on 1 rank," in single
     assert f"8,192 tokens on {ranks} ranks" in shared
     if ranks == 4:
         assert "boundaries of blocks: 192 MiB" in shared

@@ -20,10 +20,10 @@ RECIPE = memory.Recipe(batch=8, sequence=SCALE.sequence)
 def test_the_halves_share_no_function():
     first, second = (lesson.functions(SCALES["smoke"], half) for half in ("first", "second"))
     assert len(first) == len(second) == SCALES["smoke"].train_rows // 2
-    every = data.tokenize(data.load_functions(), data.tokenizer_for(data.load_functions(), 1_000), 32)["train"]
+    corpus = data.tokenize(data.load_functions(), data.tokenizer_for(data.load_functions(), 1_000), 32)["train"]
     for place in range(0, 20, 2):
-        assert first[place // 2] == every[place]
-        assert second[place // 2] == every[place + 1]
+        assert first[place // 2] == corpus[place]
+        assert second[place // 2] == corpus[place + 1]
 
 
 @pytest.mark.slow
@@ -47,8 +47,8 @@ def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
 
 def test_a_recipe_that_is_tried_trains_a_copy():
     before = {name: p.clone() for name, p in BASE.named_parameters()}
-    first, again = (lesson.fine_tune_and_measure(BASE, RECIPE, SCALE) for _ in range(2))
-    assert first.loss == again.loss < lesson.held_out(BASE, SCALE)
+    first, second = (lesson.fine_tune_and_measure(BASE, RECIPE, SCALE) for _ in range(2))
+    assert first.loss == second.loss < lesson.held_out(BASE, SCALE)
     assert all(torch.equal(p, before[name]) for name, p in BASE.named_parameters())
 
 
@@ -56,56 +56,50 @@ def test_adapters_sit_from_the_named_block_on():
     deep = lesson.classifier(replace(SCALE, layers=3))
     for first in range(3):
         adapted = lesson.with_adapters(deep, 2, ("lin1",), first)
-        assert [name for name, module in adapted.named_modules() if isinstance(module, LoRA)] == [
-            f"distilbert.transformer.layer.{number}.ffn.lin1" for number in range(first, 3)
-        ]
-        trained = [name for name, p in adapted.named_parameters() if p.requires_grad]
-        assert len(trained) == 2 * (3 - first)
+        names = [name for name, module in adapted.named_modules() if isinstance(module, LoRA)]
+        assert names == [f"distilbert.transformer.layer.{number}.ffn.lin1" for number in range(first, 3)]
+        trainable = [name for name, p in adapted.named_parameters() if p.requires_grad]
+        assert len(trainable) == 2 * (3 - first)
 
 
 @pytest.mark.parametrize("rows", [4, 16])
 def test_a_step_with_adapters_is_planned_to_the_byte_and_saves_what_the_layers_need(rows):
-    steps = {
-        name: lesson.measure_placement(BASE, replace(RECIPE, batch=rows, lora=2, lora_targets=layers))
-        for name, layers in lesson.PLACES.items()
-    }
+    recipe = replace(RECIPE, batch=rows, lora=2)
+    recipes = {name: replace(recipe, lora_targets=layers) for name, layers in lesson.PLACES.items()}
+    steps = {name: lesson.measure_placement(BASE, recipe) for name, recipe in recipes.items()}
     for step in steps.values():
-        assert step.planned == pytest.approx(step.measured, rel=0.001)
+        assert step.predicted == pytest.approx(step.measured, rel=0.001)
     tensor, blocks = 4 * rows * SCALE.sequence * SCALE.width, SCALE.layers
     low = 4 * rows * SCALE.sequence * 2  # what A makes of the input, which the gradient of B needs
     mlp = blocks * (tensor * (1 + 4) + 2 * low)
     assert steps["all-linear"].saved - steps["q k v o"].saved == mlp
     assert steps["q k v o"].saved - steps["q v"].saved == blocks * 2 * low
-    assert list(lesson.table_of_places({(rows, name): step for name, step in steps.items()}).index.names) == [
-        "rows",
-        "adapters on",
-    ]
+    table = lesson.table_of_places({(rows, name): step for name, step in steps.items()})
+    assert list(table.index.names) == ["rows", "adapters on"]
 
 
 def test_adapters_merged_into_the_rounded_weights_give_the_same_losses():
     recipe = replace(RECIPE, lora=2, quantized="nf4")
     tuned = lesson.fine_tune(BASE, recipe, SCALE, 1e-3, seed=1)
-    size, off, made = lesson.merge_adapters(BASE, tuned)
+    size, error, merged = lesson.merge_adapters(BASE, tuned)
     assert 0 < size < 1
-    assert off > 0
-    exact, _, rounded, untuned = (lesson.held_out(model, SCALE) for model in made.values())
-    apart = lesson.held_out(tuned, SCALE)
-    assert exact == pytest.approx(apart, abs=1e-4)
-    assert abs(rounded - apart) > abs(exact - apart)
-    assert abs(untuned - apart) > abs(exact - apart)
+    assert error > 0
+    exact, _, rounded, untuned = (lesson.held_out(model, SCALE) for model in merged.values())
+    unmerged = lesson.held_out(tuned, SCALE)
+    assert exact == pytest.approx(unmerged, abs=1e-4)
+    assert abs(rounded - unmerged) > abs(exact - unmerged)
+    assert abs(untuned - unmerged) > abs(exact - unmerged)
 
 
 def test_a_taught_step_adds_the_teachers_forward_pass():
     student, teacher = lesson.language_model(64, 1, 0), lesson.language_model(128, 2, 0)
     blocks = {64: 4 * 64**2 + 3 * 64 * 256, 128: 2 * (4 * 128**2 + 3 * 128 * 512)}
-    weights = {width: count + width * lesson.WORDS for width, count in blocks.items()}
-    alone, taught = (
-        lesson.operations_of_step(student),
-        lesson.operations_of_step(student, lesson.from_teacher(teacher, 2.0)),
-    )
+    weights = {width: count + width * lesson.VOCABULARY for width, count in blocks.items()}
+    plain = lesson.operations_of_step(student)
+    taught = lesson.operations_of_step(student, lesson.from_teacher(teacher, 2.0))
     assert all(parameter.grad is None for parameter in student.parameters())
     expected = 1 + 2 * weights[128] / (6 * weights[64])
-    assert taught / alone == pytest.approx(expected, rel=0.05)
+    assert taught / plain == pytest.approx(expected, rel=0.05)
 
 
 def test_each_way_was_tuned_at_three_rates_and_the_best_is_taken():
@@ -113,9 +107,7 @@ def test_each_way_was_tuned_at_three_rates_and_the_best_is_taken():
     for name, of_name in runs[runs["name"] != "start"].groupby("name"):
         assert set(of_name.groupby("lr").size()) == {3}
         assert of_name["lr"].nunique() == 3
-        assert min(of_name["lr"]) < lesson.best_rate(name) < max(of_name["lr"]), (
-            f"the best rate of {name} is at the edge"
-        )
+        assert min(of_name["lr"]) < lesson.best_rate(name) < max(of_name["lr"]), f"{name}'s best rate is at the edge"
     assert lesson.best_rate("micro-batch of 1") == lesson.best_rate(lesson.AS_IT_IS)
     ends = lesson.tuned_ends()
     assert ends[lesson.AS_IT_IS] == [0, 0, 0]
@@ -137,19 +129,18 @@ def test_each_moves_hidden_matrices_and_the_rest_and_keeps_the_bytes_it_claims(n
     shapes, others = lesson.hidden_shapes(model), optim.hidden_matrices(model)[1]
     low = lesson.low_states(shapes)[name]
     optimizer = low.contender.make(model, 0.01)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    before = [p.detach().clone() for p in trained]
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in parameters]
     for _ in range(2):
-        for p in trained:
+        for p in parameters:
             p.grad = torch.randn_like(p)
         optimizer.step()
-    assert not any(map(torch.equal, before, trained))
+    assert not any(map(torch.equal, before, parameters))
     states = {p: state for p, state in optimizer.state.items() if all(p is not other for other in others)}
-    held = [
-        t for state in states.values() for key, t in state.items() if isinstance(t, torch.Tensor) and "qmap" not in key
-    ]
+    entries = (entry for state in states.values() for entry in state.items())
+    tensors = [t for key, t in entries if isinstance(t, torch.Tensor) and "qmap" not in key]
     counters = 4 * len(states) if "LoRA" in name else 0
-    assert sum(t.nbytes for t in held) == low.state(shapes) + counters
+    assert sum(t.nbytes for t in tensors) == low.state(shapes) + counters
 
 
 def test_equal_bytes_are_equal():
@@ -169,8 +160,8 @@ def test_each_raced_at_the_best_rate_of_its_sweep():
     for name, low in names.items():
         rates = set(raced[raced["name"] == name]["lr"])
         assert rates == {low.contender.lr}
-        own = swept[swept["name"] == (name if not name.startswith("AdamW") else "AdamW")]
-        means = own.fillna({"loss": torch.inf}).groupby("lr")["loss"].mean()
+        sweep = swept[swept["name"] == (name if not name.startswith("AdamW") else "AdamW")]
+        means = sweep.fillna({"loss": torch.inf}).groupby("lr")["loss"].mean()
         assert means.idxmin() == low.contender.lr
         assert min(means.index) < low.contender.lr < max(means.index), f"the best rate of {name} is at the edge"
         assert len(raced[raced["name"] == name]) == len(lesson.RACE_SEEDS)
@@ -182,8 +173,8 @@ def test_the_students_title_says_what_the_stored_runs_hold():
     for name in ("taught, T = 1", "taught, T = 2"):
         assert tests.max()["alone, twice as long"] < tests.min()[name]
         assert tests.max()[name] < tests.min()["alone"]
-    at = {t: runs[runs["name"] == f"taught, T = {t}"].set_index("seed")["test"] for t in (2, 4)}
-    assert (at[4] > at[2]).all()
+    by_temperature = {t: runs[runs["name"] == f"taught, T = {t}"].set_index("seed")["test"] for t in (2, 4)}
+    assert (by_temperature[4] > by_temperature[2]).all()
 
 
 def test_a_teacher_is_not_trained_and_a_student_is():
@@ -196,9 +187,8 @@ def test_a_teacher_is_not_trained_and_a_student_is():
 
 def test_figures_say_what_they_draw():
     figure, alt = figures.idea_figure()
-    assert all(
-        part in alt for part in ("AdamW: 16.00, of it", "AdamW, 8 bits: 10.03, of it", "AdamW, 4 bits: 9.06, of it")
-    )
+    for part in ("AdamW: 16.00, of it", "AdamW, 8 bits: 10.03, of it", "AdamW, 4 bits: 9.06, of it"):
+        assert part in alt
     assert len(figure.axes[0].get_yticklabels()) == 6
     figure, alt = figures.bands_figure({"a": [1.0, 2.0], "b": [1.5, 3.5]}, "loss", "B is higher")
     assert figure.get_suptitle() == "B is higher"
@@ -206,14 +196,12 @@ def test_figures_say_what_they_draw():
     base = lesson.FineTuning(4096, 4096, 1.0, 0.5)
     ends = {"start": [0.5, 0.7], "one": [0.25, 0.35]}
     _, alt = figures.choosing_figure(base, {"one": lesson.FineTuning(2048, 2048, 3.0, 0.75)}, ends)
-    assert (
-        "AdamW: 4.00 KiB; not fine-tuned: mean 0.60. Peak. one: 2.00 KiB. Seconds of an epoch, × AdamW's. one: 3.00."
-        in alt
-    )
+    assert "Not fine-tuned: mean 0.60. Peak. one: 2.00 KiB. AdamW: 4.00 KiB." in alt
+    assert "AdamW: 4.00 KiB. Seconds of an epoch, × AdamW's. one: 3.00." in alt
     assert "one: 0.25 to 0.35, mean 0.30" in alt
     ends |= {"LoRA on q v": [0.1, 0.2]}
-    ways = {name: lesson.FineTuning(2048, 2048, 3.0, 0.75) for name in ("LoRA on q v", "SGD")}
-    figure, alt = figures.choosing_figure(base, ways, ends)
+    methods = {name: lesson.FineTuning(2048, 2048, 3.0, 0.75) for name in ("LoRA on q v", "SGD")}
+    figure, alt = figures.choosing_figure(base, methods, ends)
     assert "Every way with adapters ends above AdamW with these seeds." in alt
     assert "not run" in [text.get_text() for text in figure.axes[2].texts]
 
@@ -223,7 +211,7 @@ def test_bits_of_nf4_are_those_of_its_blocks():
     assert lesson.bits_of_nf4(double=False) == 4.5
 
 
-@pytest.mark.parametrize("state", figures.STATES)
+@pytest.mark.parametrize("state", figures.STATE_SHARES)
 def test_the_play_has_the_shares_of_the_optimizers(state):
     """A block of the play's default width has four square matrices and two that are four times as long."""
     shapes = 4 * [(2048, 2048)] + 2 * [(2048, 8192)]
@@ -231,17 +219,17 @@ def test_the_play_has_the_shares_of_the_optimizers(state):
     kinds |= {"32 bits": optim.AdamW, "GaLore, a quarter": lesson.GaLore}
     rank = {"rank": 512} if "GaLore" in state else {}
     state_bytes = sum(kinds[state].state_bytes(shape, **rank) for shape in shapes)
-    assert figures.STATES[state] == pytest.approx(state_bytes / (8 * 12 * 2048**2), abs=1e-3)
-    _, alt = figures.play_ways(state=state)
+    assert figures.STATE_SHARES[state] == pytest.approx(state_bytes / (8 * 12 * 2048**2), abs=1e-3)
+    _, alt = figures.play_methods(state=state)
     assert "1,207,959,552 weights in 32 bits, 1,207,959,552 trained" in alt
 
 
 def test_the_play_trains_adapters_beside_four_bits():
-    assert "14,155,776 trained" in figures.play_ways(weights="NF4", rank=16)[1]
-    figure, alt = figures.play_ways(weights="NF4")
+    assert "14,155,776 trained" in figures.play_methods(weights="NF4", rank=16)[1]
+    figure, alt = figures.play_methods(weights="NF4")
     assert "3,538,944 trained" in alt
     assert title(figure.axes[0]).endswith("; adapters of rank 4 on all-linear")
-    assert "3,145,728 trained" in figures.play_ways(rank=16, beside="q v")[1]
+    assert "3,145,728 trained" in figures.play_methods(rank=16, targets="q v")[1]
 
 
 def test_stored_students_have_five_seeds_each():

@@ -65,8 +65,8 @@ def test_an_engine_trains_as_one_process_does_and_sends_what_its_definition_says
 
 
 def test_the_updates_move_the_parameters_by_more_than_the_engines_differ(job, expected, seen):
-    begun = dict(load(job)[0].make().named_parameters())
-    assert lesson.largest_difference(begun, expected) > 1e-3
+    initial = dict(load(job)[0].make().named_parameters())
+    assert lesson.largest_difference(initial, expected) > 1e-3
     other = {name: tensor + 1 for name, tensor in expected.items()}
     assert lesson.compare(seen, other)["off by"].min() > 0.5
 
@@ -89,6 +89,6 @@ def test_deepspeed_clips_by_its_own_configuration_alone(stage):
     free = launch(partial(lesson.deepspeed_alone_on_rank, gradient_clipping=0.0), 2, stage, seconds=200)
     tried = launch(partial(lesson.deepspeed_alone_on_rank, gradient_clipping=0.0), 2, stage, True, seconds=200)
     report = launch(partial(lesson.deepspeed_alone_on_rank, gradient_clipping=0.5), 2, stage, seconds=200)
-    assert [moved for moved, _ in (*free, *tried)] == pytest.approx([4] * 4)
+    assert [distance for distance, _ in (*free, *tried)] == pytest.approx([4] * 4)
     assert [norm for _, norm in tried] == [0, 0]
-    assert [moved for moved, _ in report] == pytest.approx([0.5] * 2, rel=1e-3)
+    assert [distance for distance, _ in report] == pytest.approx([0.5] * 2, rel=1e-3)

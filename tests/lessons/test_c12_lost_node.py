@@ -25,8 +25,8 @@ def test_what_a_run_says_of_what_it_makes_again_is_understood():
         "Goes on after update 40; update 41 is computed again.": (40, 1),
         "Goes on after update 40; none is computed again.": (40, 0),
     }
-    for sentence, (after, again) in sentences.items():
-        assert lesson.resumption_in(f"…\n{sentence}\n") == (after, again)
+    for sentence, (after, repetitions) in sentences.items():
+        assert lesson.resumption_in(f"…\n{sentence}\n") == (after, repetitions)
     assert lesson.resumption_in("…\n") is None
 
 
@@ -37,11 +37,8 @@ def test_a_run_of_which_a_node_is_lost_ends_as_if_nothing_had_been(tmp_path):
     run = lesson.disturb(job, 50, seconds=240)
     assert run.apart < 1e-10
     assert 0 <= run.again <= 2 * job.save_every
-    assert list(run.events["what"][run.events["who"] == "agent 1"]) == [
-        "starts",
-        "is killed, and its rank",
-        "starts again",
-    ]
+    events = list(run.events["what"][run.events["who"] == "agent 1"])
+    assert events == ["starts", "is killed, and its rank", "starts again"]
     assert sorted(run.events["second"]) == list(run.events["second"])
     rows = pd.read_csv(job.out / "log.csv")
     assert list(rows["attempt"].unique()) == [1, 2]
@@ -68,10 +65,10 @@ def test_a_run_that_is_given_up_leaves_no_process_and_no_folder(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("there", "message"), [(True, "ended too early"), (False, "ended with code 1")])
-def test_a_run_that_ends_by_itself_is_not_waited_for(tmp_path, there, message):
+@pytest.mark.parametrize(("has_config", "message"), [(True, "ended too early"), (False, "ended with code 1")])
+def test_a_run_that_ends_by_itself_is_not_waited_for(tmp_path, has_config, message):
     job = small_job(tmp_path, strategy="ddp", steps=8)
-    if not there:
+    if not has_config:
         (tmp_path / "config.json").unlink()
     with pytest.raises(CourseError, match=message):
         lesson.disturb(job, 10**6, seconds=10_000)

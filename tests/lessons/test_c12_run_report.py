@@ -27,9 +27,8 @@ def test_the_log_is_drawn_attempt_by_attempt(tmp_path):
     assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[3.0, 2.5], [3.0, 2.0]]
     assert list(figure.axes[1].lines[1].get_ydata()) == [2000.0, 3000.0]
     assert figure.get_suptitle() == "Update 20 is logged twice, with losses that differ by 0.5"
-    assert alt.endswith(
-        "log.csv has 4 rows: attempt 1, updates 10 to 20, loss 2.50; attempt 2, updates 20 to 30, loss 2.00."
-    )
+    attempts = "attempt 1, updates 10 to 20, loss 2.50; attempt 2, updates 20 to 30, loss 2.00"
+    assert alt.endswith(f"log.csv has 4 rows: {attempts}.")
 
 
 def traced(loading: float, elsewhere: float) -> Trace:

@@ -45,17 +45,15 @@ def launched(ranks, *calls):
 
 
 def test_a_model_cut_by_width_is_the_same_model(work, truth):
-    ways = {lesson.by_hand: 4, lesson.by_torch: 7, partial(lesson.by_torch, inputs_first=True): 4}
-    stored = (
-        sum(grad.numel() for grad in truth.values())
-        - sum(g.numel() for name, g in truth.items() if "_proj" in name) // 2
-    )
-    results = launched(2, *(partial(lesson.measure_tensor_on_rank, work, cut) for cut in ways))
-    for all_reduces, ranks in zip(ways.values(), results, strict=True):
+    all_reduces_by_cut = {lesson.by_hand: 4, lesson.by_torch: 7, partial(lesson.by_torch, inputs_first=True): 4}
+    elements = sum(grad.numel() for grad in truth.values())
+    elements -= sum(grad.numel() for name, grad in truth.items() if "_proj" in name) // 2
+    results = launched(2, *(partial(lesson.measure_tensor_on_rank, work, cut) for cut in all_reduces_by_cut))
+    for all_reduces, ranks in zip(all_reduces_by_cut.values(), results, strict=True):
         for rank, seen in enumerate(ranks):
             assert seen.gradients.keys() == truth.keys()
-            assert seen.apart(truth, rank) < 1e-10
-            assert seen.elements == stored
+            assert seen.largest_difference(truth, rank) < 1e-10
+            assert seen.elements == elements
             assert [entry.collective for entry in seen.sent.entries] == ["all-reduce"] * all_reduces * 4 * 3
             assert seen.sent.sent == all_reduces * 4 * 3 * work.boundary_bytes
 
@@ -66,7 +64,7 @@ def test_a_model_cut_by_depth_is_the_same_model(work, truth):
         assert sum(seen.elements for seen in ranks) == sum(grad.numel() for grad in truth.values())
         assert sorted(name for seen in ranks for name in seen.gradients) == sorted(truth)
         for rank, seen in enumerate(ranks):
-            assert seen.apart(truth, rank) < 1e-10
+            assert seen.largest_difference(truth, rank) < 1e-10
             assert seen.sent.sent == (1 if rank in (0, 3) else 2) * 3 * work.boundary_bytes
 
 
@@ -80,9 +78,7 @@ def test_stages_that_sleep_need_their_slots_and_no_processor(work):
 
 
 def test_speeds_are_compared_by_slots_asleep_and_computing():
-    slots = {
-        name: Schedule(orders(2, 8)) for name, orders in {"old": lesson.one_at_a_time, "1F1B": one_f_one_b}.items()
-    }
+    slots = {"old": Schedule(lesson.one_at_a_time(2, 8)), "1F1B": Schedule(one_f_one_b(2, 8))}
     asleep = {"old": lesson.UpdateSeconds(1.0, 0.0), "1F1B": lesson.UpdateSeconds(0.5, 0.0)}
     timed = {"old": lesson.UpdateSeconds(3.0, 1.5), "1F1B": lesson.UpdateSeconds(4.0, 1.0)}
     table = lesson.table_of_speeds(slots, asleep, timed)
@@ -98,7 +94,7 @@ def test_torch_s_pipeline_is_ours(work):
     results = launched(2, *(partial(lesson.measure_torch_pipeline_on_rank, work, kind) for kind in kinds))
     for kind, ranks in zip(kinds, results, strict=True):
         for rank, (seen, order) in enumerate(ranks):
-            assert seen.apart(truth, rank) < 1e-10
+            assert seen.largest_difference(truth, rank) < 1e-10
             assert seen.sent.sent == 4 * work.boundary_bytes
             assert any("W" in action for action in order) == (kind == kinds[-1])
 
@@ -117,26 +113,23 @@ def test_a_stage_holds_what_is_in_flight():
     for rank, results in enumerate(launch(lesson.bytes_on_rank, 2, work, updates, 8)):
         for name, (orders, count) in updates.items():
             flying = Schedule(orders(2, count)).in_flight[rank]
-            predicted = results["one"].peak + (flying - 1) * results["one"].waiting
+            predicted = results["one"].peak + (flying - 1) * results["one"].saved
             assert predicted - 0.01 * predicted < results[name].peak <= predicted + work.boundary_bytes + 1024
 
 
 def test_a_schedule_draws_itself_and_says_what_is_drawn():
     figure, alt = lesson.Drawn(gpipe(4, 8)).figure()
     assert title(figure.axes[0]) == "27% of the slots are empty (3/11); a stage holds up to 8 micro-batches"
-    assert (
-        alt
-        == "4 stages, 8 micro-batches: 33 slots, of which 3/11 are empty; the stages hold 8, 8, 8, 8 micro-batches at most."
-    )
+    counts = "4 stages, 8 micro-batches: 33 slots, of which 3/11 are empty"
+    assert alt == f"{counts}; the stages hold 8, 8, 8, 8 micro-batches at most."
     boxes = figure.axes[0].patches
     assert len(boxes) == 4 * 8 * 2
     assert sum(box.get_width() for box in boxes) == 4 * 8 * 3
 
 
 def test_an_illegal_schedule_is_not_drawn():
-    with pytest.raises(
-        CourseError, match="stage 0 waits at B0 for B0 of stage 1, stage 1 waits at F1 for F1 of stage 0"
-    ):
+    message = "stage 0 waits at B0 for B0 of stage 1, stage 1 waits at F1 for F1 of stage 0"
+    with pytest.raises(CourseError, match=message):
         lesson.Drawn([[("F", 0), ("B", 0), ("F", 1), ("B", 1)], [("F", 0), ("F", 1), ("B", 0), ("B", 1)]])
 
 
@@ -144,8 +137,9 @@ def test_backward_cut_in_two_is_drawn_beside_the_whole():
     figure, alt = lesson.halves_figure()
     assert alt.endswith("3 stages, 2 micro-batches: 12 slots with whole backward passes, 9 cut.")
     assert [title(axes) for axes in figure.axes] == ["B whole: 12 slots", "B and W: 9 slots"]
-    whole, cut = (Schedule(orders(3, 2)).spans[0, "B", 0][0] for orders in (one_f_one_b, lesson.zero_bubble))
-    assert whole - cut == 2
+    schedules = (Schedule(orders(3, 2)) for orders in (one_f_one_b, lesson.zero_bubble))
+    whole_begins, cut_begins = (schedule.spans[0, "B", 0][0] for schedule in schedules)
+    assert whole_begins - cut_begins == 2
     assert figure.get_suptitle().startswith("Stage 0 gets its first gradient 2 slots earlier")
 
 

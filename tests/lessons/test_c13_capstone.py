@@ -18,18 +18,18 @@ SMALL = Recipe("adafactor", batch=2, sequence=LENGTH, accumulation=8)
 
 
 def test_half_of_what_plain_adamw_really_takes_is_there():
-    work = Workload(lesson.here().source, PLAIN)
-    assert lesson.here().memory == pytest.approx(measure(work.build(), work.step, timed=0).peak / 2, rel=0.001)
-    assert not weigh(lesson.here(), PLAIN).fits
+    work = Workload(lesson.own_scenario().source, PLAIN)
+    assert lesson.own_scenario().memory == pytest.approx(measure(work.build(), work.step, timed=0).peak / 2, rel=0.001)
+    assert not weigh(lesson.own_scenario(), PLAIN).fits
 
 
 def test_a_proved_recipe_takes_the_bytes_it_promised_and_is_kept_with_them():
-    proof, weighed = lesson.prove(SMALL), weigh(lesson.here(), SMALL)
+    proof, weighed = lesson.prove(SMALL), weigh(lesson.own_scenario(), SMALL)
     assert weighed.fits
     assert proof.peak == pytest.approx(weighed.estimate.peak, rel=0.001)
-    (stored,) = (choice for choice in load() if choice.scenario == "here")
-    assert [row.measured for row in stored.rows] == [proof.peak, proof.seconds]
-    assert stored.recipe == {"optimizer": "adafactor", "batch": 2, "sequence": LENGTH, "accumulation": 8}
+    (own_choice,) = (choice for choice in load() if choice.scenario == "here")
+    assert [row.measured for row in own_choice.rows] == [proof.peak, proof.seconds]
+    assert own_choice.recipe == {"optimizer": "adafactor", "batch": 2, "sequence": LENGTH, "accumulation": 8}
 
 
 def test_the_libraries_make_the_updates_that_the_recipe_asks_for():
@@ -39,14 +39,14 @@ def test_the_libraries_make_the_updates_that_the_recipe_asks_for():
 
 
 def test_the_figure_says_who_keeps_the_budgets_and_by_how_much_others_do_not():
-    by_name = {"plain": weigh(lesson.here(), PLAIN), "small": weigh(lesson.here(), SMALL)}
+    by_name = {"plain": weigh(lesson.own_scenario(), PLAIN), "small": weigh(lesson.own_scenario(), SMALL)}
     figure, alt = lesson.budgets_figure(by_name)
-    within = sum(w.fits and w.seconds <= lesson.here().seconds for w in by_name.values())
-    assert figure.get_suptitle() == f"{within} of 2 keep both budgets (dashed)"
+    count = sum(w.fits and w.seconds <= lesson.own_scenario().seconds for w in by_name.values())
+    assert figure.get_suptitle() == f"{count} of 2 keep both budgets (dashed)"
     bytes_drawn = {bar.get_y(): 0.0 for bar in figure.axes[0].patches}
     for bar in figure.axes[0].patches:
         bytes_drawn[bar.get_y()] += bar.get_width()
-    shares = [drawn / bytes_drawn[min(bytes_drawn)] for _, drawn in sorted(bytes_drawn.items())]
+    shares = [width / bytes_drawn[min(bytes_drawn)] for _, width in sorted(bytes_drawn.items())]
     assert shares == pytest.approx([w.estimate.peak / by_name["plain"].estimate.peak for w in by_name.values()])
     assert "plain: " in alt
     assert "too much" in "".join(text.get_text() for text in figure.axes[0].texts)
@@ -56,4 +56,4 @@ def test_the_figure_says_who_keeps_the_budgets_and_by_how_much_others_do_not():
 def test_a_choice_is_drawn_or_told_why_not(micro_batch):
     _, alt = lesson.chosen_figure("adamw", "fp32", micro_batch, False, True)
     assert ("allows no clipping, accumulation" in alt) == (micro_batch == 1)
-    assert math.isfinite(lesson.here().seconds)
+    assert math.isfinite(lesson.own_scenario().seconds)

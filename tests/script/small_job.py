@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from course_utils import data, models
+from course_utils.lessons import c12_engines
 from course_utils.script import Job, train
 
 SIZES = {
@@ -20,12 +20,7 @@ SIZES = {
 
 def write_small_model(folder: Path, **fields) -> dict:
     """The model's configuration and a text of functions in `folder`, as fields of a job beside those given."""
-    config = models.configuration("llama", **SIZES)
-    (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
-    texts = data.load_functions()["validation"]["text"][:60]
-    (folder / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    own_fields = {"model": str(folder / "config.json"), "data": folder / "text.txt", "tokenizer": "bytes"}
-    return {**own_fields, "sequence": 24, "batch": 12, **fields}
+    return {**c12_engines.write_small_model(folder, **SIZES), "tokenizer": "bytes", **fields}
 
 
 def parameters(engine) -> dict[str, torch.Tensor]:

@@ -21,7 +21,7 @@ CHAPTERS = ("00", "03")
 SINCE_THEN = (
     "tests/models/test_configurations.py::test_what_transformers_refuses_is_said_in_a_sentence",
     "tests/training/test_accumulation.py::test_libraries_are_where_the_chapter_puts_them",
-    "tests/lessons/test_c10_fsdp_and_zero.py::test_accelerate_and_trainer_fall_back_to_data_parallelism[trainer_on_rank]",
+    "tests/lessons/test_c10_libraries.py::test_accelerate_and_trainer_fall_back_to_data_parallelism[trainer_on_rank]",
 )
 
 

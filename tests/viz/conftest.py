@@ -7,7 +7,7 @@ from course_utils.settings import LIVE_OUTPUT
 from course_utils.viz import display as display_module
 
 
-class Shown(list):
+class Outputs(list):
     """Everything that was displayed or updated, as (bundle, metadata); what is never stored is in `live`."""
 
     def __init__(self):
@@ -19,8 +19,8 @@ class Shown(list):
 
 
 @pytest.fixture
-def shown(monkeypatch):
-    seen = Shown()
+def outputs(monkeypatch):
+    seen = Outputs()
 
     class Handle:
         def update(self, bundle, metadata=None, raw=False):

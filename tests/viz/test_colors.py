@@ -12,8 +12,8 @@ from course_utils.lessons import c10_figures
 from course_utils.memory.trace.log import KINDS
 from course_utils.viz.style import BIT_COLORS, COLORS, text_color
 
-APART = 15
-TOGETHER = {
+MIN_DISTANCE = 15
+GROUPS = {
     "kinds": KINDS,
     "lines": ("first", "second", "third", "fourth", "ink"),
     "a prediction and what was measured": ("predicted", "first", "second", "ink"),
@@ -24,16 +24,17 @@ GROUNDS = {"light": ("#FFFFFF", "#000000"), "dark": ("#111111", "#FFFFFF"), "bla
 
 
 @pytest.mark.parametrize("reader", SEEN_BY)
-@pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER)
+@pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS)
 def test_what_stands_together_is_told_apart(reader, names):
     for color, other in combinations(names, 2):
-        assert distance(COLORS[color], COLORS[other], reader) > APART, (color, other)
+        assert distance(COLORS[color], COLORS[other], reader) > MIN_DISTANCE, (color, other)
 
 
 @pytest.mark.parametrize("reader", SEEN_BY)
 def test_the_work_of_a_step_differs_in_color_or_in_hatching(reader):
     for (color, hatch), (other, other_hatch) in combinations(c10_figures.STYLES.values(), 2):
-        assert hatch != other_hatch or distance(COLORS[color], COLORS[other], reader) > APART, (color, other)
+        differ = distance(COLORS[color], COLORS[other], reader) > MIN_DISTANCE
+        assert differ or hatch != other_hatch, (color, other)
 
 
 def test_what_the_phases_add_is_told_from_its_neighbors_in_grey():
@@ -71,7 +72,7 @@ def test_the_letters_of_a_report_are_read():
         ground, ink = GROUNDS[page]
         plain = re.findall(r"\.(?:passed|failed)\{color:(#\w+)\}", style)
         assert len(plain) == 2
-        assert all(contrast(whole(color), ground) >= READABLE for color in plain)
+        assert all(contrast(six_digits(color), ground) >= READABLE for color in plain)
         for share, color in re.findall(r"currentColor (\d+)%,(#\w{6})\)", light):
             assert contrast(mixed(ink, color, int(share) / 100), ground) >= READABLE
 
@@ -82,5 +83,5 @@ def mixed(color, other, share):
     return "#" + "".join(f"{round(share * a + (1 - share) * b):02x}" for a, b in parts)
 
 
-def whole(color):
+def six_digits(color):
     return "#" + "".join(2 * letter for letter in color[1:]) if len(color) == 4 else color

@@ -16,9 +16,8 @@ def labels_are_there(figure):
 
 
 def test_instants_mark_the_fullest_and_draw_each_kind():
-    figure, alt = viz.instants_figure(
-        instants(parameters=10 * MiB, state=20 * MiB, activations=50 * MiB, temporaries=MiB), "a step"
-    )
+    sizes = instants(parameters=10 * MiB, state=20 * MiB, activations=50 * MiB, temporaries=MiB)
+    figure, alt = viz.instants_figure(sizes, "a step")
     axes = figure.axes[0]
     assert sum("peak" in text.get_text() for text in axes.texts) == 1
     assert "80.0 MiB  ← peak" in axes.texts[0].get_text()
@@ -72,6 +71,6 @@ def test_an_arrow_joins_two_boxes():
     figure, axes = subplots()
     start, end = box(axes, 0.2, 0.5, "one", "warning"), box(axes, 0.8, 0.5, "other", "warning", ink="ink")
     arrow(axes, start, end)
-    (drawn,) = [text for text in axes.texts if not text.get_text()]
-    assert (drawn.xyann, drawn.xy) == ((0.2, 0.5), (0.8, 0.5))
+    (annotation,) = [text for text in axes.texts if not text.get_text()]
+    assert (annotation.xyann, annotation.xy) == ((0.2, 0.5), (0.8, 0.5))
     assert start.get_color() != end.get_color()

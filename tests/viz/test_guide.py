@@ -49,14 +49,14 @@ def files(tmp_path_factory):
 
 
 def test_every_rung_stands_on_the_page_at_its_level_in_the_ladders_order_with_its_cost_and_chapter(page):
-    drawn = texts(page)
-    sentences, names, levels, level = [text.get_text() for text in drawn], [], [], None
-    for text in drawn:
-        words = text.get_text()
-        if heading := re.match(r"Level (\d)\.", words):
+    page_texts = texts(page)
+    sentences, names, levels, level = [text.get_text() for text in page_texts], [], [], None
+    for text in page_texts:
+        sentence = text.get_text()
+        if heading := re.match(r"Level (\d)\.", sentence):
             level = int(heading[1])
-        elif level is not None and text.get_weight() == "bold" and len(words) > 1:
-            names.append(words)
+        elif level is not None and text.get_weight() == "bold" and len(sentence) > 1:
+            names.append(sentence)
             levels.append(level)
     rungs = [(change.name, change.level) for change in CHANGES]
     assert list(zip(names, levels, strict=True))[: len(rungs)] == rungs
@@ -92,8 +92,8 @@ def test_a_mark_is_what_an_estimate_of_the_same_step_says():
     config = models.configuration("llama", **WIDE, num_hidden_layers=1, vocab_size=1024, max_position_embeddings=64)
     recipe = Recipe("adamw-foreach", device="cuda", batch=2, sequence=64)
     updates = {}
-    for name, changed in {"before": recipe, "after": replace(recipe, optimizer="sgd")}.items():
-        updates[name] = estimate(config, changed).by_instant()
+    for name, variant in {"before": recipe, "after": replace(recipe, optimizer="sgd")}.items():
+        updates[name] = estimate(config, variant).by_instant()
     before, after = (updates[when]["update"] for when in ("before", "after"))
     fell = {
         kind for kind, size in before.items() if size > 0.05 * sum(before.values()) and after.get(kind, 0) <= 0.8 * size
@@ -111,10 +111,10 @@ def trial(*events, seconds=1.0):
 def test_a_kind_that_is_only_elsewhere_at_the_new_fullest_instant_is_not_lowered():
     before = trial((90, "activations"), (20, "gradients"), (-80, "activations"))
     assert before.by_phase["backward"] == {"activations": 90, "gradients": 20}
-    moved = trial((40, "activations"), (-30, "activations"), (20, "gradients"))
-    assert moved.by_phase["backward"] == {"activations": 40}
-    assert moved.log.most_of_kind() == {("backward", "activations"): 40, ("backward", "gradients"): 20}
-    assert effect_of(CHANGES[0], before, moved).lowers == {"activations": ("backward",)}
+    shifted = trial((40, "activations"), (-30, "activations"), (20, "gradients"))
+    assert shifted.by_phase["backward"] == {"activations": 40}
+    assert shifted.log.most_of_kind() == {("backward", "activations"): 40, ("backward", "gradients"): 20}
+    assert effect_of(CHANGES[0], before, shifted).lowers == {"activations": ("backward",)}
 
 
 @pytest.mark.parametrize(("blocks", "vocabulary"), [(2, 8192), (7, 16384)])
@@ -136,7 +136,7 @@ def test_pairs_that_do_not_go_together_have_the_recipes_own_sentence():
     fields = {change.name: change for change in CHANGES}
     pairs = [pair for refused in reasons.values() for pair in refused]
     assert ("gradient checkpointing", "activations on the host") in pairs
-    for why, refused in reasons.items():
+    for reason, refused in reasons.items():
         for change, other in refused:
             refusals = []
             for recipe in guide.RECIPES:
@@ -144,7 +144,7 @@ def test_pairs_that_do_not_go_together_have_the_recipes_own_sentence():
                     replace(recipe, **fields[change].apply(recipe), **fields[other].apply(recipe))
                 except CourseError as refused:
                     refusals.append(str(refused))
-            assert why in refusals
+            assert reason in refusals
 
 
 def outline(text, renderer):
@@ -197,11 +197,10 @@ def test_the_files_are_the_same_each_time_and_hold_letters(files, tmp_path):
 
 
 def test_the_page_in_docs_is_what_the_rules_give_now(files):
-    stored = ROOT / "docs" / "decision_guide.svg"
-    assert words_of(stored) == words_of(files / "guide.svg"), (
-        "write it anew: course guide docs/decision_guide.svg, and .pdf"
-    )
-    assert sum(stored.with_suffix(kind).stat().st_size for kind in (".svg", ".pdf")) < 150_000
+    page_in_docs = ROOT / "docs" / "decision_guide.svg"
+    advice = "write it anew: course guide docs/decision_guide.svg, and .pdf"
+    assert words_of(page_in_docs) == words_of(files / "guide.svg"), advice
+    assert sum(page_in_docs.with_suffix(kind).stat().st_size for kind in (".svg", ".pdf")) < 150_000
 
 
 def test_the_command_refuses_other_kinds_of_file(tmp_path, capsys):
@@ -214,8 +213,6 @@ def test_the_command_refuses_other_kinds_of_file(tmp_path, capsys):
 
 def test_the_text_for_those_who_cannot_see_it_says_each_rung():
     _, alt = guide.figure()
-    assert (
-        "gradient checkpointing (level 0, chapter 07; time: a second forward pass): lowers activations, takes × 1.20."
-        in alt
-    )
+    rung = "gradient checkpointing (level 0, chapter 07; time: a second forward pass)"
+    assert f"{rung}: lowers activations, takes × 1.20." in alt
     assert all(change.name in alt for change in CHANGES)

@@ -50,11 +50,10 @@ def names_of_phases(figure):
 
 
 def test_every_kind_is_drawn_for_as_long_as_it_lives():
-    drawn = areas(viz.timeline_figure(usage())[0])
-    expected = {"parameters": 10 * 7, "activations": 30 * 3, "backward temporaries": 5 * 2}
-    assert {color: area for color, area in drawn.items() if area} == pytest.approx(
-        {COLORS[kind].upper(): area for kind, area in expected.items()}
-    )
+    areas_by_color = areas(viz.timeline_figure(usage())[0])
+    areas_by_kind = {"parameters": 10 * 7, "activations": 30 * 3, "backward temporaries": 5 * 2}
+    expected = {COLORS[kind].upper(): area for kind, area in areas_by_kind.items()}
+    assert {color: area for color, area in areas_by_color.items() if area} == pytest.approx(expected)
 
 
 def test_the_peak_is_marked_where_it_is_and_what_it_is():
@@ -71,11 +70,8 @@ def test_the_peak_is_marked_where_it_is_and_what_it_is():
 def test_phases_stand_along_the_top_and_only_kinds_in_use_in_the_legend():
     figure, alt = viz.timeline_figure(usage())
     names = names_of_phases(figure)
-    assert [(name.get_text(), name.get_position()[0]) for name in names] == [
-        ("forward", 1),
-        ("backward", 4),
-        ("update", 6.5),
-    ]
+    positions = [(name.get_text(), name.get_position()[0]) for name in names]
+    assert positions == [("forward", 1), ("backward", 4), ("update", 6.5)]
     assert {name.get_rotation() for name in names} == {0}
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["backward temporaries", "A: activations", "P: parameters"]

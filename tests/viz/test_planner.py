@@ -165,7 +165,7 @@ def test_fields_for_sizes_show_where_they_are_asked_for():
     assert picker.value == LlamaSizes(layers=3)
 
 
-def test_controls_move_the_picture_and_the_sum(shown, monkeypatch):
+def test_controls_move_the_picture_and_the_sum(outputs, monkeypatch):
     planner = import_module("course_utils.viz.planner")
     play = Mock(wraps=planner.play)
     monkeypatch.setattr(planner, "play", play)
@@ -174,23 +174,23 @@ def test_controls_move_the_picture_and_the_sum(shown, monkeypatch):
     assert set(controls) - {"model", "card"} <= set(Recipe.__dataclass_fields__)
     controls["model"].model.value = "gpt2"
     card, device = controls["card"], controls["device"]
-    before = shown[-1][0].data
+    before = outputs[-1][0].data
     controls["optimizer"].value = "sgd"
     assert "optimizer state" in before
-    assert "optimizer state" not in shown[-1][0].data
+    assert "optimizer state" not in outputs[-1][0].data
     assert (card.value, device.value, device.disabled) == (NO_CARD, "cpu", False)
     card.value = "RTX 4090"
     assert (device.value, device.disabled, device.description) == ("cuda", True, "kind of device: the card's")
     expected = estimate("gpt2", Recipe("sgd", batch=8, sequence=128, device="cuda"))
-    assert f": {format_bytes(expected.peak)} for a model of" in shown[-1][0].data
-    assert "On RTX 4090: fits." in shown[-2][0]["text/plain"]
+    assert f": {format_bytes(expected.peak)} for a model of" in outputs[-1][0].data
+    assert "On RTX 4090: fits." in outputs[-2][0]["text/plain"]
     card.value = NO_CARD
     assert (device.disabled, device.description) == (False, "kind of device")
     controls["ranks"].value = 1
     assert controls["ranks"].disabled
     controls["zero_stage"].value = 2
     assert not controls["ranks"].disabled
-    assert "nothing to shard over" in shown[-2][0]["text/plain"]
+    assert "nothing to shard over" in outputs[-2][0]["text/plain"]
 
 
 def test_bytes_of_a_cpu_get_no_verdict_of_a_card():

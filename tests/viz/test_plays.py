@@ -111,9 +111,8 @@ def test_where_widgets_do_not_run_the_picture_stays_and_a_sentence_says_how_to_m
     nbconvert = pytest.importorskip("nbconvert")
     playing = plays.play_cells(read_notebook(chapter).cells)
     # The template that gives a picture its text; the newer one leaves it out.
-    page, _ = nbconvert.HTMLExporter(template_name="classic").from_notebook_node(
-        nbformat.v4.new_notebook(cells=playing)
-    )
+    notebook = nbformat.v4.new_notebook(cells=playing)
+    page, _ = nbconvert.HTMLExporter(template_name="classic").from_notebook_node(notebook)
     body = page[page.index("<body") :]
     assert re.search(r"Run this notebook to move the controls of the figure below: \S+ ", body)
     (picture,) = re.findall(r"<img[^>]*>", body)

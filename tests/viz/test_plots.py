@@ -7,7 +7,7 @@ import pytest
 from figures import title
 
 from course_utils.units import GiB, MiB
-from course_utils.viz.plots import Span, bars, dots, layers, lines, panels, timeline, together
+from course_utils.viz.plots import Span, add_title, bars, dots, layers, lines, panels, timeline
 from course_utils.viz.style import COLORS
 
 
@@ -81,6 +81,7 @@ def test_dots_are_seeds_and_the_stroke_their_mean():
     assert mean.get_xdata().tolist() == [3, 3]
     assert zero.get_xdata() == [0, 0]
     assert "1 of 2 diverged" in texts(figure.axes[0])
+    assert dots({"not run": []})[0].axes[0].lines[0].get_xydata().size == 0
     assert "a: 1.00 to 6.00, mean 3.00; b: -1.00, 1 diverged" in alt
 
 
@@ -95,8 +96,8 @@ def test_a_timeline_has_a_rectangle_for_each_span():
     styles = {"forward": ("activations", ""), "backward": ("gradients", "//")}
     figure, alt = timeline(spans, ["one", "two"], unit="seconds", styles=styles)
     (axes,) = figure.axes
-    drawn = [(bar.get_x(), bar.get_width(), bar.get_hatch() or "") for bar in axes.patches]
-    assert drawn == [(0, 2, ""), (1, pytest.approx(3), "//"), (4, pytest.approx(1), "//")]
+    rectangles = [(bar.get_x(), bar.get_width(), bar.get_hatch() or "") for bar in axes.patches]
+    assert rectangles == [(0, 2, ""), (1, pytest.approx(3), "//"), (4, pytest.approx(1), "//")]
     assert texts(axes) == ["F"]
     assert "one: forward × 1 (2.00 ms); two: backward × 2 (4.00 ms)" in alt
 
@@ -111,7 +112,7 @@ def test_layers_lie_on_each_other_and_name_the_fullest_time():
 def test_panels_stand_together_under_one_conclusion():
     figure, (left, right) = panels(1, 2, sharey=True)
     alts = [lines({"a": {0: 1.0, 1: 2.0}}, name, y="loss", axes=axes)[1] for name, axes in (("A", left), ("B", right))]
-    figure, alt = together(figure, "Both rise", *alts)
+    figure, alt = add_title(figure, "Both rise", *alts)
     assert figure.get_suptitle() == "Both rise"
     assert (left.get_ylabel(), right.get_ylabel()) == ("loss", "")
     assert alt.startswith("Both rise. A. Loss against step. a: 1 at 0")
