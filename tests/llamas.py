@@ -23,4 +23,4 @@ def dry(config, recipe):
 
 
 def needed(recipe: Recipe = RECIPE, config: object = LLAMA) -> Need:
-    return needs(Log.of(dry(config, recipe)), recipe.device)
+    return needs(Log.from_usage(dry(config, recipe)), recipe.device)

@@ -142,13 +142,13 @@ class Plan:
     def _lines_on_card(self) -> Iterator[str]:
         if self.recipe.device == "cuda":
             reserved, width = format_bytes(self.trial.log.reserved), self.need.most / self.need.least - 1
-            how = f"The upper estimate is {width:.0%} above the lower. Known from {self.estimate.how}"
+            how = f"The upper estimate is {width:.0%} above the lower. Known from {self.estimate.basis}"
             yield f"The allocator reserves {reserved}. {how}."
             on = {verdict: name_cards(self.need.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
             yield f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}."
             yield self._remark_on_label()
         else:
-            yield f"Known from {self.estimate.how}."
+            yield f"Known from {self.estimate.basis}."
         if self.why_no_seconds:
             yield self.why_no_seconds
         if not isnan(self.trial.seconds):
@@ -206,7 +206,7 @@ class Plan:
             "host": self.trial.host.peak,
             "seconds": _spell_for_json(self.trial.seconds),
             "sent": self.trial.sent,
-            "how": self.estimate.how,
+            "how": self.estimate.basis,
             "recipe": plain_recipe(self.recipe),
             "instants": instants,
             "rows": [row.json() for row in self.rows],

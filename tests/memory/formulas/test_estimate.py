@@ -65,7 +65,7 @@ def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
     workload = memory.Workload(what, recipe, batch)
     predicted = estimate(what, recipe, batch=batch)
     assert predicted.peak == pytest.approx(measure(workload.build, workload.step, timed=0).peak, rel=0.002)
-    assert predicted.how == "a dry run of just this step"
+    assert predicted.basis == "a dry run of just this step"
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
 )
 def test_further_sizes_are_formulas_and_equal_dry_runs(recipe):
     first = estimate(LLAMA, replace(recipe, batch=4, sequence=64))
-    assert first.how == "a dry run of 3 of its 5 blocks"
+    assert first.basis == "a dry run of 3 of its 5 blocks"
     first.working()  # whose formulas are then there
     for batch, sequence in ((3, 96), (9, 256)):
-        predicted = first.at(batch=batch, sequence=sequence)
-        assert "formulas found from" in predicted.how, predicted.how
+        predicted = first.with_fields(batch=batch, sequence=sequence)
+        assert "formulas found from" in predicted.basis, predicted.basis
         usage = dry(predicted.finder.source, predicted.recipe)
         assert predicted.peak == usage.peak
         assert predicted.peak_instant.name == usage.peak_phase
@@ -95,10 +95,10 @@ def test_one_example_has_formulas_of_its_own():
     fresh = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=5)
     first = estimate(fresh, Recipe(batch=1, sequence=64))
     first.working()
-    predicted = first.at(sequence=128)
-    assert "formulas found" in predicted.how
+    predicted = first.with_fields(sequence=128)
+    assert "formulas found" in predicted.basis
     assert predicted.peak == dry(fresh, predicted.recipe).peak
-    assert first.at(batch=2).how == "a dry run of 3 of its 5 blocks", "two examples are another regime"
+    assert first.with_fields(batch=2).basis == "a dry run of 3 of its 5 blocks", "two examples are another regime"
 
 
 @pytest.mark.slow
@@ -109,8 +109,8 @@ def test_beyond_what_was_confirmed_it_asks_again():
     config = MistralConfig(**SMALL, head_dim=16, num_hidden_layers=5, sliding_window=100, max_position_embeddings=2048)
     first = estimate(config, Recipe("sgd", batch=2, sequence=32))
     for sequence in (48, 256):
-        predicted = first.at(sequence=sequence)
-        assert predicted.peak == dry(config, predicted.recipe).peak, predicted.how
+        predicted = first.with_fields(sequence=sequence)
+        assert predicted.peak == dry(config, predicted.recipe).peak, predicted.basis
 
 
 def test_the_working_is_the_whole_sum_and_its_formulas_are_true():
@@ -225,7 +225,7 @@ def test_of_blocks_that_repeat_as_a_pattern_the_pattern_is_named():
 
     # Every fourth has no positions, and three are left over.
     pattern = SmolLM3Config(**SMALL, num_hidden_layers=23, pad_token_id=0)
-    assert try_recipe(source_of(pattern), Recipe("sgd")).how == "a dry run of 3 of its 5 groups of 4 blocks"
+    assert try_recipe(source_of(pattern), Recipe("sgd")).basis == "a dry run of 3 of its 5 groups of 4 blocks"
 
 
 def test_a_config_json_is_enough(tmp_path):

@@ -54,7 +54,7 @@ def assert_tells_the_whole(what, recipe=RECIPE, blocks=None):
     source = source_of(what)
     tried = try_recipe(source, recipe)
     assert tried.log.totals.tolist() == run_step(source, recipe).log.totals.tolist()
-    assert blocks is None or f"3 of its {blocks} " in tried.how, tried.how
+    assert blocks is None or f"3 of its {blocks} " in tried.basis, tried.basis
     return tried
 
 
@@ -140,13 +140,13 @@ def test_where_blocks_differ_only_equal_ones_are_left_out():
 def test_half_of_the_blocks_frozen_is_run_whole():
     model = llama()
     model.model.layers[:4].requires_grad_(False)
-    assert "of its" not in assert_tells_the_whole(model).how
+    assert "of its" not in assert_tells_the_whole(model).basis
 
 
 def test_a_pattern_is_repeated_whole():
     gemma = transformers.Gemma3TextConfig(**SIZES, head_dim=16, num_key_value_heads=2)
     gemma.num_hidden_layers, gemma.layer_types = 36, gemma.layer_types[:6] * 6
-    stretch = source_of(gemma).repeated.lists["model.layers"]
+    stretch = source_of(gemma).blocks.lists["model.layers"]
     assert (stretch.period, stretch.count) == (6, 6)
     assert source_of(gemma).with_blocks(3).make().config.num_hidden_layers == 18
 
@@ -160,8 +160,8 @@ def test_of_ones_own_forward_nothing_is_left_out():
             self.stack = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(9))
 
     Own.__module__ = "somebody"
-    assert Blocks.of(Own(configuration("Llama", num_hidden_layers=7))) is None
-    assert source_of(models.ConvNetConfig()).repeated is None
+    assert Blocks.from_model(Own(configuration("Llama", num_hidden_layers=7))) is None
+    assert source_of(models.ConvNetConfig()).blocks is None
 
 
 @pytest.mark.slow

@@ -60,9 +60,9 @@ def test_an_estimate_is_what_the_allocator_counts(config, changes):
 def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():
     deep = models.configuration("llama-7b", num_hidden_layers=5, **SIZES)
     first = estimate(deep, replace(RECIPE, chunked_loss=50, batch=2, sequence=20))
-    assert first.how == "a dry run of 3 of its 5 blocks"
+    assert first.basis == "a dry run of 3 of its 5 blocks"
     for batch, sequence in ((2, 64), (4, 40), (3, 25)):
-        predicted = first.at(batch=batch, sequence=sequence)
+        predicted = first.with_fields(batch=batch, sequence=sequence)
         assert predicted.peak == dry(deep, predicted.recipe).peak
 
 

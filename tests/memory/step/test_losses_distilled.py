@@ -88,11 +88,11 @@ def test_an_estimate_is_what_the_allocator_counts(config, changes, teachers):
 @pytest.mark.slow
 def test_few_blocks_tell_of_all_the_students_and_the_teacher_stays_whole(teachers):
     first = estimate(DEEP, replace(RECIPE, teacher=teachers["language"]))
-    assert first.how == "a dry run of 3 of its 6 blocks"
+    assert first.basis == "a dry run of 3 of its 6 blocks"
     names = first.working("forward")["what"].tolist()
     assert {"parameters of 6 model.layers", "parameters of 3 teacher.model.layers"} <= set(names)
-    predicted = first.at(batch=5, sequence=64)
-    assert "formulas found" in predicted.how
+    predicted = first.with_fields(batch=5, sequence=64)
+    assert "formulas found" in predicted.basis
     for prediction in (first, predicted):
         assert prediction.peak == dry_run(prediction.workload.build, prediction.workload.step).peak
     terms = predicted.working("forward")

@@ -33,7 +33,7 @@ def test_an_estimate_is_what_the_allocator_counts(config, changes):
     measured = measure(predicted.workload.build, predicted.workload.step, timed=0)
     assert predicted.peak == pytest.approx(measured.peak, rel=0.0005)
     assert predicted.peak_instant.name == measured.peak_phase
-    assert (predicted.how == "a dry run of 3 of its 6 blocks") == (config is DEEP)
+    assert (predicted.basis == "a dry run of 3 of its 6 blocks") == (config is DEEP)
 
 
 @pytest.mark.parametrize("config", [LLAMA, TIED])

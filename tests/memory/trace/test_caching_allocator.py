@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_utils.memory.trace.caching_allocator import Cache
-from course_utils.memory.trace.log import Log
+from course_utils.memory.trace.log import Label, Log
 from course_utils.units import MiB
 
 
@@ -49,6 +49,6 @@ def test_no_two_blocks_overlap_and_all_that_is_given_back_joins_again(steps):
 @given(st.lists(st.integers(1, 30 * MiB), min_size=1, max_size=12))
 @settings(deadline=None)
 def test_what_is_reserved_is_at_least_what_is_in_use(sizes):
-    label = ("forward", "activations", "", "mm")
+    label = Label("forward", "activations", "", "mm")
     log = Log(np.array([*sizes, *(-size for size in reversed(sizes))]), (label,) * 2 * len(sizes), 512)
     assert log.peak <= log.reserved <= 2 * log.peak + 22 * MiB
