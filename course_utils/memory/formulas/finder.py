@@ -6,7 +6,6 @@ So a few dry runs at small sizes give every event's polynomial, which further dr
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property
 
@@ -27,21 +26,9 @@ _SIZES_BEFORE_FORMULAS = 3
 _POSITIONS = ("max_position_embeddings", "max_target_positions")
 
 
-class Regime(IntEnum):
-    """Whether a batch has one example or several: with one PyTorch leaves some copies out."""
-
-    ONE = 1
-    SEVERAL = 2
-
-    @classmethod
-    def of_batch(cls, b: int) -> "Regime":
-        """The regime of a batch of `b` examples."""
-        return cls(min(b, 2))
-
-
 @dataclass(frozen=True, eq=False)
 class Formulas:
-    """Polynomials of one regime, which hold between the sizes at which dry runs confirmed them.
+    """Polynomials of one regime, one example or several, which hold between the sizes at which dry runs confirmed them.
 
     They know nothing of libraries' scratch space, so a dry run in which that counts at the peak confirms nothing.
     """
@@ -118,8 +105,8 @@ class Finder:
     source: Source
     recipe: Recipe
     trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
-    by_regime: dict[tuple[Regime, int | None], Formulas | None] = field(default_factory=dict)
-    """Under `(regime, length)`: for a length of None they hold for all, else for that one alone."""
+    by_regime: dict[tuple[bool, int | None], Formulas | None] = field(default_factory=dict)
+    """Under `(is_single, length)`: of one example PyTorch leaves some copies out; a length of None is any."""
     _in_letters: dict[Formulas, list[Polynomial]] = field(default_factory=dict)
 
     def with_recipe(self, recipe: Recipe) -> "Finder":
@@ -148,8 +135,7 @@ class Finder:
 
     def guess(self, b: int, s: int) -> Log:
         """The log at these sizes by formulas, unconfirmed ones too; a dry run where there are none."""
-        regime = Regime.of_batch(b)
-        formulas = self.by_regime.get((regime, s)) or self.by_regime.get((regime, None))
+        formulas = self.by_regime.get((b == 1, s)) or self.by_regime.get((b == 1, None))
         return formulas.log(b, s) if formulas else self.log(b, s)[0]
 
     def formulas_for(self, b: int, s: int) -> Formulas | None:
@@ -160,10 +146,9 @@ class Finder:
         """
         if self.recipe.chunked_loss:
             return None
-        regime = Regime.of_batch(b)
-        formulas = self._formulas_of(regime)
-        if regime == Regime.SEVERAL and formulas is not None and not formulas.are_exact:
-            formulas = self._formulas_of(regime, s)
+        formulas = self._formulas_of(b == 1)
+        if b > 1 and formulas is not None and not formulas.are_exact:
+            formulas = self._formulas_of(False, s)
         if formulas is None or not formulas.are_exact:
             return None
         if formulas.holds(b, s):
@@ -175,24 +160,24 @@ class Finder:
             formulas.confirmed.append((b, s))
         return formulas
 
-    def _formulas_of(self, regime: Regime, length: int | None = None) -> Formulas | None:
+    def _formulas_of(self, is_single: bool, length: int | None = None) -> Formulas | None:
         """Formulas for this length alone, or for all, from the first dry run of such sizes; None while there is none."""
-        if (regime, length) not in self.by_regime:
-            trials = (t for (b, s), t in self.trials.items() if Regime.of_batch(b) == regime and length in (None, s))
+        if (is_single, length) not in self.by_regime:
+            trials = (t for (b, s), t in self.trials.items() if (b == 1) == is_single and length in (None, s))
             first = next(trials, None)
             if first is None:
                 return None
             try:
-                self.by_regime[regime, length] = self._find(regime, first, length)
+                self.by_regime[is_single, length] = self._find(is_single, first, length)
             except CourseError:  # the small sizes do not suit this model
-                self.by_regime[regime, length] = None
-        return self.by_regime[regime, length]
+                self.by_regime[is_single, length] = None
+        return self.by_regime[is_single, length]
 
     def _run_small(self, b: int, s: int, depth: Depth | None) -> Log:
         source = self.source if depth is None else self.source.with_blocks(3)
         return run_few_batches(source, replace(self.recipe, batch=b, sequence=s)).log
 
-    def _choose_sizes(self, regime: Regime, length: int | None) -> tuple[list[tuple[int, int]], Iterable[int]]:
+    def _choose_sizes(self, is_single: bool, length: int | None) -> tuple[list[tuple[int, int]], Iterable[int]]:
         """Batches and lengths to run, and the columns of the monomials that they tell apart."""
         if length:
             return [(b, length) for b in (2, 3, 4, 5)], (0, 1, 6)
@@ -200,20 +185,19 @@ class Finder:
         positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
         # A length that suits the model even four times over.
         unit = max(2, min(64, min(filter(None, positions), default=256) // 4))
-        if regime == Regime.ONE:
+        if is_single:
             return [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], (0, 2, 4)
         batches_and_units = ((2, 1), (2, 2), (3, 1), (4, 2), (2, 4), (3, 4), (5, 3))
         return [(b, units * unit) for b, units in batches_and_units], range(6)
 
-    def _find(self, regime: Regime, first: Trial, length: int | None) -> Formulas | None:
+    def _find(self, is_single: bool, first: Trial, length: int | None) -> Formulas | None:
         """Formulas for all lengths, or for the `length` alone; None where the dry runs at small sizes have none."""
-        sizes, columns = self._choose_sizes(regime, length)
+        sizes, columns = self._choose_sizes(is_single, length)
         depth = Depth.between(*(log.plain for log in first.smaller)) if first.smaller else None
         logs = {(b, s): self._run_small(b, s, depth) for b, s in sizes[:2]}
         # Where the length does not matter, the batch alone is left.
-        several = regime == Regime.SEVERAL
-        if several and not length and np.array_equal(*(log.plain.changes for log in logs.values())):
-            sizes, columns = self._choose_sizes(regime, sizes[0][1])
+        if not (is_single or length) and np.array_equal(*(log.plain.changes for log in logs.values())):
+            sizes, columns = self._choose_sizes(is_single, sizes[0][1])
             logs = {size: log for size, log in logs.items() if size in sizes}
         logs |= {(b, s): self._run_small(b, s, depth) for b, s in sizes if (b, s) not in logs}
         coefficients = fit({size: log.plain for size, log in logs.items()}, columns)

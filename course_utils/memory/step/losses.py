@@ -23,11 +23,11 @@ _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 def chunk_loss(model: nn.Module, tokens: int) -> None:
     """Let `model(**batch)` return hidden states and the loss, `LossWithGradients` of this many tokens at a time; in place."""
     plain = causal_model(model, "chunked_loss")
-    more = ["a bias"] if getattr(plain.get_output_embeddings(), "bias", None) is not None else []
-    more += [name for name in _SCALES if getattr(plain.config, name, None)]
-    if more:
+    obstacles = ["a bias"] if getattr(plain.get_output_embeddings(), "bias", None) is not None else []
+    obstacles += [name for name in _SCALES if getattr(plain.config, name, None)]
+    if obstacles:
         raise CourseError(
-            f"{type(plain).__name__} has {more[0]} between hidden states and loss; leave chunked_loss out."
+            f"{type(plain).__name__} has {obstacles[0]} between hidden states and loss; leave chunked_loss out."
         )
     kind = type(plain)
 
@@ -96,14 +96,14 @@ def _forward_with_teacher(self: nn.Module, kind: type, *others, labels: torch.Te
         raise CourseError(f"A teacher needs labels by Transformers' names; leave teacher out for {kind.__name__}.")
     outputs = kind.forward(self, **inputs)
     with torch.no_grad():
-        wanted = self.teacher.eval()(**inputs).logits
-    student = outputs.logits
-    if student.shape[-1] != wanted.shape[-1]:
+        teacher_logits = self.teacher.eval()(**inputs).logits
+    student_logits = outputs.logits
+    if student_logits.shape[-1] != teacher_logits.shape[-1]:
         raise CourseError(
-            f"The student says {student.shape[-1]:,} numbers for each label and the teacher {wanted.shape[-1]:,}; "
+            f"The student says {student_logits.shape[-1]:,} numbers for each label and the teacher {teacher_logits.shape[-1]:,}; "
             "choose a teacher with the same vocabulary, or the same classes."
         )
-    outputs["loss"] = distillation_loss(student, wanted, _shift(labels) if is_causal(kind) else labels)
+    outputs["loss"] = distillation_loss(student_logits, teacher_logits, _shift(labels) if is_causal(kind) else labels)
     return outputs
 
 
@@ -126,15 +126,15 @@ def kernels_of_cuda() -> Iterator[None]:
     from trl.kernels import chunked_logprob
     from trl.trainer import utils
 
-    with ExitStack() as entered:
+    with ExitStack() as stack:
         for module in (chunked_logprob, utils):
-            entered.enter_context(patch.object(module, "_use_triton", lambda device: True))
+            stack.enter_context(patch.object(module, "_use_triton", lambda device: True))
         for name in ("_forward_kernel", "_backward_kernel"):
-            entered.enter_context(patch.object(chunked_logprob, name, _Kernel()))
+            stack.enter_context(patch.object(chunked_logprob, name, _Kernel()))
         triton = SimpleNamespace(cdiv=lambda size, block: -(-size // block))
-        entered.enter_context(patch.object(chunked_logprob, "triton", triton, create=True))
-        entered.enter_context(patch.object(chunked_logprob, "_addmm_fp32", _add_product))
-        entered.enter_context(EveryLabel())
+        stack.enter_context(patch.object(chunked_logprob, "triton", triton, create=True))
+        stack.enter_context(patch.object(chunked_logprob, "_addmm_fp32", _add_product))
+        stack.enter_context(EveryLabel())
         yield
 
 
@@ -144,8 +144,8 @@ class EveryLabel(TorchFunctionMode):
     def __torch_function__(self, func: Callable, types: Collection[type], args: tuple = (), kwargs: dict | None = None):
         mask = args[1] if func is torch.Tensor.__getitem__ else None
         if isinstance(mask, torch.Tensor) and mask.dtype is torch.bool:
-            places = mask.new_zeros(mask.numel(), mask.ndim, dtype=torch.int64).unbind(1)
-            return func(args[0], places)
+            indices = mask.new_zeros(mask.numel(), mask.ndim, dtype=torch.int64).unbind(1)
+            return func(args[0], indices)
         return func(*args, **(kwargs or {}))
 
 

@@ -26,14 +26,14 @@ Batch = torch.Tensor | tuple | list | dict
 
 
 class Workload:
-    """Training of the model that `what` describes, by `recipe`, on random examples: `build`, then `step` again and again.
+    """Training of `model` by `recipe` on random examples: `build`, then `step` again and again.
 
-    `what` and `batch` as for `estimate`. `idle` names trained parameters that get no gradient; each step renews it. Raises
+    `model` and `batch` as for `estimate`. `idle` names trained parameters that get no gradient; each step renews it. Raises
     `CourseError` for sequences longer than the model's positions, or its teacher's.
     """
 
-    def __init__(self, what: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset = frozenset()):
-        self.source = source_of(what, batch)
+    def __init__(self, model: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset = frozenset()):
+        self.source = source_of(model, batch)
         self.recipe = recipe
         self.idle = idle
         self.source.require(recipe)
@@ -43,7 +43,8 @@ class Workload:
 
     def build(self) -> tuple[nn.Module, torch.optim.Optimizer, list]:
         """Model, optimizer and one batch for every micro-batch, with fresh random values."""
-        recipe, model = self.recipe, self.make_model()
+        recipe = self.recipe
+        model = self.make_model()
         if recipe.context_parallel > 1:
             attend_on_ring(model)
         with _set_default_dtype(self._dtype):
@@ -62,10 +63,10 @@ class Workload:
         """The recipe's model on one device, before it is sharded."""
         recipe = self.recipe
         with _set_default_dtype(self._dtype):
-            made = self.source.make()
-            if not isinstance(made, nn.Module):
-                raise CourseError(f"{self.source.name}() returned a {type(made).__name__}; let it return a module.")
-            model = self._adapt(made.train())
+            model = self.source.make()
+            if not isinstance(model, nn.Module):
+                raise CourseError(f"{self.source.name}() returned a {type(model).__name__}; let it return a module.")
+            model = self._adapt(model.train())
         if not recipe.use_cache and hasattr(model, "config"):
             model.config.use_cache = False
         self._choose_attention(model)
@@ -85,7 +86,8 @@ class Workload:
             self.evaluate(model, optimizer, batches)
 
     def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        recipe, scaler = self.recipe, torch.amp.GradScaler("cpu", enabled=self.recipe.precision == "fp16")
+        recipe = self.recipe
+        scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "fp16")
         versions: dict[str, int] | None = None
         for batch in batches:
             with phase("forward"), self._autocast(), self._hook_saved_tensors(model):
@@ -136,7 +138,8 @@ class Workload:
 
         The logits and labels of the batches before it are kept, and those of all are put together, as Trainer does.
         """
-        recipe, gathered = self.recipe, []
+        recipe = self.recipe
+        gathered: list[torch.Tensor] = []
         model.eval()
         with self._patch_kernels(model), phase("evaluation"), torch.no_grad():
             batch = self._make_batch(model, recipe.eval_batch) if recipe.eval_batch else batches[0]
@@ -151,7 +154,7 @@ class Workload:
                     of_batch = [outputs["logits"], batch["labels"]]
                     del outputs
                     if gathered:
-                        gathered = [torch.cat(both) for both in zip(gathered, of_batch, strict=True)]
+                        gathered = [torch.cat(pair) for pair in zip(gathered, of_batch, strict=True)]
                     else:
                         rows = max(0, recipe.eval_logits - recipe.eval_batch)
                         gathered = [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in of_batch]
@@ -234,12 +237,12 @@ class Workload:
         import peft
 
         addresses = [address for address, _ in model.named_modules()]
-        for wanted in (*recipe.lora_targets, *recipe.modules_to_save):
-            if not any(f".{address}".endswith(f".{wanted}") for address in addresses):
+        for target in (*recipe.lora_targets, *recipe.modules_to_save):
+            if not any(f".{address}".endswith(f".{target}") for address in addresses):
                 names = {address.rpartition(".")[2] for address in addresses}
                 raise CourseError(
-                    f"No module of this model is called {wanted!r}; "
-                    f"{suggest(wanted, sorted(name for name in names if name and not name.isdigit()))}"
+                    f"No module of this model is called {target!r}; "
+                    f"{suggest(target, sorted(name for name in names if name and not name.isdigit()))}"
                 )
         adapters = peft.LoraConfig(
             r=recipe.lora,
@@ -265,23 +268,23 @@ class Workload:
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         recipe = self.recipe
         factory = galore_factory(model, recipe.galore) if recipe.galore else factory_of(recipe.optimizer)
-        trained = [parameter for _, parameter in _list_trained(model)]
-        if not trained:
+        parameters = [parameter for _, parameter in _list_trained(model)]
+        if not parameters:
             raise CourseError("No parameter of the model is trained: requires_grad is False for all; set it for some.")
         if recipe.ranks > 1 and recipe.zero_stage < 2:
-            model.buckets = [Buckets(trained)]
+            model.buckets = [Buckets(parameters)]
         if recipe.zero_stage == 1:
-            return share_state(factory(trained))
+            return share_state(factory(parameters))
         if recipe.offload and recipe.zero_stage < 3:
-            return HostUpdate(trained, factory)
-        optimizer = MasterWeights(trained, factory) if recipe.precision == "bf16-masters" else factory(trained)
+            return HostUpdate(parameters, factory)
+        optimizer = MasterWeights(parameters, factory) if recipe.precision == "bf16-masters" else factory(parameters)
         if recipe.in_backward:
             # While only one parameter has a gradient, `step` updates that one (Lv et al. 2023, LOMO).
             def update(parameter: torch.Tensor) -> None:
                 optimizer.step()
                 parameter.grad = None
 
-            for parameter in trained:
+            for parameter in parameters:
                 parameter.register_post_accumulate_grad_hook(update)
         return optimizer
 

@@ -8,7 +8,8 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from textwrap import shorten
 from unittest.mock import patch
 
@@ -127,16 +128,14 @@ def predict_seconds(build: Build, step: Step, machine: Machine, *, device: str =
 @contextmanager
 def _pretend_tensors(device: str, ranks: int, rank: int, timeout: float) -> Iterator[None]:
     """A context in which tensors are fake and on `device`, other ranks are pretended, and PyTorch's refusals are explained."""
-    cuda = as_on_cuda() if device == "cuda" else nullcontext()
-    compiling = patch("torch.compile", _refuse_to_compile(torch.compile))
-    with (
-        _collect_rarely(),
-        _pretend_ranks(ranks, device, rank),
-        fake_tensors(timeout),
-        compiling,
-        cuda,
-        _explain_refusals(),
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(_collect_rarely())
+        stack.enter_context(_pretend_ranks(ranks, device, rank))
+        stack.enter_context(fake_tensors(timeout))
+        stack.enter_context(patch("torch.compile", partial(_compile_or_refuse, torch.compile)))
+        if device == "cuda":
+            stack.enter_context(as_on_cuda())
+        stack.enter_context(_explain_refusals())
         yield
 
 
@@ -180,15 +179,11 @@ def _collect_rarely() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _refuse_to_compile(compile_really: Callable) -> Callable:
+def _compile_or_refuse(compile_really: Callable, *args, **kwargs) -> object:
     """`torch.compile` that refuses a caller's own call; the libraries decorate functions with it that may never run."""
-
-    def compile_or_refuse(*args, **kwargs) -> object:
-        if not is_of_a_library(sys._getframe(1)):
-            raise CourseError(COMPILED_INSIDE)
-        return compile_really(*args, **kwargs)
-
-    return compile_or_refuse
+    if not is_of_a_library(sys._getframe(1)):
+        raise CourseError(COMPILED_INSIDE)
+    return compile_really(*args, **kwargs)
 
 
 def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], on_gpu: bool) -> None:

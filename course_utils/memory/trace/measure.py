@@ -24,7 +24,7 @@ from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
 
 NOT_ATTRIBUTED = "not attributed"
-OUTSIDE = "no phase"
+NO_PHASE = "no phase"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Measurement:
     @property
     def peak_phase(self) -> str:
         """The phase in which the peak was, or `OUTSIDE` where it was in none."""
-        return next((phase for phase, peak in self.by_phase.items() if peak == self.peak), OUTSIDE)
+        return next((phase for phase, peak in self.by_phase.items() if peak == self.peak), NO_PHASE)
 
     @property
     def not_attributed(self) -> int:

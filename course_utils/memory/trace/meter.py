@@ -113,7 +113,8 @@ class Meter(TorchDispatchMode):
             self._hooks.callback(optimizer.register_step_post_hook(self._end_update).remove)
         self._hooks.enter_context(observe_phases(self._mark))
         # No operator makes the states of the random generator that checkpointing keeps for each block.
-        self._hooks.enter_context(patch.object(torch, "get_rng_state", self._see_random_state(torch.get_rng_state)))
+        states = partial(self._see_random_state, torch.get_rng_state)
+        self._hooks.enter_context(patch.object(torch, "get_rng_state", states))
         # Nor does one give memory back while the tensor stays, as sharding does with gathered parameters.
         resize = torch.UntypedStorage.resize_
         self._hooks.enter_context(patch.object(torch.UntypedStorage, "resize_", self._see_resize(resize)))
@@ -182,24 +183,21 @@ class Meter(TorchDispatchMode):
             self._after_backward = phase == "backward" or (self._after_backward and phase == "update")
         self._log.begin_phase(phase)
 
-    def _see_random_state(self, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        def seen(*args, **kwargs) -> torch.Tensor:
-            result = function(*args, **kwargs)
-            self._update_phase()
-            self._log_tensor(result, function.__name__)
-            return result
-
-        return seen
+    def _see_random_state(self, function: Callable[..., torch.Tensor], *args, **kwargs) -> torch.Tensor:
+        result = function(*args, **kwargs)
+        self._update_phase()
+        self._log_tensor(result, function.__name__)
+        return result
 
     def _see_resize(self, resize: Callable) -> Callable[[torch.UntypedStorage, int], object]:
-        def seen(storage: torch.UntypedStorage, size: int) -> object:
+        def resize_and_log(storage: torch.UntypedStorage, size: int) -> object:
             result = resize(storage, size)
             if self._log.piece_of(storage) is not None:
                 self._update_phase()
                 self._log.resize(storage)
             return result
 
-        return seen
+        return resize_and_log
 
     def _log_tensor(self, tensor: torch.Tensor, operator: OpOverload | str, args: tuple = ()) -> None:
         if type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor):

@@ -54,14 +54,17 @@ class StorageLog:
 
     def add(self, piece: LivePiece, storage: torch.UntypedStorage) -> None:
         """Log the birth of a piece, and watch for the death of its storage."""
+        index = len(self.pieces)
         address = storage._cdata
-        self._alive[address] = len(self.pieces), weakref.ref(storage, partial(self._log_death, address))
-        self._log_birth(piece)
+        self._alive[address] = index, weakref.ref(storage, partial(self._log_death, address))
+        self.pieces.append(piece)
+        if piece.bytes_before is None:
+            self.events.append((piece.bytes, index, self._phase))
 
     def add_passing(self, piece: LivePiece) -> None:
         """Log memory that is allocated and freed inside one operator."""
-        self._log_birth(piece)
-        self.events.append((-piece.bytes, len(self.pieces) - 1, self._phase))
+        self.events += [(change, len(self.pieces), self._phase) for change in (piece.bytes, -piece.bytes)]
+        self.pieces.append(piece)
 
     def resize(self, storage: torch.UntypedStorage) -> None:
         """Log the storage's new size."""
@@ -87,11 +90,6 @@ class StorageLog:
         as_large = before.bytes == after.bytes == gradient.nbytes
         if as_large and (by_engine or not only_by_engine):
             self._addition = _Addition(old, address, len(self.events))
-
-    def _log_birth(self, piece: LivePiece) -> None:
-        if piece.bytes_before is None:
-            self.events.append((piece.bytes, len(self.pieces), self._phase))
-        self.pieces.append(piece)
 
     def _log_death(self, address: int, reference: weakref.ref) -> None:
         index, current = self._alive.get(address, (-1, None))

@@ -61,9 +61,9 @@ def pairs_in_bf16(b, s):
     ],
     ids=["a configuration", "pictures", "a function", "a module", "master weights"],
 )
-def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
-    workload = memory.Workload(what, recipe, batch)
-    predicted = estimate(what, recipe, batch=batch)
+def test_the_first_answer_is_what_the_allocator_counts(model, recipe, batch):
+    workload = memory.Workload(model, recipe, batch)
+    predicted = estimate(model, recipe, batch=batch)
     assert predicted.peak == pytest.approx(measure(workload.build, workload.step, timed=0).peak, rel=0.002)
     assert predicted.basis == "a dry run of just this step"
 
@@ -92,12 +92,12 @@ def test_further_sizes_are_formulas_and_equal_dry_runs(recipe):
 
 
 def test_one_example_has_formulas_of_its_own():
-    fresh = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=5)
-    first = estimate(fresh, Recipe(batch=1, sequence=64))
+    config = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=5)
+    first = estimate(config, Recipe(batch=1, sequence=64))
     first.working()
     predicted = first.with_fields(sequence=128)
     assert "formulas found" in predicted.basis
-    assert predicted.peak == dry(fresh, predicted.recipe).peak
+    assert predicted.peak == dry(config, predicted.recipe).peak
     assert first.with_fields(batch=2).basis == "a dry run of 3 of its 5 blocks", "two examples are another regime"
 
 
@@ -146,9 +146,9 @@ def test_documents_of_a_packed_row_do_not_see_each_other():
     model, _, (batch,) = memory.Workload(SHALLOW, packed).build()
     before = model(**batch).logits
     batch["input_ids"][:, 0] = 1 + batch["input_ids"][:, 0] % 200
-    changed = (model(**batch).logits != before).any(-1).any(0)
-    assert changed[:20].all()
-    assert not changed[20:].any()
+    differs = (model(**batch).logits != before).any(-1).any(0)
+    assert differs[:20].all()
+    assert not differs[20:].any()
     assert estimate(SHALLOW, packed).peak == dry(SHALLOW, packed).peak
 
 
@@ -162,11 +162,11 @@ def test_beside_training_there_are_evaluation_saving_and_loading():
 
 
 def test_lora_leaves_activations_and_drops_gradients_and_state():
-    whole, adapters = (estimate(SHALLOW, Recipe(batch=4, sequence=64, lora=rank)) for rank in (0, 4))
-    assert adapters.by_instant()["forward"]["optimizer state"] < 0.2 * whole.by_instant()["forward"]["optimizer state"]
-    assert adapters.by_instant()["forward"]["activations"] > 0.8 * whole.by_instant()["forward"]["activations"]
+    full, adapters = (estimate(SHALLOW, Recipe(batch=4, sequence=64, lora=rank)) for rank in (0, 4))
+    assert adapters.by_instant()["forward"]["optimizer state"] < 0.2 * full.by_instant()["forward"]["optimizer state"]
+    assert adapters.by_instant()["forward"]["activations"] > 0.8 * full.by_instant()["forward"]["activations"]
     frozen = estimate(SHALLOW, Recipe(batch=4, sequence=64, frozen=("model.embed_tokens", "lm_head")))
-    saved = whole.by_instant()["update"]["gradients"] - frozen.by_instant()["update"]["gradients"]
+    saved = full.by_instant()["update"]["gradients"] - frozen.by_instant()["update"]["gradients"]
     assert saved == 2 * 300 * 64 * 4
 
 
@@ -297,6 +297,6 @@ def test_recurrent_layers_are_said_to_be_planned_by_other_kernels_than_a_gpus():
         (LLAMA, {"recipe": {"batch": 3}}, "recipe must be a memory.Recipe"),
     ],
 )
-def test_what_cannot_be_estimated_is_a_sentence(what, options, message):
+def test_what_cannot_be_estimated_is_a_sentence(model, options, message):
     with pytest.raises(CourseError, match=message):
-        estimate(what, **options)
+        estimate(model, **options)

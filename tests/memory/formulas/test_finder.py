@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import BertConfig
 
 from course_utils.memory import Recipe, estimate, measure
-from course_utils.memory.formulas.finder import Regime, finder_of, fit, powers
+from course_utils.memory.formulas.finder import finder_of, fit, powers
 from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.step.model import source_of
 from course_utils.memory.trace.log import Label, Log
@@ -94,7 +94,7 @@ def test_a_length_that_kernels_round_up_has_formulas_of_its_own():
     finder = finder_of(source_of(config), Recipe("sgd", device="cuda"))
     finder.run(4, 16)
     assert finder.formulas_for(9, 16).holds(9, 16)
-    assert not finder.by_regime[Regime.SEVERAL, None].are_exact
+    assert not finder.by_regime[False, None].are_exact
     assert finder.formulas_for(9, 17) is None
     log, basis = finder.log(7, 16)
     assert basis.startswith("formulas")
@@ -105,7 +105,7 @@ def test_a_length_that_kernels_round_up_has_formulas_of_its_own():
 def test_formulas_are_found_when_they_take_fewer_runs_than_the_sizes_asked_for():
     first = estimate(Plain, Recipe("sgd", batch=2, sequence=64), batch=ids)
     known_from = [first.with_fields(batch=batch).basis for batch in (3, 4, 5)]
-    assert ["formulas" in how for how in known_from] == [False, False, True]
+    assert ["formulas" in basis for basis in known_from] == [False, False, True]
 
 
 def test_of_a_function_that_makes_a_model_formulas_are_found_too():

@@ -48,16 +48,16 @@ sys.exit(code)
 
 def draw(seed):
     """A model, recipe and sizes that the archive answers; a window of attention ends some lengths early."""
-    drawn = random.Random(seed)
-    name = drawn.choice(list(named_models()))
-    shuffled = drawn.sample(RECIPES, len(RECIPES))
+    generator = random.Random(seed)
+    name = generator.choice(list(named_models()))
+    shuffled = generator.sample(RECIPES, len(RECIPES))
     recipe = next(recipe for recipe in shuffled if look_up(name, replace(recipe, sequence=512)))
     batches = (1,) if recipe.batch == 1 else (2, 3, 8, 50)
-    rounds = 1 if recipe.accumulation == 1 else drawn.choice((2, 3, 8))
+    rounds = 1 if recipe.accumulation == 1 else generator.choice((2, 3, 8))
     config = source_of(name).config
-    most = 2048 if getattr(config, "sliding_window", None) else 8192
-    longest = min(config.max_position_embeddings, most) // LENGTH_STEP
-    sizes = {"batch": drawn.choice(batches), "sequence": LENGTH_STEP * drawn.randint(2, longest)}
+    window = 2048 if getattr(config, "sliding_window", None) else 8192
+    longest = min(config.max_position_embeddings, window) // LENGTH_STEP
+    sizes = {"batch": generator.choice(batches), "sequence": LENGTH_STEP * generator.randint(2, longest)}
     return name, replace(recipe, **sizes, accumulation=rounds)
 
 

@@ -18,7 +18,7 @@ SIZES = {
     "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 200,
     "max_position_embeddings": 64, "num_hidden_layers": 7, "pad_token_id": 0,
 }  # fmt: skip
-OWN = {  # what a family calls otherwise, or asks for besides
+OTHER_FIELDS = {  # what a family calls otherwise, or asks for besides
     "Albert": {"embedding_size": 32},
     "Bart": {
         "d_model": 64, "encoder_layers": 7, "decoder_layers": 7, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
@@ -46,23 +46,28 @@ HEADS = (
 
 
 def configuration(family, **changes):
-    sizes = SIZES | OWN.get(family, {}) | {"bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0} | changes
+    sizes = (
+        SIZES
+        | OTHER_FIELDS.get(family, {})
+        | {"bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
+        | changes
+    )
     return getattr(transformers, f"{family}Config")(**sizes)
 
 
-def assert_tells_the_whole(what, recipe=RECIPE, blocks=None):
-    source = source_of(what)
+def assert_tells_the_whole(model, recipe=RECIPE, blocks=None):
+    source = source_of(model)
     tried = try_recipe(source, recipe)
     assert tried.log.totals.tolist() == run_step(source, recipe).log.totals.tolist()
     assert blocks is None or f"3 of its {blocks} " in tried.basis, tried.basis
     return tried
 
 
-EVERY = sorted({family + head for family in FAMILIES for head in HEADS} & {*dir(transformers)})
+CLASSES = sorted({family + head for family in FAMILIES for head in HEADS} & {*dir(transformers)})
 QUICK = ("BertForSequenceClassification",)
 
 
-@pytest.mark.parametrize("name", [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for key in EVERY])
+@pytest.mark.parametrize("name", [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for key in CLASSES])
 def test_every_head_is_its_own_as_module_as_function_and_by_its_name(name):
     kind = getattr(transformers, name)
     config = configuration(kind.config_class.__name__.removesuffix("Config"))
@@ -133,8 +138,8 @@ def test_where_blocks_differ_only_equal_ones_are_left_out():
     groups = {"n_group": 1, "topk_group": 1, "num_key_value_heads": 2, "head_dim": 16, "first_k_dense_replace": 3}
     config = configuration("Glm4Moe", **sizes, **groups, num_hidden_layers=10)
     tried = assert_tells_the_whole(config, blocks=7)
-    whole = models.parameter_bytes(models.from_configuration(config))
-    assert tried.log.by_kind(tried.log.before_step - 1)["parameters"] == whole
+    parameter_bytes = models.parameter_bytes(models.from_configuration(config))
+    assert tried.log.by_kind(tried.log.before_step - 1)["parameters"] == parameter_bytes
 
 
 def test_half_of_the_blocks_frozen_is_run_whole():

@@ -17,7 +17,7 @@ TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_
 RECIPE = Recipe("sgd", batch=3, sequence=40)
 
 
-def trained(config, recipe) -> dict[str, torch.Tensor]:
+def parameters_after_step(config, recipe) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     workload = Workload(config, recipe)
     model, optimizer, batches = workload.build()
@@ -30,13 +30,13 @@ def trained(config, recipe) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("changes", [{}, {"precision": "autocast"}, {"checkpointing": True, "accumulation": 2}])
 def test_an_update_is_that_of_transformers_own_loss(config, changes):
     recipe = replace(RECIPE, **changes)
-    whole, by_pieces = (trained(config, replace(recipe, chunked_loss=tokens)) for tokens in (0, 50))
+    expected, by_pieces = (parameters_after_step(config, replace(recipe, chunked_loss=tokens)) for tokens in (0, 50))
     before = dict(models.from_configuration(config).named_parameters())
-    for name, parameter in whole.items():
-        moved = (parameter - before[name]).norm()
-        assert moved > 0
-        apart = (by_pieces[name] - parameter).norm() / moved
-        assert apart < (0.02 if recipe.precision == "autocast" else 1e-3), name
+    for name, parameter in expected.items():
+        update = (parameter - before[name]).norm()
+        assert update > 0
+        difference = (by_pieces[name] - parameter).norm() / update
+        assert difference < (0.02 if recipe.precision == "autocast" else 1e-3), name
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():
         assert predicted.peak == dry(deep, predicted.recipe).peak
 
 
-def made(kind, **changes):
+def small_config(kind, **changes):
     import transformers
 
     return getattr(transformers, kind)(**{**SIZES, **changes}, num_hidden_layers=1)
@@ -80,8 +80,11 @@ def made(kind, **changes):
             "causal language models of Transformers.*leave it out for Dis",
         ),
         (lambda: models.ConvNetConfig((8, 16), image=16), "leave it out for ConvNet"),
-        (lambda: made("PhiConfig"), "PhiForCausalLM has a bias between hidden states and loss; leave chunked_loss out"),
-        (lambda: made("Gemma2Config"), "Gemma2ForCausalLM has final_logit_softcapping between"),
+        (
+            lambda: small_config("PhiConfig"),
+            "PhiForCausalLM has a bias between hidden states and loss; leave chunked_loss out",
+        ),
+        (lambda: small_config("Gemma2Config"), "Gemma2ForCausalLM has final_logit_softcapping between"),
     ],
 )
 def test_a_model_without_such_a_loss_is_refused(make, message):

@@ -38,9 +38,11 @@ def by_plain_loop(config, larger, batch, shifted) -> dict[str, torch.Tensor]:
     outputs = student(**batch)
     end = -1 if shifted else None  # the last token has nobody after it
     with torch.no_grad():
-        wanted = (teacher(**{name: x for name, x in batch.items() if name != "labels"}).logits[:, :end] / 2).softmax(-1)
-    apart = (wanted * (wanted.log() - (outputs.logits[:, :end] / 2).log_softmax(-1))).sum(-1).mean()
-    (0.5 * outputs.loss + 0.5 * 4 * apart).backward()
+        targets = (teacher(**{name: x for name, x in batch.items() if name != "labels"}).logits[:, :end] / 2).softmax(
+            -1
+        )
+    divergence = (targets * (targets.log() - (outputs.logits[:, :end] / 2).log_softmax(-1))).sum(-1).mean()
+    (0.5 * outputs.loss + 0.5 * 4 * divergence).backward()
     torch.optim.SGD(student.parameters(), lr=1e-4).step()
     return dict(student.named_parameters())
 
@@ -54,13 +56,13 @@ def test_an_update_is_that_of_a_plain_loop(config, larger, name, teachers):
     workload = Workload(config, replace(RECIPE, optimizer="sgd", teacher=teachers[name]))
     model, optimizer, batches = workload.build()
     torch.manual_seed(1)  # for the student's dropout; the teacher has none
-    right = by_plain_loop(config, larger, batches[0], shifted=name == "language")
+    expected = by_plain_loop(config, larger, batches[0], shifted=name == "language")
     torch.manual_seed(1)
     workload.step(model, optimizer, batches)
     before, parameters = dict(models.from_configuration(config).named_parameters()), dict(model.named_parameters())
-    for key, parameter in right.items():
-        moved = (parameter - before[key]).norm()
-        assert (parameters[key] - parameter).norm() <= 1e-3 * moved + 1e-12, key  # a key's bias moves nothing
+    for key, parameter in expected.items():
+        update = (parameter - before[key]).norm()
+        assert (parameters[key] - parameter).norm() <= 1e-3 * update + 1e-12, key  # a key's bias moves nothing
 
 
 @pytest.mark.parametrize(
@@ -102,10 +104,10 @@ def test_few_blocks_tell_of_all_the_students_and_the_teacher_stays_whole(teacher
 
 
 def test_the_teacher_is_there_when_the_student_is_saved_and_no_part_of_it(teachers):
-    alone, beside = (estimate(LLAMA, replace(RECIPE, teacher=name)) for name in ("", teachers["language"]))
+    without, with_teacher = (estimate(LLAMA, replace(RECIPE, teacher=name)) for name in ("", teachers["language"]))
     bytes_of_teacher = sum(p.nbytes for p in models.from_configuration(LARGER).parameters())
-    for moment, taken in alone.beside_training().items():
-        assert beside.beside_training()[moment] - taken == pytest.approx(bytes_of_teacher, rel=0.01), moment
+    for moment, peak in without.beside_training().items():
+        assert with_teacher.beside_training()[moment] - peak == pytest.approx(bytes_of_teacher, rel=0.01), moment
 
 
 def test_a_teacher_that_does_not_suit_the_student_is_refused(teachers, tmp_path):

@@ -19,25 +19,25 @@ def test_segments_are_those_of_the_allocators_rules():
     large = cache.take(15 * MiB)
     assert cache.reserved == 38 * MiB, "larger ones from their own, in whole 2 MiB"
     cache.give(large)
-    again = cache.take(16 * MiB)
-    assert (again.segment, cache.reserved) == (large.segment, 38 * MiB)
+    second = cache.take(16 * MiB)
+    assert (second.segment, cache.reserved) == (large.segment, 38 * MiB)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40 * MiB)), max_size=60))
 @settings(deadline=None)
 def test_no_two_blocks_overlap_and_all_that_is_given_back_joins_again(steps):
-    cache, taken, segments = Cache(), [], {}
+    cache, blocks, segments = Cache(), [], {}
     for take, size in steps:
-        if take or not taken:
+        if take or not blocks:
             before = cache.reserved
-            taken.append(cache.take(size))
+            blocks.append(cache.take(size))
             if grown := cache.reserved - before:
-                segments[taken[-1].segment] = grown
+                segments[blocks[-1].segment] = grown
         else:
-            cache.give(taken.pop(size % len(taken)))
-        places = sorted((block.segment, block.start, block.start + block.size) for block in taken)
-        assert all(a[0] != b[0] or a[2] <= b[1] for a, b in zip(places, places[1:], strict=False))
-    for block in taken:
+            cache.give(blocks.pop(size % len(blocks)))
+        spans = sorted((block.segment, block.start, block.start + block.size) for block in blocks)
+        assert all(a[0] != b[0] or a[2] <= b[1] for a, b in zip(spans, spans[1:], strict=False))
+    for block in blocks:
         cache.give(block)
     reserved = cache.reserved
     for size in sorted(segments.values(), reverse=True):

@@ -36,8 +36,8 @@ SMALL = SCALES["smoke"]
 )
 def test_a_dry_run_predicts_what_the_allocator_counts(name, recipe):
     workload = Workload(models.configuration(name, labels=3 if name == "distilbert" else None, scale=SMALL), recipe)
-    built = workload.build()
-    measured = measure(built, workload.step)
+    arguments = workload.build()
+    measured = measure(arguments, workload.step)
     predicted = dry_run(workload.build, workload.step)
     assert predicted.peak == pytest.approx(measured.peak, rel=0.005)
     assert predicted.peak_phase == measured.peak_phase
@@ -62,8 +62,8 @@ print(int(usage.timeline["parameters"].iloc[0]), highest() - before)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the record that is read here")
 @pytest.mark.slow
 def test_a_seven_billion_parameter_model_takes_megabytes():
-    words = [sys.executable, "-c", SEVEN_BILLION]
-    child = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
+    argv = [sys.executable, "-c", SEVEN_BILLION]
+    child = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=True)
     parameters, rise = map(int, child.stdout.split())
     assert parameters == 2 * 6_738_415_616
     assert 0 < rise < 500e6
@@ -175,8 +175,8 @@ def test_as_on_cuda_a_number_like_a_tensor_lies_where_the_tensor_does():
 
 
 def test_a_device_may_be_named_as_on_a_gpu():
-    ways = [layers, lambda: layers().to("cuda"), lambda: layers().cuda(), lambda: layers(device="cuda:0")]
-    assert len({dry_run(*trained(way), "cuda").peak for way in ways}) == 1
+    makers = [layers, lambda: layers().to("cuda"), lambda: layers().cuda(), lambda: layers(device="cuda:0")]
+    assert len({dry_run(*training_of(make), "cuda").peak for make in makers}) == 1
 
 
 @pytest.mark.parametrize("needs", [lambda x: x.numpy(), lambda x: x[x > 0].sum() + len(x[x > 0].tolist())])
@@ -198,7 +198,7 @@ def in_halves(make):
         torch.set_default_dtype(before)
 
 
-def trained(make):
+def training_of(make):
     """`build` and `step` of the model that `make` gives."""
 
     def step(model, optimizer):
@@ -220,8 +220,8 @@ def layers(**kind):
 @pytest.mark.parametrize("converted", [lambda: layers().to(torch.bfloat16), lambda: layers().bfloat16()])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_model_may_be_converted_after_it_was_built(converted, device):
-    ways = converted, lambda: in_halves(layers), lambda: layers(dtype=torch.bfloat16)
-    first, *others = (dry_run(*trained(way), device) for way in ways)
+    makers = converted, lambda: in_halves(layers), lambda: layers(dtype=torch.bfloat16)
+    first, *others = (dry_run(*training_of(make), device) for make in makers)
     assert all(first.peak == other.peak and first.split == other.split for other in others)
     assert device == "cuda" or first.split["parameters"] == 8 * 20 * 2
 
@@ -246,9 +246,9 @@ def train(model, optimizer, *scaler):
     optimizer.zero_grad()
 
 
-def built(*more):
+def built(*others):
     model = nn.Linear(2, 2)
-    return model, torch.optim.AdamW(model.parameters()), *more
+    return model, torch.optim.AdamW(model.parameters()), *others
 
 
 def test_a_step_that_leaves_out_its_update_for_what_it_was_told_is_refused():
@@ -307,7 +307,7 @@ def failing(model):
             "cpu",
             "out of build and step",
         ),
-        (*trained(lambda: layers(device="meta")), "cpu", "let everything lie on one device"),
+        (*training_of(lambda: layers(device="meta")), "cpu", "let everything lie on one device"),
         (lambda: (torch.compile(nn.Linear(4, 4)),), lambda model: None, "cpu", "torch.compile"),
         (lambda: (torch.jit.script(nn.Linear(4, 4)),), lambda model: None, "cpu", "torch.jit.script made"),
         (lambda: (m := nn.Linear(4, 4), torch.optim.LBFGS(m.parameters())), lambda *parts: None, "cpu", "LBFGS"),

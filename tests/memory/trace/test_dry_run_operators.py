@@ -99,10 +99,10 @@ def test_operators_are_those_of_a_real_step():
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = models.configuration("llama", **sizes, vocab_size=50)
     workload = Workload(config, Recipe("adamw", batch=2, sequence=8, clipping=True))
-    built = workload.build()
-    workload.step(*built)
+    arguments = workload.build()
+    workload.step(*arguments)
     with Names() as names:
-        workload.step(*built)
+        workload.step(*arguments)
     real = [name for name in names.seen if not name.startswith("profiler.")]
     assert [operator.name for operator in count_operators(workload.build, workload.step)] == real
 

@@ -19,7 +19,7 @@ def adamw(model):
     return torch.optim.AdamW(model.parameters(), foreach=False)
 
 
-def trained(model, optimizer, x):
+def train(model, optimizer, x):
     model(x).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -31,7 +31,7 @@ def with_average():
 
 
 def train_and_average(model, average, optimizer, x):
-    trained(model, optimizer, x)
+    train(model, optimizer, x)
     average.update_parameters(model)
 
 
@@ -42,7 +42,7 @@ def with_schedule():
 
 
 def train_by_schedule(model, optimizer, schedule, x):
-    trained(model, optimizer, x)
+    train(model, optimizer, x)
     schedule.step()
 
 
@@ -219,8 +219,8 @@ def test_codebooks_that_are_kept_for_good_are_real():
         model = net()
         return model, AdamW8bit(model.parameters(), lr=1e-3, min_8bit_size=0), torch.randn(8, 64)
 
-    dry_run(build, trained)
+    dry_run(build, train)
     codes = codebook.dynamic_codebook(False, device=torch.device("cpu"))
     assert not fake.is_fake(codes)
     assert quantization.lookup_table(codes) is not None
-    trained(*build())
+    train(*build())
