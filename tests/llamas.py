@@ -1,5 +1,7 @@
 """The model that plans are made for in these tests, of any width and depth, and the recipe that they begin with."""
 
+import re
+
 from course_utils import models
 from course_utils.memory import Recipe, Workload, dry_run
 from course_utils.memory.planning.verdict import Need, needs
@@ -13,6 +15,18 @@ def llama(width, blocks, vocabulary=8000):
     return models.configuration("llama-7b", **sizes, num_hidden_layers=blocks, max_position_embeddings=4096)
 
 
+SMALL_SIZES = {
+    "hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "vocab_size": 300, "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+def small_llama(blocks, **changes):
+    """Of sizes with which a step is run for real in a moment."""
+    return models.configuration("llama-7b", **SMALL_SIZES | changes, num_hidden_layers=blocks)
+
+
+TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_size=300, n_positions=128)
 LLAMA = llama(4096, 2)
 RECIPE = Recipe("adamw-foreach", batch=4, sequence=2048, device="cuda")
 
@@ -20,6 +34,13 @@ RECIPE = Recipe("adamw-foreach", batch=4, sequence=2048, device="cuda")
 def dry(config, recipe):
     work = Workload(config, recipe)
     return dry_run(work.build, work.step, recipe.device, ranks=recipe.ranks)
+
+
+def value_of(formula, sizes):
+    """The number that a printed formula means."""
+    return eval(
+        re.sub(r"[²³]", lambda m: f"**{'²³'.index(m[0]) + 2}", formula).translate({183: "*", 215: "*"}), {}, sizes
+    )
 
 
 def needed(recipe: Recipe = RECIPE, config: object = LLAMA) -> Need:

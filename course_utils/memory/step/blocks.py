@@ -56,10 +56,9 @@ class Blocks:
         """
         stretches = ((name, _stretch_of(model, name)) for name in _lists_of(model))
         by_list = {name: stretch for name, stretch in stretches if stretch is not None}
-        highest = max((stretch.count for stretch in by_list.values()), default=0)
-        return (
-            cls({name: stretch for name, stretch in by_list.items() if stretch.count == highest}) if by_list else None
-        )
+        count = max((stretch.count for stretch in by_list.values()), default=0)
+        by_list = {name: stretch for name, stretch in by_list.items() if stretch.count == count}
+        return cls(by_list) if by_list else None
 
     @property
     def count(self) -> int:

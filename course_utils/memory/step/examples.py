@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
+from course_utils.memory.step.losses import without_adapters
 from course_utils.memory.step.recipe import Recipe
 from course_utils.models import ConvNetConfig
 
@@ -29,7 +30,7 @@ def random_batch(model: nn.Module, recipe: Recipe) -> Inputs:
     them. Raises `CourseError` for a model that takes something else.
     """
     config = getattr(model, "config", None)
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain = without_adapters(model)
     input_names = set(inspect.signature(plain.forward).parameters)
     name = type(plain).__name__
     reason = ""

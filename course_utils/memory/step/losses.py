@@ -16,20 +16,18 @@ from course_utils.errors import CourseError
 from course_utils.techniques import distillation_loss
 from course_utils.techniques.chunked_loss import IGNORED, LossWithGradients
 
+# What some configurations do to logits before the loss, which the loss by pieces does not.
 _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""What some configurations do to logits before the loss, which the loss by pieces does not."""
 
 
 def chunk_loss(model: nn.Module, tokens: int) -> None:
     """Let `model(**batch)` return hidden states and the loss, `LossWithGradients` of this many tokens at a time; in place."""
     plain = causal_model(model, "chunked_loss")
+    kind = type(plain)
     obstacles = ["a bias"] if getattr(plain.get_output_embeddings(), "bias", None) is not None else []
     obstacles += [name for name in _SCALES if getattr(plain.config, name, None)]
     if obstacles:
-        raise CourseError(
-            f"{type(plain).__name__} has {obstacles[0]} between hidden states and loss; leave chunked_loss out."
-        )
-    kind = type(plain)
+        raise CourseError(f"{kind.__name__} has {obstacles[0]} between hidden states and loss; leave chunked_loss out.")
 
     @wraps(kind.forward)  # it has the same inputs
     def forward(self: nn.Module, **inputs) -> dict:
@@ -41,13 +39,18 @@ def chunk_loss(model: nn.Module, tokens: int) -> None:
 
 def causal_model(model: nn.Module, field: str) -> nn.Module:
     """The causal language model within adapters; raises `CourseError`, for the `field` that wants one, where it is none."""
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain = without_adapters(model)
     if not is_causal(type(plain)):
         raise CourseError(
             f"{field} is for causal language models of Transformers, such as GPT-2 and Llama; "
             f"leave it out for {type(plain).__name__}."
         )
     return plain
+
+
+def without_adapters(model: nn.Module) -> nn.Module:
+    """The model within PEFT's adapters, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def is_causal(kind: type) -> bool:
@@ -78,7 +81,7 @@ def learn_from(model: nn.Module, teacher: nn.Module) -> None:
 
     The teacher becomes its module `teacher`: frozen, without dropout, in no saved state. In evaluation the model is as before.
     """
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain = without_adapters(model)
     plain.teacher = teacher.requires_grad_(False)
     kind = type(plain)  # of a class of its own, so that hooks and adapters find a forward like any other
     plain.__class__ = type(kind.__name__, (kind,), {"forward": partialmethod(_forward_with_teacher, kind)})

@@ -57,6 +57,7 @@ LOOPS = {
 }
 """What each loop does by default: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
 
+Names = tuple[str, ...]
 _BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 
 
@@ -126,12 +127,10 @@ class Recipe:
     # Of a model in 4 bits all else becomes float32, as by PEFT's `prepare_model_for_kbit_training`; without `upcast` it is
     # bfloat16, the adapters too, as TRL has it.
     lora: int = _field(0, "train adapters of this rank only", unit="rank", trl="lora_r")
-    lora_targets: tuple[str, ...] = _field((), "layers that get adapters: q_proj,v_proj", trl="lora_target_modules")
-    modules_to_save: tuple[str, ...] = _field(
-        (), "modules trained in full beside the adapters", trl="lora_modules_to_save"
-    )
+    lora_targets: Names = _field((), "layers that get adapters: q_proj,v_proj", trl="lora_target_modules")
+    modules_to_save: Names = _field((), "modules trained in full beside the adapters", trl="lora_modules_to_save")
     lora_dropout: float = _field(0.0, "dropout before each adapter", trl="lora_dropout")
-    frozen: tuple[str, ...] = _field((), "beginnings of the names of parameters that are not trained")
+    frozen: Names = _field((), "beginnings of the names of parameters that are not trained")
     quantized: str = _field("", "nf4: frozen weights in 4 bits", ("", "nf4"), trl="bnb_4bit_quant_type")
     double_quantization: bool = _field(True, "with nf4: its scales in 8 bits", trl="use_bnb_nested_quant")
     upcast: bool = _field(True, "with nf4: all else in float32, as PEFT prepares it; else in bfloat16")
@@ -278,7 +277,7 @@ def _check_field(field: Field, value: object) -> None:
         names = (choice or repr(choice) for choice in choices)
         raise CourseError(f"No {name} is called {value!r}; {suggest(value, names)}")
     is_of_names = isinstance(value, tuple) and all(isinstance(word, str) and word for word in value)
-    if field.type == tuple[str, ...] and not is_of_names:
+    if field.type == Names and not is_of_names:
         raise CourseError(f"{name}={value!r} are no names; give a tuple of {field.metadata['help']}.")
     if field.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
         raise CourseError(f"{name}={value!r} is no share; give a number from 0 to below 1.")
@@ -315,7 +314,7 @@ def read_fields(text: str) -> dict[str, Any]:
             values[name] = _BOOLEANS[value.lower()]
         elif not has_value or kind is bool:
             values[name] = value or True
-        elif kind == tuple[str, ...]:
+        elif kind == Names:
             values[name] = tuple(value.split("+"))
         else:
             number = re.fullmatch(r"\d+(\.\d+)?", value)

@@ -11,7 +11,15 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_utils.errors import CourseError, suggest
-from course_utils.memory.step.losses import chunk_loss, fuse_head, is_causal, kernels_of_cuda, learn_from, own_state
+from course_utils.memory.step.losses import (
+    chunk_loss,
+    fuse_head,
+    is_causal,
+    kernels_of_cuda,
+    learn_from,
+    own_state,
+    without_adapters,
+)
 from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.optimizers import factory_of, galore_factory
 from course_utils.memory.step.quantized import quantize_linears
@@ -195,7 +203,7 @@ class Workload:
     def _forward_with_smoothing(self, model: nn.Module, batch: dict, inputs: dict, wants_logits: bool) -> tuple:
         from transformers.trainer_pt_utils import LabelSmoother
 
-        plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+        plain = without_adapters(model)
         if hasattr(plain, "prepare_decoder_input_ids_from_labels"):  # as DataCollatorForSeq2Seq
             inputs["decoder_input_ids"] = plain.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
         outputs = self._widen(model(**inputs))

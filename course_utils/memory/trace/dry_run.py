@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from itertools import islice
 from textwrap import shorten
 from unittest.mock import patch
 
@@ -219,7 +220,6 @@ def _explain_refusals() -> Iterator[None]:
         inner = list(traceback.walk_tb(error.__traceback__))
         place = describe_place([*reversed(inner), *traceback.walk_stack(None)])
         reason = f"{kind}: {shorten(message.splitlines()[0], 300, placeholder=' …')}" if message else kind
-        advice = next(
-            (f": {text}" for pattern, text in _ADVICE.items() if re.search(pattern, f"{kind}: {message}")), ""
-        )
+        matches = (text for pattern, text in _ADVICE.items() if re.search(pattern, f"{kind}: {message}"))
+        advice = "".join(f": {text}" for text in islice(matches, 1))
         raise CourseError(f"The dry run stopped {place} ({reason}){advice}.") from error

@@ -47,9 +47,8 @@ class StateSize:
         """A row per kind of state: how many entries, elements and bytes, which dtypes."""
         by_kind = self.by_tensor().groupby("kind", sort=False)
         dtypes = ("dtype", lambda names: ", ".join(sorted(set(names))))
-        return by_kind.agg(
-            entries=("kind", "size"), elements=("elements", "sum"), bytes=("bytes", "sum"), dtypes=dtypes
-        )
+        sums = {name: (name, "sum") for name in ("elements", "bytes")}
+        return by_kind.agg(entries=("kind", "size"), **sums, dtypes=dtypes)
 
 
 def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
@@ -76,9 +75,8 @@ def parts_of(arguments: object) -> tuple[list[nn.Module], list[torch.optim.Optim
     Raises `CourseError` for no tuple, for no model, and for a scripted one.
     """
     if not isinstance(arguments, tuple):
-        raise CourseError(
-            f"build() returned a {type(arguments).__name__}; let it return a tuple, the step's arguments."
-        )
+        kind = type(arguments).__name__
+        raise CourseError(f"build() returned a {kind}; let it return a tuple, the step's arguments.")
     models = [argument for argument in arguments if isinstance(argument, nn.Module)]
     if not models:
         raise CourseError("build() returned no model; let it return a tuple with one, which the step then takes.")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from llamas import dry
+from llamas import dry, value_of
 from torch import nn
 from torch.nn import functional as F
 from transformers import BertConfig, BertModel
@@ -17,16 +17,12 @@ from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.quantized import quantize_linears
 
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 300,
-}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+SMALL = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 300, **HEADS}
+# Depth is worked out from five blocks on.
 LLAMA, SHALLOW = (
     models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=blocks, max_position_embeddings=512)
-    for blocks in (5, 2)  # depth is worked out from five on
+    for blocks in (5, 2)
 )
 ON_CUDA = Recipe("adamw-foreach", "autocast", device="cuda", clipping=True)
 
@@ -51,7 +47,7 @@ def pairs_in_bf16(b, s):
 
 
 @pytest.mark.parametrize(
-    ("what", "recipe", "batch"),
+    ("model", "recipe", "batch"),
     [
         (SHALLOW, Recipe(batch=2, sequence=40), None),
         (models.ConvNetConfig((8, 16), image=16), Recipe("sgd", batch=4), None),
@@ -119,12 +115,7 @@ def test_the_working_is_the_whole_sum_and_its_formulas_are_true():
         table = predicted.working(instant)
         assert table["bytes"].sum() == sum(predicted.by_instant()[instant].values())
         for _, row in table.iterrows():
-            text = (
-                re.sub(r"([²³])", lambda m: f"**{'²³'.index(m[1]) + 2}", row.formula)
-                .replace("·", "*")
-                .replace("×", "*")
-            )
-            assert eval(text, {}, predicted.sizes) == row["bytes"], row.formula
+            assert value_of(row.formula, predicted.sizes) == row["bytes"], row.formula
     assert "5 × (" in predicted.working()["formula"].str.cat()
     with pytest.raises(CourseError, match="No instant is called 'lunch'; choose one of forward"):
         predicted.working("lunch")
@@ -178,27 +169,23 @@ def test_weights_in_4_bits_are_as_large_as_the_librarys(precision):
     predicted = estimate(SHALLOW, Recipe(batch=2, sequence=64, lora=4, quantized="nf4", precision=precision))
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     real = nn.Linear(64, 160, bias=False, dtype=dtype)
-    codes = bnb.nn.Params4bit(real.weight.detach(), requires_grad=False, quant_type="nf4", compress_statistics=True).to(
-        "cpu"
-    )
+    weight = real.weight.detach()
+    codes = bnb.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", compress_statistics=True).to("cpu")
     state = codes.quant_state
     theirs = [codes, state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code]
-    events = predicted.log.labels
-    ours = sum(
-        int(predicted.log.changes[place])
-        for place, (phase, _, module, _) in enumerate(events)
-        if phase == "" and module.endswith("layers.0.mlp.up_proj.base_layer")
-    )
+    events = zip(predicted.log.changes.tolist(), predicted.log.labels, strict=True)
+    layer = "layers.0.mlp.up_proj.base_layer"
+    ours = sum(change for change, label in events if label.phase == "" and label.module.endswith(layer))
     assert ours == memory.distinct_bytes(theirs)
 
 
 def layers_in_4_bits(model):
     from bitsandbytes.nn import Linear4bit
 
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear4bit)}
     return {
         name: (layer.in_features, layer.out_features, memory.distinct_bytes([layer.weight]))
-        for name, layer in layers.items()
+        for name, layer in model.named_modules()
+        if isinstance(layer, Linear4bit)
     }
 
 
@@ -243,14 +230,13 @@ class Body(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.body = BertModel(
-            BertConfig(hidden_size=64, num_attention_heads=4, num_hidden_layers=2, max_position_embeddings=48)
-        )
+        sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+        self.body = BertModel(BertConfig(**sizes, max_position_embeddings=48))
         self.head = nn.Linear(64, 3)
 
     def forward(self, input_ids, labels):
         logits = self.head(self.body(input_ids).last_hidden_state[:, 0])
-        return nn.functional.cross_entropy(logits, labels), logits
+        return F.cross_entropy(logits, labels), logits
 
 
 @pytest.mark.slow
@@ -273,24 +259,24 @@ def test_recurrent_layers_are_said_to_be_planned_by_other_kernels_than_a_gpus():
     assert any("recurrent layers are planned by the CPU's kernels" in note for note in predicted.notes)
 
 
+def linear():
+    return nn.Linear(4, 4)
+
+
+def fours(b, s):
+    return torch.ones(b, 4)
+
+
 @pytest.mark.parametrize(
-    ("what", "options", "message"),
+    ("model", "options", "message"),
     [
         ("lama-7b", {}, "No model is called 'lama-7b'; did you mean llama-7b"),
         (3, {}, "int is no model; give a configuration"),
-        (nn.Linear(4, 4), {}, "takes neither token ids nor pictures by Transformers' names; give batch="),
+        (linear(), {}, "takes neither token ids nor pictures by Transformers' names; give batch="),
         (lambda: 3, {}, "returned a int; let it return a module"),
-        (
-            lambda: nn.Linear(4, 4).requires_grad_(False),
-            {"batch": lambda b, s: torch.ones(b, 4)},
-            "No parameter of the model is trained",
-        ),
+        (lambda: linear().requires_grad_(False), {"batch": fours}, "No parameter of the model is trained"),
         (Body(), {}, "has no .config, which says how large its vocabulary is; give batch="),
-        (
-            lambda: nn.Linear(4, 4),
-            {"batch": lambda b, s: torch.ones(b, 4)},
-            "returns no loss: let it return one number",
-        ),
+        (linear, {"batch": fours}, "returns no loss: let it return one number"),
         (LLAMA, {"recipe": Recipe(sequence=513)}, "longer than the model's 512 positions"),
         (LLAMA, {"recipe": Recipe(compiled=True)}, "unknown, since the compiler chooses"),
         (LLAMA, {"recipe": Recipe(sequence=30, ranks=2, context_parallel=2)}, "does not divide into two stretches"),

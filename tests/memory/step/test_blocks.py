@@ -203,11 +203,8 @@ def test_attention_is_as_wide_as_its_values_on_cuda():
     widths = []
 
     def build():
-        return (
-            torch.nn.Linear(64, 4 * 24).bfloat16(),
-            torch.nn.Linear(64, 4 * 16).bfloat16(),
-            torch.ones(2, 32, 64).bfloat16(),
-        )
+        wide, narrow = (torch.nn.Linear(64, 4 * width).bfloat16() for width in (24, 16))
+        return wide, narrow, torch.ones(2, 32, 64).bfloat16()
 
     def step(wide, narrow, x):
         q, v = (layer(x).view(2, 32, 4, -1).transpose(1, 2) for layer in (wide, narrow))

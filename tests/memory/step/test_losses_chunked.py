@@ -4,15 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from llamas import dry
+from llamas import SMALL_SIZES, dry, small_llama
 
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Workload, estimate, measure
 
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-SIZES = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 3000, "max_position_embeddings": 128, **HEADS}
-LLAMA = models.configuration("llama-7b", num_hidden_layers=2, **SIZES)
+LLAMA = small_llama(2, vocab_size=3000)
 TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_size=3000, n_positions=128)
 RECIPE = Recipe("sgd", batch=3, sequence=40)
 
@@ -58,7 +56,7 @@ def test_an_estimate_is_what_the_allocator_counts(config, changes):
 
 
 def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():
-    deep = models.configuration("llama-7b", num_hidden_layers=5, **SIZES)
+    deep = small_llama(5, vocab_size=3000)
     first = estimate(deep, replace(RECIPE, chunked_loss=50, batch=2, sequence=20))
     assert first.basis == "a dry run of 3 of its 5 blocks"
     for batch, sequence in ((2, 64), (4, 40), (3, 25)):
@@ -69,7 +67,7 @@ def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():
 def small_config(kind, **changes):
     import transformers
 
-    return getattr(transformers, kind)(**{**SIZES, **changes}, num_hidden_layers=1)
+    return getattr(transformers, kind)(**{**SMALL_SIZES, **changes}, num_hidden_layers=1)
 
 
 @pytest.mark.parametrize(

@@ -119,12 +119,8 @@ def test_dropout_before_adapters_keeps_what_it_keeps_in_peft():
 @pytest.mark.parametrize("upcast", [True, False])
 def test_qlora_is_as_its_libraries_prepare_it(tmp_path, double, upcast):
     AutoModelForCausalLM.from_config(deepcopy(LLAMA), dtype=torch.bfloat16).save_pretrained(tmp_path)
-    of_4_bits = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=double,
-        bnb_4bit_compute_dtype=torch.bfloat16,
-    )
+    options = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": double}
+    of_4_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16, **options)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=of_4_bits, dtype=torch.bfloat16)
     if upcast:
         theirs = peft.prepare_model_for_kbit_training(theirs, False)
@@ -179,11 +175,8 @@ def test_changes_undo_what_a_recipe_keeps():
     never = replace(SMALL, zero_grad="never")
     assert by_name["gradients dropped after the update"].apply(never) == {"zero_grad": "after-update"}
     assert not by_name["gradients dropped after the update"].apply(SMALL)
-    assert by_name["update within backward"].apply(replace(never, clipping=True)).keys() == {
-        "in_backward",
-        "clipping",
-        "zero_grad",
-    }
+    changed = by_name["update within backward"].apply(replace(never, clipping=True))
+    assert changed.keys() == {"in_backward", "clipping", "zero_grad"}
 
 
 @pytest.mark.slow

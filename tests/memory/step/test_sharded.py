@@ -34,11 +34,10 @@ RECIPES = {
     "ZeRO-3, the loss by pieces": recipe(3, chunked_loss=100),  # in smaller pieces the loss is not the peak
 }
 PARTS = Recipe(batch=8, sequence=128, ranks=RANKS, context_parallel=RANKS, keeps_outputs=False)
+RECOMPUTED_PARTS = replace(PARTS, precision="bf16", checkpointing=True)
 OF_A_SEQUENCE = {
     "parts of a sequence": PARTS,
-    "parts in bf16, recomputed, the loss by pieces": replace(
-        PARTS, precision="bf16", checkpointing=True, chunked_loss=200
-    ),
+    "parts in bf16, recomputed, the loss by pieces": replace(RECOMPUTED_PARTS, chunked_loss=200),
     "parts, ZeRO-3 in halves": replace(PARTS, zero_stage=3, precision="autocast"),
 }
 QUICK = ("ZeRO-3 in halves", "parts, ZeRO-3 in halves")
@@ -160,9 +159,8 @@ def test_parts_of_a_sequence_divide_what_grows_with_it_and_nothing_else():
     expected, part = (dried(replace(PARTS, context_parallel=ranks))[0].split for ranks in (1, RANKS))
     assert part["parameters"] == expected["parameters"]
     assert part["optimizer state"] == expected["optimizer state"]
-    assert part["backward temporaries"] == pytest.approx(expected["backward temporaries"] / 2, rel=0.01), (
-        "the logits' gradient"
-    )
+    logits_gradient = expected["backward temporaries"] / 2
+    assert part["backward temporaries"] == pytest.approx(logits_gradient, rel=0.01)
     # Another attention keeps other tensors.
     assert part["activations"] == pytest.approx(expected["activations"] / 2, rel=0.15)
 
@@ -212,10 +210,9 @@ def test_hybrid_sharding_keeps_as_if_there_were_one_group():
 def test_offloading_shards_moves_them_to_the_host():
     on_device, offloaded = (dried(recipe(3, device="cuda", offload=offload))[0] for offload in (False, True))
     assert "optimizer state" not in offloaded.split
-    state = on_device.split["optimizer state"]
-    assert offloaded.host.split["optimizer state"] == pytest.approx(state, rel=0.01), (
-        "the host has no grain of 512 bytes"
-    )
+    # The host has no grain of 512 bytes.
+    state = pytest.approx(on_device.split["optimizer state"], rel=0.01)
+    assert offloaded.host.split["optimizer state"] == state
 
 
 def refusal_within_ranks() -> str:
