@@ -2,8 +2,10 @@
 
 import re
 
+import pytest
+
 from course_utils import models
-from course_utils.memory import Recipe, Workload, dry_run
+from course_utils.memory import Recipe, Workload, dry_run, measure
 from course_utils.memory.planning.verdict import Need, needs
 from course_utils.memory.trace.log import Log
 
@@ -34,6 +36,13 @@ RECIPE = Recipe("adamw-foreach", batch=4, sequence=2048, device="cuda")
 def dry(config, recipe):
     work = Workload(config, recipe)
     return dry_run(work.build, work.step, recipe.device, ranks=recipe.ranks)
+
+
+def assert_measured(predicted, relative):
+    """The estimate's peak and its phase are the allocator's."""
+    measured = measure(predicted.workload.build, predicted.workload.step, timed=0)
+    assert predicted.peak == pytest.approx(measured.peak, rel=relative)
+    assert predicted.peak_instant.name == measured.peak_phase
 
 
 def value_of(formula, sizes):

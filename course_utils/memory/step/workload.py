@@ -11,15 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_utils.errors import CourseError, suggest
-from course_utils.memory.step.losses import (
-    chunk_loss,
-    fuse_head,
-    is_causal,
-    kernels_of_cuda,
-    learn_from,
-    own_state,
-    without_adapters,
-)
+from course_utils.memory.step import losses
 from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.optimizers import factory_of, galore_factory
 from course_utils.memory.step.quantized import quantize_linears
@@ -64,7 +56,7 @@ class Workload:
             shard(model, recipe)
         optimizer = self._make_optimizer(model)
         if teacher is not None:  # after all that is done to the student alone
-            learn_from(model, teacher)
+            losses.learn_from(model, teacher)
         return model, optimizer, batches
 
     def make_model(self) -> nn.Module:
@@ -79,9 +71,9 @@ class Workload:
             model.config.use_cache = False
         self._choose_attention(model)
         if recipe.chunked_loss:
-            chunk_loss(model, recipe.chunked_loss)
+            losses.chunk_loss(model, recipe.chunked_loss)
         if recipe.trl_loss:
-            fuse_head(model)
+            losses.fuse_head(model)
         if recipe.checkpointing:
             _checkpoint(model, recipe.segments)
         return model
@@ -172,7 +164,10 @@ class Workload:
         """Copy parameters and optimizer state to the host, tensor by tensor, each gathered first if it is sharded."""
         with phase("saving"), torch.no_grad():
             state = (value for values in optimizer.state.values() for value in values.values())
-            tensors = [*own_state(model).values(), *(value for value in state if isinstance(value, torch.Tensor))]
+            tensors = [
+                *losses.own_state(model).values(),
+                *(value for value in state if isinstance(value, torch.Tensor)),
+            ]
             copies = [(t.full_tensor() if hasattr(t, "full_tensor") else t).cpu() for t in tensors]
             del copies
 
@@ -182,7 +177,7 @@ class Workload:
         The optimizer takes over its state as it is.
         """
         with phase("loading"), torch.no_grad():
-            checkpoint = {name: tensor.clone() for name, tensor in own_state(model).items()}
+            checkpoint = {name: tensor.clone() for name, tensor in losses.own_state(model).items()}
             model.load_state_dict(checkpoint, strict=self.teacher is None)
 
     def _forward_and_loss(self, model: nn.Module, batch: Batch, wants_logits: bool = False) -> tuple:
@@ -203,12 +198,12 @@ class Workload:
     def _forward_with_smoothing(self, model: nn.Module, batch: dict, inputs: dict, wants_logits: bool) -> tuple:
         from transformers.trainer_pt_utils import LabelSmoother
 
-        plain = without_adapters(model)
+        plain = losses.without_adapters(model)
         if hasattr(plain, "prepare_decoder_input_ids_from_labels"):  # as DataCollatorForSeq2Seq
             inputs["decoder_input_ids"] = plain.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
         outputs = self._widen(model(**inputs))
         smoother = LabelSmoother(self.recipe.label_smoothing)
-        loss = smoother(outputs, batch["labels"], shift_labels=is_causal(type(plain)))
+        loss = smoother(outputs, batch["labels"], shift_labels=losses.is_causal(type(plain)))
         if self.recipe.trl_loss:
             del outputs
             with torch.no_grad():  # once more for its metrics
@@ -305,7 +300,7 @@ class Workload:
 
     def _patch_kernels(self, model: nn.Module) -> AbstractContextManager:
         as_on_cuda = self.recipe.trl_loss and self.recipe.device == "cuda" and is_fake(next(model.parameters()))
-        return kernels_of_cuda() if as_on_cuda else nullcontext()
+        return losses.kernels_of_cuda() if as_on_cuda else nullcontext()
 
     def _autocast(self) -> AbstractContextManager:
         halves = {"autocast": torch.bfloat16, "fp16": torch.float16}.get(self.recipe.precision)

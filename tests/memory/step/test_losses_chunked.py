@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from llamas import SMALL_SIZES, dry, small_llama
+from llamas import SMALL_SIZES, assert_measured, dry, small_llama
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory import Recipe, Workload, estimate, measure
+from course_utils.memory import Recipe, Workload, estimate
 
 LLAMA = small_llama(2, vocab_size=3000)
 TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_size=3000, n_positions=128)
@@ -50,9 +50,7 @@ def test_an_update_is_that_of_transformers_own_loss(config, changes):
 )
 def test_an_estimate_is_what_the_allocator_counts(config, changes):
     predicted = estimate(config, replace(RECIPE, **changes))
-    measured = measure(predicted.workload.build, predicted.workload.step, timed=0)
-    assert predicted.peak == pytest.approx(measured.peak, rel=0.002)
-    assert predicted.peak_instant.name == measured.peak_phase
+    assert_measured(predicted, 0.002)
 
 
 def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():

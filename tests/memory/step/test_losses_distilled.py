@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from llamas import TIED, small_llama, value_of
+from llamas import TIED, assert_measured, small_llama, value_of
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
+from course_utils.memory import Recipe, Workload, dry_run, estimate
 
 LLAMA, DEEP = small_llama(2), small_llama(6)
 LARGER = small_llama(3, hidden_size=128, intermediate_size=320, head_dim=32)
@@ -78,9 +78,7 @@ def test_an_update_is_that_of_a_plain_loop(config, larger, name, teachers):
 def test_an_estimate_is_what_the_allocator_counts(config, changes, teachers):
     name = "classes" if config.model_type == "distilbert" else "language"
     predicted = estimate(config, replace(RECIPE, teacher=teachers[name], **changes))
-    measured = measure(predicted.workload.build, predicted.workload.step, timed=0)
-    assert predicted.peak == pytest.approx(measured.peak, rel=0.0005)
-    assert predicted.peak_instant.name == measured.peak_phase
+    assert_measured(predicted, 0.0005)
 
 
 @pytest.mark.slow

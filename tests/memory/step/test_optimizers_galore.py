@@ -4,9 +4,9 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from llamas import TIED, dry, small_llama
+from llamas import TIED, assert_measured, dry, small_llama
 
-from course_utils.memory import Recipe, Workload, estimate, measure, optimizer_state_size
+from course_utils.memory import Recipe, Workload, estimate, optimizer_state_size
 from course_utils.optim import GaLore, hidden_matrices
 
 LLAMA, DEEP = small_llama(2), small_llama(6)
@@ -26,9 +26,7 @@ RECIPE = Recipe(batch=2, sequence=16, galore=8)
 )
 def test_an_estimate_is_what_the_allocator_counts(config, changes):
     predicted = estimate(config, replace(RECIPE, **changes))
-    measured = measure(predicted.workload.build, predicted.workload.step, timed=0)
-    assert predicted.peak == pytest.approx(measured.peak, rel=0.0005)
-    assert predicted.peak_instant.name == measured.peak_phase
+    assert_measured(predicted, 0.0005)
     assert (predicted.basis == "a dry run of 3 of its 6 blocks") == (config is DEEP)
 
 

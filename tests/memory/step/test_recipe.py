@@ -175,8 +175,8 @@ def test_changes_undo_what_a_recipe_keeps():
     never = replace(SMALL, zero_grad="never")
     assert by_name["gradients dropped after the update"].apply(never) == {"zero_grad": "after-update"}
     assert not by_name["gradients dropped after the update"].apply(SMALL)
-    changed = by_name["update within backward"].apply(replace(never, clipping=True))
-    assert changed.keys() == {"in_backward", "clipping", "zero_grad"}
+    fields = by_name["update within backward"].apply(replace(never, clipping=True))
+    assert fields.keys() == {"in_backward", "clipping", "zero_grad"}
 
 
 @pytest.mark.slow

@@ -246,14 +246,14 @@ def train(model, optimizer, *scaler):
     optimizer.zero_grad()
 
 
-def built(*others):
+def linear_and_optimizer(*others):
     model = nn.Linear(2, 2)
     return model, torch.optim.AdamW(model.parameters()), *others
 
 
 def test_a_step_that_leaves_out_its_update_for_what_it_was_told_is_refused():
     with pytest.raises(CourseError, match=r"never called its optimizer.*loss > 0\.5"):
-        dry_run(built, train)
+        dry_run(linear_and_optimizer, train)
 
 
 def test_a_loop_that_guards_itself_against_nan_is_predicted_as_if_there_were_none():
@@ -264,7 +264,7 @@ def test_a_loop_that_guards_itself_against_nan_is_predicted_as_if_there_were_non
         loss.backward()
         optimizer.step()
 
-    assert "update" in dry_run(built, guarded).by_phase
+    assert "update" in dry_run(linear_and_optimizer, guarded).by_phase
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
@@ -282,7 +282,7 @@ def test_a_build_that_fell_back_to_the_cpu_is_refused():
 
 
 def test_a_gradient_scaler_is_told_that_all_is_finite():
-    assert "update" in dry_run(lambda: built(torch.amp.GradScaler("cpu")), train).by_phase
+    assert "update" in dry_run(lambda: linear_and_optimizer(torch.amp.GradScaler("cpu")), train).by_phase
 
 
 def on_the_host():
@@ -293,6 +293,10 @@ def failing(model):
     raise RuntimeError("expected 3 arguments")
 
 
+def compiling(model):
+    torch.compile(model)(torch.ones(1, 4))
+
+
 @pytest.mark.parametrize(
     ("build", "step", "device", "message"),
     [
@@ -301,12 +305,7 @@ def failing(model):
         (lambda: nn.Linear(2, 2), lambda *parts: None, "cpu", "let it return a tuple"),
         (lambda: None, lambda: None, "tpu", "device='tpu'"),
         (on_the_host, lambda model, x: model(x).sum().backward(), "cuda", "The model lies on the host"),
-        (
-            lambda: (nn.Linear(4, 4),),
-            lambda model: torch.compile(model)(torch.ones(1, 4)),
-            "cpu",
-            "out of build and step",
-        ),
+        (lambda: (nn.Linear(4, 4),), compiling, "cpu", "out of build and step"),
         (*training_of(lambda: layers(device="meta")), "cpu", "let everything lie on one device"),
         (lambda: (torch.compile(nn.Linear(4, 4)),), lambda model: None, "cpu", "torch.compile"),
         (lambda: (torch.jit.script(nn.Linear(4, 4)),), lambda model: None, "cpu", "torch.jit.script made"),
