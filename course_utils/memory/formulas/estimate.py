@@ -96,12 +96,10 @@ class Estimate:
         """Bytes at the fullest moment of what is done beside training: evaluation, saving and loading, each by a dry run."""
         from course_utils.memory.trace.dry_run import dry_run
 
-        workload, device = self.workload, self.recipe.device
+        workload = self.workload
         actions = {"evaluation": workload.evaluate, "saving": workload.save, "loading": workload.load}
-        return {
-            name: dry_run(workload.build, action, device, ranks=self.recipe.ranks, prime=workload.prime).peak
-            for name, action in actions.items()
-        }
+        options = {"device": self.recipe.device, "ranks": self.recipe.ranks, "prime": workload.prime}
+        return {name: dry_run(workload.build, action, **options).peak for name, action in actions.items()}
 
     @cached_property
     def instants(self) -> tuple[Instant, ...]:

@@ -144,8 +144,8 @@ class CpuAllocator:
 
     def _operator_at(self, time: int) -> str:
         """The operator at work at `time`, the outermost: the one that Python or autograd called."""
-        at_work = [span for span in self._spans if span[0] <= time <= span[1] and span[3] != _USER_SCOPE]
-        names = (name for _, _, name, _ in sorted(at_work, key=lambda span: span[0]))
+        running = [span for span in self._spans if span[0] <= time <= span[1] and span[3] != _USER_SCOPE]
+        names = (name for _, _, name, _ in sorted(running, key=lambda span: span[0]))
         return next((name for name in names if not name.startswith(_NO_OPERATORS)), "")
 
 

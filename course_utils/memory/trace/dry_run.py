@@ -23,7 +23,7 @@ from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES, Machine, Operator, OperatorWatch, Prediction
 from course_utils.memory.trace.as_cuda import GPU, HOST, as_on_cuda, prefer_foreach
 from course_utils.memory.trace.fake import (
-    describe_place,
+    describe_location,
     device_of,
     fake_tensors,
     is_fake,
@@ -216,10 +216,11 @@ def _explain_refusals() -> Iterator[None]:
     except CourseError:
         raise
     except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
-        kind, message = type(error).__name__, str(error).strip()
+        kind = type(error).__name__
+        message = str(error).strip()
         inner = list(traceback.walk_tb(error.__traceback__))
-        place = describe_place([*reversed(inner), *traceback.walk_stack(None)])
+        location = describe_location([*reversed(inner), *traceback.walk_stack(None)])
         reason = f"{kind}: {shorten(message.splitlines()[0], 300, placeholder=' …')}" if message else kind
         matches = (text for pattern, text in _ADVICE.items() if re.search(pattern, f"{kind}: {message}"))
         advice = "".join(f": {text}" for text in islice(matches, 1))
-        raise CourseError(f"The dry run stopped {place} ({reason}){advice}.") from error
+        raise CourseError(f"The dry run stopped {location} ({reason}){advice}.") from error

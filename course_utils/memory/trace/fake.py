@@ -190,7 +190,7 @@ class Answers(TorchDispatchMode):
         self._operators += 1
         if self._operators % 256 == 0 and time.perf_counter() > self._end:
             raise CourseError(
-                f"The dry run was stopped after {self._timeout:.0f} seconds {describe_place(walk_stack(sys._getframe()))}; "
+                f"The dry run was stopped after {self._timeout:.0f} seconds {describe_location(walk_stack(sys._getframe()))}; "
                 "give it fewer tokens or examples, or more time (timeout=…)."
             )
 
@@ -199,7 +199,7 @@ class Answers(TorchDispatchMode):
         if value is not None:
             with unset_fake_temporarily():
                 return value.item()
-        line = describe_place(walk_stack(sys._getframe()))
+        line = describe_location(walk_stack(sys._getframe()))
         self._questions[line] += 1
         if self._questions[line] > SAME_QUESTION:
             raise CourseError(
@@ -239,7 +239,7 @@ class Answers(TorchDispatchMode):
         return isinstance(leaf, torch.Tensor) and (not _is_small(leaf) or self._value(leaf) is None)
 
     def _replace_masks(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The indices, with each mask of known values replaced by the places it selects, a list for each dimension."""
+        """The indices, with each mask of known values replaced by the numbers it selects, a list for each dimension."""
         lists: list[torch.Tensor | None] = []
         for index in indices:
             value = None if index is None or index.dtype is not torch.bool else self._value(index)
@@ -247,8 +247,8 @@ class Answers(TorchDispatchMode):
                 lists.append(index)
                 continue
             with unset_fake_temporarily():
-                places = value.nonzero(as_tuple=True)
-            lists += [self._mode.from_tensor(place).to(index.device) for place in places]
+                by_dimension = value.nonzero(as_tuple=True)
+            lists += [self._mode.from_tensor(numbers).to(index.device) for numbers in by_dimension]
         return lists
 
     def _run_with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple) -> object:
@@ -314,7 +314,7 @@ def _enlarge_to_real(func: OpOverload, args: tuple, kwargs: dict, answer: object
     return answer
 
 
-def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
+def describe_location(frames: Iterable[tuple[FrameType, int]]) -> str:
     """The place of the caller's own line, and of the module within it, in `frames` with line numbers, innermost first.
 
     A command has no caller's line; there it is the module alone.
@@ -333,7 +333,7 @@ def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
 def is_of_a_library(frame: FrameType) -> bool:
     """Whether the frame's code is Python's, a library's or the course's, not the caller's own."""
     file = frame.f_code.co_filename
-    return file.startswith("<frozen") or any(Path(file).is_relative_to(place) for place in _LIBRARIES)
+    return file.startswith("<frozen") or any(Path(file).is_relative_to(folder) for folder in _LIBRARIES)
 
 
 def is_fake(tensor: torch.Tensor) -> bool:

@@ -153,7 +153,7 @@ class Meter(TorchDispatchMode):
         return result
 
     def _log_inside(self, func: OpOverload, size: int, kind: str) -> None:
-        module, node = self._modules.at_work()
+        module, node = self._modules.current()
         piece = LivePiece(size, kind, module, node, f"inside {func}", (size,), torch.uint8, self.device)
         self._log.add_passing(piece)
 
@@ -219,7 +219,7 @@ class Meter(TorchDispatchMode):
         device = device_of(tensor)
         if device != self.device and device != HOST:
             return
-        module, node = self._modules.at_work()
+        module, node = self._modules.current()
         kind = self._kind_of_birth()
         piece = LivePiece(storage.nbytes(), kind, module, node, operator, tensor.shape, tensor.dtype, device)
         self._log.add(piece, storage)

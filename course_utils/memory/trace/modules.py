@@ -24,7 +24,7 @@ class ModuleStack:
             self.names.pop()
         self._note_start()
 
-    def at_work(self) -> tuple[str, int | None]:
+    def current(self) -> tuple[str, int | None]:
         """The module at work; in backward the number of the node that is differentiated, for `module_of`."""
         if self.names:
             return self.names[-1], None

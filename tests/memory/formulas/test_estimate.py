@@ -152,7 +152,7 @@ def test_beside_training_there_are_evaluation_saving_and_loading():
     assert aside["saving"] == pytest.approx(parameters, rel=0.1), "copies go to the host"
 
 
-def test_lora_leaves_activations_and_drops_gradients_and_state():
+def test_lora_keeps_activations_but_no_gradients_or_state():
     full, adapters = (estimate(SHALLOW, Recipe(batch=4, sequence=64, lora=rank)) for rank in (0, 4))
     assert adapters.by_instant()["forward"]["optimizer state"] < 0.2 * full.by_instant()["forward"]["optimizer state"]
     assert adapters.by_instant()["forward"]["activations"] > 0.8 * full.by_instant()["forward"]["activations"]
