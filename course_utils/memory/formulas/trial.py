@@ -120,12 +120,12 @@ def run_few_batches(source: Source, recipe: Recipe, machine: Machine | None = No
     further = recipe.accumulation - 2
     if further <= 0:
         return _recall_or_run(source, recipe, machine)
-    two = _recall_or_run(source, replace(recipe, accumulation=2), machine)
-    trial = replace(two, recipe=recipe, log=two.log.with_micro_batches(further))
+    of_two = _recall_or_run(source, replace(recipe, accumulation=2), machine)
+    trial = replace(of_two, recipe=recipe, log=of_two.log.with_micro_batches(further))
     if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
         return trial
-    one = _recall_or_run(source, replace(recipe, accumulation=1), machine)
-    return replace(trial, **_extrapolate_counts(one, two, further))
+    of_one = _recall_or_run(source, replace(recipe, accumulation=1), machine)
+    return replace(trial, **_extrapolate_counts(of_one, of_two, further))
 
 
 MOST_RECALLED = 128
