@@ -84,7 +84,7 @@ def run(grid: str, case: Case) -> Row:
 
 def hides(usage) -> bool:
     """Whether oneDNN's scratch space is part of the peak."""
-    log = Log.of(usage)
+    log = Log.from_usage(usage)
     return log.plain.peak != log.peak
 
 
@@ -114,12 +114,12 @@ def from_other_sizes(case: Case) -> Estimate:
     recipe, b, s = case.recipe, case.recipe.batch, case.recipe.sequence
     smaller = replace(recipe, batch=max(min(b, 2), b // 2), sequence=max(2, s // 2))
     larger = {"batch": 2 * b if b > 1 else 1, "sequence": s + s // 4}
-    return estimate(case.config, smaller, batch=case.batch).at(**larger).at(batch=b, sequence=s)
+    return estimate(case.config, smaller, batch=case.batch).with_fields(**larger).with_fields(batch=b, sequence=s)
 
 
 def known_from(answer: Estimate) -> str:
     """Formulas, or a dry run and why."""
-    if answer.how.startswith("formulas"):
+    if answer.basis.startswith("formulas"):
         return "formulas"
     if answer.finder.formulas_for(answer.recipe.batch, answer.recipe.sequence):
         return "dry run: scratch space at the peak"

@@ -41,7 +41,7 @@ def member(name: str) -> dict:
         "versions": f"torch {version('torch')}, transformers {version('transformers')}",
         "positions": source.positions,
         "remarks": source.remarks,
-        "blocks": source.repeated.count,
+        "blocks": source.blocks.count,
         "labels": list(labels),
         "formulas": formulas,
     }
@@ -53,7 +53,7 @@ def find(source: Source, recipe: Recipe) -> tuple[Formulas, int] | None:
     host = finder.run(recipe.batch, 256).host.peak
     for length in (min(source.positions or length, length) for length in lengths):
         formulas = finder.formulas_for(batch, length)
-        if formulas is not None and formulas.depth is not None and not formulas.scratch:
+        if formulas is not None and formulas.depth is not None and not formulas.omit_scratch:
             return (formulas, host) if finder.run(batch, length).host.peak == host else None
     return None
 
@@ -67,7 +67,7 @@ def packed(formulas: Formulas, host: int, labels: dict) -> dict:
     return {
         "rows": list(rows),
         "events": events,
-        "repeated": formulas.depth.repeated,
+        "repeated": formulas.depth.stretches,
         "growth": {int(place): int(formulas.depth.growth[place]) for place in np.flatnonzero(formulas.depth.growth)},
         "grain": formulas.grain,
         "host": host,

@@ -13,7 +13,7 @@ from course_utils.capstone.kept import BudgetLine, Choice, keep
 from course_utils.capstone.layout import Layout, Sent, sent_by
 from course_utils.errors import CourseError
 from course_utils.hardware import A100, LINKS, Cluster, Machine, machine
-from course_utils.memory.formulas.estimate import Estimate, family
+from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.changes import CHANGES
@@ -21,6 +21,7 @@ from course_utils.memory.planning.need import FITS, Need, needs
 from course_utils.memory.step.blocks import depth_of
 from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import ADAMW, Recipe, plain_recipe
+from course_utils.memory.trace.log import Label, block_of
 from course_utils.units import GiB, MiB, format_bytes, format_counted, format_seconds
 
 _SMALLEST_CHUNK, _WIDEST, _NARROWEST = 256, 1024, 4  # beyond the first two a dry run takes minutes
@@ -261,7 +262,7 @@ def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]
 def _weigh(scenario: Scenario, recipe: Recipe, layout: Layout) -> Weighed:
     source = scenario.source if layout.cards == layout.data else layout.part_of(scenario.source)
     trial = in_flight(try_recipe(source, recipe, scenario.card), min(layout.pipeline, recipe.accumulation))
-    estimate = Estimate(source.name, recipe, trial.log, trial.how, finder_of(source, recipe))
+    estimate = Estimate(source.name, recipe, trial.log, trial.basis, finder_of(source, recipe))
     sent = ()
     if scenario.cluster is not None:
         width, blocks = source.config.hidden_size, depth_of(source.config)
@@ -291,14 +292,14 @@ def in_flight(trial: Trial, count: int) -> Trial:
     labels = trial.log.labels
     if count == 1:
         return trial
-    begin = next(place for place, label in enumerate(labels) if label[0] == "forward")
-    end = next(place for place, label in enumerate(labels) if label[0] == "backward")
-    update = next((place for place, label in enumerate(labels) if label[0] == "update"), len(labels))
+    begin = next(place for place, label in enumerate(labels) if label.phase == "forward")
+    end = next(place for place, label in enumerate(labels) if label.phase == "backward")
+    update = next((place for place, label in enumerate(labels) if label.phase == "update"), len(labels))
     saved = sum(
         size
         for label, size in zip(labels[begin:end], trial.log.rounded[begin:end].tolist(), strict=True)
-        if label[1] == "activations" and family(label[2]).endswith("*")
+        if label.kind == "activations" and block_of(label.module)[1]
     )
-    label = ("forward", "activations", "of other micro-batches", "")
-    log = trial.log.with_event(update, -saved * (count - 1), ("backward", *label[1:]))
+    label = Label("forward", "activations", "of other micro-batches", "")
+    log = trial.log.with_event(update, -saved * (count - 1), label._replace(phase="backward"))
     return replace(trial, log=log.with_event(begin, saved * (count - 1), label))

@@ -183,7 +183,7 @@ def planner_working(model: PlannerModel = "distilbert-base-cased", card: str = N
     units = ((f"{three_digits(count / size)} {name}", size) for name, size in (("billion", 1e9), ("million", 1e6)))
     parameters = next((text for text, size in units if count >= size), format_count(count))
     size = f"{format_bytes(answer.peak)} for a model of {parameters} parameters"
-    head = f"**{answer.peak_instant.name}: {size}**{_with_letters(answer, terms)}. Known from {answer.how}."
+    head = f"**{answer.peak_instant.name}: {size}**{_with_letters(answer, terms)}. Known from {answer.basis}."
     if answer.recipe.zero_stage > 1:
         head += " Its buffers are nearly all whole parameters, which FSDP2 gathers from all devices."
     sizes = (format_bytes(term.bytes).replace(" ", "\N{NO-BREAK SPACE}") for term in terms)

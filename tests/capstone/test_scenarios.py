@@ -64,7 +64,7 @@ def test_a_stage_keeps_what_forward_saved_of_every_micro_batch_in_flight():
         optimizer.step()
         optimizer.zero_grad()
 
-    truth = Log.of(dry_run(work.build, forward_first, "cuda")).peak
+    truth = Log.from_usage(dry_run(work.build, forward_first, "cuda")).peak
     single = try_recipe(source, recipe).peak
     predicted = scenarios.in_flight(try_recipe(source, recipe), 4).peak
     assert truth > 2 * single

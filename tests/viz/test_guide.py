@@ -20,7 +20,7 @@ from course_utils.memory import Recipe, estimate
 from course_utils.memory.formulas.trial import Trial
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.planning.effects import contradictions, effect_of, effects
-from course_utils.memory.trace.log import Log
+from course_utils.memory.trace.log import Label, Log
 from course_utils.viz import guide
 
 pytestmark = pytest.mark.slow  # some forty dry runs; chapter 13 shows the guide in every run of the notebooks
@@ -103,16 +103,16 @@ def test_a_mark_is_what_an_estimate_of_the_same_step_says():
 
 def trial(*events, seconds=1.0):
     """A trial whose `events` in backward are pairs of bytes and kind."""
-    labels = tuple(("backward", kind, "", "") for _, kind in events)
+    labels = tuple(Label("backward", kind, "", "") for _, kind in events)
     log = Log(np.array([size for size, _ in events]), labels)
-    return Trial(Recipe(), log, Log.nothing(), {("backward", ""): seconds}, {})
+    return Trial(Recipe(), log, Log.empty(), {("backward", ""): seconds}, {})
 
 
 def test_a_kind_that_is_only_elsewhere_at_the_new_fullest_instant_is_not_lowered():
     before = trial((90, "activations"), (20, "gradients"), (-80, "activations"))
-    assert before.by_phase["backward"] == {"activations": 90, "gradients": 20}
+    assert before.kinds_by_phase["backward"] == {"activations": 90, "gradients": 20}
     shifted = trial((40, "activations"), (-30, "activations"), (20, "gradients"))
-    assert shifted.by_phase["backward"] == {"activations": 40}
+    assert shifted.kinds_by_phase["backward"] == {"activations": 40}
     assert shifted.log.most_of_kind() == {("backward", "activations"): 40, ("backward", "gradients"): 20}
     assert effect_of(CHANGES[0], before, shifted).lowers == {"activations": ("backward",)}
 

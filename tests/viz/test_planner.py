@@ -69,7 +69,7 @@ def test_the_working_is_the_sum_of_the_peak_and_explains_its_letters_alone(model
     working = viz.planner_working(model, **FEW).data
     head, _, columns, *_ = working.splitlines()
     assert format_bytes(expected.peak) in head
-    assert f"Known from {expected.how}." in head
+    assert f"Known from {expected.basis}." in head
     assert columns.split(" | ")[1] == "formula, in bytes"
     rows = rows_of(working)
     terms = expected.peak_instant.terms

@@ -5,109 +5,122 @@ Equal blocks add equal events, so the logs of two and of three blocks tell that 
 
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import groupby
 
 import numpy as np
 
-from course_utils.memory.trace.log import Log, sign
+from course_utils.memory.trace.log import Label, Log, without_block_numbers
 
 _LISTS = ("aten.stack.default", "aten.cat.default")
 
 
 @dataclass(frozen=True)
 class Depth:
-    """The rule by which the log of three blocks becomes that of more: each of its `repeated` stretches occurs once per block.
+    """The rule by which the log of three blocks becomes that of more: each of its `stretches` occurs once per block.
 
     If the logs of two and of three blocks are `a B B c` and `a B B B c`, the stretch is one B, and the log of five blocks is
     `a B B B B B c`. Some events, such as a list of all blocks' tensors, grow instead: by `growth` bytes for each block. It is
-    `sure` where each stretch repeats what is beside it; else the log of four blocks should confirm it.
+    sure where each stretch repeats what is beside it; else the log of four blocks should confirm it.
     """
 
-    repeated: tuple[tuple[int, int], ...]
+    stretches: tuple[tuple[int, int], ...]
     growth: np.ndarray
-    sure: bool
+    is_sure: bool
 
     @classmethod
     def between(cls, two: Log, three: Log) -> "Depth | None":
         """The rule from the logs of two and of three blocks; None if the second is not the first with insertions."""
-        repeated, growth, sure = [], np.zeros(len(three.changes), dtype=np.int64), True
-        # Not apart where each parameter has an optimizer of its own, as master weights have.
-        for foreach_apart in (True, False):
-            first, second = (_split_into_stretches(log, foreach_apart) for log in (two, three))
-            if [key for key, _ in first] == [key for key, _ in second]:
-                break
-        else:
+        pairs = _pair_runs(two, three)
+        if pairs is None:
             return None
-        for (_, few), (_, many) in zip(first, second, strict=True):
-            ours, theirs = _signs(two, few), _signs(three, many)
-            for kind, i, i_end, j, j_end in _differences(ours, theirs):
+        stretches: list[tuple[int, int]] = []
+        growth = np.zeros(len(three.changes), dtype=np.int64)
+        is_sure = True
+        for run_of_two, run_of_three in pairs:
+            shorter = _comparable_events(two, run_of_two)
+            longer = _comparable_events(three, run_of_three)
+            start = run_of_three.start
+            for kind, i, i_end, j, j_end in _differences(shorter, longer):
                 if kind == "insert":
-                    parts = _find_repetitions(theirs, j, j_end)
-                    sure = sure and parts is not None
-                    repeated += [(many.start + begin, many.start + end) for begin, end in parts or [(j, j_end)]]
+                    parts = _find_repetitions(longer, j, j_end)
+                    is_sure = is_sure and parts is not None
+                    stretches += [(start + begin, start + end) for begin, end in parts or [(j, j_end)]]
                 elif kind == "equal" or (kind == "replace" and i_end - i == j_end - j):
-                    added = three.changes[many][j:j_end] - two.changes[few][i:i_end]
-                    growth[many.start + j : many.start + j_end] = added
+                    added = three.changes[run_of_three][j:j_end] - two.changes[run_of_two][i:i_end]
+                    growth[start + j : start + j_end] = added
                 else:
                     return None
-        return cls(tuple(repeated), growth, sure)
+        return cls(tuple(stretches), growth, is_sure)
 
     def order(self, blocks: int) -> np.ndarray:
-        """The place in the log of three blocks of each event of a model with this many."""
-        order, places, start = np.arange(len(self.growth)), [], 0
-        for begin, end in self.repeated:
-            places += [order[start:end], *[order[begin:end]] * (blocks - 3)]
+        """The index in the log of three blocks of each event of a model with this many."""
+        order = np.arange(len(self.growth))
+        parts: list[np.ndarray] = []
+        start = 0
+        for begin, end in self.stretches:
+            parts += [order[start:end], *[order[begin:end]] * (blocks - 3)]
             start = end
-        return np.concatenate([*places, order[start:]])
+        return np.concatenate([*parts, order[start:]])
 
     def deepen(self, three: Log, blocks: int) -> Log:
         """The log of a model with this many blocks."""
         order = self.order(blocks)
         grown = three.changes + self.growth * (blocks - 3)
-        return Log(grown[order], tuple(three.labels[place] for place in order), three.grain)
+        return Log(grown[order], tuple(three.labels[index] for index in order), three.grain)
 
 
-def _split_into_stretches(log: Log, foreach_apart: bool) -> list[tuple[tuple, slice]]:
-    """Runs of events of one phase, before the step of one kind: within each, blocks follow one another.
+def _pair_runs(two: Log, three: Log) -> list[tuple[slice, slice]] | None:
+    """The runs of both logs side by side; None if they are not the same runs."""
+    # Not apart where each parameter has an optimizer of its own, as master weights have.
+    for foreach_apart in (True, False):
+        runs_of_two, runs_of_three = (_split_into_runs(log, foreach_apart) for log in (two, three))
+        if [key for key, _ in runs_of_two] == [key for key, _ in runs_of_three]:
+            return [(run, other) for (_, run), (_, other) in zip(runs_of_two, runs_of_three, strict=True)]
+    return None
+
+
+def _split_into_runs(log: Log, foreach_apart: bool) -> list[tuple[tuple, slice]]:
+    """Runs of events of one phase, before the step of one kind, each with its key: within each, blocks follow one another.
 
     With `foreach_apart` one call for all parameters is a run of its own, as are the deaths of what it bore.
     """
-    stretches: list[tuple[tuple, slice]] = []
-    for place, (phase, kind, _, operator) in enumerate(log.labels):
+
+    def key_of(index: int) -> tuple:
+        phase, kind, _, operator = log.labels[index]
         # Within backward such a call is for one parameter.
-        for_all = foreach_apart and "_foreach_" in operator and phase == "update"
-        call = (operator, bool(log.changes[place] > 0)) if for_all else ()
-        key = (phase, "" if phase else kind, *call)
-        if stretches and stretches[-1][0] == key:
-            stretches[-1] = key, slice(stretches[-1][1].start, place + 1)
-        else:
-            stretches.append((key, slice(place, place + 1)))
-    return stretches
+        is_for_all = foreach_apart and "_foreach_" in operator and phase == "update"
+        call = (operator, bool(log.changes[index] > 0)) if is_for_all else ()
+        return phase, "" if phase else kind, *call
+
+    runs = [(key, list(indices)) for key, indices in groupby(range(len(log.labels)), key_of)]
+    return [(key, slice(indices[0], indices[-1] + 1)) for key, indices in runs]
 
 
-def _differences(ours: list, signs: list) -> list[tuple[str, int, int, int, int]]:
+def _differences(shorter: list, longer: list) -> list[tuple[str, int, int, int, int]]:
     """Differences in `SequenceMatcher`'s form; a single insertion if that explains them."""
-    before = next((place for place, pair in enumerate(zip(ours, signs, strict=False)) if pair[0] != pair[1]), len(ours))
-    more = len(signs) - len(ours)
-    if more > 0 and ours[before:] == signs[before + more :]:
+    pairs = enumerate(zip(shorter, longer, strict=False))
+    before = next((index for index, (event, other) in pairs if event != other), len(shorter))
+    inserted = len(longer) - len(shorter)
+    if inserted > 0 and shorter[before:] == longer[before + inserted :]:
         return [
             ("equal", 0, before, 0, before),
-            ("insert", before, before, before, before + more),
-            ("equal", before, len(ours), before + more, len(signs)),
+            ("insert", before, before, before, before + inserted),
+            ("equal", before, len(shorter), before + inserted, len(longer)),
         ]
-    return SequenceMatcher(None, ours, signs, autojunk=False).get_opcodes()
+    return SequenceMatcher(None, shorter, longer, autojunk=False).get_opcodes()
 
 
-def _find_repetitions(signs: list, begin: int, end: int) -> list[tuple[int, int]] | None:
+def _find_repetitions(events: list, begin: int, end: int) -> list[tuple[int, int]] | None:
     """The insertion as stretches that each repeat their neighbor; None if it is not made of such.
 
     It is one stretch, or two where one list of things ends in another.
     """
 
     def repeats_before(middle: int) -> bool:
-        return signs[begin:middle] == signs[begin - (middle - begin) : begin] if middle - begin <= begin else False
+        return events[begin:middle] == events[begin - (middle - begin) : begin] if middle - begin <= begin else False
 
     def repeats_after(middle: int) -> bool:
-        return signs[middle:end] == signs[end : end + end - middle]
+        return events[middle:end] == events[end : end + end - middle]
 
     if repeats_before(end) or repeats_after(begin):
         return [(begin, end)]
@@ -115,9 +128,11 @@ def _find_repetitions(signs: list, begin: int, end: int) -> list[tuple[int, int]
     return [(begin, middles[0]), (middles[0], end)] if middles else None
 
 
-def _signs(log: Log, run: slice) -> list[tuple]:
-    # A list of numbers, one for each tensor, grows with the blocks.
-    return [
-        ((change > 0) - (change < 0) if label[3] in _LISTS and abs(change) < 4096 else change, sign(label))
-        for change, label in zip(log.changes[run].tolist(), log.labels[run], strict=True)
-    ]
+def _comparable_events(log: Log, run: slice) -> list[tuple[int, Label]]:
+    """Changes and labels as equal blocks have them alike; a list of numbers, one for each tensor, grows with the blocks."""
+
+    def comparable(change: int, label: Label) -> int:
+        return (change > 0) - (change < 0) if label.operator in _LISTS and abs(change) < 4096 else change
+
+    events = zip(log.changes[run].tolist(), log.labels[run], strict=True)
+    return [(comparable(change, label), without_block_numbers(label)) for change, label in events]

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from course_utils.memory.formulas.finder import Finder
+    from course_utils.memory.formulas.named import NamedModel
     from course_utils.memory.step.model import ModelLike
     from course_utils.memory.step.workload import Workload
 
-_SHOWN = 5
-"""Terms of the printed answer."""
+_PRINTED_TERMS = 5
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Instant:
     operator: str
     module: str
     _estimate: "Estimate" = field(repr=False)
-    _place: int = field(repr=False)
+    _index: int = field(repr=False)  # of the last event before it
 
     @property
     def bytes(self) -> int:
@@ -55,31 +55,30 @@ class Instant:
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """The terms, largest first; equal ones of several blocks are one term."""
-        return self._sort(self._estimate.finder.polynomials_of_events(self._estimate.log, self._estimate.recipe))
+        return self._sort(self._estimate.polynomials)
 
     @cached_property
     def terms_in_bytes(self) -> tuple[Term, ...]:
         """The terms as numbers of bytes, for which no formulas need be found."""
-        return self._sort(
-            [Polynomial.of(abs(change)) for change in self._estimate.log.changes[: self._place + 1].tolist()]
-        )
+        changes = self._estimate.log.changes[: self._index + 1].tolist()
+        return self._sort([Polynomial.monomial(abs(change)) for change in changes])
 
     def _sort(self, sizes: list[Polynomial]) -> tuple[Term, ...]:
-        return tuple(sorted(self._estimate.terms_at(self._place, sizes), key=lambda term: -term.bytes))
+        return tuple(sorted(self._estimate.terms_at(self._index, sizes), key=lambda term: -term.bytes))
 
 
 @dataclass(frozen=True)
 class Estimate:
     """The predicted memory of a training step by `recipe`. Bytes in use on the device of one rank.
 
-    Printed, it answers: how much, when, for what, how that is known, and what is not counted.
+    Printed, it answers: how much, when, for what, on what basis, and what is not counted.
     """
 
     model: str
     recipe: Recipe
     log: Log = field(repr=False)
-    how: str  # a dry run of just this step, or formulas and how they were confirmed
-    finder: "Finder" = field(repr=False)
+    basis: str  # a dry run of just this step, or formulas and how they were confirmed
+    finder: "Finder | NamedModel" = field(repr=False)
 
     @property
     def peak(self) -> int:
@@ -97,23 +96,26 @@ class Estimate:
         """Bytes at the fullest moment of what is done beside training: evaluation, saving and loading, each by a dry run."""
         from course_utils.memory.trace.dry_run import dry_run
 
-        workload, device = self.workload, self.recipe.device
+        workload = self.workload
         actions = {"evaluation": workload.evaluate, "saving": workload.save, "loading": workload.load}
-        return {
-            name: dry_run(workload.build, action, device, ranks=self.recipe.ranks, prime=workload.prime).peak
-            for name, action in actions.items()
-        }
+        options = {"device": self.recipe.device, "ranks": self.recipe.ranks, "prime": workload.prime}
+        return {name: dry_run(workload.build, action, **options).peak for name, action in actions.items()}
 
     @cached_property
     def instants(self) -> tuple[Instant, ...]:
         """The fullest moment of each phase, in the order of the step."""
         instants = []
-        for phase, place in self.log.fullest().items():
-            _, _, module, operator = self.log.labels[place]
-            in_use = self.log.by_kind(place)
+        for phase, index in self.log.fullest().items():
+            label = self.log.labels[index]
+            in_use = self.log.by_kind(index)
             by_kind = {kind: in_use[kind] for kind in KINDS if kind in in_use}
-            instants.append(Instant(phase, by_kind, operator, module, self, place))
+            instants.append(Instant(phase, by_kind, label.operator, label.module, self, index))
         return tuple(instants)
+
+    @cached_property
+    def polynomials(self) -> list[Polynomial]:
+        """The size of each event of the log, in letters as far as they are known."""
+        return self.finder.polynomials_of_events(self.log, self.recipe)
 
     @property
     def peak_instant(self) -> Instant:
@@ -148,32 +150,33 @@ class Estimate:
         rows = [(term.kind, term.name, term.formula, term.bytes, format_bytes(term.bytes)) for term in terms]
         return pd.DataFrame(rows, columns=["kind", "what", "formula", "bytes", "size"])
 
-    def at(self, **changes) -> "Estimate":
+    def with_fields(self, **changes) -> "Estimate":
         """The estimate of this model with another `batch`, `sequence` or any other field of the recipe."""
-        return estimate_from(self.finder.with_recipe(replace(self.recipe, **changes)), replace(self.recipe, **changes))
+        recipe = replace(self.recipe, **changes)
+        return estimate_from(self.finder.with_recipe(recipe), recipe)
 
     def __str__(self):
         peak = self.peak_instant
-        largest, smaller = peak.terms[:_SHOWN], peak.terms[_SHOWN:]
+        largest, smaller = peak.terms[:_PRINTED_TERMS], peak.terms[_PRINTED_TERMS:]
         rows = [(term.bytes, f"{term.name} = {term.formula}" if term.letters else term.name) for term in largest]
         if smaller:
             rows.append((sum(term.bytes for term in smaller), f"in {len(smaller)} smaller terms; .working() shows all"))
-        lines = [f"{format_bytes(size):>10s}  {what}" for size, what in rows]
-        where = {"cpu": "the CPU", "cuda": "a GPU"}[self.recipe.device]
-        where += f", on each of {self.recipe.ranks} ranks" if self.recipe.ranks > 1 else ""
-        head = f"peak: {format_bytes(self.peak)} on {where}, in this phase: {peak.name}"
-        used = set().union(*(term.letters for term in largest))
-        with_letters = ", ".join(f"{x}={self.sizes[x]} ({MEANINGS[x]})" for x in MEANINGS if x in used)
-        notes = [*([f"with {with_letters}"] if used else []), *self.notes]
+        lines = [f"{format_bytes(size):>10s}  {text}" for size, text in rows]
+        device = {"cpu": "the CPU", "cuda": "a GPU"}[self.recipe.device]
+        ranks = f", on each of {self.recipe.ranks} ranks" if self.recipe.ranks > 1 else ""
+        head = f"peak: {format_bytes(self.peak)} on {device}{ranks}, in this phase: {peak.name}"
+        letters = set().union(*(term.letters for term in largest))
+        with_letters = ", ".join(f"{x}={self.sizes[x]} ({MEANINGS[x]})" for x in MEANINGS if x in letters)
+        notes = [*([f"with {with_letters}"] if letters else []), *self.notes]
         return "\n".join([head, *lines, *(fill(note, 88, subsequent_indent="    ") for note in notes)])
 
     __repr__ = __str__
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on how the answer is known, and on what is counted or not if a reader may expect otherwise."""
-        recipe, lines = self.recipe, [f"known from {self.how}"]
-        lines += self.finder.source.remarks
+        """Sentences on what the answer rests on, and on what is counted or not if a reader may expect otherwise."""
+        recipe = self.recipe
+        lines = [f"known from {self.basis}", *self.finder.source.remarks]
         if recipe.keeps_outputs:
             lines.append("counted: what the model returns lives until the step is done (outputs = model(…))")
         if recipe.galore:
@@ -186,47 +189,47 @@ class Estimate:
         away = ", CUDA's context, what its allocator reserves beyond this" if recipe.device == "cuda" else ""
         return [*lines, f"not counted: the libraries' own workspaces{away}"]
 
-    def terms_at(self, place: int, sizes: list[Polynomial]) -> Iterator[Term]:
-        """The terms of what is in use after the event at `place`, from the `sizes` of all events."""
+    def terms_at(self, index: int, sizes: list[Polynomial]) -> Iterator[Term]:
+        """The terms of what is in use after the event at `index`, from the `sizes` of all events."""
         blocks = self.finder.count_blocks(self.log)
         groups: dict[tuple[str, str], Counter] = {}
-        for event in range(place + 1):
-            _, kind, module, _ = self.log.labels[event]
-            size = int(self.log.changes[event])
-            groups.setdefault((kind, family(module)), Counter())[(abs(size), sizes[event])] += 1 if size > 0 else -1
-        for (kind, where), counts in groups.items():
-            yield from self._terms_of(kind, where, counts, blocks.get(where, 1))
-        rounding = int(self.log.rounded[: place + 1].sum() - self.log.changes[: place + 1].sum())
+        for label, change, formula in zip(self.log.labels[: index + 1], self.log.changes.tolist(), sizes, strict=False):
+            counts = groups.setdefault((label.kind, block_of(label.module)[0]), Counter())
+            counts[abs(change), formula] += 1 if change > 0 else -1
+        for (kind, owner), counts in groups.items():
+            yield from _terms_of(kind, owner, counts, blocks.get(owner, 1))
+        rounding = int(self.log.rounded[: index + 1].sum() - self.log.changes[: index + 1].sum())
         if rounding:
             yield Term(KINDS[-1], "the allocator's rounding", str(rounding), rounding)
 
-    def _terms_of(self, kind: str, where: str, counts: Counter, blocks: int) -> Iterator[Term]:
-        """A term for what all blocks have alike, and one for the rest."""
-        whole = {piece: divmod(count, blocks) if blocks > 1 else (0, count) for piece, count in counts.items()}
-        for place, repeated in enumerate((blocks, 1)):
-            chosen = {piece: both[place] for piece, both in whole.items()}
-            size = repeated * sum(count * size for (size, _), count in chosen.items())
-            if size:
-                total = sum((formula.times(count) for (_, formula), count in chosen.items() if count), Polynomial())
-                text = f"{repeated} × ({total})" if repeated > 1 else str(total)
-                owner = where[:-2] if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"
-                owner = f"{repeated} {owner}" if repeated > 1 else owner
-                name = f"{kind} of {owner}" if where or kind == "activations" else kind
-                yield Term(kind, name, text, size, total.letters, repeated)
+
+def _terms_of(kind: str, owner: str, counts: Counter, blocks: int) -> Iterator[Term]:
+    """A term for what all blocks of the `owner` have alike, and one for the rest."""
+    of_each_block = {piece: count // blocks if blocks > 1 else 0 for piece, count in counts.items()}
+    of_rest = {piece: count - of_each_block[piece] * blocks for piece, count in counts.items()}
+    for times, pieces in ((blocks, of_each_block), (1, of_rest)):
+        size = times * sum(count * size for (size, _), count in pieces.items())
+        if size:
+            total = sum((formula.times(count) for (_, formula), count in pieces.items() if count), Polynomial())
+            text = f"{times} × ({total})" if times > 1 else str(total)
+            name = owner[:-2] if owner.endswith(".*") else owner.rpartition(".")[2] or "the model itself"
+            name = f"{times} {name}" if times > 1 else name
+            name = f"{kind} of {name}" if owner or kind == "activations" else kind
+            yield Term(kind, name, text, size, total.letters, times)
 
 
-def estimate(what: "ModelLike", recipe: Recipe = Recipe(), *, batch: Callable | None = None) -> Estimate:  # noqa: B008 frozen
+def estimate(model: "ModelLike", recipe: Recipe = Recipe(), *, batch: Callable | None = None) -> Estimate:  # noqa: B008 frozen
     """The memory of one training step in its steady state, for any model: nothing is computed, no weights are made.
 
-    `what` is a Transformers configuration or the path of a `config.json`, the name of a model (`models.PUBLISHED`,
+    `model` is a Transformers configuration or the path of a `config.json`, the name of a model (`models.PUBLISHED`,
     `models.PUBLIC`), a `ConvNetConfig`, a module, or a function without arguments that makes one. `batch(b, s)` gives what it
     is called with, a tensor, a tuple or a dict, for models that take something else than token ids, pictures or sound by
     Transformers' names. The model must return its loss, or an object with `.loss`.
 
-    What is predicted is the step of `Workload(what, recipe)`, an ordinary loop. The first size is answered by a dry run, of three
-    blocks where a model has many equal ones; with the second, polynomials in batch and length are found from a few small dry
-    runs. They answer alone only where they give the dry runs at both ends to the byte, else there is another dry run; `.how`
-    says which it was.
+    What is predicted is the step of `Workload(model, recipe)`, an ordinary loop. The first size is answered by a dry run, of
+    three blocks where a model has many equal ones; with the second, polynomials in batch and length are found from a few small
+    dry runs. They answer alone only where they give the dry runs at both ends to the byte, else there is another dry run;
+    `.basis` says which it was.
     Raises `CourseError` for a model that cannot be made or run without its values, and for a recipe that does not suit it.
     """
     if not isinstance(recipe, Recipe):
@@ -234,17 +237,12 @@ def estimate(what: "ModelLike", recipe: Recipe = Recipe(), *, batch: Callable | 
     from course_utils.memory.formulas.finder import finder_of
     from course_utils.memory.step.model import source_of
 
-    source = source_of(what, batch)
+    source = source_of(model, batch)
     source.require(recipe)
     return estimate_from(finder_of(source, recipe), recipe)
 
 
 def estimate_from(finder: "Finder", recipe: Recipe) -> Estimate:
     """The estimate of a recipe by the formulas or dry runs of `finder`."""
-    log, how = finder.log(recipe.batch, recipe.sequence)
-    return Estimate(finder.source.name, recipe, log, how, finder)
-
-
-def family(module: str) -> str:
-    """The name of the list of blocks that a module is in, or else its own name."""
-    return block_of(module)[0]
+    log, basis = finder.log(recipe.batch, recipe.sequence)
+    return Estimate(finder.source.name, recipe, log, basis, finder)

@@ -7,6 +7,7 @@ So a few dry runs at small sizes give every event's polynomial, which further dr
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
@@ -25,9 +26,9 @@ _SIZES_BEFORE_FORMULAS = 3
 _POSITIONS = ("max_position_embeddings", "max_target_positions")
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Formulas:
-    """Polynomials of one regime, which hold between the sizes at which dry runs confirmed them.
+    """Polynomials of one regime, one example or several, which hold between the sizes at which dry runs confirmed them.
 
     They know nothing of libraries' scratch space, so a dry run in which that counts at the peak confirms nothing.
     """
@@ -36,12 +37,20 @@ class Formulas:
     labels: tuple[Label, ...]
     grain: int
     depth: Depth | None  # if there is one, the polynomials are those of a model of three blocks
-    block_count: int
-    confirmed: list[tuple[int, int]] = field(default_factory=list)
-    runs: int = 0
-    scratch: bool = False  # whether a dry run had some
-    exact: bool = True  # not if an earlier dry run differs: kernels round lengths up, each in its own way
-    in_letters: list[Polynomial] | None = None
+    first: Trial  # of the whole model
+    run_count: int
+    confirmed: list[tuple[int, int]]
+
+    @cached_property
+    def are_exact(self) -> bool:
+        """Whether they give the first dry run too; not where kernels round lengths up, each in its own way."""
+        recipe = self.first.recipe
+        return np.array_equal(self.log(recipe.batch, recipe.sequence).totals, self.first.log.plain.totals)
+
+    @property
+    def omit_scratch(self) -> bool:
+        """Whether the first dry run had scratch space of libraries."""
+        return self.first.log.plain is not self.first.log
 
     def holds(self, b: int, s: int) -> bool:
         """Whether a dry run has confirmed them on both sides of these sizes."""
@@ -55,14 +64,14 @@ class Formulas:
     def log(self, b: int, s: int) -> Log:
         """The log of the whole model."""
         small = self.small_log(b, s)
-        return small if self.depth is None else self.depth.deepen(small, self.block_count)
+        return small if self.depth is None else self.depth.deepen(small, self.first.block_count)
 
     @property
-    def how(self) -> str:
-        """How the formulas were found, for the printed answer."""
+    def basis(self) -> str:
+        """What the formulas rest on, for the printed answer."""
         b, s = max(self.confirmed)
-        scratch = ", without libraries' scratch space" if self.scratch else ""
-        return f"formulas found from {self.runs} dry runs, confirmed by another at b={b}, s={s}{scratch}"
+        scratch = ", without libraries' scratch space" if self.omit_scratch else ""
+        return f"formulas found from {self.run_count} dry runs, confirmed by another at b={b}, s={s}{scratch}"
 
 
 def powers(b: int, s: int) -> np.ndarray:
@@ -70,21 +79,22 @@ def powers(b: int, s: int) -> np.ndarray:
     return np.array([float(b) ** i * float(s) ** j for i, j in MONOMIALS])
 
 
-def fit(logs: dict[tuple[int, int], Log], used: Iterable[int] = range(6)) -> np.ndarray | None:
+def fit(logs: dict[tuple[int, int], Log], columns: Iterable[int] = range(6)) -> np.ndarray | None:
     """The coefficients that give all `logs`, each at its (b, s), to the byte; None where there are none.
 
-    `used` are the monomials that may occur: at least as many logs are needed as there are of them.
+    `columns` are those of the monomials that may occur: at least as many logs are needed as there are of them.
     """
-    first, used = next(iter(logs.values())), list(used)
+    columns = list(columns)
+    first = next(iter(logs.values()))
     if any(log.labels != first.labels for log in logs.values()):
         return None
-    matrix = np.array([powers(*at) for at in logs])
+    matrix = np.array([powers(b, s) for b, s in logs])
     changes = np.array([log.changes for log in logs.values()], dtype=float)
-    scale = np.abs(matrix[:, used]).max(0)
-    solved = np.linalg.lstsq(matrix[:, used] / scale, changes, rcond=None)[0].T / scale
+    scale = np.abs(matrix[:, columns]).max(0)
+    solution = np.linalg.lstsq(matrix[:, columns] / scale, changes, rcond=None)[0].T / scale
     coefficients = np.zeros((changes.shape[1], len(MONOMIALS)))
     # Halves and thirds of bytes occur, where a size is an integer all the same.
-    coefficients[:, used] = np.rint(solved * 24) / 24
+    coefficients[:, columns] = np.rint(solution * 24) / 24
     return coefficients if np.array_equal(np.rint(matrix @ coefficients.T), changes) else None
 
 
@@ -95,9 +105,9 @@ class Finder:
     source: Source
     recipe: Recipe
     trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
-    by_regime: dict[tuple[int, int | None], Formulas | None] = field(default_factory=dict)
-    """By one example or more, and by the only length that they hold for, or None where they hold for all."""
-    _polynomials: dict[tuple[int, int], list[Polynomial]] = field(default_factory=dict)
+    by_regime: dict[tuple[bool, int | None], Formulas | None] = field(default_factory=dict)
+    """Under `(is_single, length)`: of one example PyTorch leaves some copies out; a length of None is any."""
+    _in_letters: dict[Formulas, list[Polynomial]] = field(default_factory=dict)
 
     def with_recipe(self, recipe: Recipe) -> "Finder":
         """The finder of the same model by another recipe; itself where only batch or length differ."""
@@ -114,18 +124,18 @@ class Finder:
         return self.trials[b, s]
 
     def log(self, b: int, s: int) -> tuple[Log, str]:
-        """The log at these sizes, and a phrase on how it is known."""
+        """The log at these sizes, and what it rests on."""
         if (b, s) not in self.trials:
             pays = self.by_regime or len(self.trials) >= _SIZES_BEFORE_FORMULAS
             formulas = self.formulas_for(b, s) if pays else None
             if formulas is not None and formulas.holds(b, s):
-                return formulas.log(b, s), formulas.how
+                return formulas.log(b, s), formulas.basis
             self.run(b, s)
-        return self.trials[b, s].log, self.trials[b, s].how
+        return self.trials[b, s].log, self.trials[b, s].basis
 
     def guess(self, b: int, s: int) -> Log:
         """The log at these sizes by formulas, unconfirmed ones too; a dry run where there are none."""
-        formulas = self.by_regime.get((min(b, 2), s)) or self.by_regime.get((min(b, 2), None))
+        formulas = self.by_regime.get((b == 1, s)) or self.by_regime.get((b == 1, None))
         return formulas.log(b, s) if formulas else self.log(b, s)[0]
 
     def formulas_for(self, b: int, s: int) -> Formulas | None:
@@ -136,11 +146,10 @@ class Finder:
         """
         if self.recipe.chunked_loss:
             return None
-        regime = min(b, 2)  # with one example PyTorch leaves some copies out
-        formulas = self._formulas_of(regime)
-        if regime == 2 and formulas is not None and not formulas.exact:
-            formulas = self._formulas_of(regime, s)
-        if formulas is None or not formulas.exact:
+        formulas = self._formulas_of(b == 1)
+        if b > 1 and formulas is not None and not formulas.are_exact:
+            formulas = self._formulas_of(False, s)
+        if formulas is None or not formulas.are_exact:
             return None
         if formulas.holds(b, s):
             return formulas
@@ -151,124 +160,125 @@ class Finder:
             formulas.confirmed.append((b, s))
         return formulas
 
-    def _formulas_of(self, regime: int, length: int | None = None) -> Formulas | None:
+    def _formulas_of(self, is_single: bool, length: int | None = None) -> Formulas | None:
         """Formulas for this length alone, or for all, from the first dry run of such sizes; None while there is none."""
-        if (regime, length) not in self.by_regime:
-            first = next((at for at in self.trials if min(at[0], 2) == regime and length in (None, at[1])), None)
+        if (is_single, length) not in self.by_regime:
+            trials = (t for (b, s), t in self.trials.items() if (b == 1) == is_single and length in (None, s))
+            first = next(trials, None)
             if first is None:
                 return None
             try:
-                self.by_regime[regime, length] = self._find(regime, first, length)
+                self.by_regime[is_single, length] = self._find(is_single, first, length)
             except CourseError:  # the small sizes do not suit this model
-                self.by_regime[regime, length] = None
-        return self.by_regime[regime, length]
+                self.by_regime[is_single, length] = None
+        return self.by_regime[is_single, length]
 
     def _run_small(self, b: int, s: int, depth: Depth | None) -> Log:
         source = self.source if depth is None else self.source.with_blocks(3)
         return run_few_batches(source, replace(self.recipe, batch=b, sequence=s)).log
 
-    def _choose_sizes(self, regime: int, length: int | None) -> tuple[list[tuple[int, int]], Iterable[int]]:
-        """Batches and lengths to run, and the monomials that they tell apart."""
+    def _choose_sizes(self, is_single: bool, length: int | None) -> tuple[list[tuple[int, int]], Iterable[int]]:
+        """Batches and lengths to run, and the columns of the monomials that they tell apart."""
         if length:
             return [(b, length) for b in (2, 3, 4, 5)], (0, 1, 6)
         parts = (self.source.config, getattr(self.source.config, "text_config", None))
         positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
         # A length that suits the model even four times over.
         unit = max(2, min(64, min(filter(None, positions), default=256) // 4))
-        if regime == 1:
+        if is_single:
             return [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], (0, 2, 4)
-        several = [(2, unit), (2, 2 * unit), (3, unit), (4, 2 * unit), (2, 4 * unit), (3, 4 * unit), (5, 3 * unit)]
-        return several, range(6)
+        batches_and_units = ((2, 1), (2, 2), (3, 1), (4, 2), (2, 4), (3, 4), (5, 3))
+        return [(b, units * unit) for b, units in batches_and_units], range(6)
 
-    def _find(self, regime: int, first: tuple[int, int], length: int | None) -> Formulas | None:
-        """Formulas for all lengths, or for the `length` alone; `exact` where they give what is known of the `first` sizes too."""
-        trial, (sizes, used) = self.trials[first], self._choose_sizes(regime, length)
-        depth = Depth.between(*(log.plain for log in trial.smaller)) if trial.smaller else None
-        logs = {at: self._run_small(*at, depth) for at in sizes[:2]}
+    def _find(self, is_single: bool, first: Trial, length: int | None) -> Formulas | None:
+        """Formulas for all lengths, or for the `length` alone; None where the dry runs at small sizes have none."""
+        sizes, columns = self._choose_sizes(is_single, length)
+        depth = Depth.between(*(log.plain for log in first.smaller)) if first.smaller else None
+        logs = {(b, s): self._run_small(b, s, depth) for b, s in sizes[:2]}
         # Where the length does not matter, the batch alone is left.
-        if regime == 2 and not length and np.array_equal(*(log.plain.changes for log in logs.values())):
-            sizes, used = self._choose_sizes(regime, sizes[0][1])
-            logs = {at: log for at, log in logs.items() if at in sizes}
-        logs |= {at: self._run_small(*at, depth) for at in sizes if at not in logs}
-        coefficients = fit({at: log.plain for at, log in logs.items()}, used)
+        if not (is_single or length) and np.array_equal(*(log.plain.changes for log in logs.values())):
+            sizes, columns = self._choose_sizes(is_single, sizes[0][1])
+            logs = {size: log for size, log in logs.items() if size in sizes}
+        logs |= {(b, s): self._run_small(b, s, depth) for b, s in sizes if (b, s) not in logs}
+        coefficients = fit({size: log.plain for size, log in logs.items()}, columns)
         if coefficients is None:
             return None
-        a_log, plain, runs = logs[sizes[0]].plain, trial.log.plain, len(logs) + 2 * (depth is not None)
-        if depth is not None and len(depth.growth) != len(a_log.labels):
+        small = logs[sizes[0]].plain
+        if depth is not None and len(depth.growth) != len(small.labels):
             return None  # the first sizes have other events: they are beyond a window of attention, say
-        formulas = Formulas(coefficients, a_log.labels, a_log.grain, depth, trial.block_count)
-        formulas.confirmed = [at for at, log in {**logs, first: trial.log}.items() if log.peak == log.plain.peak]
-        formulas.runs, formulas.scratch = runs, plain is not trial.log
-        formulas.exact = np.array_equal(formulas.log(*first).totals, plain.totals)
-        return formulas
+        run_count = len(logs) + 2 * (depth is not None)
+        logs[first.recipe.batch, first.recipe.sequence] = first.log
+        confirmed = [size for size, log in logs.items() if log.peak == log.plain.peak]
+        return Formulas(coefficients, small.labels, small.grain, depth, first, run_count, confirmed)
 
     def count_blocks(self, log: Log) -> dict[str, int]:
         """How many blocks each list of them has, by the list's name with `.*`; a log that was deepened names only some."""
-        seen: dict[str, set[str]] = {}
-        for name, number in (block_of(label[2]) for label in log.labels):
+        numbers: dict[str, set[str]] = {}
+        for name, number in (block_of(label.module) for label in log.labels):
             if number:
-                seen.setdefault(name, set()).add(number)
-        lengths = {} if self.source.repeated is None else self.source.repeated.lengths(3)
+                numbers.setdefault(name, set()).add(number)
+        lengths = {} if self.source.blocks is None else self.source.blocks.lengths(3)
         return {
-            name: len(numbers) if "teacher" in name.split(".") else lengths.get(len(numbers), len(numbers))
-            for name, numbers in seen.items()
+            name: len(seen) if "teacher" in name.split(".") else lengths.get(len(seen), len(seen))
+            for name, seen in numbers.items()
         }
 
     def polynomials_of_events(self, log: Log, recipe: Recipe) -> list[Polynomial]:
         """The size of each event as a polynomial, in letters as far as they are known, else as a number."""
         b, s = recipe.batch, recipe.sequence
-        if (b, s) in self._polynomials:
-            return self._polynomials[b, s]
-        polynomials = [Polynomial.of(abs(change)) for change in log.changes.tolist()]
-        formulas, sizes = self.formulas_for(b, s), {"b": b, "s": s, **self.sizes}
-        if formulas is not None and np.array_equal(formulas.log(b, s).totals, log.plain.totals):
-            if formulas.in_letters is None:
-                formulas.in_letters = self._spell_in_letters(formulas, b)
-            spelled, depth = formulas.in_letters, formulas.depth
-            order = np.arange(len(spelled)) if depth is None else depth.order(formulas.block_count)
-            for place, event in zip(log.plain_places, order.tolist(), strict=True):
-                if spelled[event].value(sizes) == abs(log.changes[place]):
-                    polynomials[place] = spelled[event]
-        self._polynomials[b, s] = polynomials
+        polynomials = [Polynomial.monomial(abs(change)) for change in log.changes.tolist()]
+        formulas = self.formulas_for(b, s)
+        if formulas is None or not np.array_equal(formulas.log(b, s).totals, log.plain.totals):
+            return polynomials
+        if formulas not in self._in_letters:
+            self._in_letters[formulas] = self._spell_in_letters(formulas, b)
+        spelled = self._in_letters[formulas]
+        depth = formulas.depth
+        order = range(len(spelled)) if depth is None else depth.order(formulas.first.block_count).tolist()
+        sizes = {"b": b, "s": s, **self.sizes}
+        for index, event in zip(log.plain_indices, order, strict=True):
+            if spelled[event].value(sizes) == abs(log.changes[index]):
+                polynomials[index] = spelled[event]
         return polynomials
 
     def _spell_in_letters(self, formulas: Formulas, batch: int) -> list[Polynomial]:
         """The size of each event of the formulas, in letters as far as that can be, else in b and s."""
-        in_primes, chosen = self._run_in_primes(formulas, batch)
-        primes = [None] * len(formulas.labels) if in_primes is None else np.abs(in_primes).tolist()
-        rows = zip(formulas.coefficients, primes, strict=True)
-        return [_spell_event(row, size, chosen, self.sizes) for row, size in rows]
+        changes, primes = self._run_in_primes(formulas, batch)
+        in_primes = [None] * len(formulas.labels) if changes is None else np.abs(changes).tolist()
+        rows = zip(formulas.coefficients, in_primes, strict=True)
+        return [_spell_event(row, size, primes, self.sizes) for row, size in rows]
 
     def _run_in_primes(self, formulas: Formulas, batch: int) -> tuple[np.ndarray | None, dict[str, int]]:
         """Bytes of the same events in a model whose sizes are primes, where there is one, and its sizes."""
         b, s = (1 if batch == 1 else _IN_PRIMES[0]), _IN_PRIMES[1]
-        for config, chosen in siblings(self.source.config) if self.sizes else ():
+        for config, primes in siblings(self.source.config) if self.sizes else ():
             finder = Finder(self.source.with_config(config), self.recipe)
             try:
                 log = finder._run_small(b, s, formulas.depth).plain
             except CourseError:  # sizes that do not suit this kind of model
                 continue
             if len(log.labels) == len(formulas.labels):
-                return log.changes, chosen | {"b": b, "s": s}
+                return log.changes, primes | {"b": b, "s": s}
         return None, {}
 
 
-def _spell_event(row: np.ndarray, in_primes: int | None, chosen: dict[str, int], sizes: dict[str, int]) -> Polynomial:
+def _spell_event(row: np.ndarray, in_primes: int | None, primes: dict[str, int], sizes: dict[str, int]) -> Polynomial:
     """A size as a polynomial: in the model's letters where it is one product that gives the same number, else in b and s.
 
-    `in_primes` are the bytes of the same event in the model whose sizes are primes, which are `chosen`.
+    `in_primes` are the bytes of the same event in the model whose sizes are `primes`.
     """
-    terms = np.flatnonzero(row)
-    if in_primes is not None and len(terms) == 1:
-        i, j = MONOMIALS[terms[0]]
-        rest = Fraction(in_primes, int(powers(chosen["b"], chosen["s"])[terms[0]]))
-        letters = factor_into_letters(rest, {x: size for x, size in chosen.items() if x not in "bs"})
-        if letters is not None and letters.value(sizes) == abs(Fraction(row[terms[0]]).limit_denominator(24)):
+    columns = np.flatnonzero(row)
+    if in_primes is not None and len(columns) == 1:
+        column = columns[0]
+        i, j = MONOMIALS[column]
+        rest = Fraction(in_primes, int(powers(primes["b"], primes["s"])[column]))
+        letters = factor_into_letters(rest, {x: size for x, size in primes.items() if x not in "bs"})
+        if letters is not None and letters.value(sizes) == abs(Fraction(row[column]).limit_denominator(24)):
             ((powers_of, factor),) = letters.terms
-            return Polynomial.of(factor, **dict(powers_of), b=i, s=j)
+            return Polynomial.monomial(factor, **dict(powers_of), b=i, s=j)
     size = row @ powers(2, 3)  # a birth's is positive, a death's negative; of one token a shifted label leaves nothing
     parts = [
-        Polynomial.of(abs(Fraction(value).limit_denominator(24)) * (1 if value * size > 0 else -1), b=i, s=j)
+        Polynomial.monomial(abs(Fraction(value).limit_denominator(24)) * (1 if value * size > 0 else -1), b=i, s=j)
         for value, (i, j) in zip(row.tolist(), MONOMIALS, strict=True)
     ]
     return sum(parts, Polynomial())

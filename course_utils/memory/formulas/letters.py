@@ -51,7 +51,7 @@ class Polynomial:
     terms: tuple[tuple[Monomial, Fraction], ...] = ()
 
     @classmethod
-    def of(cls, factor: Fraction | int, **powers: int) -> "Polynomial":
+    def monomial(cls, factor: Fraction | int, **powers: int) -> "Polynomial":
         """The polynomial of a single term: `factor` times the letters to their `powers`."""
         return cls(((tuple(sorted((x, p) for x, p in powers.items() if p)), Fraction(factor)),)) if factor else cls()
 
@@ -80,10 +80,10 @@ class Polynomial:
 
 
 def _product(key: Monomial, factor: Fraction) -> str:
-    shown = "·".join(letter + (str(power).translate(_SUPERSCRIPT) if power > 1 else "") for letter, power in key)
-    if not shown or factor == 1:
-        return shown or f"{factor}"
-    return f"{factor.numerator}·{shown}" + (f"/{factor.denominator}" if factor.denominator > 1 else "")
+    letters = "·".join(letter + (str(power).translate(_SUPERSCRIPT) if power > 1 else "") for letter, power in key)
+    if not letters or factor == 1:
+        return letters or f"{factor}"
+    return f"{factor.numerator}·{letters}" + (f"/{factor.denominator}" if factor.denominator > 1 else "")
 
 
 def sizes_of(config: "PretrainedConfig") -> dict[str, int]:
@@ -100,7 +100,7 @@ def sizes_of(config: "PretrainedConfig") -> dict[str, int]:
     return sizes
 
 
-def siblings(config: "PretrainedConfig") -> Iterator[tuple[object, dict[str, int]]]:
+def siblings(config: "PretrainedConfig") -> Iterator[tuple["PretrainedConfig", dict[str, int]]]:
     """Configurations of the same kind whose sizes are products of large primes, and these by letter.
 
     Heads divide widths and heads of keys divide heads where they do so in the original. The first suits kernels that want sizes
@@ -110,28 +110,30 @@ def siblings(config: "PretrainedConfig") -> Iterator[tuple[object, dict[str, int
     if not {"h", "a", "d"} <= sizes.keys():
         return
     for k, group, d, odd_width in ((37, 31, 16 * 13, 16 * 59 * 61), (11, 13, 2 * 17, 2 * 1201)):
-        chosen = {"k": k, "d": d, "f": 16 * 43, "V": 101 * 103, "n": 1033, "a": k * group if "k" in sizes else group}
-        chosen["h"] = chosen["a"] * d if sizes["h"] == sizes["a"] * sizes["d"] else odd_width
-        chosen, changed = {letter: chosen[letter] for letter in sizes}, deepcopy(config)
-        for letter, value in ({"k": chosen["a"]} | chosen).items():
+        primes = {"k": k, "d": d, "f": 16 * 43, "V": 101 * 103, "n": 1033, "a": k * group if "k" in sizes else group}
+        primes["h"] = primes["a"] * d if sizes["h"] == sizes["a"] * sizes["d"] else odd_width
+        primes = {letter: primes[letter] for letter in sizes}
+        sibling = deepcopy(config)
+        for letter, value in ({"k": primes["a"]} | primes).items():
             for name in NAMES[letter]:
-                if type(getattr(changed, name, None)) is int:
-                    setattr(changed, name, value)
-        yield changed, chosen
+                if type(getattr(sibling, name, None)) is int:
+                    setattr(sibling, name, value)
+        yield sibling, primes
 
 
-def factor_into_letters(number: Fraction | int, chosen: Mapping[str, int]) -> Polynomial | None:
-    """The product of letters that is `number` at the sizes `chosen`, each taken out as often as it divides; largest first.
+def factor_into_letters(number: Fraction | int, primes: Mapping[str, int]) -> Polynomial | None:
+    """The product of letters that is `number` at the sizes `primes`, each taken out as often as it divides; largest first.
 
     None where nothing is left but a number too large to be a factor.
     """
-    rest, powers = Fraction(number), {}
-    for letter in sorted(chosen, key=lambda letter: -chosen[letter]):
-        large = chosen[letter]
+    rest = Fraction(number)
+    powers: dict[str, int] = {}
+    for letter in sorted(primes, key=lambda letter: -primes[letter]):
+        large = primes[letter]
         for small in (2, 3, 5, 7):
             while large % small == 0:
                 large //= small
         while large > 1 and rest.numerator % large == 0:
-            rest /= chosen[letter]
+            rest /= primes[letter]
             powers[letter] = powers.get(letter, 0) + 1
-    return Polynomial.of(rest, **powers) if rest.numerator < 4096 or not powers else None
+    return Polynomial.monomial(rest, **powers) if rest.numerator < 4096 or not powers else None

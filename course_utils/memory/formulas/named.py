@@ -14,31 +14,32 @@ from zipfile import ZipFile
 import numpy as np
 
 from course_utils.memory.formulas.depth import Depth
-from course_utils.memory.formulas.estimate import Estimate, family
+from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.letters import LENGTH_STEP, MONOMIALS
 from course_utils.memory.step.recipe import Recipe, plain_recipe
-from course_utils.memory.trace.log import Log
+from course_utils.memory.trace.log import Label, Log, block_of
 
 FILE = Path(__file__).with_name("named.zip")
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedModel:
     """A named model in place of a finder and its source: it has what an `Estimate` asks of both."""
 
     name: str
     remarks: list[str]
-    count: int
+    block_count: int
     positions: int | None
 
     @property
-    def source(self) -> "Named":
+    def source(self) -> "NamedModel":
         """The model itself, which is its own source."""
         return self
 
     def count_blocks(self, log: Log) -> dict[str, int]:
         """The number of blocks in each list of them."""
-        return {family(label[2]): self.count for label in log.labels if family(label[2]).endswith(".*")}
+        names_and_numbers = (block_of(label.module) for label in log.labels)
+        return {name: self.block_count for name, number in names_and_numbers if number}
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,16 @@ def models() -> Iterator[str]:
 
 def key_of(recipe: Recipe) -> str:
     """The key of a recipe's formulas: it tells one example or micro-batch from several, and says no length."""
-    some = {"batch": min(recipe.batch, 2), "accumulation": min(recipe.accumulation, 2), "sequence": 0}
-    return json.dumps(plain_recipe(recipe) | some, sort_keys=True)
+    sizes = {"batch": min(recipe.batch, 2), "accumulation": min(recipe.accumulation, 2), "sequence": 0}
+    return json.dumps(plain_recipe(recipe) | sizes, sort_keys=True)
 
 
 def bounds_of(name: str, recipe: Recipe) -> tuple[int, int]:
     """The largest batch at the length of `recipe`, which formulas know, and the longest sequence of its batch that they know."""
     formulas = _member(name)["formulas"]
     _, length = formulas[key_of(recipe)]["confirmed"][1]
-    several = formulas.get(key_of(replace(recipe, batch=2)))
-    batch, longest = several["confirmed"][1] if several else (1, 0)
+    of_several = formulas.get(key_of(replace(recipe, batch=2)))
+    batch, longest = of_several["confirmed"][1] if of_several else (1, 0)
     return batch if recipe.sequence <= longest else recipe.batch, length
 
 
@@ -95,15 +96,15 @@ def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
     rows = np.array(packed["rows"], dtype=object)
     sizes = np.array([int(round(sum(row * powers) / 24)) for row in rows], dtype=np.int64)
     growth = np.zeros(len(packed["events"]), dtype=np.int64)
-    for place, more in packed["growth"].items():
-        growth[int(place)] = more
-    labels = [tuple(member["labels"][label]) for _, label in packed["events"]]
-    three = Log(sizes[[row for row, _ in packed["events"]]], tuple(labels), packed["grain"])
-    depth = Depth(tuple(map(tuple, packed["repeated"])), growth, sure=True)
+    for index, size in packed["growth"].items():
+        growth[int(index)] = size
+    labels = tuple(Label(*member["labels"][label]) for _, label in packed["events"])
+    three = Log(sizes[[row for row, _ in packed["events"]]], labels, packed["grain"])
+    depth = Depth(tuple(map(tuple, packed["repeated"])), growth, is_sure=True)
     log = depth.deepen(three, member["blocks"])
     if recipe.accumulation > 2:
         log = log.with_micro_batches(recipe.accumulation - 2)
-    model = Named(name, member["remarks"], member["blocks"], member["positions"])
-    how = f"formulas shipped with the package ({member['versions']})"
-    host = Log(np.array([packed["host"]]), Log.nothing().labels)
-    return StoredTrial(recipe, log, host), Estimate(name, recipe, log, how, model)
+    model = NamedModel(name, member["remarks"], member["blocks"], member["positions"])
+    basis = f"formulas shipped with the package ({member['versions']})"
+    host = Log(np.array([packed["host"]]), Log.empty().labels)
+    return StoredTrial(recipe, log, host), Estimate(name, recipe, log, basis, model)

@@ -31,7 +31,7 @@ class Trial:
     host: Log
     clock: Mapping[tuple[str, str], float] = field(repr=False)  # seconds by phase and operator; empty without a machine
     traffic: Mapping[str, tuple[int, int]]  # by collective, the bytes and messages that a rank sends
-    how: str = "a dry run of just this step"
+    basis: str = "a dry run of just this step"
     smaller: tuple[Log, Log] | None = None  # logs of two and of three blocks, if that of all was extrapolated from them
     block_count: int = 0
 
@@ -53,7 +53,7 @@ class Trial:
     @cached_property
     def kinds_by_phase(self) -> dict[str, dict[str, int]]:
         """Bytes by kind at the fullest instant of each phase."""
-        return {phase: self.log.by_kind(place) for phase, place in self.log.fullest().items()}
+        return {phase: self.log.by_kind(index) for phase, index in self.log.fullest().items()}
 
 
 def keys_of(source: Source, recipe: Recipe) -> tuple[str | None, str | None]:
@@ -69,40 +69,47 @@ def try_recipe(source: Source, recipe: Recipe, machine: Machine | None = None, *
     """
     trial = _extrapolate_blocks(source, recipe, machine, traffic) or run_few_batches(source, recipe, machine, traffic)
     of_two = f", of 2 of its {recipe.accumulation} micro-batches" if recipe.accumulation > 2 else ""
-    return replace(trial, how=trial.how + of_two)
+    return replace(trial, basis=trial.basis + of_two)
 
 
 def _extrapolate_blocks(source: Source, recipe: Recipe, machine: Machine | None, traffic: bool) -> Trial | None:
-    if recipe.segments is not None or source.repeated is None:  # how long a segment is depends on all blocks
+    if recipe.segments is not None or source.blocks is None:  # how long a segment is depends on all blocks
         return None
-    blocks = source.repeated.count
+    count = source.blocks.count
     try:
-        two, three = (run_few_batches(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
-    except CourseError:  # it may name blocks by their places; what is wrong with the whole, that says itself
+        two, three = (run_few_batches(source.with_blocks(blocks), recipe, machine, traffic) for blocks in (2, 3))
+    except CourseError:  # it may name blocks by their numbers; what is wrong with the whole, that says itself
         return None
-    depth, below = Depth.between(two.log, three.log), Depth.between(two.host, three.host)
-    if depth is None or below is None:
+    depth = Depth.between(two.log, three.log)
+    depth_on_host = Depth.between(two.host, three.host)
+    if depth is None or depth_on_host is None:
         return None
-    if not depth.sure:
+    if not depth.is_sure:
         four = run_few_batches(source.with_blocks(4), recipe, traffic=False).log
         if not np.array_equal(depth.deepen(three.log, 4).totals, four.totals):
             return None
-    period = source.repeated.period
-    what = "blocks" if period == 1 else f"groups of {period} blocks"
-    how = f"a dry run of 3 of its {blocks} {what}"
-    log, host = depth.deepen(three.log, blocks), below.deepen(three.host, blocks)
-    clock, sent = extrapolate_counts(two, three, blocks - 3)
-    return Trial(recipe, log, host, clock, sent, how, smaller=(two.log, three.log), block_count=blocks)
+    period = source.blocks.period
+    groups = "blocks" if period == 1 else f"groups of {period} blocks"
+    return Trial(
+        recipe,
+        depth.deepen(three.log, count),
+        depth_on_host.deepen(three.host, count),
+        **_extrapolate_counts(two, three, count - 3),
+        basis=f"a dry run of 3 of its {count} {groups}",
+        smaller=(two.log, three.log),
+        block_count=count,
+    )
 
 
-def extrapolate_counts(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:
-    """Clock and traffic with what `many` has more than `few` added `times` more."""
-    clock = {call: seconds + (seconds - few.clock.get(call, 0.0)) * times for call, seconds in many.clock.items()}
-    traffic = {
-        name: tuple(b + (b - a) * times for a, b in zip(few.traffic.get(name, (0, 0)), both, strict=True))
-        for name, both in many.traffic.items()
-    }
-    return clock, traffic
+def _extrapolate_counts(smaller: Trial, larger: Trial, times: int) -> dict[str, dict]:
+    """Clock and traffic with what `larger` has more than `smaller` added `times` more."""
+    clock, traffic = {}, {}
+    for call, seconds in larger.clock.items():
+        clock[call] = seconds + (seconds - smaller.clock.get(call, 0.0)) * times
+    for name, counts in larger.traffic.items():
+        before = smaller.traffic.get(name, (0, 0))
+        traffic[name] = tuple(b + (b - a) * times for a, b in zip(before, counts, strict=True))
+    return {"clock": clock, "traffic": traffic}
 
 
 def run_few_batches(source: Source, recipe: Recipe, machine: Machine | None = None, traffic: bool = True) -> Trial:
@@ -110,15 +117,15 @@ def run_few_batches(source: Source, recipe: Recipe, machine: Machine | None = No
 
     Each further micro-batch adds its inputs, and the seconds and bytes on the wire that the second added to the first.
     """
-    more = recipe.accumulation - 2
-    if more <= 0:
+    further = recipe.accumulation - 2
+    if further <= 0:
         return _recall_or_run(source, recipe, machine)
-    second = _recall_or_run(source, replace(recipe, accumulation=2), machine)
-    log = second.log.with_micro_batches(more)
+    of_two = _recall_or_run(source, replace(recipe, accumulation=2), machine)
+    trial = replace(of_two, recipe=recipe, log=of_two.log.with_micro_batches(further))
     if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
-        return replace(second, recipe=recipe, log=log)
-    clock, sent = extrapolate_counts(_recall_or_run(source, replace(recipe, accumulation=1), machine), second, more)
-    return replace(second, recipe=recipe, log=log, clock=clock, traffic=sent)
+        return trial
+    of_one = _recall_or_run(source, replace(recipe, accumulation=1), machine)
+    return replace(trial, **_extrapolate_counts(of_one, of_two, further))
 
 
 MOST_RECALLED = 128
@@ -140,8 +147,11 @@ def _recall_or_run(source: Source, recipe: Recipe, machine: Machine | None) -> T
 
 def run_step(source: Source, recipe: Recipe, machine: Machine | None = None, idle: frozenset = frozenset()) -> Trial:
     """The dry run of the whole step; parameters that are `idle` get no gradient in it, and so have no state."""
-    workload, watch = Workload(source, recipe, idle=idle), OperatorWatch(HOST if recipe.device == "cuda" else None)
-    clock, traffic, counts = Counter(), {}, []
+    workload = Workload(source, recipe, idle=idle)
+    watch = OperatorWatch(HOST if recipe.device == "cuda" else None)
+    clock: Counter = Counter()
+    traffic: dict[str, tuple[int, int]] = {}
+    counts = []
 
     @contextmanager
     def timed(phase: str) -> Iterator[None]:
@@ -152,20 +162,20 @@ def run_step(source: Source, recipe: Recipe, machine: Machine | None = None, idl
 
     @contextmanager
     def watched() -> Iterator[None]:
-        with ExitStack() as entered:
+        with ExitStack() as stack:
             if recipe.ranks > 1:
-                counts.append(entered.enter_context(counted()))
+                counts.append(stack.enter_context(counted()))
             if machine is not None:
-                entered.enter_context(watch)
-                entered.enter_context(observe_phases(timed))
+                stack.enter_context(watch)
+                stack.enter_context(observe_phases(timed))
             yield
 
     prime = workload.prime
     usage = dry_run(workload.build, workload.step, recipe.device, ranks=recipe.ranks, prime=prime, watch=watched)
     if workload.idle != idle:  # only a step tells
         return run_step(source, recipe, machine, workload.idle)
-    host = Log.of(usage.host) if usage.host is not None else Log.nothing()
+    host = Log.empty() if usage.host is None else Log.from_usage(usage.host)
     for entry in (entry for count in counts for entry in count.entries):
         size, messages = traffic.get(entry.collective, (0, 0))
         traffic[entry.collective] = size + entry.sent, messages + entry.messages
-    return Trial(recipe, Log.of(usage), host, clock, traffic)
+    return Trial(recipe, Log.from_usage(usage), host, clock, traffic)

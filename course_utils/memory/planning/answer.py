@@ -117,12 +117,12 @@ class Plan:
         if self.recipe.device == "cuda":
             reserved = format_bytes(self.trial.log.reserved)
             width = f"The upper estimate is {self.need.high / self.need.low - 1:.0%} above the lower"
-            yield f"The allocator reserves {reserved}. {width}. Known from {self.estimate.how}."
+            yield f"The allocator reserves {reserved}. {width}. Known from {self.estimate.basis}."
             on = {verdict: name_cards(self.need.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
             yield f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}."
             yield self._remark_on_label()
         else:
-            yield f"Known from {self.estimate.how}."
+            yield f"Known from {self.estimate.basis}."
         if self.why_no_seconds:
             yield self.why_no_seconds
         if not isnan(self.trial.seconds):
@@ -182,7 +182,7 @@ class Plan:
             "host": self.trial.host.peak,
             "seconds": _spell_for_json(self.trial.seconds),
             "sent": self.trial.sent,
-            "how": self.estimate.how,
+            "how": self.estimate.basis,
             "recipe": plain_recipe(self.recipe),
             "instants": instants,
             "rows": [row.json() for row in self.rows],

@@ -66,11 +66,11 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
         if trial is None or needs(trial.log, recipe.device, replay=False).low > memory:
             continue
         if fits(trial.log, recipe.device, memory):
-            rows.append(Row.from_trial(plan, changes, trial, estimate.how))
+            rows.append(Row.from_trial(plan, changes, trial, estimate.basis))
         else:
             tight.append((changes, trial))
     by_peak = sorted(gentler_than(rows, tight), key=lambda pair: (pair[1].log.peak, [c.name for c in pair[0]]))
-    nearest = Row.from_trial(plan, *by_peak[0], estimate.how) if by_peak else None
+    nearest = Row.from_trial(plan, *by_peak[0], estimate.basis) if by_peak else None
     return replace(plan, rows=tuple(least_disturbing(rows)), nearest=nearest)
 
 

@@ -204,7 +204,7 @@ class Search:
 
     def _make_row(self, changes: _Changes, trial: Trial | None = None) -> Row:
         trial = trial or try_recipe(self.source, apply_all(self.base.recipe, changes), self.machine)
-        return Row.from_trial(self.plan, changes, trial, trial.how, self._explain(changes, trial))
+        return Row.from_trial(self.plan, changes, trial, trial.basis, self._explain(changes, trial))
 
     def _explain(self, changes: _Changes, trial: Trial) -> Iterator[str]:
         """Remarks that explain the row's numbers, beside what each change costs."""

@@ -38,7 +38,7 @@ class Stretch:
     count: int
 
     def dropped(self, count: int) -> slice:
-        """The places of the blocks that are taken out where `count` repetitions stay."""
+        """The indices of the blocks that are taken out where `count` repetitions stay."""
         return slice(self.start + count * self.period, self.start + self.count * self.period)
 
 
@@ -49,15 +49,16 @@ class Blocks:
     lists: dict[str, Stretch]
 
     @classmethod
-    def of(cls, model: nn.Module) -> "Blocks | None":
+    def from_model(cls, model: nn.Module) -> "Blocks | None":
         """The lists of a Transformers model that repeat; None where no pattern repeats often enough.
 
         Whether another model's `forward` treats equal blocks alike is not known.
         """
         stretches = ((name, _stretch_of(model, name)) for name in _lists_of(model))
         by_list = {name: stretch for name, stretch in stretches if stretch is not None}
-        most = max((stretch.count for stretch in by_list.values()), default=0)
-        return cls({name: stretch for name, stretch in by_list.items() if stretch.count == most}) if by_list else None
+        count = max((stretch.count for stretch in by_list.values()), default=0)
+        by_list = {name: stretch for name, stretch in by_list.items() if stretch.count == count}
+        return cls(by_list) if by_list else None
 
     @property
     def count(self) -> int:
@@ -97,7 +98,7 @@ def depth_of(config: "PretrainedConfig") -> int:
     return next(getattr(config, name) for name in _COUNTS if type(getattr(config, name, None)) is int)
 
 
-def blocks_in(model: nn.Module) -> int:
+def count_blocks(model: nn.Module) -> int:
     """How many blocks stand in a Transformers model's lists of more than one kind of layer."""
     lists = (model.get_submodule(name) for name in _lists_of(model))
     return sum(len(blocks) for blocks in lists if any(len(list(block.children())) > 1 for block in blocks))
@@ -124,7 +125,7 @@ def _stretch_of(model: nn.Module, name: str) -> Stretch | None:
         for value in vars(config).values()
         if isinstance(value, list | tuple) and len(value) == len(blocks)
     ]
-    kinds = [(make_up(block, shared), *(str(values[place]) for values in lists)) for place, block in enumerate(blocks)]
+    kinds = [(make_up(block, shared), *(str(values[index]) for values in lists)) for index, block in enumerate(blocks)]
     stretches = [
         Stretch(len(kinds), start, period, length // period)
         for period in range(1, len(kinds) // FEWEST + 1)
@@ -136,18 +137,20 @@ def _stretch_of(model: nn.Module, name: str) -> Stretch | None:
 
 def _longest_repetition(kinds: list, period: int) -> tuple[int, int]:
     """Where the longest stretch begins in which each block is as the one a period before, and how long it is."""
-    best, start = (0, 0), 0
-    for place in range(len(kinds)):
-        if place - start >= period and kinds[place] != kinds[place - period]:
-            start = place - period + 1
-        best = max(best, (place + 1 - start, -start))
-    return -best[1], best[0]
+    longest, best_start = 0, 0
+    start = 0
+    for index in range(len(kinds)):
+        if index - start >= period and kinds[index] != kinds[index - period]:
+            start = index - period + 1
+        if index + 1 - start > longest:
+            longest, best_start = index + 1 - start, start
+    return best_start, longest
 
 
 def make_up(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) -> tuple:
-    """All by which blocks, or models, can differ, but for places: modules, their settings and hooks, parameters and buffers.
+    """All by which blocks, or models, can differ, but for numbers: modules, their settings and hooks, parameters and buffers.
 
-    `shared` counts, by identity, where a parameter stands: one that stands elsewhere too is equal to itself alone.
+    `shared` counts, by identity, how often a parameter is used: one that is used elsewhere too is equal to itself alone.
     """
     parts = []
     for name, module in block.named_modules():
@@ -176,7 +179,7 @@ def _copy_configs(model: nn.Module) -> None:
 def _modules_above(model: nn.Module, name: str) -> list[nn.Module]:
     """The modules that contain the list, the outermost first."""
     parts = name.split(".")
-    return [model.get_submodule(".".join(parts[:place])) for place in range(len(parts))]
+    return [model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts))]
 
 
 def _configs_above(model: nn.Module, name: str) -> list:
@@ -195,9 +198,9 @@ def _shorten(config: "PretrainedConfig | nn.Module", length: int, dropped: slice
             setattr(config, name, [*value[: dropped.start], *value[dropped.stop :]])
 
 
-def _count_down(block: nn.Module, places: int) -> None:
-    """Renumber the blocks after those that were taken out."""
+def _count_down(block: nn.Module, by: int) -> None:
+    """Renumber a block after those that were taken out."""
     for module in block.modules():
         for key, value in vars(module).items():
             if _INDEX.search(key) and type(value) is int:
-                setattr(module, key, value - places)
+                setattr(module, key, value - by)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
+from course_utils.memory.step.losses import without_adapters
 from course_utils.memory.step.recipe import Recipe
 from course_utils.models import ConvNetConfig
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 Inputs = dict[str, torch.Tensor]
 _MAIN_INPUTS = {"input_ids", "pixel_values", "input_features", "input_values"}
+# A side of the picture in patches, for models that take pictures of any size.
 _PATCHES = 16
-"""A side of the picture in patches, for models that take pictures of any size."""
 
 
 def random_batch(model: nn.Module, recipe: Recipe) -> Inputs:
@@ -29,20 +30,21 @@ def random_batch(model: nn.Module, recipe: Recipe) -> Inputs:
     them. Raises `CourseError` for a model that takes something else.
     """
     config = getattr(model, "config", None)
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
-    wanted, name = set(inspect.signature(plain.forward).parameters), type(plain).__name__
-    why_not = ""
-    if not wanted & _MAIN_INPUTS:
-        why_not = "takes neither token ids nor pictures by Transformers' names"
+    plain = without_adapters(model)
+    input_names = set(inspect.signature(plain.forward).parameters)
+    name = type(plain).__name__
+    reason = ""
+    if not input_names & _MAIN_INPUTS:
+        reason = "takes neither token ids nor pictures by Transformers' names"
     elif config is None:
-        why_not = "has no .config, which says how large its vocabulary is"
+        reason = "has no .config, which says how large its vocabulary is"
     elif "ForMultipleChoice" in name:
-        why_not = "has inputs of three dimensions"
-    elif "input_ids" in wanted and hasattr(config, "audio_config"):
-        why_not = "is trained on sound within texts, of which there are no examples here"
-    if why_not:
+        reason = "has inputs of three dimensions"
+    elif "input_ids" in input_names and hasattr(config, "audio_config"):
+        reason = "is trained on sound within texts, of which there are no examples here"
+    if reason:
         raise CourseError(
-            f"{name} {why_not}; give batch=lambda b, s: …, what the model is called with (for course plan a function "
+            f"{name} {reason}; give batch=lambda b, s: …, what the model is called with (for course plan a function "
             "batch(b, s) beside it)."
         )
     if "ForObjectDetection" in name or "ForUniversalSegmentation" in name:
@@ -50,40 +52,41 @@ def random_batch(model: nn.Module, recipe: Recipe) -> Inputs:
             f"{name} matches its boxes with their labels by the values of both, and a dry run has none; give a function that "
             "makes a module whose loss takes them in order."
         )
-    inputs = _make_pictures(config, recipe, wanted)
-    if "input_ids" in wanted:
-        inputs |= _make_tokens(config, recipe, name, wanted)
+    inputs = _make_pictures(config, recipe, input_names)
+    if "input_ids" in input_names:
+        inputs |= _make_tokens(config, recipe, name, input_names)
         if "pixel_values" in inputs and hasattr(plain, "get_image_features"):
-            inputs |= _insert_pictures(plain, config, wanted, inputs)
-    elif "input_features" in wanted:
+            inputs |= _insert_pictures(plain, config, input_names, inputs)
+    elif "input_features" in input_names:
         frames = 2 * config.max_source_positions
         labels = torch.randint(config.vocab_size, (recipe.batch, recipe.sequence))
         inputs |= {"input_features": torch.randn(recipe.batch, config.num_mel_bins, frames), "labels": labels}
-    elif "input_values" in wanted:
+    elif "input_values" in input_names:
         ratio = getattr(config, "inputs_to_logits_ratio", 1)
         inputs["input_values"] = torch.randn(recipe.batch, recipe.sequence * ratio)
-    if "labels" in wanted and "labels" not in inputs:
+    if "labels" in input_names and "labels" not in inputs:
         inputs["labels"] = _make_labels(config, recipe, name)
-    return inputs | ({"return_loss": True} if "return_loss" in wanted else {})
+    return inputs | ({"return_loss": True} if "return_loss" in input_names else {})
 
 
-def _make_pictures(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, wanted: set[str]) -> Inputs:
-    if "pixel_values" not in wanted or "input_ids" in wanted and not hasattr(config, "vision_config"):
+def _make_pictures(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, input_names: set[str]) -> Inputs:
+    if "pixel_values" not in input_names or "input_ids" in input_names and not hasattr(config, "vision_config"):
         return {}
-    batch, ones = recipe.batch, partial(torch.ones, dtype=torch.int64)
+    batch = recipe.batch
+    ones = partial(torch.ones, dtype=torch.int64)
     vision = getattr(config, "vision_config", config)
     channels = getattr(vision, "num_channels", None) or getattr(vision, "channels", None) or 3
-    if "image_grid_thw" in wanted:  # patches in rows, and how many there are in time, height and width
+    if "image_grid_thw" in input_names:  # patches in rows, and how many there are in time, height and width
         numbers = vision.temporal_patch_size * vision.patch_size**2 * getattr(vision, "in_channels", channels)
         grid = torch.tensor([[1, _PATCHES, _PATCHES]] * batch)
         return {"pixel_values": torch.randn(batch * _PATCHES**2, numbers), "image_grid_thw": grid}
-    if "spatial_shapes" in wanted:
+    if "spatial_shapes" in input_names:
         return {
             "pixel_values": torch.randn(batch, _PATCHES**2, channels * vision.patch_size**2),
             "pixel_attention_mask": ones(batch, _PATCHES**2),
             "spatial_shapes": torch.tensor([[_PATCHES, _PATCHES]] * batch),
         }
-    if "aspect_ratio_ids" in wanted:  # a picture of one tile, padded to as many as there may be
+    if "aspect_ratio_ids" in input_names:  # a picture of one tile, padded to as many as there may be
         tiles, side = vision.max_num_tiles, vision.image_size
         return {
             "pixel_values": torch.randn(batch, 1, tiles, channels, side, side),
@@ -97,21 +100,21 @@ def _make_pictures(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, w
         return {"pixel_values": pictures, "image_sizes": torch.tensor([[side, side]] * batch)}
     side = getattr(vision, "image_size", None) or getattr(vision, "image", 224)
     height, width = side if isinstance(side, list | tuple) else (side, side)
-    several = (1,) if "pixel_attention_mask" in wanted and "input_ids" in wanted else ()
-    pictures = torch.randn(batch, *several, channels, height, width)
+    picture_count = (1,) if "pixel_attention_mask" in input_names and "input_ids" in input_names else ()
+    pictures = torch.randn(batch, *picture_count, channels, height, width)
     if isinstance(config, ConvNetConfig):
         pictures = pictures.contiguous(memory_format=torch.channels_last)
     return {"pixel_values": pictures}
 
 
-def _insert_pictures(model: nn.Module, config: "PretrainedConfig", wanted: set[str], inputs: Inputs) -> Inputs:
+def _insert_pictures(model: nn.Module, config: "PretrainedConfig", input_names: set[str], inputs: Inputs) -> Inputs:
     """The ids with the tokens of each row's picture at its beginning; by CLIP's kind of model, which has none, as they are."""
     token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     if token is None:
         return {}
-    taken = inspect.signature(model.get_image_features).parameters.keys() | {"pixel_values"}
+    feature_inputs = inspect.signature(model.get_image_features).parameters.keys() | {"pixel_values"}
     with torch.no_grad():
-        output = model.get_image_features(**{name: inputs[name] for name in taken & inputs.keys()})
+        output = model.get_image_features(**{name: inputs[name] for name in feature_inputs & inputs.keys()})
     pooled = getattr(output, "pooler_output", None)
     features = getattr(output, "last_hidden_state", output) if pooled is None else pooled
     ids = inputs["input_ids"]
@@ -121,10 +124,11 @@ def _insert_pictures(model: nn.Module, config: "PretrainedConfig", wanted: set[s
     ids = ids.masked_fill(ids == token, token - 1)
     ids[:, :count] = token
     types = (ids == token).to(torch.int64)
-    made = {"input_ids": ids} | {name: types for name in ("token_type_ids", "mm_token_type_ids") if name in wanted}
-    if "image_grid_thw" in wanted:  # in time, height and width, which the model else reads off the values of its ids
-        made["position_ids"] = torch.arange(ids.shape[1]).expand(3, *ids.shape)
-    return made
+    others = {name: types for name in ("token_type_ids", "mm_token_type_ids") if name in input_names}
+    # In time, height and width, which the model else reads off the values of its ids.
+    if "image_grid_thw" in input_names:
+        others["position_ids"] = torch.arange(ids.shape[1]).expand(3, *ids.shape)
+    return {"input_ids": ids} | others
 
 
 def _make_labels(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, name: str) -> torch.Tensor:
@@ -141,7 +145,7 @@ def _make_labels(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, nam
     return torch.rand(recipe.batch) if kind == "regression" else torch.randint(classes, (recipe.batch,))
 
 
-def _make_tokens(config: "PretrainedConfig", recipe: Recipe, name: str, wanted: set[str]) -> Inputs:
+def _make_tokens(config: "PretrainedConfig", recipe: Recipe, name: str, input_names: set[str]) -> Inputs:
     size = (recipe.batch, recipe.sequence)
     text = getattr(config, "text_config", config)
     ids = torch.randint(1, text.vocab_size, size)
@@ -150,7 +154,7 @@ def _make_tokens(config: "PretrainedConfig", recipe: Recipe, name: str, wanted: 
         positions = torch.cat([torch.arange(half), torch.arange(recipe.sequence - half)]).expand(size)
         inputs = {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
         # With a cache they would see each other.
-        return inputs | ({"use_cache": False} if "use_cache" in wanted else {})
+        return inputs | ({"use_cache": False} if "use_cache" in input_names else {})
     if "ForSequenceClassification" in name:
         mask = torch.ones(size, dtype=torch.int64)
         mask[0, recipe.sequence // 2 :] = 0
@@ -159,10 +163,10 @@ def _make_tokens(config: "PretrainedConfig", recipe: Recipe, name: str, wanted: 
             ids = ids.masked_fill(ids == config.eos_token_id, another)
             ids[:, -1] = config.eos_token_id
         return {"input_ids": ids, "attention_mask": mask, "labels": _make_labels(config, recipe, name)}
-    if "start_positions" in wanted:
-        places = torch.randint(recipe.sequence, (2, recipe.batch))
-        return {"input_ids": ids, "start_positions": places[0], "end_positions": places[1]}
-    if "labels" not in wanted:
+    if "start_positions" in input_names:
+        starts, ends = torch.randint(recipe.sequence, (2, recipe.batch))
+        return {"input_ids": ids, "start_positions": starts, "end_positions": ends}
+    if "labels" not in input_names:
         return {"input_ids": ids}
     classes = config.num_labels if "ForTokenClassification" in name else text.vocab_size
     return {"input_ids": ids, "labels": ids.clone() if classes == text.vocab_size else torch.randint(classes, size)}

@@ -16,20 +16,18 @@ from course_utils.errors import CourseError
 from course_utils.techniques import distillation_loss
 from course_utils.techniques.chunked_loss import IGNORED, LossWithGradients
 
+# What some configurations do to logits before the loss, which the loss by pieces does not.
 _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""What some configurations do to logits before the loss, which the loss by pieces does not."""
 
 
 def chunk_loss(model: nn.Module, tokens: int) -> None:
     """Let `model(**batch)` return hidden states and the loss, `LossWithGradients` of this many tokens at a time; in place."""
     plain = causal_model(model, "chunked_loss")
-    more = ["a bias"] if getattr(plain.get_output_embeddings(), "bias", None) is not None else []
-    more += [name for name in _SCALES if getattr(plain.config, name, None)]
-    if more:
-        raise CourseError(
-            f"{type(plain).__name__} has {more[0]} between hidden states and loss; leave chunked_loss out."
-        )
     kind = type(plain)
+    obstacles = ["a bias"] if getattr(plain.get_output_embeddings(), "bias", None) is not None else []
+    obstacles += [name for name in _SCALES if getattr(plain.config, name, None)]
+    if obstacles:
+        raise CourseError(f"{kind.__name__} has {obstacles[0]} between hidden states and loss; leave chunked_loss out.")
 
     @wraps(kind.forward)  # it has the same inputs
     def forward(self: nn.Module, **inputs) -> dict:
@@ -41,13 +39,18 @@ def chunk_loss(model: nn.Module, tokens: int) -> None:
 
 def causal_model(model: nn.Module, field: str) -> nn.Module:
     """The causal language model within adapters; raises `CourseError`, for the `field` that wants one, where it is none."""
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain = without_adapters(model)
     if not is_causal(type(plain)):
         raise CourseError(
             f"{field} is for causal language models of Transformers, such as GPT-2 and Llama; "
             f"leave it out for {type(plain).__name__}."
         )
     return plain
+
+
+def without_adapters(model: nn.Module) -> nn.Module:
+    """The model within PEFT's adapters, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def is_causal(kind: type) -> bool:
@@ -78,7 +81,7 @@ def learn_from(model: nn.Module, teacher: nn.Module) -> None:
 
     The teacher becomes its module `teacher`: frozen, without dropout, in no saved state. In evaluation the model is as before.
     """
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain = without_adapters(model)
     plain.teacher = teacher.requires_grad_(False)
     kind = type(plain)  # of a class of its own, so that hooks and adapters find a forward like any other
     plain.__class__ = type(kind.__name__, (kind,), {"forward": partialmethod(_forward_with_teacher, kind)})
@@ -96,14 +99,14 @@ def _forward_with_teacher(self: nn.Module, kind: type, *others, labels: torch.Te
         raise CourseError(f"A teacher needs labels by Transformers' names; leave teacher out for {kind.__name__}.")
     outputs = kind.forward(self, **inputs)
     with torch.no_grad():
-        wanted = self.teacher.eval()(**inputs).logits
-    student = outputs.logits
-    if student.shape[-1] != wanted.shape[-1]:
+        teacher_logits = self.teacher.eval()(**inputs).logits
+    student_logits = outputs.logits
+    if student_logits.shape[-1] != teacher_logits.shape[-1]:
         raise CourseError(
-            f"The student says {student.shape[-1]:,} numbers for each label and the teacher {wanted.shape[-1]:,}; "
+            f"The student says {student_logits.shape[-1]:,} numbers for each label and the teacher {teacher_logits.shape[-1]:,}; "
             "choose a teacher with the same vocabulary, or the same classes."
         )
-    outputs["loss"] = distillation_loss(student, wanted, _shift(labels) if is_causal(kind) else labels)
+    outputs["loss"] = distillation_loss(student_logits, teacher_logits, _shift(labels) if is_causal(kind) else labels)
     return outputs
 
 
@@ -126,15 +129,15 @@ def kernels_of_cuda() -> Iterator[None]:
     from trl.kernels import chunked_logprob
     from trl.trainer import utils
 
-    with ExitStack() as entered:
+    with ExitStack() as stack:
         for module in (chunked_logprob, utils):
-            entered.enter_context(patch.object(module, "_use_triton", lambda device: True))
+            stack.enter_context(patch.object(module, "_use_triton", lambda device: True))
         for name in ("_forward_kernel", "_backward_kernel"):
-            entered.enter_context(patch.object(chunked_logprob, name, _Kernel()))
+            stack.enter_context(patch.object(chunked_logprob, name, _Kernel()))
         triton = SimpleNamespace(cdiv=lambda size, block: -(-size // block))
-        entered.enter_context(patch.object(chunked_logprob, "triton", triton, create=True))
-        entered.enter_context(patch.object(chunked_logprob, "_addmm_fp32", _add_product))
-        entered.enter_context(EveryLabel())
+        stack.enter_context(patch.object(chunked_logprob, "triton", triton, create=True))
+        stack.enter_context(patch.object(chunked_logprob, "_addmm_fp32", _add_product))
+        stack.enter_context(EveryLabel())
         yield
 
 
@@ -144,8 +147,8 @@ class EveryLabel(TorchFunctionMode):
     def __torch_function__(self, func: Callable, types: Collection[type], args: tuple = (), kwargs: dict | None = None):
         mask = args[1] if func is torch.Tensor.__getitem__ else None
         if isinstance(mask, torch.Tensor) and mask.dtype is torch.bool:
-            places = mask.new_zeros(mask.numel(), mask.ndim, dtype=torch.int64).unbind(1)
-            return func(args[0], places)
+            indices = mask.new_zeros(mask.numel(), mask.ndim, dtype=torch.int64).unbind(1)
+            return func(args[0], indices)
         return func(*args, **(kwargs or {}))
 
 

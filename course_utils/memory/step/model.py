@@ -13,7 +13,7 @@ from torch import nn
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory.step.blocks import FEWEST, Blocks, blocks_in, make_up
+from course_utils.memory.step.blocks import FEWEST, Blocks, count_blocks, make_up
 from course_utils.memory.step.examples import random_batch
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.fake import fake_tensors, is_fake
@@ -71,8 +71,8 @@ class Source:
     def remarks(self) -> list[str]:
         """Sentences on which model was taken, and on fields of its configuration that are not used."""
         remarks = []
-        if own := _TOYS.get(self.name):
-            remarks.append(f"by the name {self.name} the course has a small model of its own; {own}")
+        if self.name in _TOYS:
+            remarks.append(f"by the name {self.name} the course has a small model of its own; {_TOYS[self.name]}")
         if self._structure.recurrent:
             remarks.append("its recurrent layers are planned by the CPU's kernels; a GPU's keep other workspaces")
         if not hasattr(self.config, "to_dict"):
@@ -116,15 +116,15 @@ class Source:
         return _from_config(config, self.batch, self.name)
 
     @cached_property
-    def repeated(self) -> Blocks | None:
+    def blocks(self) -> Blocks | None:
         """The model's equal blocks; None if it has too few of them."""
-        return self._structure.repeated
+        return self._structure.blocks
 
     @property
     def warning_of_slowness(self) -> str:
         """A warning if every recipe runs all of many blocks, else empty."""
         depth = self._structure.depth
-        if self.repeated is not None or depth < FEWEST:
+        if self.blocks is not None or depth < FEWEST:
             return ""
         seconds = f"{0.2 * depth:.0f} s a recipe"
         return f"None of its {depth} blocks can be left out: all are run, which takes about {seconds}"
@@ -132,9 +132,9 @@ class Source:
     def with_blocks(self, count: int) -> "Source":
         """The same model with this many repetitions of its blocks."""
         if not self._structure.by_config:
-            return replace(self, make=lambda: self.repeated.shorten(self.make(), count), configured=False)
+            return replace(self, make=lambda: self.blocks.shorten(self.make(), count), configured=False)
         config = deepcopy(self.config)
-        self.repeated.shorten_config(config, count)
+        self.blocks.shorten_config(config, count)
         return self.with_config(config)
 
     @cached_property
@@ -145,11 +145,11 @@ class Source:
             with fake_tensors():
                 model = self.make()
                 recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
-                structure = _Structure(Blocks.of(model), depth=blocks_in(model), recurrent=recurrent)
-                if structure.repeated is not None and self.configured:
+                structure = _Structure(Blocks.from_model(model), depth=count_blocks(model), recurrent=recurrent)
+                if structure.blocks is not None and self.configured:
                     config = deepcopy(self.config)
-                    structure.repeated.shorten_config(config, 3)
-                    shorter = make_up(structure.repeated.shorten(model, 3))
+                    structure.blocks.shorten_config(config, 3)
+                    shorter = make_up(structure.blocks.shorten(model, 3))
                     by_config = make_up(self.with_config(config).make()) == shorter
                     structure = replace(structure, by_config=by_config)
         except Exception:  # whatever is wrong with it, its dry run says
@@ -167,36 +167,37 @@ ModelLike = Union[Source, "PretrainedConfig", ConvNetConfig, nn.Module, str, Pat
 class _Structure:
     """What repeats in a model."""
 
-    repeated: Blocks | None = None
+    blocks: Blocks | None = None
     by_config: bool = False  # whether a shorter configuration makes the same model with fewer blocks
     depth: int = 0  # how many blocks there are
     recurrent: bool = False  # whether layers are
 
 
+# By `Source.key`, what was found out in this process.
 _structures: dict[str, _Structure] = {}
-"""By `Source.key`, what was found out in this process."""
 
 
-def source_of(what: ModelLike, batch: Callable | None = None) -> Source:
+def source_of(model: ModelLike, batch: Callable[[int, int], Any] | None = None) -> Source:
     """The `Source` of a model as `memory.estimate` takes it; raises `CourseError` for what makes no model."""
-    if isinstance(what, Source):
-        return what
-    examples = random_batch if batch is None else lambda model, recipe: batch(recipe.batch, recipe.sequence)
-    if isinstance(what, nn.Module):
-        return Source(type(what).__name__, lambda: _copy(what), examples, getattr(what, "config", None))
-    if isinstance(what, str | Path):
-        config = _config_of(what)
-        return _from_config(config, examples, "" if Path(what).exists() else models.canonical_name(str(what)))
-    if isinstance(what, ConvNetConfig) or hasattr(what, "to_dict"):
-        return _from_config(what, examples)
-    if callable(what):
-        return Source(getattr(what, "__name__", type(what).__name__), what, examples, limit=_positions_made_by(what))
+    if isinstance(model, Source):
+        return model
+    examples = random_batch if batch is None else lambda _, recipe: batch(recipe.batch, recipe.sequence)
+    kind = type(model).__name__
+    if isinstance(model, nn.Module):
+        return Source(kind, lambda: _copy(model), examples, getattr(model, "config", None))
+    if isinstance(model, str | Path):
+        config = _config_of(model)
+        return _from_config(config, examples, "" if Path(model).exists() else models.canonical_name(str(model)))
+    if isinstance(model, ConvNetConfig) or hasattr(model, "to_dict"):
+        return _from_config(model, examples)
+    if callable(model):
+        return Source(getattr(model, "__name__", kind), model, examples, limit=_positions_made_by(model))
     raise CourseError(
-        f"{type(what).__name__} is no model; give a configuration, a config.json, a name, a module, or a function that makes one."
+        f"{kind} is no model; give a configuration, a config.json, a name, a module, or a function that makes one."
     )
 
 
-def _positions_made_by(make: Callable) -> int | None:
+def _positions_made_by(make: Callable[[], nn.Module]) -> int | None:
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             configs = (getattr(module, "config", None) for module in make().modules())
@@ -207,59 +208,60 @@ def _positions_made_by(make: Callable) -> int | None:
 
 
 def _from_config(config: "PretrainedConfig | ConvNetConfig", examples: Callable, name: str = "") -> Source:
-    name = name or type(config).__name__.removesuffix("Config")
-    return Source(
-        name, lambda: _move_to_default_device(models.from_configuration(deepcopy(config))), examples, config, True
-    )
+
+    def make() -> nn.Module:
+        return _move_to_default_device(models.from_configuration(deepcopy(config)))
+
+    return Source(name or type(config).__name__.removesuffix("Config"), make, examples, config, configured=True)
 
 
-def with_head(what: str, kind: str, labels: int | None = None) -> Source:
+def with_head(model: str, kind: str, labels: int | None = None) -> Source:
     """The model of that name or `config.json` as `kind` makes it, a class of Transformers or one that chooses it by the family.
 
     `labels` is the number of classes; without it the configuration's. Raises `CourseError` where Transformers has no such class.
     """
     import transformers
 
-    config = deepcopy(_config_of(what))
-    made = getattr(transformers, kind, None)
-    by_family = getattr(made, "_model_mapping", None)
+    config = deepcopy(_config_of(model))
+    model_class = getattr(transformers, kind, None)
+    by_family = getattr(model_class, "_model_mapping", None)
     if by_family is not None:
-        made = by_family.get(type(config), None)
-        made = made[0] if isinstance(made, tuple) else made
-    if made is None or not issubclass(made, transformers.PreTrainedModel):
+        model_class = by_family.get(type(config), None)
+        model_class = model_class[0] if isinstance(model_class, tuple) else model_class
+    if model_class is None or not issubclass(model_class, transformers.PreTrainedModel):
         raise CourseError(
-            f"Transformers has no {kind} for {what}; for a class of your own give a function that makes it, FILE.py:FUNCTION."
+            f"Transformers has no {kind} for {model}; for a class of your own give a function that makes it, FILE.py:FUNCTION."
         )
-    config.architectures = [made.__name__]
+    config.architectures = [model_class.__name__]
     if config.pad_token_id is None:  # by which a classifier finds the end of each text, so scripts set it
         config.pad_token_id = 0
     if labels is not None:
         config.num_labels = labels
-    return _from_config(config, random_batch, made.__name__)
+    return _from_config(config, random_batch, model_class.__name__)
 
 
-def _config_of(what: str | Path) -> "PretrainedConfig | ConvNetConfig":
+def _config_of(name: str | Path) -> "PretrainedConfig | ConvNetConfig":
     """A configuration by name, or from a `config.json` or the folder that has one."""
-    path = Path(what)
+    path = Path(name)
     if path.is_dir():
         path /= "config.json"
     if path.suffix == ".json" or path.is_file():
         return models.from_json(path)
-    near = get_close_matches(path.name, (file.name for file in path.parent.glob("*.json")), 1, cutoff=0.8)
-    if near and models.canonical_name(str(what)) not in models.NAMES:
-        raise CourseError(f"There is no file {path}; did you mean {path.with_name(near[0])}?")
-    return models.configuration(str(what))
+    similar = get_close_matches(path.name, (file.name for file in path.parent.glob("*.json")), 1, cutoff=0.8)
+    if similar and models.canonical_name(str(name)) not in models.NAMES:
+        raise CourseError(f"There is no file {path}; did you mean {path.with_name(similar[0])}?")
+    return models.configuration(str(name))
 
 
 def _copy(module: nn.Module) -> nn.Module:
     """A copy of the module; under fake tensors a fake one on their device, wherever its own tensors are."""
-    copied = deepcopy(module)
-    for parameter in copied.parameters():
+    copy = deepcopy(module)
+    for parameter in copy.parameters():
         parameter.grad = None
-    return _move_to_default_device(copied)
+    return _move_to_default_device(copy)
 
 
 def _move_to_default_device(module: nn.Module) -> nn.Module:
     """The module, under fake tensors moved to their device, on which `torch.Tensor(…)` does not make tensors."""
-    place = torch.empty(0)
-    return module.to(place.device) if is_fake(place) else module
+    probe = torch.empty(0)
+    return module.to(probe.device) if is_fake(probe) else module

@@ -37,7 +37,8 @@ class MemoryOfAdamW4bit(torch.optim.Optimizer):
 
     @staticmethod
     def _new_state(parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        count, state = parameter.numel(), {"step": torch.zeros((), device="cpu")}
+        count = parameter.numel()
+        state = {"step": torch.zeros((), device="cpu")}
         for name in ("exp_avg", "exp_avg_sq"):
             if count < 4096 or count % 128:
                 state[name] = torch.zeros_like(parameter)
@@ -74,8 +75,8 @@ def make_optimizer(name: str, parameters: Iterable[torch.nn.Parameter], **option
     """The optimizer that a recipe names, with `options` over those that it has there."""
     spec = OPTIMIZERS[name]
     module, _, kind = spec.path.rpartition(".")
-    chosen = getattr(import_module(module), kind)
-    paged = _page_on_host(chosen) if name.startswith("paged") else chosen
+    optimizer_class = getattr(import_module(module), kind)
+    paged = _page_on_host(optimizer_class) if name.startswith("paged") else optimizer_class
     return paged(parameters, **{"lr": 1e-4, **spec.options, **options})
 
 
@@ -85,11 +86,11 @@ def galore_factory(model: torch.nn.Module, rank: int) -> OptimizerFactory:
     It finds new directions in every step.
     """
     hidden = set(hidden_matrices(model)[0])
-    inside = [parameter in hidden for parameter in model.parameters() if parameter.requires_grad]
+    are_hidden = [parameter in hidden for parameter in model.parameters() if parameter.requires_grad]
 
     def make(parameters: Iterable[torch.nn.Parameter]) -> GaLore:
         groups = [{"params": [], "rank": inf}, {"params": [], "rank": rank}]
-        for parameter, is_hidden in zip(parameters, inside, strict=True):
+        for parameter, is_hidden in zip(parameters, are_hidden, strict=True):
             groups[is_hidden]["params"].append(parameter)
         return GaLore(groups, lr=1e-4, interval=1)
 
@@ -104,9 +105,9 @@ def state_size(
         parameters = [torch.nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter)
-        made = factory_of(optimizer)(parameters)
-        made.step()
-        return optimizer_state_size(made)
+        filled_optimizer = factory_of(optimizer)(parameters)
+        filled_optimizer.step()
+        return optimizer_state_size(filled_optimizer)
 
 
 def factory_of(optimizer: str | OptimizerFactory) -> OptimizerFactory:

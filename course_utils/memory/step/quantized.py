@@ -56,9 +56,12 @@ def _make_4_bit(weight: torch.Tensor, bias: torch.Tensor | None, double: bool) -
     layer = Linear4bit.__new__(Linear4bit)  # its own way to begin wraps a real tensor
     nn.Module.__init__(layer)
     layer.out_features, layer.in_features = weight.shape
-    layer.compute_dtype, layer.compute_type_is_set = weight.dtype, True
-    layer.quant_storage, layer.support_avx512bf16_for_cpu = torch.uint8, False
-    layer.bias, layer.weight = bias, _make_codes(weight, double)
+    layer.compute_dtype = weight.dtype
+    layer.compute_type_is_set = True
+    layer.quant_storage = torch.uint8
+    layer.support_avx512bf16_for_cpu = False
+    layer.bias = bias
+    layer.weight = _make_codes(weight, double)
     return layer
 
 
@@ -69,8 +72,10 @@ def _make_codes(weight: torch.Tensor, double: bool) -> nn.Parameter:
     if not is_fake(weight):
         options = {"requires_grad": False, "quant_type": "nf4", "compress_statistics": double}
         return Params4bit(weight.detach(), **options).to(weight.device)
-    blocks, new = -(-weight.numel() // BLOCK), weight.detach().new_empty
-    floats, integers, second = partial(new, dtype=torch.float32), partial(new, dtype=torch.uint8), {}
+    blocks = -(-weight.numel() // BLOCK)
+    floats = partial(weight.detach().new_empty, dtype=torch.float32)
+    integers = partial(weight.detach().new_empty, dtype=torch.uint8)
+    second = {}
     if double:
         state = QuantState(floats(-(-blocks // SECOND_BLOCK)), None, floats(256), SECOND_BLOCK, dtype=torch.float32)
         second = {"offset": floats(()), "state2": state}

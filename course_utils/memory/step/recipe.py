@@ -57,16 +57,17 @@ LOOPS = {
 }
 """What each loop does by default: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
 
-_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
+Names = tuple[str, ...]
+_BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 
 
-def _field(default: Any, phrase: str, choices: tuple = (), least: int = 0, unit: str = "number", **keys: str) -> Any:
-    """A field: its default, what its flag's help says, its choices, the least of a number and its unit, by tool its key there.
+def _field(default: Any, phrase: str, choices: tuple = (), minimum: int = 0, unit: str = "number", **keys: str) -> Any:
+    """A field: its default, what its flag's help says, its choices, a number's minimum and unit, by tool its key there.
 
     The tools are `trainer` (TrainingArguments), `trl` (SFTConfig and ModelConfig beside these) and `accelerate`.
     """
-    about = {"help": phrase, "choices": choices, "least": least, "unit": unit, "keys": keys}
-    return field(default=default, metadata=about)
+    metadata = {"help": phrase, "choices": choices, "minimum": minimum, "unit": unit, "keys": keys}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ class Recipe:
     precision: str = _field("fp32", "autocast is Trainer's bf16=True, bf16 all of it", PRECISIONS)
 
     # What a step takes in. Documents that are packed into a row do not attend to each other.
-    batch: int = _field(8, "examples of a micro-batch", least=1, trainer="per_device_train_batch_size")
-    sequence: int = _field(128, "tokens of an example", least=1, trl="max_length")
-    accumulation: int = _field(1, "micro-batches of an update", least=1, trainer="gradient_accumulation_steps")
+    batch: int = _field(8, "examples of a micro-batch", minimum=1, trainer="per_device_train_batch_size")
+    sequence: int = _field(128, "tokens of an example", minimum=1, trl="max_length")
+    accumulation: int = _field(1, "micro-batches of an update", minimum=1, trainer="gradient_accumulation_steps")
     packed: bool = _field(False, "several documents in a row of tokens", trl="packing")
 
     # The loop. By `outputs = model(**batch)` all that the model returns lives until the step is done, its logits too.
@@ -118,7 +119,7 @@ class Recipe:
         trainer="gradient_checkpointing",
         accelerate="fsdp_activation_checkpointing",
     )
-    segments: int | None = _field(None, "with --checkpointing: number of segments to recompute", least=1)
+    segments: int | None = _field(None, "with --checkpointing: number of segments to recompute", minimum=1)
     offload_activations: bool = _field(False, "what backward needs waits on the host", trl="activation_offloading")
     saved_on_disk: bool = _field(False, "what backward needs waits in a file")
 
@@ -126,12 +127,10 @@ class Recipe:
     # Of a model in 4 bits all else becomes float32, as by PEFT's `prepare_model_for_kbit_training`; without `upcast` it is
     # bfloat16, the adapters too, as TRL has it.
     lora: int = _field(0, "train adapters of this rank only", unit="rank", trl="lora_r")
-    lora_targets: tuple[str, ...] = _field((), "layers that get adapters: q_proj,v_proj", trl="lora_target_modules")
-    modules_to_save: tuple[str, ...] = _field(
-        (), "modules trained in full beside the adapters", trl="lora_modules_to_save"
-    )
+    lora_targets: Names = _field((), "layers that get adapters: q_proj,v_proj", trl="lora_target_modules")
+    modules_to_save: Names = _field((), "modules trained in full beside the adapters", trl="lora_modules_to_save")
     lora_dropout: float = _field(0.0, "dropout before each adapter", trl="lora_dropout")
-    frozen: tuple[str, ...] = _field((), "beginnings of the names of parameters that are not trained")
+    frozen: Names = _field((), "beginnings of the names of parameters that are not trained")
     quantized: str = _field("", "nf4: frozen weights in 4 bits", ("", "nf4"), trl="bnb_4bit_quant_type")
     double_quantization: bool = _field(True, "with nf4: its scales in 8 bits", trl="use_bnb_nested_quant")
     upcast: bool = _field(True, "with nf4: all else in float32, as PEFT prepares it; else in bfloat16")
@@ -149,9 +148,9 @@ class Recipe:
     zero_stage: int = _field(
         0, "ZeRO's stage: 1 shards the optimizer's state, 2 also gradients, 3 also parameters", STAGES
     )
-    ranks: int = _field(1, "devices that train together", least=1, accelerate="num_processes")
-    replicas: int = _field(1, "groups of ranks that each hold a whole copy, with ZeRO stage 2 or 3", least=1)
-    context_parallel: int = _field(1, "ranks that each hold a part of every sequence", least=1)
+    ranks: int = _field(1, "devices that train together", minimum=1, accelerate="num_processes")
+    replicas: int = _field(1, "groups of ranks that each hold a whole copy, with ZeRO stage 2 or 3", minimum=1)
+    context_parallel: int = _field(1, "ranks that each hold a part of every sequence", minimum=1)
     offload: bool = _field(
         False, "keep the optimizer's state on the host and update there", accelerate="fsdp_offload_params"
     )
@@ -166,8 +165,8 @@ class Recipe:
             _check_field(declared, getattr(self, declared.name))
         if not isinstance(self.teacher, str):
             raise CourseError(f"teacher={self.teacher!r} is no text; give a model's name or path, or '' for none.")
-        of_one_device = chain(self._about_saving(), self._about_update(), self._about_loss(), self._about_adapters())
-        for sentence in chain(of_one_device, self._about_ranks()):
+        rules = (self._about_saving, self._about_update, self._about_loss, self._about_adapters, self._about_ranks)
+        if sentence := next(chain.from_iterable(rule() for rule in rules), ""):
             raise CourseError(sentence)
 
     def _about_saving(self) -> Iterator[str]:
@@ -270,20 +269,21 @@ class Recipe:
 
 
 def _check_field(field: Field, value: object) -> None:
-    name, least = field.name, field.metadata["least"]
+    name = field.name
+    minimum = field.metadata["minimum"]
     choices = () if callable(value) else field.metadata["choices"]
-    # True is no stage, though it equals 1
+    # True is no stage, though it equals 1.
     if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
         names = (choice or repr(choice) for choice in choices)
         raise CourseError(f"No {name} is called {value!r}; {suggest(value, names)}")
     is_of_names = isinstance(value, tuple) and all(isinstance(word, str) and word for word in value)
-    if field.type == tuple[str, ...] and not is_of_names:
+    if field.type == Names and not is_of_names:
         raise CourseError(f"{name}={value!r} are no names; give a tuple of {field.metadata['help']}.")
     if field.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
         raise CourseError(f"{name}={value!r} is no share; give a number from 0 to below 1.")
     if field.type is bool and not isinstance(value, bool):
         raise CourseError(f"{name} must be True or False, not {value!r}.")
-    if least and value is not None:
+    if minimum and value is not None:
         require_count(name, value)
     elif field.type is int and not choices and (type(value) is not int or value < 0):
         raise CourseError(f"{name}={value!r} is no {field.metadata['unit']}; give a whole number, or 0 for none.")
@@ -291,8 +291,8 @@ def _check_field(field: Field, value: object) -> None:
 
 def plain_recipe(recipe: Recipe) -> dict:
     """The fields that differ from their defaults."""
-    usual = vars(Recipe())
-    return {name: value for name, value in vars(recipe).items() if value != usual[name]}
+    defaults = vars(Recipe())
+    return {name: value for name, value in vars(recipe).items() if value != defaults[name]}
 
 
 def flag_of(name: str) -> str:
@@ -300,20 +300,21 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def read_fields(words: str) -> dict[str, Any]:
-    """Fields as words: `batch=4,lora_targets=q_proj+v_proj,clipping=no`. Raises `CourseError` for an unknown one."""
-    values, by_name = {}, {field.name: field for field in fields(Recipe)}
-    for word in filter(None, words.split(",")):
+def read_fields(text: str) -> dict[str, Any]:
+    """Fields from a text: `batch=4,lora_targets=q_proj+v_proj,clipping=no`. Raises `CourseError` for an unknown one."""
+    values: dict[str, Any] = {}
+    by_name = {field.name: field for field in fields(Recipe)}
+    for word in filter(None, text.split(",")):
         name, has_value, value = word.strip().partition("=")
         name = name.replace("-", "_")
         if name not in by_name:
             raise CourseError(f"A recipe has no field {name!r}; {suggest(name, by_name)}")
         kind = by_name[name].type
-        if kind is bool and value.lower() in _TRUTHS:
-            values[name] = _TRUTHS[value.lower()]
+        if kind is bool and value.lower() in _BOOLEANS:
+            values[name] = _BOOLEANS[value.lower()]
         elif not has_value or kind is bool:
             values[name] = value or True
-        elif kind == tuple[str, ...]:
+        elif kind == Names:
             values[name] = tuple(value.split("+"))
         else:
             number = re.fullmatch(r"\d+(\.\d+)?", value)

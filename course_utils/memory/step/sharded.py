@@ -58,8 +58,8 @@ class _Chunks:
         self.tensor, self.dim = tensor, dim
         self.size = -(-tensor.size(dim) // num_chunks)
 
-    def __getitem__(self, place: int) -> torch.Tensor:
-        begin, end = (min(at * self.size, self.tensor.size(self.dim)) for at in (place, place + 1))
+    def __getitem__(self, index: int) -> torch.Tensor:
+        begin, end = (min(chunks * self.size, self.tensor.size(self.dim)) for chunks in (index, index + 1))
         return self.tensor.narrow(self.dim, begin, end - begin) if end > begin else self.tensor.new_empty(0)
 
 
@@ -69,16 +69,16 @@ def units_of(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if type(module).__name__ in names] or list(blocks_of(model))
 
 
-def share_state(made: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """`ZeroRedundancyOptimizer` with the parameters and options of `made`. Raises `CourseError` where that is not torch's own."""
+def share_state(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """`ZeroRedundancyOptimizer` with the parameters and options of `optimizer`; raises `CourseError` unless it is torch's own."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    kind = type(made)
+    kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim"):
         raise CourseError(f"ZeroRedundancyOptimizer wraps torch's optimizers, not {kind.__name__}; choose one of them.")
-    taken = inspect.signature(kind).parameters  # AdamW keeps an option of Adam that it does not take
-    options = {name: value for name, value in made.defaults.items() if name in taken}
-    return ZeroRedundancyOptimizer([p for group in made.param_groups for p in group["params"]], kind, **options)
+    parameters = inspect.signature(kind).parameters  # AdamW keeps an option of Adam that it does not take
+    options = {name: value for name, value in optimizer.defaults.items() if name in parameters}
+    return ZeroRedundancyOptimizer([p for group in optimizer.param_groups for p in group["params"]], kind, **options)
 
 
 class Buckets:
@@ -102,12 +102,12 @@ class Buckets:
         """Replace the gradients by their sums over the ranks, through copies in flat buckets."""
         for flat, group in zip(self.flat, self.groups, strict=True):
             pieces = flat.split([p.numel() for p in group])
-            places = [piece.view_as(p) for piece, p in zip(pieces, group, strict=True)]
-            for place, parameter in zip(places, group, strict=True):
-                place.copy_(parameter.grad)
+            copies = [piece.view_as(p) for piece, p in zip(pieces, group, strict=True)]
+            for copy, parameter in zip(copies, group, strict=True):
+                copy.copy_(parameter.grad)
             dist.all_reduce(flat)
-            for place, parameter in zip(places, group, strict=True):
-                parameter.grad.copy_(place)
+            for copy, parameter in zip(copies, group, strict=True):
+                parameter.grad.copy_(copy)
 
 
 class HostUpdate(torch.optim.Optimizer):
@@ -146,10 +146,10 @@ def part_of(batch: dict[str, torch.Tensor], ranks: int) -> dict:
         raise CourseError("context_parallel divides a batch of input_ids and labels; give no other.")
     ids, labels = batch["input_ids"], batch["labels"]
     places = two_ends(ids.shape[1], ranks)
-    mine = places[dist.get_rank()]
+    positions = places[dist.get_rank()]
     after = F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
-    own = {"input_ids": ids[:, mine], "labels": labels[:, mine], "shift_labels": after[:, mine]}
-    return {**own, "position_ids": mine[None], "places": places}
+    part = {"input_ids": ids[:, positions], "labels": labels[:, positions], "shift_labels": after[:, positions]}
+    return {**part, "position_ids": positions[None], "places": places}
 
 
 def _attend(
@@ -162,9 +162,9 @@ def _attend(
     **extras,
 ) -> tuple[torch.Tensor, None]:
     """What Transformers calls in place of its own attention, shapes (b, heads, s/ranks, width)."""
-    usual = scaling is None or abs(scaling * query.shape[-1] ** 0.5 - 1) < 1e-6
+    is_usual_scale = scaling is None or abs(scaling * query.shape[-1] ** 0.5 - 1) < 1e-6
     unknown = [name for name in ("sliding_window", "softcap", "s_aux") if extras.get(name) is not None]
-    if "places" not in extras or mask is not None or unknown or not usual:
+    if "places" not in extras or mask is not None or unknown or not is_usual_scale:
         raise CourseError(
             f"{type(module).__name__} does more than attend to all tokens before; leave context_parallel out."
         )

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_utils.errors import CourseError, suggest
-from course_utils.memory.step.losses import chunk_loss, fuse_head, is_causal, kernels_of_cuda, learn_from, own_state
+from course_utils.memory.step import losses
 from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.optimizers import factory_of, galore_factory
 from course_utils.memory.step.quantized import quantize_linears
@@ -26,14 +26,14 @@ Batch = torch.Tensor | tuple | list | dict
 
 
 class Workload:
-    """Training of the model that `what` describes, by `recipe`, on random examples: `build`, then `step` again and again.
+    """Training of `model` by `recipe` on random examples: `build`, then `step` again and again.
 
-    `what` and `batch` as for `estimate`. `idle` names trained parameters that get no gradient; each step renews it. Raises
+    `model` and `batch` as for `estimate`. `idle` names trained parameters that get no gradient; each step renews it. Raises
     `CourseError` for sequences longer than the model's positions, or its teacher's.
     """
 
-    def __init__(self, what: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset = frozenset()):
-        self.source = source_of(what, batch)
+    def __init__(self, model: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset = frozenset()):
+        self.source = source_of(model, batch)
         self.recipe = recipe
         self.idle = idle
         self.source.require(recipe)
@@ -43,7 +43,8 @@ class Workload:
 
     def build(self) -> tuple[nn.Module, torch.optim.Optimizer, list]:
         """Model, optimizer and one batch for every micro-batch, with fresh random values."""
-        recipe, model = self.recipe, self.make_model()
+        recipe = self.recipe
+        model = self.make_model()
         if recipe.context_parallel > 1:
             attend_on_ring(model)
         with _set_default_dtype(self._dtype):
@@ -55,24 +56,24 @@ class Workload:
             shard(model, recipe)
         optimizer = self._make_optimizer(model)
         if teacher is not None:  # after all that is done to the student alone
-            learn_from(model, teacher)
+            losses.learn_from(model, teacher)
         return model, optimizer, batches
 
     def make_model(self) -> nn.Module:
         """The recipe's model on one device, before it is sharded."""
         recipe = self.recipe
         with _set_default_dtype(self._dtype):
-            made = self.source.make()
-            if not isinstance(made, nn.Module):
-                raise CourseError(f"{self.source.name}() returned a {type(made).__name__}; let it return a module.")
-            model = self._adapt(made.train())
+            model = self.source.make()
+            if not isinstance(model, nn.Module):
+                raise CourseError(f"{self.source.name}() returned a {type(model).__name__}; let it return a module.")
+            model = self._adapt(model.train())
         if not recipe.use_cache and hasattr(model, "config"):
             model.config.use_cache = False
         self._choose_attention(model)
         if recipe.chunked_loss:
-            chunk_loss(model, recipe.chunked_loss)
+            losses.chunk_loss(model, recipe.chunked_loss)
         if recipe.trl_loss:
-            fuse_head(model)
+            losses.fuse_head(model)
         if recipe.checkpointing:
             _checkpoint(model, recipe.segments)
         return model
@@ -85,7 +86,8 @@ class Workload:
             self.evaluate(model, optimizer, batches)
 
     def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        recipe, scaler = self.recipe, torch.amp.GradScaler("cpu", enabled=self.recipe.precision == "fp16")
+        recipe = self.recipe
+        scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "fp16")
         versions: dict[str, int] | None = None
         for batch in batches:
             with phase("forward"), self._autocast(), self._hook_saved_tensors(model):
@@ -136,7 +138,8 @@ class Workload:
 
         The logits and labels of the batches before it are kept, and those of all are put together, as Trainer does.
         """
-        recipe, gathered = self.recipe, []
+        recipe = self.recipe
+        gathered: list[torch.Tensor] = []
         model.eval()
         with self._patch_kernels(model), phase("evaluation"), torch.no_grad():
             batch = self._make_batch(model, recipe.eval_batch) if recipe.eval_batch else batches[0]
@@ -151,7 +154,7 @@ class Workload:
                     of_batch = [outputs["logits"], batch["labels"]]
                     del outputs
                     if gathered:
-                        gathered = [torch.cat(both) for both in zip(gathered, of_batch, strict=True)]
+                        gathered = [torch.cat(pair) for pair in zip(gathered, of_batch, strict=True)]
                     else:
                         rows = max(0, recipe.eval_logits - recipe.eval_batch)
                         gathered = [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in of_batch]
@@ -161,7 +164,10 @@ class Workload:
         """Copy parameters and optimizer state to the host, tensor by tensor, each gathered first if it is sharded."""
         with phase("saving"), torch.no_grad():
             state = (value for values in optimizer.state.values() for value in values.values())
-            tensors = [*own_state(model).values(), *(value for value in state if isinstance(value, torch.Tensor))]
+            tensors = [
+                *losses.own_state(model).values(),
+                *(value for value in state if isinstance(value, torch.Tensor)),
+            ]
             copies = [(t.full_tensor() if hasattr(t, "full_tensor") else t).cpu() for t in tensors]
             del copies
 
@@ -171,7 +177,7 @@ class Workload:
         The optimizer takes over its state as it is.
         """
         with phase("loading"), torch.no_grad():
-            checkpoint = {name: tensor.clone() for name, tensor in own_state(model).items()}
+            checkpoint = {name: tensor.clone() for name, tensor in losses.own_state(model).items()}
             model.load_state_dict(checkpoint, strict=self.teacher is None)
 
     def _forward_and_loss(self, model: nn.Module, batch: Batch, wants_logits: bool = False) -> tuple:
@@ -192,12 +198,12 @@ class Workload:
     def _forward_with_smoothing(self, model: nn.Module, batch: dict, inputs: dict, wants_logits: bool) -> tuple:
         from transformers.trainer_pt_utils import LabelSmoother
 
-        plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+        plain = losses.without_adapters(model)
         if hasattr(plain, "prepare_decoder_input_ids_from_labels"):  # as DataCollatorForSeq2Seq
             inputs["decoder_input_ids"] = plain.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
         outputs = self._widen(model(**inputs))
         smoother = LabelSmoother(self.recipe.label_smoothing)
-        loss = smoother(outputs, batch["labels"], shift_labels=is_causal(type(plain)))
+        loss = smoother(outputs, batch["labels"], shift_labels=losses.is_causal(type(plain)))
         if self.recipe.trl_loss:
             del outputs
             with torch.no_grad():  # once more for its metrics
@@ -234,12 +240,12 @@ class Workload:
         import peft
 
         addresses = [address for address, _ in model.named_modules()]
-        for wanted in (*recipe.lora_targets, *recipe.modules_to_save):
-            if not any(f".{address}".endswith(f".{wanted}") for address in addresses):
+        for target in (*recipe.lora_targets, *recipe.modules_to_save):
+            if not any(f".{address}".endswith(f".{target}") for address in addresses):
                 names = {address.rpartition(".")[2] for address in addresses}
                 raise CourseError(
-                    f"No module of this model is called {wanted!r}; "
-                    f"{suggest(wanted, sorted(name for name in names if name and not name.isdigit()))}"
+                    f"No module of this model is called {target!r}; "
+                    f"{suggest(target, sorted(name for name in names if name and not name.isdigit()))}"
                 )
         adapters = peft.LoraConfig(
             r=recipe.lora,
@@ -265,23 +271,23 @@ class Workload:
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         recipe = self.recipe
         factory = galore_factory(model, recipe.galore) if recipe.galore else factory_of(recipe.optimizer)
-        trained = [parameter for _, parameter in _list_trained(model)]
-        if not trained:
+        parameters = [parameter for _, parameter in _list_trained(model)]
+        if not parameters:
             raise CourseError("No parameter of the model is trained: requires_grad is False for all; set it for some.")
         if recipe.ranks > 1 and recipe.zero_stage < 2:
-            model.buckets = [Buckets(trained)]
+            model.buckets = [Buckets(parameters)]
         if recipe.zero_stage == 1:
-            return share_state(factory(trained))
+            return share_state(factory(parameters))
         if recipe.offload and recipe.zero_stage < 3:
-            return HostUpdate(trained, factory)
-        optimizer = MasterWeights(trained, factory) if recipe.precision == "bf16-masters" else factory(trained)
+            return HostUpdate(parameters, factory)
+        optimizer = MasterWeights(parameters, factory) if recipe.precision == "bf16-masters" else factory(parameters)
         if recipe.in_backward:
             # While only one parameter has a gradient, `step` updates that one (Lv et al. 2023, LOMO).
             def update(parameter: torch.Tensor) -> None:
                 optimizer.step()
                 parameter.grad = None
 
-            for parameter in trained:
+            for parameter in parameters:
                 parameter.register_post_accumulate_grad_hook(update)
         return optimizer
 
@@ -294,7 +300,7 @@ class Workload:
 
     def _patch_kernels(self, model: nn.Module) -> AbstractContextManager:
         as_on_cuda = self.recipe.trl_loss and self.recipe.device == "cuda" and is_fake(next(model.parameters()))
-        return kernels_of_cuda() if as_on_cuda else nullcontext()
+        return losses.kernels_of_cuda() if as_on_cuda else nullcontext()
 
     def _autocast(self) -> AbstractContextManager:
         halves = {"autocast": torch.bfloat16, "fp16": torch.float16}.get(self.recipe.precision)

@@ -38,7 +38,9 @@ class CudaAllocator:
     witness = "CUDA's caching allocator"
 
     def __init__(self, device: torch.device):
-        self.device, self._phase, self._peaks = device, None, {}
+        self.device = device
+        self._phase: str | None = None
+        self._peaks: dict[str | None, int] = {}
 
     @contextmanager
     def measured(self) -> Iterator[None]:
@@ -117,16 +119,19 @@ class CpuAllocator:
     def account(self) -> Account:
         """The account, after the recording."""
         self._changes.sort(key=lambda change: change[0])
-        times, totals = [when for when, _ in self._changes], [0, *accumulate(size for _, size in self._changes)]
+        times = [when for when, _ in self._changes]
+        totals = [0, *accumulate(size for _, size in self._changes)]
 
         def highest(start: int, end: int) -> tuple[int, int]:
             """The largest total in a span, what was in use at its start included, and when that was."""
             first, last = bisect_right(times, start), bisect_right(times, end)
-            place = max(range(first, last + 1), key=totals.__getitem__)
-            return totals[place], times[place - 1] if place > first else start
+            index = max(range(first, last + 1), key=totals.__getitem__)
+            return totals[index], times[index - 1] if index > first else start
 
         ((start, end, _),) = self._find_marked(_MEASURED)
-        (at_start, _), (peak, when), by_phase = highest(start, start), highest(start, end), {}
+        at_start, _ = highest(start, start)
+        peak, when = highest(start, end)
+        by_phase: dict[str, int] = {}
         for begin, finish, name in self._find_marked(_MARK):
             if start <= begin <= end:
                 by_phase[name] = max(by_phase.get(name, 0), highest(begin, finish)[0] - at_start)
@@ -139,8 +144,8 @@ class CpuAllocator:
 
     def _operator_at(self, time: int) -> str:
         """The operator at work at `time`, the outermost: the one that Python or autograd called."""
-        at_work = [span for span in self._spans if span[0] <= time <= span[1] and span[3] != _USER_SCOPE]
-        names = (name for _, _, name, _ in sorted(at_work, key=lambda span: span[0]))
+        running = [span for span in self._spans if span[0] <= time <= span[1] and span[3] != _USER_SCOPE]
+        names = (name for _, _, name, _ in sorted(running, key=lambda span: span[0]))
         return next((name for name in names if not name.startswith(_NO_OPERATORS)), "")
 
 
@@ -153,12 +158,12 @@ def allocator_of(device: torch.device) -> CpuAllocator | CudaAllocator:
 def quiet(only: bytes = b"") -> Iterator[None]:
     """Keep back what is written to the process's error stream by C++ too: all of it, or the lines that hold `only`."""
     stream = os.dup(2)
-    with tempfile.TemporaryFile() as written:
-        os.dup2(written.fileno(), 2)
+    with tempfile.TemporaryFile() as output:
+        os.dup2(output.fileno(), 2)
         try:
             yield
         finally:
             os.dup2(stream, 2)
-            written.seek(0)
-            os.write(2, b"".join(line for line in written if only not in line))
+            output.seek(0)
+            os.write(2, b"".join(line for line in output if only not in line))
             os.close(stream)

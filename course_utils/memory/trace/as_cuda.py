@@ -6,7 +6,7 @@ CPU has not is put in at the dispatcher, below all Python code.
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from unittest.mock import patch
 
@@ -28,23 +28,23 @@ _FLOAT_INPUTS = (
     "exp", "log", "log2", "log10", "log1p", "expm1", "rsqrt", "reciprocal", "softplus",
     "l1_loss", "mse_loss", "nll_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "cdist", "dist",
 )  # fmt: skip
+# These too, but the kernel reads halves and writes floats: its input is not copied.
 _FLOAT_OUTPUT = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
-"""CUDA's autocast computes these in float32 too, but the kernel reads halves and writes floats: its input is not copied."""
 _FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
     """A context in which new tensors are on `GPU`, `cuda` means it, and operators keep what they keep on CUDA."""
-    with ExitStack() as entered:
-        library = Library("aten", "IMPL")
-        entered.callback(library._destroy)
+    library = Library("aten", "IMPL")
+    try:
         with warnings.catch_warnings():  # that a kernel is replaced, which is meant
             warnings.simplefilter("ignore")
             _register_kernels(library)
-        entered.enter_context(patch.object(torch.autocast, "__init__", _autocast_for_cuda(torch.autocast.__init__)))
-        entered.enter_context(_OnGpu())
-        yield
+        with patch.object(torch.autocast, "__init__", _autocast_for_cuda(torch.autocast.__init__)), _OnGpu():
+            yield
+    finally:
+        library._destroy()
 
 
 def prefer_foreach(optimizer: torch.optim.Optimizer) -> None:
@@ -78,8 +78,8 @@ class _OnGpu(TorchFunctionMode):
         answer = func(*args, **kwargs)
         if func in _FROM_NUMBERS and kwargs.get("device") == GPU and answer.device == HOST:
             # Made from Python's numbers, it is a real tensor first, which knows one CPU only.
-            moved = torch.empty(answer.shape, dtype=answer.dtype, device=GPU).copy_(answer.detach())
-            return moved.requires_grad_(answer.requires_grad)
+            copy = torch.empty(answer.shape, dtype=answer.dtype, device=GPU).copy_(answer.detach())
+            return copy.requires_grad_(answer.requires_grad)
         return answer
 
 
@@ -98,13 +98,13 @@ def _translate_device(value: object) -> object:
     return GPU if kind.split(":")[0] == "cuda" else value
 
 
-def _autocast_for_cuda(on: Callable) -> Callable:
+def _autocast_for_cuda(initialize: Callable) -> Callable:
     """Returns autocast's `__init__` that, asked for CUDA, switches it on for the device where the tensors are."""
 
     def switch_on(self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args, **kwargs) -> None:
         if device_type == "cuda":
             device_type, dtype = "cpu", dtype or torch.float16
-        on(self, device_type, dtype, *args, **kwargs)
+        initialize(self, device_type, dtype, *args, **kwargs)
 
     return switch_on
 
@@ -115,15 +115,12 @@ def _register_kernels(library: Library) -> None:
         library.impl("scaled_dot_product_attention", _attention, key)
         library.impl("softmax.int", partial(_softmax, _aten._softmax), key)
         library.impl("log_softmax.int", partial(_softmax, _aten._log_softmax), key)
-    for names, prepare in (
-        (("softmax.int", "log_softmax.int", *_FLOAT_OUTPUT), _widen_output),
-        (_FLOAT_INPUTS, _widen_inputs),
-    ):
-        for name in names:
-            packet, _, overload = name.partition(".")
-            operator = getattr(getattr(_aten, packet), overload or "default")
-            kernel = partial(_run_without_autocast, operator, prepare)
-            library.impl(name, kernel, "AutocastCPU", allow_override=True)
+    preparations = dict.fromkeys(("softmax.int", "log_softmax.int", *_FLOAT_OUTPUT), _widen_output)
+    for name, prepare in (preparations | dict.fromkeys(_FLOAT_INPUTS, _widen_inputs)).items():
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(_aten, packet), overload or "default")
+        kernel = partial(_run_without_autocast, operator, prepare)
+        library.impl(name, kernel, "AutocastCPU", allow_override=True)
 
 
 def _run_without_autocast(operator: OpOverload, prepare: Callable, *args, **kwargs) -> torch.Tensor:
@@ -137,8 +134,8 @@ def _widen_inputs(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 
 def _widen_output(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    widened = args[0].dtype in _HALVES and kwargs.get("dtype") is None
-    return args, {**kwargs, "dtype": torch.float32} if widened else kwargs
+    is_widened = args[0].dtype in _HALVES and kwargs.get("dtype") is None
+    return args, {**kwargs, "dtype": torch.float32} if is_widened else kwargs
 
 
 class _SoftmaxInFloat(torch.autograd.Function):
@@ -146,7 +143,8 @@ class _SoftmaxInFloat(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: torch.Tensor) -> torch.Tensor:
-        ctx.dtype, answer = x.dtype, torch.empty_like(x, dtype=torch.float32)
+        ctx.dtype = x.dtype
+        answer = torch.empty_like(x, dtype=torch.float32)
         ctx.save_for_backward(answer)
         return answer
 

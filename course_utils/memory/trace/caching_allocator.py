@@ -12,8 +12,8 @@ from typing import NamedTuple
 from course_utils.units import MiB, round_up
 
 _GRAIN, _SMALL, _MIDDLE = 512, MiB, 10 * MiB
+# Steps replayed: after the first the segments of the step before are there.
 _STEPS = 3
-"""Steps replayed: after the first the segments of the step before are there."""
 
 
 class Block(NamedTuple):
@@ -37,15 +37,15 @@ class Cache:
 
     def take(self, size: int) -> Block:
         """A block of at least `size` bytes."""
-        wanted = max(_GRAIN, round_up(size, _GRAIN))
-        small = wanted <= _SMALL
+        block_size = max(_GRAIN, round_up(size, _GRAIN))
+        small = block_size <= _SMALL
         free = self._free[small]
-        place = bisect_left(free, (wanted,))
-        block = self._drop(free[place]) if place < len(free) else self._reserve_segment(wanted, small)
-        rest = block.size - wanted
+        index = bisect_left(free, (block_size,))
+        block = self._drop(free[index]) if index < len(free) else self._reserve_segment(block_size, small)
+        rest = block.size - block_size
         if rest >= _GRAIN if small else rest > _SMALL:
-            self._keep(Block(rest, block.segment, block.start + wanted, small))
-            block = block._replace(size=wanted)
+            self._keep(Block(rest, block.segment, block.start + block_size, small))
+            block = block._replace(size=block_size)
         return block
 
     def give(self, block: Block) -> None:
@@ -59,8 +59,8 @@ class Cache:
             size += after.size
         self._keep(Block(size, segment, start, small))
 
-    def _reserve_segment(self, wanted: int, small: bool) -> Block:
-        size = 2 * MiB if small else 20 * MiB if wanted < _MIDDLE else round_up(wanted, 2 * MiB)
+    def _reserve_segment(self, block_size: int, small: bool) -> Block:
+        size = 2 * MiB if small else 20 * MiB if block_size < _MIDDLE else round_up(block_size, 2 * MiB)
         self.reserved += size
         self._segments += 1
         return Block(size, self._segments, 0, small)
@@ -82,7 +82,8 @@ def reserved(events: Sequence[tuple[int, Hashable]], before_step: int) -> int:
 
     They do not say which of several equal blocks dies; here the youngest does.
     """
-    cache, alive = Cache(), {}
+    cache = Cache()
+    alive: dict[tuple[int, Hashable], list[Block]] = {}
     for step in range(_STEPS):
         for change, piece in events[before_step if step else 0 :]:
             blocks = alive.setdefault((abs(change), piece), [])

@@ -9,6 +9,8 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from itertools import islice
 from textwrap import shorten
 from unittest.mock import patch
 
@@ -21,7 +23,7 @@ from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES, Machine, Operator, OperatorWatch, Prediction
 from course_utils.memory.trace.as_cuda import GPU, HOST, as_on_cuda, prefer_foreach
 from course_utils.memory.trace.fake import (
-    describe_place,
+    describe_location,
     device_of,
     fake_tensors,
     is_fake,
@@ -74,28 +76,29 @@ def dry_run(
     """
     if device not in ("cpu", "cuda"):
         raise CourseError(f"device={device!r} is no device; use 'cpu' or 'cuda'.")
-    on_gpu = {"device": GPU, "round_to": 512, "look_inside": False} if device == "cuda" else {}
+    on_gpu = device == "cuda"
     with _pretend_tensors(device, ranks, rank, timeout):
-        built = build()
-        models, optimizers = parts_of(built)
-        _check_parts(models, optimizers, on_gpu=device == "cuda" and prime is None)
-        if device == "cuda":
+        arguments = build()
+        models, optimizers = parts_of(arguments)
+        _check_parts(models, optimizers, on_gpu=on_gpu and prime is None)
+        if on_gpu:
             for optimizer in optimizers:
                 prefer_foreach(optimizer)
-        tensors = [leaf for leaf in tree_leaves(built) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
         with let_masks_have_values():  # once more: build may have been the first to import Transformers
-            with record_optimizers() as made:
-                bind_step(prime or step, built)()
-            every = distinct_optimizers([*optimizers, *made])
-            with Meter(models, every, tensors=tensors, **on_gpu) as meter, record_optimizers() as made_again, watch():
-                bind_step(step, built)()
-    if optimizers and not made and not made_again:
+            with record_optimizers() as used_in_first:
+                bind_step(prime or step, arguments)()
+            metered = distinct_optimizers([*optimizers, *used_in_first])
+            meter = Meter(models, metered, tensors=tensors, **({"device": GPU, "round_to": 512} if on_gpu else {}))
+            with meter, record_optimizers() as used_in_second, watch():
+                bind_step(step, arguments)()
+    if optimizers and not used_in_first and not used_in_second:
         raise CourseError(
             "The step never called its optimizer: a dry run answers every number that is read with 1, so a question such as "
             "loss > 0.5 is answered with yes; leave the question out, or the optimizer out of what build() returns."
         )
     usage = meter.usage()
-    if device == "cuda" and usage.events and usage.peak == 0:
+    if on_gpu and usage.events and usage.peak == 0:
         raise CourseError(
             "Everything lay on the host: leave device='cpu' out of build, or ask dry_run(…, device='cpu')."
         )
@@ -126,14 +129,14 @@ def predict_seconds(build: Build, step: Step, machine: Machine, *, device: str =
 @contextmanager
 def _pretend_tensors(device: str, ranks: int, rank: int, timeout: float) -> Iterator[None]:
     """A context in which tensors are fake and on `device`, other ranks are pretended, and PyTorch's refusals are explained."""
-    with ExitStack() as entered:
-        entered.enter_context(_collect_rarely())
-        entered.enter_context(_pretend_ranks(ranks, device, rank))
-        entered.enter_context(fake_tensors(timeout))
-        entered.enter_context(patch("torch.compile", _refuse_to_compile(torch.compile)))
+    with ExitStack() as stack:
+        stack.enter_context(_collect_rarely())
+        stack.enter_context(_pretend_ranks(ranks, device, rank))
+        stack.enter_context(fake_tensors(timeout))
+        stack.enter_context(patch("torch.compile", partial(_compile_or_refuse, torch.compile)))
         if device == "cuda":
-            entered.enter_context(as_on_cuda())
-        entered.enter_context(_explain_refusals())
+            stack.enter_context(as_on_cuda())
+        stack.enter_context(_explain_refusals())
         yield
 
 
@@ -153,11 +156,10 @@ def _pretend_ranks(ranks: int, device: str, rank: int) -> Iterator[None]:
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     # FSDP2 asks the mesh for a device, which knows no second CPU.
-    of_mesh = GPU if device == "cuda" else HOST
-    here = patch.object(_fully_shard, "_get_device_from_mesh", lambda mesh: of_mesh)
-    gathers = patch.object(dist, "all_gather_object", _gather_same)
+    mesh_device = patch.object(_fully_shard, "_get_device_from_mesh", lambda mesh: GPU if device == "cuda" else HOST)
+    gathering = patch.object(dist, "all_gather_object", _gather_same)
     try:
-        with here, gathers:
+        with mesh_device, gathering:
             yield
     finally:
         dist.destroy_process_group()
@@ -178,15 +180,11 @@ def _collect_rarely() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _refuse_to_compile(compile_really: Callable) -> Callable:
+def _compile_or_refuse(compile_really: Callable, *args, **kwargs) -> object:
     """`torch.compile` that refuses a caller's own call; the libraries decorate functions with it that may never run."""
-
-    def compile_or_refuse(*args, **kwargs) -> object:
-        if not is_of_a_library(sys._getframe(1)):
-            raise CourseError(COMPILED_INSIDE)
-        return compile_really(*args, **kwargs)
-
-    return compile_or_refuse
+    if not is_of_a_library(sys._getframe(1)):
+        raise CourseError(COMPILED_INSIDE)
+    return compile_really(*args, **kwargs)
 
 
 def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], on_gpu: bool) -> None:
@@ -218,9 +216,11 @@ def _explain_refusals() -> Iterator[None]:
     except CourseError:
         raise
     except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
-        kind, message = type(error).__name__, str(error).strip()
+        kind = type(error).__name__
+        message = str(error).strip()
         inner = list(traceback.walk_tb(error.__traceback__))
-        place = describe_place([*reversed(inner), *traceback.walk_stack(None)])
+        location = describe_location([*reversed(inner), *traceback.walk_stack(None)])
         reason = f"{kind}: {shorten(message.splitlines()[0], 300, placeholder=' …')}" if message else kind
-        advice = next((f": {advice}" for sign, advice in _ADVICE.items() if re.search(sign, f"{kind}: {message}")), "")
-        raise CourseError(f"The dry run stopped {place} ({reason}){advice}.") from error
+        matches = (text for pattern, text in _ADVICE.items() if re.search(pattern, f"{kind}: {message}"))
+        advice = "".join(f": {text}" for text in islice(matches, 1))
+        raise CourseError(f"The dry run stopped {location} ({reason}){advice}.") from error

@@ -41,8 +41,8 @@ _FAULTS = (_aten.isnan.default, _aten.isinf.default)
 _LOSSES = (_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default)
 SAME_QUESTION = 5000
 """How often one line may ask for a value that nobody knows, before it is taken for a loop that waits for another answer."""
+# Elements up to which values are kept: of whole numbers and truths, and of floating numbers.
 _MOST_WHOLE, _MOST_FLOATING = 2**20, 2**10
-"""Elements up to which values are kept: of whole numbers and truths, and of floating numbers."""
 _ROOMS = [Path(__file__).parents[2] / room for room in ("memory", "cli")]
 _LIBRARIES = (Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix), *_ROOMS)
 
@@ -52,17 +52,17 @@ def fake_tensors(timeout: float = 600.0) -> Iterator[FakeTensorMode]:
     """A context in which tensors are fake; raises `CourseError`, naming the line, after `timeout` seconds."""
     for signed in (True, False):  # their functions keep them for good, and must not keep fake ones
         lookup_table(dynamic_codebook(signed, device=torch.device("cpu")))
-    with ExitStack() as entered:
-        entered.enter_context(torch.random.fork_rng([]))
-        entered.enter_context(_silence_libraries())
-        mode = entered.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng([]))
+        stack.enter_context(_silence_libraries())
+        mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         answers = Answers(mode, timeout)
-        entered.enter_context(_let_convert(mode, answers))
-        entered.enter_context(patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
-        entered.enter_context(patch.object(torch.Tensor, "__deepcopy__", _deep_copy))
-        entered.enter_context(patch.object(nn.Parameter, "__deepcopy__", _deep_copy))
-        entered.enter_context(let_masks_have_values())
-        entered.enter_context(answers)
+        stack.enter_context(_let_convert(mode, answers))
+        stack.enter_context(patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
+        stack.enter_context(patch.object(torch.Tensor, "__deepcopy__", _deep_copy))
+        stack.enter_context(patch.object(nn.Parameter, "__deepcopy__", _deep_copy))
+        stack.enter_context(let_masks_have_values())
+        stack.enter_context(answers)
         yield mode
 
 
@@ -115,10 +115,10 @@ def _let_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]:
 def _deep_copy(self: torch.Tensor, memo: dict) -> torch.Tensor:
     """`copy.deepcopy` of a fake tensor; torch's own gives one whose views report another memory than itself."""
     if id(self) not in memo:
-        copied = self.detach().clone()
+        copy = self.detach().clone()
         is_parameter = isinstance(self, nn.Parameter)
-        trained = self.requires_grad
-        memo[id(self)] = nn.Parameter(copied, trained) if is_parameter else copied.requires_grad_(trained)
+        is_trained = self.requires_grad
+        memo[id(self)] = nn.Parameter(copy, is_trained) if is_parameter else copy.requires_grad_(is_trained)
     return memo[id(self)]
 
 
@@ -190,7 +190,7 @@ class Answers(TorchDispatchMode):
         self._operators += 1
         if self._operators % 256 == 0 and time.perf_counter() > self._end:
             raise CourseError(
-                f"The dry run was stopped after {self._timeout:.0f} seconds {describe_place(walk_stack(sys._getframe()))}; "
+                f"The dry run was stopped after {self._timeout:.0f} seconds {describe_location(walk_stack(sys._getframe()))}; "
                 "give it fewer tokens or examples, or more time (timeout=…)."
             )
 
@@ -199,7 +199,7 @@ class Answers(TorchDispatchMode):
         if value is not None:
             with unset_fake_temporarily():
                 return value.item()
-        line = describe_place(walk_stack(sys._getframe()))
+        line = describe_location(walk_stack(sys._getframe()))
         self._questions[line] += 1
         if self._questions[line] > SAME_QUESTION:
             raise CourseError(
@@ -239,7 +239,7 @@ class Answers(TorchDispatchMode):
         return isinstance(leaf, torch.Tensor) and (not _is_small(leaf) or self._value(leaf) is None)
 
     def _replace_masks(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The indices, with each mask of known values replaced by the places it selects, a list for each dimension."""
+        """The indices, with each mask of known values replaced by the numbers it selects, a list for each dimension."""
         lists: list[torch.Tensor | None] = []
         for index in indices:
             value = None if index is None or index.dtype is not torch.bool else self._value(index)
@@ -247,25 +247,25 @@ class Answers(TorchDispatchMode):
                 lists.append(index)
                 continue
             with unset_fake_temporarily():
-                places = value.nonzero(as_tuple=True)
-            lists += [self._mode.from_tensor(place).to(index.device) for place in places]
+                by_dimension = value.nonzero(as_tuple=True)
+            lists += [self._mode.from_tensor(numbers).to(index.device) for numbers in by_dimension]
         return lists
 
     def _run_with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple) -> object:
         try:
             answer = func(*args, **kwargs)
             tensors = (tensor for tensor in tree_leaves(answer) if isinstance(tensor, torch.Tensor))
-            wanted = written_arguments(func) or any(_is_small(tensor) for tensor in tensors)
+            needs_values = written_arguments(func) or any(_is_small(tensor) for tensor in tensors)
         except (DynamicOutputShapeException, DataDependentOutputException):
-            answer, wanted = None, True  # a shape that depends on values, which are known
-        if not wanted:
+            answer, needs_values = None, True  # a shape that depends on values, which are known
+        if not needs_values:
             return answer
         with unset_fake_temporarily():
             real = func(*originals[0], **originals[1])
         if answer is None:
             # A real tensor knows the host alone.
-            place = next(device_of(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, FakeTensor))
-            answer = tree_map_only(torch.Tensor, lambda tensor: self._mode.from_tensor(tensor).to(place), real)
+            device = next(device_of(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, FakeTensor))
+            answer = tree_map_only(torch.Tensor, lambda tensor: self._mode.from_tensor(tensor).to(device), real)
         for fake, value in zip(tree_leaves(answer), tree_leaves(real), strict=True):
             if isinstance(fake, FakeTensor) and _is_small(value):
                 self._values[fake] = value
@@ -278,8 +278,8 @@ def device_of(tensor: torch.Tensor) -> torch.device:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    most = _MOST_FLOATING if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _MOST_WHOLE
-    return tensor.numel() <= most and device_of(tensor).type != "meta"
+    limit = _MOST_FLOATING if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _MOST_WHOLE
+    return tensor.numel() <= limit and device_of(tensor).type != "meta"
 
 
 def _multiply_groups(func: OpOverload, args: tuple, kwargs: dict) -> torch.Tensor:
@@ -314,7 +314,7 @@ def _enlarge_to_real(func: OpOverload, args: tuple, kwargs: dict, answer: object
     return answer
 
 
-def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
+def describe_location(frames: Iterable[tuple[FrameType, int]]) -> str:
     """The place of the caller's own line, and of the module within it, in `frames` with line numbers, innermost first.
 
     A command has no caller's line; there it is the module alone.
@@ -333,7 +333,7 @@ def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
 def is_of_a_library(frame: FrameType) -> bool:
     """Whether the frame's code is Python's, a library's or the course's, not the caller's own."""
     file = frame.f_code.co_filename
-    return file.startswith("<frozen") or any(Path(file).is_relative_to(place) for place in _LIBRARIES)
+    return file.startswith("<frozen") or any(Path(file).is_relative_to(folder) for folder in _LIBRARIES)
 
 
 def is_fake(tensor: torch.Tensor) -> bool:

@@ -1,11 +1,10 @@
-"""A step's memory as a meter saw it (`Usage`: peak, split, timeline), and as a list of events in order (`Log`), each with its
-bytes and a label."""
+"""A step's memory as a meter saw it (`Usage`), and as a list of events in order (`Log`), each with its bytes and a label."""
 
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,10 +20,17 @@ KINDS = (
     "parameters", "buffers", "optimizer state", "gradients", "inputs", "activations", "recomputed", "communication",
     "backward temporaries", "optimizer temporaries",
 )  # fmt: skip
-Label = tuple[str, str, str, str]
-"""Phase, kind, module and operator of an event; the phase of what was there before the step is empty."""
 _NUMBERS = re.compile(r"\d+")
 _BLOCK = re.compile(r"(^|\.)(\d+)(?=\.|$)")
+
+
+class Label(NamedTuple):
+    """What an event belongs to; the phase of what was there before the step is empty."""
+
+    phase: str
+    kind: str
+    module: str
+    operator: str
 
 
 @dataclass
@@ -67,7 +73,7 @@ class Usage:
     @property
     def peak(self) -> int:
         """The largest sum of all pieces alive at one time."""
-        return int(self._totals[self._top])
+        return int(self._totals[self._peak_index])
 
     @property
     def reserved(self) -> int:
@@ -77,7 +83,7 @@ class Usage:
         """
         if self.grain == 1:
             raise CourseError('Only CUDA\'s allocator reserves bytes; ask dry_run(…, device="cuda").')
-        return Log.of(self).reserved
+        return Log.from_usage(self).reserved
 
     @cached_property
     def by_phase(self) -> dict[str, int]:
@@ -90,12 +96,12 @@ class Usage:
     @property
     def peak_phase(self) -> str:
         """The phase in which the peak was."""
-        return self.events[self._top][2]
+        return self.events[self._peak_index][2]
 
     @property
     def split(self) -> dict[str, int]:
         """Bytes of each kind at the peak, which is their sum."""
-        return {kind: int(size) for kind, size in zip(KINDS, self._in_use[self._top], strict=True) if size}
+        return {kind: int(size) for kind, size in zip(KINDS, self._in_use[self._peak_index], strict=True) if size}
 
     @property
     def timeline(self) -> "pd.DataFrame":
@@ -109,7 +115,7 @@ class Usage:
         import pandas as pd
 
         sizes = Counter({i: piece.bytes for i, piece in enumerate(self.pieces) if piece.was_there})
-        for change, index, _ in self.events[: self._top + 1]:
+        for change, index, _ in self.events[: self._peak_index + 1]:
             sizes[index] += change
         sizes = {i: self._round(size) for i, size in sizes.items()}
         largest = sorted((i for i in sizes if sizes[i]), key=lambda i: -sizes[i])[:count]
@@ -141,7 +147,7 @@ class Usage:
         return self._in_use.sum(axis=1)
 
     @cached_property
-    def _top(self) -> int:
+    def _peak_index(self) -> int:
         if not self.events:
             raise CourseError("The meter saw no tensors; run a training step inside it, then ask for its usage.")
         return int(self._totals.argmax())
@@ -156,9 +162,9 @@ class Log:
     grain: int = 1  # to whose multiples each piece is rounded up
 
     @classmethod
-    def of(cls, usage: "Usage") -> "Log":
+    def from_usage(cls, usage: Usage) -> "Log":
         """The log of what a meter saw. Deaths that follow one another are sorted by birth: their own order is accidental."""
-        rows = [(p.bytes, ("", p.kind, p.module, p.operator)) for p in usage.pieces if p.was_there]
+        rows = [(p.bytes, Label("", p.kind, p.module, p.operator)) for p in usage.pieces if p.was_there]
         dying: list[tuple[int, int, Label]] = []
         for change, index, phase in usage.events:
             if change >= 0:
@@ -166,38 +172,38 @@ class Log:
                 dying = []
             if change:
                 piece = usage.pieces[index]
-                label = (phase, piece.kind, piece.module, piece.operator)
+                label = Label(phase, piece.kind, piece.module, piece.operator)
                 rows.append((change, label)) if change > 0 else dying.append((index, change, label))
         rows += [(size, label) for _, size, label in sorted(dying)]
         return cls(np.array([size for size, _ in rows], dtype=np.int64), tuple(label for _, label in rows), usage.grain)
 
     @classmethod
-    def nothing(cls) -> "Log":
-        """No memory at all."""
-        return cls(np.zeros(1, dtype=np.int64), (("", "inputs", "", ""),))
+    def empty(cls) -> "Log":
+        """The log of a step without memory."""
+        return cls(np.zeros(1, dtype=np.int64), (Label("", "inputs", "", ""),))
 
     @cached_property
     def plain(self) -> "Log":
         """The log without the scratch space of libraries (oneDNN, LAPACK), which comes and goes by rules of its own."""
-        places = self.plain_places
-        if len(places) == len(self.labels):
+        indices = self.plain_indices
+        if len(indices) == len(self.labels):
             return self
-        return Log(self.changes[places], tuple(self.labels[place] for place in places), self.grain)
+        return Log(self.changes[indices], tuple(self.labels[index] for index in indices), self.grain)
 
     @property
-    def plain_places(self) -> list[int]:
-        """The places of the events that are not scratch space."""
-        return [place for place, label in enumerate(self.labels) if not label[3].startswith("inside aten.")]
+    def plain_indices(self) -> list[int]:
+        """The indices of the events that are not scratch space."""
+        return [index for index, label in enumerate(self.labels) if not label.operator.startswith("inside aten.")]
 
-    def with_event(self, place: int, size: int, label: Label) -> "Log":
-        """The log with one event more, before the one at `place`."""
-        labels = (*self.labels[:place], label, *self.labels[place:])
-        return Log(np.insert(self.changes, place, size), labels, self.grain)
+    def with_event(self, index: int, size: int, label: Label) -> "Log":
+        """The log with one event more, before the one at `index`."""
+        labels = (*self.labels[:index], label, *self.labels[index:])
+        return Log(np.insert(self.changes, index, size), labels, self.grain)
 
-    def with_micro_batches(self, more: int) -> "Log":
-        """The log of two micro-batches with the inputs of `more` others, which go through the step as the second does."""
+    def with_micro_batches(self, count: int) -> "Log":
+        """The log of two micro-batches with the inputs of `count` others, which go through the step as the second does."""
         inputs = self.by_kind(self.before_step - 1)["inputs"] // 2
-        return self.with_event(0, inputs * more, ("", "inputs", "", ""))
+        return self.with_event(0, inputs * count, Label("", "inputs", "", ""))
 
     @cached_property
     def rounded(self) -> np.ndarray:
@@ -212,7 +218,7 @@ class Log:
     @property
     def before_step(self) -> int:
         """How many of the events were before the step."""
-        return next((place for place, label in enumerate(self.labels) if label[0]), len(self.labels))
+        return next((index for index, label in enumerate(self.labels) if label.phase), len(self.labels))
 
     @property
     def peak(self) -> int:
@@ -222,40 +228,40 @@ class Log:
     @cached_property
     def reserved(self) -> int:
         """Bytes that CUDA's caching allocator takes from the device for this step."""
-        names = {label: sign(label)[1:] for label in set(self.labels)}
+        names = {label: without_block_numbers(label)[1:] for label in set(self.labels)}
         pieces = (names[label] for label in self.labels)
         return reserved(list(zip(self.changes.tolist(), pieces, strict=True)), self.before_step)
 
-    def by_kind(self, place: int) -> dict[str, int]:
-        """Bytes in use of each kind after the event at `place`."""
+    def by_kind(self, index: int) -> dict[str, int]:
+        """Bytes in use of each kind after the event at `index`."""
         sums: dict[str, int] = {}
-        for (_, kind, _, _), size in zip(self.labels[: place + 1], self.rounded[: place + 1].tolist(), strict=True):
-            sums[kind] = sums.get(kind, 0) + size
+        for label, size in zip(self.labels[: index + 1], self.rounded[: index + 1].tolist(), strict=True):
+            sums[label.kind] = sums.get(label.kind, 0) + size
         return {kind: size for kind, size in sums.items() if size}
 
     def most_of_kind(self) -> dict[tuple[str, str], int]:
         """The most bytes of each kind at one time in each phase, by phase and kind, whatever else is in use then."""
-        most: dict[tuple[str, str], int] = {}
-        phases, kinds = (np.array([label[place] for label in self.labels]) for place in (0, 1))
+        largest: dict[tuple[str, str], int] = {}
+        phases = np.array([label.phase for label in self.labels])
+        kinds = np.array([label.kind for label in self.labels])
         for kind in dict.fromkeys(kinds.tolist()):
             in_use = np.where(kinds == kind, self.rounded, 0).cumsum()
-            most |= {(phase, kind): int(in_use[phases == phase].max()) for phase in self.fullest()}
-        return most
+            largest |= {(phase, kind): int(in_use[phases == phase].max()) for phase in self.fullest()}
+        return largest
 
     def fullest(self) -> dict[str, int]:
-        """For each phase, in order, the place of the event after which most is in use."""
-        places: dict[str, int] = {}
-        for place in range(self.before_step, len(self.labels)):
-            phase = self.labels[place][0]
-            if phase not in places or self.totals[place] > self.totals[places[phase]]:
-                places[phase] = place
-        return places
+        """For each phase, in order, the index of the event after which most is in use."""
+        indices: dict[str, int] = {}
+        for index in range(self.before_step, len(self.labels)):
+            phase = self.labels[index].phase
+            if phase not in indices or self.totals[index] > self.totals[indices[phase]]:
+                indices[phase] = index
+        return indices
 
 
-def sign(label: Label) -> Label:
+def without_block_numbers(label: Label) -> Label:
     """The label without the numbers of blocks."""
-    phase, kind, module, operator = label
-    return phase, kind, _NUMBERS.sub("*", module), operator
+    return label._replace(module=_NUMBERS.sub("*", label.module))
 
 
 def block_of(module: str) -> tuple[str, str]:

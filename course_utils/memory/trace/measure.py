@@ -11,6 +11,7 @@ from statistics import median
 
 import pandas as pd
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
@@ -23,7 +24,7 @@ from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
 
 NOT_ATTRIBUTED = "not attributed"
-OUTSIDE = "no phase"
+NO_PHASE = "no phase"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Measurement:
     @property
     def peak_phase(self) -> str:
         """The phase in which the peak was, or `OUTSIDE` where it was in none."""
-        return next((phase for phase, peak in self.by_phase.items() if peak == self.peak), OUTSIDE)
+        return next((phase for phase, peak in self.by_phase.items() if peak == self.peak), NO_PHASE)
 
     @property
     def not_attributed(self) -> int:
@@ -81,33 +82,30 @@ def measure(build: Build | tuple, step: Step, *, timed: int = 1) -> Measurement:
         raise CourseError(f"timed={timed} is no number of steps; use 1 or more, or 0 to leave the time out.")
     gc.collect()  # a cycle collected half-way would release memory whose allocation was not recorded
     with ExitStack() as recording:
-        allocator = None
-        if not isinstance(build, tuple):
+        if isinstance(build, tuple):
+            arguments = build
+            # Before anything is recorded: what was allocated earlier is no part of the record.
+            models, optimizers = _prepare_parts(arguments)
+            allocator = allocator_of(device_of_models(models))
+            recording.enter_context(allocator.recording())
+        else:
             allocator = allocator_of(settings().device)
             recording.enter_context(allocator.recording())
-        built = build() if callable(build) else build
-        models, optimizers = parts_of(built)
-        if not any(True for model in models for _ in model.parameters()):
-            raise CourseError("measure(build, step) needs a model with parameters among what build() returns.")
-        if not all(any(trains(unwrap(optimizer), model) for model in models) for optimizer in optimizers):
-            raise CourseError("The optimizer trains no parameter of this model; build it from this model's parameters.")
-        device = device_of_models(models)
-        for model in models:  # before anything is recorded: what was allocated earlier is no part of the record
-            model.zero_grad(set_to_none=True)
-        if allocator is None:
-            allocator = allocator_of(device)
-            recording.enter_context(allocator.recording())
-        step_again = bind_step(step, built)
-        with record_optimizers() as made:
+            arguments = build() if callable(build) else build
+            models, optimizers = _prepare_parts(arguments)
+        step_again = bind_step(step, arguments)
+        with record_optimizers() as used_optimizers:
             step_again()
-        distinct = distinct_optimizers([*optimizers, *made])
-        every = [optimizer for optimizer in distinct if any(trains(optimizer, model) for model in models)]
-        with allocator.measured(), announce_phases(allocator.begin_phase, models, every):
+        optimizers = distinct_optimizers([*optimizers, *used_optimizers])
+        optimizers = [optimizer for optimizer in optimizers if any(trains(optimizer, model) for model in models)]
+        with allocator.measured(), announce_phases(allocator.begin_phase, models, optimizers):
             step_again()
     # The meter apart from the allocator: the one tries operators out by the other's way of recording.
-    with Meter(models, every, tensors=[t for t in tree_leaves(built) if isinstance(t, torch.Tensor)]) as meter:
+    tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    with Meter(models, optimizers, tensors=tensors) as meter:
         step_again()
-    usage, account = meter.usage(), allocator.account()
+    usage = meter.usage()
+    account = allocator.account()
     if not usage.events:
         raise CourseError("The step did nothing with tensors; pass a function that runs forward, backward and update.")
     resident = account.at_start if callable(build) else usage.resident
@@ -118,8 +116,20 @@ def measure(build: Build | tuple, step: Step, *, timed: int = 1) -> Measurement:
         witness=account.witness,
         operator=account.operator,
         usage=usage,
-        seconds=median(_time(step_again, device) for _ in range(timed)) if timed else nan,
+        seconds=median(_time(step_again, device_of_models(models)) for _ in range(timed)) if timed else nan,
     )
+
+
+def _prepare_parts(arguments: tuple) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+    """The models, without gradients, and the optimizers among a step's arguments; raises `CourseError` as `measure` does."""
+    models, optimizers = parts_of(arguments)
+    if not any(True for model in models for _ in model.parameters()):
+        raise CourseError("measure(build, step) needs a model with parameters among what build() returns.")
+    if not all(any(trains(unwrap(optimizer), model) for model in models) for optimizer in optimizers):
+        raise CourseError("The optimizer trains no parameter of this model; build it from this model's parameters.")
+    for model in models:
+        model.zero_grad(set_to_none=True)
+    return models, optimizers
 
 
 def _time(step: Callable[[], object], device: torch.device) -> float:

@@ -13,8 +13,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
-Build, Step = Callable[[], tuple], Callable[..., object]
-"""`build()` makes a step's arguments: models, optimizers, and what else it takes; `step(*build())` is a training step."""
+Build = Callable[[], tuple]
+"""`build()` makes a step's arguments: models, optimizers, and what else it takes."""
+Step = Callable[..., object]
+"""`step(*build())` is a training step."""
 Observer = Callable[[str], AbstractContextManager]
 _observers: list[Observer] = []
 
@@ -25,9 +27,9 @@ def phase(name: str) -> Iterator[None]:
     if not _observers:
         yield
         return
-    with ExitStack() as entered:
+    with ExitStack() as stack:
         for observer in _observers:
-            entered.enter_context(observer(name))
+            stack.enter_context(observer(name))
         yield
 
 
@@ -52,16 +54,13 @@ def announce_phases(
     """
     marks: list[str] = []
 
-    def unless_marked(name: str) -> None:
+    def begin_unless_marked(name: str) -> None:
         if not marks:
             begin(name)
 
-    def announced(function: Callable) -> Callable:
-        def both(*args, **kwargs) -> object:
-            unless_marked("backward")
-            return function(*args, **kwargs)
-
-        return both
+    def announce_backward(function: Callable, *args, **kwargs) -> object:
+        begin_unless_marked("backward")
+        return function(*args, **kwargs)
 
     @contextmanager
     def mark(name: str) -> Iterator[None]:
@@ -75,43 +74,44 @@ def announce_phases(
 
     with ExitStack() as hooks:
         for model in models:
-            hooks.callback(model.register_forward_pre_hook(lambda *_: unless_marked("forward")).remove)
+            hooks.callback(model.register_forward_pre_hook(lambda *_: begin_unless_marked("forward")).remove)
         for optimizer in optimizers:
-            hooks.callback(optimizer.register_step_pre_hook(lambda *_: unless_marked("update")).remove)
+            hooks.callback(optimizer.register_step_pre_hook(lambda *_: begin_unless_marked("update")).remove)
         for name in ("backward", "grad"):
-            hooks.enter_context(patch.object(torch.autograd, name, announced(getattr(torch.autograd, name))))
+            function = partial(announce_backward, getattr(torch.autograd, name))
+            hooks.enter_context(patch.object(torch.autograd, name, function))
         hooks.enter_context(observe_phases(mark))
         yield
 
 
-def bind_step(step: Step, built: tuple) -> Callable[[], object]:
-    """The function that calls `step` with what is in `built`, or without arguments if it takes none.
+def bind_step(step: Step, arguments: tuple) -> Callable[[], object]:
+    """The function that calls `step` with what is in `arguments`, or without arguments if it takes none.
 
     Raises `CourseError` for one that takes another number of them.
     """
     try:
         signature = inspect.signature(step)
     except (TypeError, ValueError):  # of some built-in functions nothing is known
-        return partial(step, *built)
+        return partial(step, *arguments)
     if not signature.parameters:
         return step
     try:
-        signature.bind(*built)
+        signature.bind(*arguments)
     except TypeError as error:
         name = f"{getattr(step, '__name__', 'step')}({', '.join(signature.parameters)})"
         raise CourseError(
-            f"build() returns {format_counted(len(built), 'thing')}, and {name} does not take that many ({error}): "
+            f"build() returns {format_counted(len(arguments), 'thing')}, and {name} does not take that many ({error}): "
             "give the step a parameter for each of them, or none."
         ) from None
-    return partial(step, *built)
+    return partial(step, *arguments)
 
 
 @contextmanager
 def record_optimizers() -> Iterator[list[torch.optim.Optimizer]]:
     """A context that lists the optimizers whose `step` is called in it, once per call."""
-    made: list[torch.optim.Optimizer] = []
-    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: made.append(optimizer))
+    optimizers: list[torch.optim.Optimizer] = []
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: optimizers.append(optimizer))
     try:
-        yield made
+        yield optimizers
     finally:
         hook.remove()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-PARAMETER, AGAIN, NEW = "parameter or buffer", "saved before", "activation"
+_PARAMETER, _SAVED_BEFORE, _ACTIVATION = "parameter or buffer", "saved before", "activation"
 
 
 def saved_bytes(forward: Callable[[], object], model: nn.Module) -> int:
@@ -28,22 +28,22 @@ def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
     those of the whole storage, and their sum is `saved_bytes`; the others have 0.
     """
     rows: list[tuple] = []
-    seen: dict[StorageWeakRef, str] = {_storage_of(t): PARAMETER for t in [*model.parameters(), *model.buffers()]}
-    at_work: list[str] = [""]  # the modules that run, the innermost last
+    kinds: dict[StorageWeakRef, str] = {_storage_of(t): _PARAMETER for t in [*model.parameters(), *model.buffers()]}
+    running: list[str] = [""]  # the modules, the innermost last
 
     def remember(tensor: torch.Tensor) -> torch.Tensor:
-        kind = seen.get(_storage_of(tensor), NEW)
-        seen.setdefault(_storage_of(tensor), AGAIN)
-        size = tensor.untyped_storage().nbytes() if kind == NEW else 0
-        rows.append((at_work[-1], tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size, kind))
+        kind = kinds.get(_storage_of(tensor), _ACTIVATION)
+        kinds.setdefault(_storage_of(tensor), _SAVED_BEFORE)
+        size = tensor.untyped_storage().nbytes() if kind == _ACTIVATION else 0
+        rows.append((running[-1], tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size, kind))
         return tensor.detach()  # the tensor itself, kept by its own graph, would never be freed
 
     def leave(*_) -> None:  # a hook that returned something would replace the module's output
-        at_work.pop()
+        running.pop()
 
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            before = module.register_forward_pre_hook(lambda *_, name=name: at_work.append(name))
+            before = module.register_forward_pre_hook(lambda *_, name=name: running.append(name))
             stack.callback(before.remove)
             stack.callback(module.register_forward_hook(leave, always_call=True).remove)
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor))

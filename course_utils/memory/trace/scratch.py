@@ -14,8 +14,8 @@ from course_utils.memory.trace.allocator import CpuAllocator
 
 _aten = torch.ops.aten
 
+# Bytes of arguments up to which an operator is tried out. It really runs, even for a step that is only dry.
 _LARGE, _SMALL = 2**28, 2**24
-"""Bytes of arguments up to which an operator is tried out. It really runs, even for a step that is only dry."""
 
 _RECURRENT = (_aten.mkldnn_rnn_layer.default, _aten.mkldnn_rnn_layer_backward.default)
 _SVD = _aten._linalg_svd.default
@@ -51,8 +51,8 @@ def peak_inside(operator: OpOverload, args: tuple, kwargs: dict, answer: object 
     16 MiB, beside which their blocks are small) they are let be and answered with 0, and so are all while a profiler runs.
     """
     if operator is _SUM:
-        added = args[1]
-        return args[0].itemsize * added.numel() if getattr(added, "ndim", 0) and added.dtype != args[0].dtype else 0
+        addend = args[1]
+        return args[0].itemsize * addend.numel() if getattr(addend, "ndim", 0) and addend.dtype != args[0].dtype else 0
     if operator in _PRODUCTS and args[0].itemsize != 2 and not any(map(_is_expanded, args)):
         return 0  # most of all: a step asks some thousand times
     tensors = [leaf for leaf in tree_leaves((args, kwargs, answer)) if isinstance(leaf, torch.Tensor)]
@@ -107,8 +107,8 @@ def _measure(operator: OpOverload, leaves: tuple, structure: TreeSpec | None, li
     # LAPACK takes what it needs, sees that these are no numbers, and spares us the time.
     value = nan if operator is _SVD else 0
     with _disable_current_modes():  # and recording as it is: a recurrent layer has a workspace only where it is on
-        filled = [leaf.make(value) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
-        args, kwargs = (filled, {}) if structure is None else tree_unflatten(filled, structure)
+        tensors = [leaf.make(value) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
+        args, kwargs = (tensors, {}) if structure is None else tree_unflatten(tensors, structure)
         answer = ()
         with allocator.recording(), allocator.measured(), suppress(torch.linalg.LinAlgError):
             answer = operator(*args, **kwargs)

@@ -45,16 +45,10 @@ class StateSize:
 
     def by_kind(self) -> pd.DataFrame:
         """A row per kind of state: how many entries, elements and bytes, which dtypes."""
-        return (
-            self.by_tensor()
-            .groupby("kind", sort=False)
-            .agg(
-                entries=("kind", "size"),
-                elements=("elements", "sum"),
-                bytes=("bytes", "sum"),
-                dtypes=("dtype", lambda names: ", ".join(sorted(set(names)))),
-            )
-        )
+        by_kind = self.by_tensor().groupby("kind", sort=False)
+        dtypes = ("dtype", lambda names: ", ".join(sorted(set(names))))
+        sums = {name: (name, "sum") for name in ("elements", "bytes")}
+        return by_kind.agg(entries=("kind", "size"), **sums, dtypes=dtypes)
 
 
 def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
@@ -75,19 +69,20 @@ def unwrap(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer | N
     return getattr(optimizer, "optimizer", optimizer)
 
 
-def parts_of(built: object) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+def parts_of(arguments: object) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
     """The models and the optimizers among the arguments of a step.
 
     Raises `CourseError` for no tuple, for no model, and for a scripted one.
     """
-    if not isinstance(built, tuple):
-        raise CourseError(f"build() returned a {type(built).__name__}; let it return a tuple, the step's arguments.")
-    models = [thing for thing in built if isinstance(thing, nn.Module)]
+    if not isinstance(arguments, tuple):
+        kind = type(arguments).__name__
+        raise CourseError(f"build() returned a {kind}; let it return a tuple, the step's arguments.")
+    models = [argument for argument in arguments if isinstance(argument, nn.Module)]
     if not models:
         raise CourseError("build() returned no model; let it return a tuple with one, which the step then takes.")
     if any(isinstance(module, torch.jit.ScriptModule) for model in models for module in model.modules()):
         raise CourseError("A module that torch.jit.script made shows its operators to nobody; give the module itself.")
-    return models, [thing for thing in built if isinstance(thing, torch.optim.Optimizer)]
+    return models, [argument for argument in arguments if isinstance(argument, torch.optim.Optimizer)]
 
 
 def distinct_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
@@ -97,8 +92,8 @@ def distinct_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> list[tor
 
 def trains(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
     """Whether `optimizer` has a parameter of `model`."""
-    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return not trained.isdisjoint(map(id, model.parameters()))
+    parameter_ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return not parameter_ids.isdisjoint(map(id, model.parameters()))
 
 
 def _walk(index: int, kind: str, value: object) -> Iterator[StateEntry]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from llamas import dry
+from llamas import dry, value_of
 from torch import nn
 from torch.nn import functional as F
 from transformers import BertConfig, BertModel
@@ -17,16 +17,12 @@ from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.quantized import quantize_linears
 
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 300,
-}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+SMALL = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 300, **HEADS}
+# Depth is worked out from five blocks on.
 LLAMA, SHALLOW = (
     models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=blocks, max_position_embeddings=512)
-    for blocks in (5, 2)  # depth is worked out from five on
+    for blocks in (5, 2)
 )
 ON_CUDA = Recipe("adamw-foreach", "autocast", device="cuda", clipping=True)
 
@@ -51,7 +47,7 @@ def pairs_in_bf16(b, s):
 
 
 @pytest.mark.parametrize(
-    ("what", "recipe", "batch"),
+    ("model", "recipe", "batch"),
     [
         (SHALLOW, Recipe(batch=2, sequence=40), None),
         (models.ConvNetConfig((8, 16), image=16), Recipe("sgd", batch=4), None),
@@ -61,11 +57,11 @@ def pairs_in_bf16(b, s):
     ],
     ids=["a configuration", "pictures", "a function", "a module", "master weights"],
 )
-def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
-    workload = memory.Workload(what, recipe, batch)
-    predicted = estimate(what, recipe, batch=batch)
+def test_the_first_answer_is_what_the_allocator_counts(model, recipe, batch):
+    workload = memory.Workload(model, recipe, batch)
+    predicted = estimate(model, recipe, batch=batch)
     assert predicted.peak == pytest.approx(measure(workload.build, workload.step, timed=0).peak, rel=0.002)
-    assert predicted.how == "a dry run of just this step"
+    assert predicted.basis == "a dry run of just this step"
 
 
 @pytest.mark.parametrize(
@@ -80,11 +76,11 @@ def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
 )
 def test_further_sizes_are_formulas_and_equal_dry_runs(recipe):
     first = estimate(LLAMA, replace(recipe, batch=4, sequence=64))
-    assert first.how == "a dry run of 3 of its 5 blocks"
+    assert first.basis == "a dry run of 3 of its 5 blocks"
     first.working()  # whose formulas are then there
     for batch, sequence in ((3, 96), (9, 256)):
-        predicted = first.at(batch=batch, sequence=sequence)
-        assert "formulas found from" in predicted.how, predicted.how
+        predicted = first.with_fields(batch=batch, sequence=sequence)
+        assert "formulas found from" in predicted.basis, predicted.basis
         usage = dry(predicted.finder.source, predicted.recipe)
         assert predicted.peak == usage.peak
         assert predicted.peak_instant.name == usage.peak_phase
@@ -92,13 +88,13 @@ def test_further_sizes_are_formulas_and_equal_dry_runs(recipe):
 
 
 def test_one_example_has_formulas_of_its_own():
-    fresh = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=5)
-    first = estimate(fresh, Recipe(batch=1, sequence=64))
+    config = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=5)
+    first = estimate(config, Recipe(batch=1, sequence=64))
     first.working()
-    predicted = first.at(sequence=128)
-    assert "formulas found" in predicted.how
-    assert predicted.peak == dry(fresh, predicted.recipe).peak
-    assert first.at(batch=2).how == "a dry run of 3 of its 5 blocks", "two examples are another regime"
+    predicted = first.with_fields(sequence=128)
+    assert "formulas found" in predicted.basis
+    assert predicted.peak == dry(config, predicted.recipe).peak
+    assert first.with_fields(batch=2).basis == "a dry run of 3 of its 5 blocks", "two examples are another regime"
 
 
 @pytest.mark.slow
@@ -109,8 +105,8 @@ def test_beyond_what_was_confirmed_it_asks_again():
     config = MistralConfig(**SMALL, head_dim=16, num_hidden_layers=5, sliding_window=100, max_position_embeddings=2048)
     first = estimate(config, Recipe("sgd", batch=2, sequence=32))
     for sequence in (48, 256):
-        predicted = first.at(sequence=sequence)
-        assert predicted.peak == dry(config, predicted.recipe).peak, predicted.how
+        predicted = first.with_fields(sequence=sequence)
+        assert predicted.peak == dry(config, predicted.recipe).peak, predicted.basis
 
 
 def test_the_working_is_the_whole_sum_and_its_formulas_are_true():
@@ -119,12 +115,7 @@ def test_the_working_is_the_whole_sum_and_its_formulas_are_true():
         table = predicted.working(instant)
         assert table["bytes"].sum() == sum(predicted.by_instant()[instant].values())
         for _, row in table.iterrows():
-            text = (
-                re.sub(r"([²³])", lambda m: f"**{'²³'.index(m[1]) + 2}", row.formula)
-                .replace("·", "*")
-                .replace("×", "*")
-            )
-            assert eval(text, {}, predicted.sizes) == row["bytes"], row.formula
+            assert value_of(row.formula, predicted.sizes) == row["bytes"], row.formula
     assert "5 × (" in predicted.working()["formula"].str.cat()
     with pytest.raises(CourseError, match="No instant is called 'lunch'; choose one of forward"):
         predicted.working("lunch")
@@ -146,9 +137,9 @@ def test_documents_of_a_packed_row_do_not_see_each_other():
     model, _, (batch,) = memory.Workload(SHALLOW, packed).build()
     before = model(**batch).logits
     batch["input_ids"][:, 0] = 1 + batch["input_ids"][:, 0] % 200
-    changed = (model(**batch).logits != before).any(-1).any(0)
-    assert changed[:20].all()
-    assert not changed[20:].any()
+    differs = (model(**batch).logits != before).any(-1).any(0)
+    assert differs[:20].all()
+    assert not differs[20:].any()
     assert estimate(SHALLOW, packed).peak == dry(SHALLOW, packed).peak
 
 
@@ -161,12 +152,12 @@ def test_beside_training_there_are_evaluation_saving_and_loading():
     assert aside["saving"] == pytest.approx(parameters, rel=0.1), "copies go to the host"
 
 
-def test_lora_leaves_activations_and_drops_gradients_and_state():
-    whole, adapters = (estimate(SHALLOW, Recipe(batch=4, sequence=64, lora=rank)) for rank in (0, 4))
-    assert adapters.by_instant()["forward"]["optimizer state"] < 0.2 * whole.by_instant()["forward"]["optimizer state"]
-    assert adapters.by_instant()["forward"]["activations"] > 0.8 * whole.by_instant()["forward"]["activations"]
+def test_lora_keeps_activations_but_no_gradients_or_state():
+    full, adapters = (estimate(SHALLOW, Recipe(batch=4, sequence=64, lora=rank)) for rank in (0, 4))
+    assert adapters.by_instant()["forward"]["optimizer state"] < 0.2 * full.by_instant()["forward"]["optimizer state"]
+    assert adapters.by_instant()["forward"]["activations"] > 0.8 * full.by_instant()["forward"]["activations"]
     frozen = estimate(SHALLOW, Recipe(batch=4, sequence=64, frozen=("model.embed_tokens", "lm_head")))
-    saved = whole.by_instant()["update"]["gradients"] - frozen.by_instant()["update"]["gradients"]
+    saved = full.by_instant()["update"]["gradients"] - frozen.by_instant()["update"]["gradients"]
     assert saved == 2 * 300 * 64 * 4
 
 
@@ -178,27 +169,23 @@ def test_weights_in_4_bits_are_as_large_as_the_librarys(precision):
     predicted = estimate(SHALLOW, Recipe(batch=2, sequence=64, lora=4, quantized="nf4", precision=precision))
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     real = nn.Linear(64, 160, bias=False, dtype=dtype)
-    codes = bnb.nn.Params4bit(real.weight.detach(), requires_grad=False, quant_type="nf4", compress_statistics=True).to(
-        "cpu"
-    )
+    weight = real.weight.detach()
+    codes = bnb.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", compress_statistics=True).to("cpu")
     state = codes.quant_state
     theirs = [codes, state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code]
-    events = predicted.log.labels
-    ours = sum(
-        int(predicted.log.changes[place])
-        for place, (phase, _, module, _) in enumerate(events)
-        if phase == "" and module.endswith("layers.0.mlp.up_proj.base_layer")
-    )
+    events = zip(predicted.log.changes.tolist(), predicted.log.labels, strict=True)
+    layer = "layers.0.mlp.up_proj.base_layer"
+    ours = sum(change for change, label in events if label.phase == "" and label.module.endswith(layer))
     assert ours == memory.distinct_bytes(theirs)
 
 
 def layers_in_4_bits(model):
     from bitsandbytes.nn import Linear4bit
 
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear4bit)}
     return {
         name: (layer.in_features, layer.out_features, memory.distinct_bytes([layer.weight]))
-        for name, layer in layers.items()
+        for name, layer in model.named_modules()
+        if isinstance(layer, Linear4bit)
     }
 
 
@@ -225,7 +212,7 @@ def test_of_blocks_that_repeat_as_a_pattern_the_pattern_is_named():
 
     # Every fourth has no positions, and three are left over.
     pattern = SmolLM3Config(**SMALL, num_hidden_layers=23, pad_token_id=0)
-    assert try_recipe(source_of(pattern), Recipe("sgd")).how == "a dry run of 3 of its 5 groups of 4 blocks"
+    assert try_recipe(source_of(pattern), Recipe("sgd")).basis == "a dry run of 3 of its 5 groups of 4 blocks"
 
 
 def test_a_config_json_is_enough(tmp_path):
@@ -243,14 +230,13 @@ class Body(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.body = BertModel(
-            BertConfig(hidden_size=64, num_attention_heads=4, num_hidden_layers=2, max_position_embeddings=48)
-        )
+        sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+        self.body = BertModel(BertConfig(**sizes, max_position_embeddings=48))
         self.head = nn.Linear(64, 3)
 
     def forward(self, input_ids, labels):
         logits = self.head(self.body(input_ids).last_hidden_state[:, 0])
-        return nn.functional.cross_entropy(logits, labels), logits
+        return F.cross_entropy(logits, labels), logits
 
 
 @pytest.mark.slow
@@ -273,30 +259,30 @@ def test_recurrent_layers_are_said_to_be_planned_by_other_kernels_than_a_gpus():
     assert any("recurrent layers are planned by the CPU's kernels" in note for note in predicted.notes)
 
 
+def linear():
+    return nn.Linear(4, 4)
+
+
+def fours(b, s):
+    return torch.ones(b, 4)
+
+
 @pytest.mark.parametrize(
-    ("what", "options", "message"),
+    ("model", "options", "message"),
     [
         ("lama-7b", {}, "No model is called 'lama-7b'; did you mean llama-7b"),
         (3, {}, "int is no model; give a configuration"),
-        (nn.Linear(4, 4), {}, "takes neither token ids nor pictures by Transformers' names; give batch="),
+        (linear(), {}, "takes neither token ids nor pictures by Transformers' names; give batch="),
         (lambda: 3, {}, "returned a int; let it return a module"),
-        (
-            lambda: nn.Linear(4, 4).requires_grad_(False),
-            {"batch": lambda b, s: torch.ones(b, 4)},
-            "No parameter of the model is trained",
-        ),
+        (lambda: linear().requires_grad_(False), {"batch": fours}, "No parameter of the model is trained"),
         (Body(), {}, "has no .config, which says how large its vocabulary is; give batch="),
-        (
-            lambda: nn.Linear(4, 4),
-            {"batch": lambda b, s: torch.ones(b, 4)},
-            "returns no loss: let it return one number",
-        ),
+        (linear, {"batch": fours}, "returns no loss: let it return one number"),
         (LLAMA, {"recipe": Recipe(sequence=513)}, "longer than the model's 512 positions"),
         (LLAMA, {"recipe": Recipe(compiled=True)}, "unknown, since the compiler chooses"),
         (LLAMA, {"recipe": Recipe(sequence=30, ranks=2, context_parallel=2)}, "does not divide into two stretches"),
         (LLAMA, {"recipe": {"batch": 3}}, "recipe must be a memory.Recipe"),
     ],
 )
-def test_what_cannot_be_estimated_is_a_sentence(what, options, message):
+def test_what_cannot_be_estimated_is_a_sentence(model, options, message):
     with pytest.raises(CourseError, match=message):
-        estimate(what, **options)
+        estimate(model, **options)

@@ -16,7 +16,7 @@ from course_utils.memory import Recipe, estimate, measure
 from course_utils.memory.formulas.finder import finder_of, fit, powers
 from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.step.model import source_of
-from course_utils.memory.trace.log import Log
+from course_utils.memory.trace.log import Label, Log
 
 POSITIONS = 40
 SIZES = [(2, 8), (3, 8), (2, 16), (4, 16), (2, 32), (3, 32), (5, 24)]
@@ -25,13 +25,13 @@ SIZES = [(2, 8), (3, 8), (2, 16), (4, 16), (2, 32), (3, 32), (5, 24)]
 @given(st.lists(st.lists(st.integers(0, 1000), min_size=6, max_size=6).filter(any), min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_polynomials_are_found_to_the_byte(rows):
-    labels = tuple(("forward", "activations", f"layer{i}", "op") for i in range(len(rows)))
-    logs = {at: Log((np.array(rows) @ powers(*at)[:6]).astype(int), labels) for at in SIZES}
+    labels = tuple(Label("forward", "activations", f"layer{i}", "op") for i in range(len(rows)))
+    logs = {(b, s): Log((np.array(rows) @ powers(b, s)[:6]).astype(int), labels) for b, s in SIZES}
     assert np.array_equal(fit(logs)[:, :6], rows)
 
 
 def test_what_is_no_polynomial_is_not_found():
-    labels = (("forward", "activations", "", "op"),)
+    labels = (Label("forward", "activations", "", "op"),)
     assert fit({(b, s): Log(np.array([b * 2**s % 1000]), labels) for b, s in SIZES}) is None
 
 
@@ -79,11 +79,11 @@ def ids(b, s):
 def test_where_scratch_space_is_the_peak_no_formula_answers():
     first = estimate(Pictures, Recipe("sgd", batch=2), batch=lambda b, s: torch.randn(b, 3, 8, 8))
     first.working()
-    predicted = first.at(batch=4)
+    predicted = first.with_fields(batch=4)
     workload = predicted.workload
     truth = measure(workload.build, workload.step, timed=0).peak
     assert predicted.finder.guess(4, predicted.recipe.sequence).peak < 0.9 * truth, "formulas alone would be wrong here"
-    assert predicted.how == "a dry run of just this step"
+    assert predicted.basis == "a dry run of just this step"
     assert predicted.peak == pytest.approx(truth, rel=0.001)
 
 
@@ -94,29 +94,29 @@ def test_a_length_that_kernels_round_up_has_formulas_of_its_own():
     finder = finder_of(source_of(config), Recipe("sgd", device="cuda"))
     finder.run(4, 16)
     assert finder.formulas_for(9, 16).holds(9, 16)
-    assert not finder.by_regime[2, None].exact
+    assert not finder.by_regime[False, None].are_exact
     assert finder.formulas_for(9, 17) is None
-    log, how = finder.log(7, 16)
-    assert how.startswith("formulas")
+    log, basis = finder.log(7, 16)
+    assert basis.startswith("formulas")
     dry = try_recipe(finder.source, replace(finder.recipe, batch=7, sequence=16))
     assert np.array_equal(log.totals, dry.log.totals)
 
 
 def test_formulas_are_found_when_they_take_fewer_runs_than_the_sizes_asked_for():
     first = estimate(Plain, Recipe("sgd", batch=2, sequence=64), batch=ids)
-    known_from = [first.at(batch=batch).how for batch in (3, 4, 5)]
-    assert ["formulas" in how for how in known_from] == [False, False, True]
+    known_from = [first.with_fields(batch=batch).basis for batch in (3, 4, 5)]
+    assert ["formulas" in basis for basis in known_from] == [False, False, True]
 
 
 def test_of_a_function_that_makes_a_model_formulas_are_found_too():
     first = estimate(Plain, Recipe("sgd", batch=4, sequence=64), batch=ids)
     first.working()
-    predicted = first.at(batch=3, sequence=100)
-    assert predicted.how.startswith("formulas found from")
+    predicted = first.with_fields(batch=3, sequence=100)
+    assert predicted.basis.startswith("formulas found from")
     assert predicted.peak == dry(predicted.finder.source, predicted.recipe).peak
 
 
 def test_a_model_is_not_refused_for_lengths_that_nobody_asked_for():
-    predicted = estimate(Positioned, Recipe("sgd", batch=4, sequence=16), batch=ids).at(sequence=POSITIONS)
-    assert predicted.how == "a dry run of just this step"
+    predicted = estimate(Positioned, Recipe("sgd", batch=4, sequence=16), batch=ids).with_fields(sequence=POSITIONS)
+    assert predicted.basis == "a dry run of just this step"
     assert predicted.peak == dry(predicted.finder.source, predicted.recipe).peak

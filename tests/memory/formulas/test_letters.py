@@ -10,7 +10,7 @@ from course_utils.memory.formulas.letters import Polynomial
 SIZES = {"b": 3, "s": 5, "h": 64, "V": 100}
 POLYNOMIALS = st.lists(
     st.tuples(st.integers(-20, 20), st.dictionaries(st.sampled_from(list(SIZES)), st.integers(0, 2))), max_size=5
-).map(lambda terms: sum((Polynomial.of(f, **p) for f, p in terms), Polynomial()))
+).map(lambda terms: sum((Polynomial.monomial(f, **p) for f, p in terms), Polynomial()))
 
 
 @given(POLYNOMIALS, POLYNOMIALS, st.integers(-5, 5))
@@ -22,6 +22,7 @@ def test_sums_and_multiples_have_the_values_of_numbers(first, second, factor):
 
 
 def test_it_is_written_as_people_write_it():
-    shown = Polynomial.of(4, h=2) + Polynomial.of(6, h=1, f=1) + Polynomial.of(Fraction(1, 2), s=1) + Polynomial.of(12)
-    assert str(shown) == "6·f·h + 4·h² + 1·s/2 + 12"
+    of_letters = Polynomial.monomial(4, h=2) + Polynomial.monomial(6, h=1, f=1)
+    of_tokens = Polynomial.monomial(Fraction(1, 2), s=1) + Polynomial.monomial(12)
+    assert str(of_letters + of_tokens) == "6·f·h + 4·h² + 1·s/2 + 12"
     assert str(Polynomial()) == "0"

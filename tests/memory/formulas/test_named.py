@@ -49,16 +49,16 @@ sys.exit(code)
 
 def draw(seed):
     """A model, recipe and sizes that the archive answers; a window of attention ends some lengths early."""
-    drawn = random.Random(seed)
-    name = drawn.choice(list(named_models()))
-    shuffled = drawn.sample(RECIPES, len(RECIPES))
+    generator = random.Random(seed)
+    name = generator.choice(list(named_models()))
+    shuffled = generator.sample(RECIPES, len(RECIPES))
     recipe = next(recipe for recipe in shuffled if look_up(name, replace(recipe, sequence=512)))
     batches = (1,) if recipe.batch == 1 else (2, 3, 8, 50)
-    rounds = 1 if recipe.accumulation == 1 else drawn.choice((2, 3, 8))
+    rounds = 1 if recipe.accumulation == 1 else generator.choice((2, 3, 8))
     config = source_of(name).config
-    most = 2048 if getattr(config, "sliding_window", None) else 8192
-    longest = min(config.max_position_embeddings, most) // LENGTH_STEP
-    sizes = {"batch": drawn.choice(batches), "sequence": LENGTH_STEP * drawn.randint(2, longest)}
+    window = 2048 if getattr(config, "sliding_window", None) else 8192
+    longest = min(config.max_position_embeddings, window) // LENGTH_STEP
+    sizes = {"batch": generator.choice(batches), "sequence": LENGTH_STEP * generator.randint(2, longest)}
     return name, replace(recipe, **sizes, accumulation=rounds)
 
 
@@ -70,9 +70,8 @@ def test_shipped_formulas_are_a_dry_run_to_the_byte(seed):
     figures = (shipped.log.peak, shipped.log.reserved, shipped.host.peak, shipped.sent)
     assert figures == (trial.log.peak, trial.log.reserved, trial.host.peak, trial.sent), (name, recipe)
     assert answer.by_instant() == expected.by_instant()
-    assert [(term.name, term.bytes) for term in answer.peak_instant.terms_in_bytes] == [
-        (term.name, term.bytes) for term in expected.peak_instant.terms_in_bytes
-    ]
+    actual_terms, terms = (estimated.peak_instant.terms_in_bytes for estimated in (answer, expected))
+    assert [(term.name, term.bytes) for term in actual_terms] == [(term.name, term.bytes) for term in terms]
 
 
 @pytest.mark.slow
@@ -144,21 +143,21 @@ def test_where_the_largest_that_formulas_know_fits_it_may_be_more():
 
 
 def test_the_bare_wheel_answers_for_a_named_model_and_says_what_all_else_needs(tmp_path):
-    def ask(*words):
+    def run(*argv):
         environment = os.environ | {"COURSE_HOME": str(tmp_path)}
-        command = [sys.executable, "-c", BARE, *words]
+        command = [sys.executable, "-c", BARE, *argv]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
-    done = ask("plan", "llama-3.1-8b", "--memory", "24GB")
-    assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("llama-3.1-8b: does not fit in 24.0 GiB.")
-    assert "What would make it fit" in done.stdout
-    searched = ask("plan", "llama-3.1-8b", "--memory", "24GB", "--search")
+    result = run("plan", "llama-3.1-8b", "--memory", "24GB")
+    assert (result.returncode, result.stderr) == (1, "")
+    assert result.stdout.startswith("llama-3.1-8b: does not fit in 24.0 GiB.")
+    assert "What would make it fit" in result.stdout
+    searched = run("plan", "llama-3.1-8b", "--memory", "24GB", "--search")
     assert (searched.returncode, searched.stdout) == (2, "")
     assert "course-utils[course" in searched.stderr
-    for words in (("plan", "config.json", "--memory", "24GB"), ("plan", "gpt2", "--memory", "1GB"), ("ledger",)):
-        done = ask(*words)
-        assert done.returncode == 2
-        assert done.stderr.count("\n") == 1
-        assert "course-utils[course" in done.stderr or "no file" in done.stderr
-    assert "--memory SIZE" in ask("plan", "-h").stdout
+    for argv in (("plan", "config.json", "--memory", "24GB"), ("plan", "gpt2", "--memory", "1GB"), ("ledger",)):
+        result = run(*argv)
+        assert result.returncode == 2
+        assert result.stderr.count("\n") == 1
+        assert "course-utils[course" in result.stderr or "no file" in result.stderr
+    assert "--memory SIZE" in run("plan", "-h").stdout

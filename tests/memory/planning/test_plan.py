@@ -59,7 +59,7 @@ def test_a_trial_of_a_few_blocks_is_the_dry_run_of_all(recipe):
     deep, machine = llama(256, 5), hardware.machine("H100")
     tried = try_recipe(source_of(deep), recipe, machine)
     assert tried.peak == dry(deep, recipe).peak
-    assert "3 of its 5 blocks" in tried.how
+    assert "3 of its 5 blocks" in tried.basis
     if recipe.ranks == 1:
         workload = memory.Workload(deep, recipe)
         seconds = memory.predict_seconds(workload.build, workload.step, machine, device="cuda").seconds
@@ -70,7 +70,7 @@ def test_a_trial_of_a_few_blocks_is_the_dry_run_of_all(recipe):
 def test_how_long_a_segment_is_depends_on_all_blocks_so_all_are_run():
     recipe = replace(RECIPE, checkpointing=True, segments=3, batch=1)
     tried = try_recipe(source_of(llama(256, 5)), recipe)
-    assert tried.how == "a dry run of just this step"
+    assert tried.basis == "a dry run of just this step"
     assert tried.peak == dry(llama(256, 5), recipe).peak
 
 
@@ -97,7 +97,7 @@ def test_many_micro_batches_follow_from_two(blocks, change):
     assert (of_two.peak, of_two.host.peak, of_two.traffic) == (full.peak, full.host.peak, full.traffic)
     assert of_two.log.reserved == pytest.approx(full.log.reserved, rel=0.01)
     assert of_two.clock == pytest.approx(full.clock)
-    assert of_two.how.endswith("of 2 of its 4 micro-batches")
+    assert of_two.basis.endswith("of 2 of its 4 micro-batches")
     assert try_recipe(source, recipe).log.totals.tolist() == of_two.log.totals.tolist()
 
 

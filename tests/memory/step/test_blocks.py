@@ -18,7 +18,7 @@ SIZES = {
     "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 200,
     "max_position_embeddings": 64, "num_hidden_layers": 7, "pad_token_id": 0,
 }  # fmt: skip
-OWN = {  # what a family calls otherwise, or asks for besides
+OTHER_FIELDS = {  # what a family calls otherwise, or asks for besides
     "Albert": {"embedding_size": 32},
     "Bart": {
         "d_model": 64, "encoder_layers": 7, "decoder_layers": 7, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
@@ -46,23 +46,28 @@ HEADS = (
 
 
 def configuration(family, **changes):
-    sizes = SIZES | OWN.get(family, {}) | {"bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0} | changes
+    sizes = (
+        SIZES
+        | OTHER_FIELDS.get(family, {})
+        | {"bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
+        | changes
+    )
     return getattr(transformers, f"{family}Config")(**sizes)
 
 
-def assert_tells_the_whole(what, recipe=RECIPE, blocks=None):
-    source = source_of(what)
+def assert_tells_the_whole(model, recipe=RECIPE, blocks=None):
+    source = source_of(model)
     tried = try_recipe(source, recipe)
     assert tried.log.totals.tolist() == run_step(source, recipe).log.totals.tolist()
-    assert blocks is None or f"3 of its {blocks} " in tried.how, tried.how
+    assert blocks is None or f"3 of its {blocks} " in tried.basis, tried.basis
     return tried
 
 
-EVERY = sorted({family + head for family in FAMILIES for head in HEADS} & {*dir(transformers)})
+CLASSES = sorted({family + head for family in FAMILIES for head in HEADS} & {*dir(transformers)})
 QUICK = ("BertForSequenceClassification",)
 
 
-@pytest.mark.parametrize("name", [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for key in EVERY])
+@pytest.mark.parametrize("name", [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for key in CLASSES])
 def test_every_head_is_its_own_as_module_as_function_and_by_its_name(name):
     kind = getattr(transformers, name)
     config = configuration(kind.config_class.__name__.removesuffix("Config"))
@@ -133,20 +138,20 @@ def test_where_blocks_differ_only_equal_ones_are_left_out():
     groups = {"n_group": 1, "topk_group": 1, "num_key_value_heads": 2, "head_dim": 16, "first_k_dense_replace": 3}
     config = configuration("Glm4Moe", **sizes, **groups, num_hidden_layers=10)
     tried = assert_tells_the_whole(config, blocks=7)
-    whole = models.parameter_bytes(models.from_configuration(config))
-    assert tried.log.by_kind(tried.log.before_step - 1)["parameters"] == whole
+    parameter_bytes = models.parameter_bytes(models.from_configuration(config))
+    assert tried.log.by_kind(tried.log.before_step - 1)["parameters"] == parameter_bytes
 
 
 def test_half_of_the_blocks_frozen_is_run_whole():
     model = llama()
     model.model.layers[:4].requires_grad_(False)
-    assert "of its" not in assert_tells_the_whole(model).how
+    assert "of its" not in assert_tells_the_whole(model).basis
 
 
 def test_a_pattern_is_repeated_whole():
     gemma = transformers.Gemma3TextConfig(**SIZES, head_dim=16, num_key_value_heads=2)
     gemma.num_hidden_layers, gemma.layer_types = 36, gemma.layer_types[:6] * 6
-    stretch = source_of(gemma).repeated.lists["model.layers"]
+    stretch = source_of(gemma).blocks.lists["model.layers"]
     assert (stretch.period, stretch.count) == (6, 6)
     assert source_of(gemma).with_blocks(3).make().config.num_hidden_layers == 18
 
@@ -160,8 +165,8 @@ def test_of_ones_own_forward_nothing_is_left_out():
             self.stack = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(9))
 
     Own.__module__ = "somebody"
-    assert Blocks.of(Own(configuration("Llama", num_hidden_layers=7))) is None
-    assert source_of(models.ConvNetConfig()).repeated is None
+    assert Blocks.from_model(Own(configuration("Llama", num_hidden_layers=7))) is None
+    assert source_of(models.ConvNetConfig()).blocks is None
 
 
 @pytest.mark.slow
@@ -198,11 +203,8 @@ def test_attention_is_as_wide_as_its_values_on_cuda():
     widths = []
 
     def build():
-        return (
-            torch.nn.Linear(64, 4 * 24).bfloat16(),
-            torch.nn.Linear(64, 4 * 16).bfloat16(),
-            torch.ones(2, 32, 64).bfloat16(),
-        )
+        wide, narrow = (torch.nn.Linear(64, 4 * width).bfloat16() for width in (24, 16))
+        return wide, narrow, torch.ones(2, 32, 64).bfloat16()
 
     def step(wide, narrow, x):
         q, v = (layer(x).view(2, 32, 4, -1).transpose(1, 2) for layer in (wide, narrow))

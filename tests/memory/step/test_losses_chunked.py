@@ -4,20 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from llamas import dry
+from llamas import SMALL_SIZES, assert_measured, dry, small_llama
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory import Recipe, Workload, estimate, measure
+from course_utils.memory import Recipe, Workload, estimate
 
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-SIZES = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 3000, "max_position_embeddings": 128, **HEADS}
-LLAMA = models.configuration("llama-7b", num_hidden_layers=2, **SIZES)
+LLAMA = small_llama(2, vocab_size=3000)
 TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_size=3000, n_positions=128)
 RECIPE = Recipe("sgd", batch=3, sequence=40)
 
 
-def trained(config, recipe) -> dict[str, torch.Tensor]:
+def parameters_after_step(config, recipe) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     workload = Workload(config, recipe)
     model, optimizer, batches = workload.build()
@@ -30,13 +28,13 @@ def trained(config, recipe) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("changes", [{}, {"precision": "autocast"}, {"checkpointing": True, "accumulation": 2}])
 def test_an_update_is_that_of_transformers_own_loss(config, changes):
     recipe = replace(RECIPE, **changes)
-    whole, by_pieces = (trained(config, replace(recipe, chunked_loss=tokens)) for tokens in (0, 50))
+    expected, by_pieces = (parameters_after_step(config, replace(recipe, chunked_loss=tokens)) for tokens in (0, 50))
     before = dict(models.from_configuration(config).named_parameters())
-    for name, parameter in whole.items():
-        moved = (parameter - before[name]).norm()
-        assert moved > 0
-        apart = (by_pieces[name] - parameter).norm() / moved
-        assert apart < (0.02 if recipe.precision == "autocast" else 1e-3), name
+    for name, parameter in expected.items():
+        update = (parameter - before[name]).norm()
+        assert update > 0
+        difference = (by_pieces[name] - parameter).norm() / update
+        assert difference < (0.02 if recipe.precision == "autocast" else 1e-3), name
 
 
 @pytest.mark.parametrize(
@@ -52,24 +50,22 @@ def test_an_update_is_that_of_transformers_own_loss(config, changes):
 )
 def test_an_estimate_is_what_the_allocator_counts(config, changes):
     predicted = estimate(config, replace(RECIPE, **changes))
-    measured = measure(predicted.workload.build, predicted.workload.step, timed=0)
-    assert predicted.peak == pytest.approx(measured.peak, rel=0.002)
-    assert predicted.peak_instant.name == measured.peak_phase
+    assert_measured(predicted, 0.002)
 
 
 def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():
-    deep = models.configuration("llama-7b", num_hidden_layers=5, **SIZES)
+    deep = small_llama(5, vocab_size=3000)
     first = estimate(deep, replace(RECIPE, chunked_loss=50, batch=2, sequence=20))
-    assert first.how == "a dry run of 3 of its 5 blocks"
+    assert first.basis == "a dry run of 3 of its 5 blocks"
     for batch, sequence in ((2, 64), (4, 40), (3, 25)):
-        predicted = first.at(batch=batch, sequence=sequence)
+        predicted = first.with_fields(batch=batch, sequence=sequence)
         assert predicted.peak == dry(deep, predicted.recipe).peak
 
 
-def made(kind, **changes):
+def small_config(kind, **changes):
     import transformers
 
-    return getattr(transformers, kind)(**{**SIZES, **changes}, num_hidden_layers=1)
+    return getattr(transformers, kind)(**{**SMALL_SIZES, **changes}, num_hidden_layers=1)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +76,11 @@ def made(kind, **changes):
             "causal language models of Transformers.*leave it out for Dis",
         ),
         (lambda: models.ConvNetConfig((8, 16), image=16), "leave it out for ConvNet"),
-        (lambda: made("PhiConfig"), "PhiForCausalLM has a bias between hidden states and loss; leave chunked_loss out"),
-        (lambda: made("Gemma2Config"), "Gemma2ForCausalLM has final_logit_softcapping between"),
+        (
+            lambda: small_config("PhiConfig"),
+            "PhiForCausalLM has a bias between hidden states and loss; leave chunked_loss out",
+        ),
+        (lambda: small_config("Gemma2Config"), "Gemma2ForCausalLM has final_logit_softcapping between"),
     ],
 )
 def test_a_model_without_such_a_loss_is_refused(make, message):

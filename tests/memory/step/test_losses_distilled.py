@@ -4,17 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from llamas import TIED, assert_measured, small_llama, value_of
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
+from course_utils.memory import Recipe, Workload, dry_run, estimate
 
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-SIZES = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 300, "max_position_embeddings": 128, **HEADS}
-LLAMA, DEEP = (models.configuration("llama-7b", num_hidden_layers=blocks, **SIZES) for blocks in (2, 6))
-LARGER_SIZES = {**SIZES, "hidden_size": 128, "intermediate_size": 320, "head_dim": 32}
-LARGER = models.configuration("llama-7b", num_hidden_layers=3, **LARGER_SIZES)
-TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_size=300, n_positions=128)
+LLAMA, DEEP = small_llama(2), small_llama(6)
+LARGER = small_llama(3, hidden_size=128, intermediate_size=320, head_dim=32)
 RECIPE = Recipe(batch=3, sequence=40)
 
 
@@ -38,9 +35,10 @@ def by_plain_loop(config, larger, batch, shifted) -> dict[str, torch.Tensor]:
     outputs = student(**batch)
     end = -1 if shifted else None  # the last token has nobody after it
     with torch.no_grad():
-        wanted = (teacher(**{name: x for name, x in batch.items() if name != "labels"}).logits[:, :end] / 2).softmax(-1)
-    apart = (wanted * (wanted.log() - (outputs.logits[:, :end] / 2).log_softmax(-1))).sum(-1).mean()
-    (0.5 * outputs.loss + 0.5 * 4 * apart).backward()
+        logits = teacher(**{name: x for name, x in batch.items() if name != "labels"}).logits
+        targets = (logits[:, :end] / 2).softmax(-1)
+    divergence = (targets * (targets.log() - (outputs.logits[:, :end] / 2).log_softmax(-1))).sum(-1).mean()
+    (0.5 * outputs.loss + 0.5 * 4 * divergence).backward()
     torch.optim.SGD(student.parameters(), lr=1e-4).step()
     return dict(student.named_parameters())
 
@@ -54,13 +52,13 @@ def test_an_update_is_that_of_a_plain_loop(config, larger, name, teachers):
     workload = Workload(config, replace(RECIPE, optimizer="sgd", teacher=teachers[name]))
     model, optimizer, batches = workload.build()
     torch.manual_seed(1)  # for the student's dropout; the teacher has none
-    right = by_plain_loop(config, larger, batches[0], shifted=name == "language")
+    expected = by_plain_loop(config, larger, batches[0], shifted=name == "language")
     torch.manual_seed(1)
     workload.step(model, optimizer, batches)
     before, parameters = dict(models.from_configuration(config).named_parameters()), dict(model.named_parameters())
-    for key, parameter in right.items():
-        moved = (parameter - before[key]).norm()
-        assert (parameters[key] - parameter).norm() <= 1e-3 * moved + 1e-12, key  # a key's bias moves nothing
+    for key, parameter in expected.items():
+        update = (parameter - before[key]).norm()
+        assert (parameters[key] - parameter).norm() <= 1e-3 * update + 1e-12, key  # a key's bias moves nothing
 
 
 @pytest.mark.parametrize(
@@ -80,32 +78,29 @@ def test_an_update_is_that_of_a_plain_loop(config, larger, name, teachers):
 def test_an_estimate_is_what_the_allocator_counts(config, changes, teachers):
     name = "classes" if config.model_type == "distilbert" else "language"
     predicted = estimate(config, replace(RECIPE, teacher=teachers[name], **changes))
-    measured = measure(predicted.workload.build, predicted.workload.step, timed=0)
-    assert predicted.peak == pytest.approx(measured.peak, rel=0.0005)
-    assert predicted.peak_instant.name == measured.peak_phase
+    assert_measured(predicted, 0.0005)
 
 
 @pytest.mark.slow
 def test_few_blocks_tell_of_all_the_students_and_the_teacher_stays_whole(teachers):
     first = estimate(DEEP, replace(RECIPE, teacher=teachers["language"]))
-    assert first.how == "a dry run of 3 of its 6 blocks"
+    assert first.basis == "a dry run of 3 of its 6 blocks"
     names = first.working("forward")["what"].tolist()
     assert {"parameters of 6 model.layers", "parameters of 3 teacher.model.layers"} <= set(names)
-    predicted = first.at(batch=5, sequence=64)
-    assert "formulas found" in predicted.how
+    predicted = first.with_fields(batch=5, sequence=64)
+    assert "formulas found" in predicted.basis
     for prediction in (first, predicted):
         assert prediction.peak == dry_run(prediction.workload.build, prediction.workload.step).peak
     terms = predicted.working("forward")
     for formula, size in zip(terms["formula"], terms["bytes"], strict=True):
-        plain = formula.replace("²", "**2").replace("·", "*").replace("×", "*")
-        assert eval(plain, {}, predicted.sizes) == size, formula
+        assert value_of(formula, predicted.sizes) == size, formula
 
 
 def test_the_teacher_is_there_when_the_student_is_saved_and_no_part_of_it(teachers):
-    alone, beside = (estimate(LLAMA, replace(RECIPE, teacher=name)) for name in ("", teachers["language"]))
+    without, with_teacher = (estimate(LLAMA, replace(RECIPE, teacher=name)) for name in ("", teachers["language"]))
     bytes_of_teacher = sum(p.nbytes for p in models.from_configuration(LARGER).parameters())
-    for moment, taken in alone.beside_training().items():
-        assert beside.beside_training()[moment] - taken == pytest.approx(bytes_of_teacher, rel=0.01), moment
+    for moment, peak in without.beside_training().items():
+        assert with_teacher.beside_training()[moment] - peak == pytest.approx(bytes_of_teacher, rel=0.01), moment
 
 
 def test_a_teacher_that_does_not_suit_the_student_is_refused(teachers, tmp_path):
@@ -114,7 +109,7 @@ def test_a_teacher_that_does_not_suit_the_student_is_refused(teachers, tmp_path)
     classifier(2, 64, labels=5).save_pretrained(tmp_path)
     with pytest.raises(CourseError, match="the same classes"):
         estimate(classifier(2, 64), replace(RECIPE, teacher=str(tmp_path)))
-    longer = models.configuration("llama-7b", num_hidden_layers=2, **{**SIZES, "max_position_embeddings": 512})
+    longer = small_llama(2, max_position_embeddings=512)
     with pytest.raises(CourseError, match="sequence of 200 tokens is longer than the model's 128 positions"):
         estimate(longer, replace(RECIPE, sequence=200, teacher=teachers["language"]))
     with pytest.raises(CourseError, match="A teacher needs labels .* leave teacher out for Own"):

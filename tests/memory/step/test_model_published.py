@@ -38,11 +38,11 @@ def count_as_transformers(published: dict) -> int:
     """Of the model that Transformers makes of the file, all in float32."""
     fields = dict(published["config"])
     config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
-    named = (config.architectures or [""])[0].replace("LLaMA", "Llama")
-    kind = getattr(transformers, named, None) or transformers.AutoModelForCausalLM
+    class_name = (config.architectures or [""])[0].replace("LLaMA", "Llama")
+    kind = getattr(transformers, class_name, None) or transformers.AutoModelForCausalLM
     with torch.device("meta"):
-        made = kind(config) if named else kind.from_config(config)
-    return sum(parameter.numel() for parameter in made.parameters())
+        model = kind(config) if class_name else kind.from_config(config)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_they_are_of_forty_families():
@@ -67,11 +67,11 @@ def test_a_published_file_is_planned_or_refused_in_our_words(published, tmp_path
         return
     predicted, source = estimate(file, recipe), source_of(file)
     with torch.device("meta"):
-        whole = models.parameter_count(source.make())
-    assert whole == published.get("parameters", whole)
+        count = models.parameter_count(source.make())
+    assert count == published.get("parameters", count)
     if published["config"]["model_type"] not in AS_ANOTHER:
-        assert whole == count_as_transformers(published)
-    assert parameters_in(predicted) == 4 * whole
+        assert count == count_as_transformers(published)
+    assert parameters_in(predicted) == 4 * count
 
 
 AS_ANOTHER = ("kimi_k2", "llama4")

@@ -75,15 +75,15 @@ def hidden_in_means(shapes):
 def test_a_dry_update_needs_what_the_allocator_counts(name, shapes, dtype, monkeypatch):
     if dtype == torch.bfloat16:  # oneDNN's scratch space in half precision differs between processors and threads
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-    built, allocator = build(name, shapes, dtype), allocator_of(torch.device("cpu"))
+    arguments, allocator = build(name, shapes, dtype), allocator_of(torch.device("cpu"))
     with allocator.recording():
-        update(*built)
+        update(*arguments)
         with allocator.measured():
-            update(*built)
+            update(*arguments)
     usage = dry_run(lambda: build(name, shapes, dtype), update)
-    needed = usage.peak - usage.resident if usage.events else 0
+    predicted = usage.peak - usage.resident if usage.events else 0
     unseen = 64 + hidden_in_means(shapes) * (name == "adafactor" and dtype == torch.bfloat16)
-    assert needed == pytest.approx(allocator.account().above_start, rel=0.01, abs=unseen)
+    assert predicted == pytest.approx(allocator.account().above_start, rel=0.01, abs=unseen)
 
 
 def test_a_function_is_its_own_factory_and_an_unknown_name_is_a_sentence():

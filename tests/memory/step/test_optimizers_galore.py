@@ -4,16 +4,12 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from llamas import dry
+from llamas import TIED, assert_measured, dry, small_llama
 
-from course_utils import models
-from course_utils.memory import Recipe, Workload, estimate, measure, optimizer_state_size
+from course_utils.memory import Recipe, Workload, estimate, optimizer_state_size
 from course_utils.optim import GaLore, hidden_matrices
 
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-SIZES = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 300, "max_position_embeddings": 128, **HEADS}
-LLAMA, DEEP = (models.configuration("llama-7b", num_hidden_layers=blocks, **SIZES) for blocks in (2, 6))
-TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_size=300, n_positions=128)
+LLAMA, DEEP = small_llama(2), small_llama(6)
 RECIPE = Recipe(batch=2, sequence=16, galore=8)
 
 
@@ -30,10 +26,8 @@ RECIPE = Recipe(batch=2, sequence=16, galore=8)
 )
 def test_an_estimate_is_what_the_allocator_counts(config, changes):
     predicted = estimate(config, replace(RECIPE, **changes))
-    measured = measure(predicted.workload.build, predicted.workload.step, timed=0)
-    assert predicted.peak == pytest.approx(measured.peak, rel=0.0005)
-    assert predicted.peak_instant.name == measured.peak_phase
-    assert (predicted.how == "a dry run of 3 of its 6 blocks") == (config is DEEP)
+    assert_measured(predicted, 0.0005)
+    assert (predicted.basis == "a dry run of 3 of its 6 blocks") == (config is DEEP)
 
 
 @pytest.mark.parametrize("config", [LLAMA, TIED])
@@ -43,11 +37,11 @@ def test_hidden_matrices_keep_few_directions_and_the_rest_both_averages(config):
     workload.step(model, optimizer, batches)
     hidden, others = hidden_matrices(model)
     ranks = {**dict.fromkeys(hidden, RECIPE.galore), **dict.fromkeys(others, inf)}
-    right = sum(GaLore.state_bytes(parameter.shape, rank=rank) for parameter, rank in ranks.items())
-    assert optimizer_state_size(optimizer).bytes == right
+    expected = sum(GaLore.state_bytes(parameter.shape, rank=rank) for parameter, rank in ranks.items())
+    assert optimizer_state_size(optimizer).bytes == expected
     predicted = estimate(config, RECIPE)
-    assert predicted.by_instant()["forward"]["optimizer state"] == right
-    assert right < estimate(config, replace(RECIPE, galore=0)).by_instant()["forward"]["optimizer state"] / 1.5
+    assert predicted.by_instant()["forward"]["optimizer state"] == expected
+    assert expected < estimate(config, replace(RECIPE, galore=0)).by_instant()["forward"]["optimizer state"] / 1.5
 
 
 def test_its_state_waits_on_the_host_too():

@@ -119,12 +119,8 @@ def test_dropout_before_adapters_keeps_what_it_keeps_in_peft():
 @pytest.mark.parametrize("upcast", [True, False])
 def test_qlora_is_as_its_libraries_prepare_it(tmp_path, double, upcast):
     AutoModelForCausalLM.from_config(deepcopy(LLAMA), dtype=torch.bfloat16).save_pretrained(tmp_path)
-    of_4_bits = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=double,
-        bnb_4bit_compute_dtype=torch.bfloat16,
-    )
+    options = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": double}
+    of_4_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16, **options)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=of_4_bits, dtype=torch.bfloat16)
     if upcast:
         theirs = peft.prepare_model_for_kbit_training(theirs, False)
@@ -150,7 +146,7 @@ def _parameters(model) -> dict:
     return gradients
 
 
-WAYS = [
+FIELDS = [
     {"zero_grad": "before-backward"},
     {"zero_grad": "never"},
     {"zero_grad": "never", "accumulation": 2},
@@ -167,7 +163,7 @@ WAYS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", WAYS, ids=str)
+@pytest.mark.parametrize("fields", FIELDS, ids=str)
 def test_each_word_takes_what_the_allocator_says(fields):
     recipe = replace(SMALL, **fields)
     workload = Workload(LLAMA, recipe)
@@ -179,11 +175,8 @@ def test_changes_undo_what_a_recipe_keeps():
     never = replace(SMALL, zero_grad="never")
     assert by_name["gradients dropped after the update"].apply(never) == {"zero_grad": "after-update"}
     assert not by_name["gradients dropped after the update"].apply(SMALL)
-    assert by_name["update within backward"].apply(replace(never, clipping=True)).keys() == {
-        "in_backward",
-        "clipping",
-        "zero_grad",
-    }
+    fields = by_name["update within backward"].apply(replace(never, clipping=True))
+    assert fields.keys() == {"in_backward", "clipping", "zero_grad"}
 
 
 @pytest.mark.slow
@@ -197,9 +190,9 @@ def test_trls_loss_of_many_tokens_is_that_of_few_whose_labels_have_values(monkey
 
 @pytest.mark.slow
 def test_adapters_on_two_layers_take_less_than_on_all_and_only_where_they_are():
-    by_name, usual = {change.name: change for change in CHANGES}, replace(SMALL, device="cuda")
+    by_name, recipe = {change.name: change for change in CHANGES}, replace(SMALL, device="cuda")
     two = by_name["LoRA of rank 16 on q_proj and v_proj"]
-    fewer, all_layers = (replace(usual, **change.apply(usual)) for change in (two, by_name["LoRA of rank 16"]))
+    fewer, all_layers = (replace(recipe, **change.apply(recipe)) for change in (two, by_name["LoRA of rank 16"]))
     assert estimate(LLAMA, fewer).peak < estimate(LLAMA, all_layers).peak
     with pytest.raises(CourseError, match="No module of this model is called 'q_proj'"):
         estimate(GPT2, fewer)
@@ -219,16 +212,16 @@ def test_paged_states_wait_on_the_host(bits, bytes_each):
 
 def test_trls_defaults_are_those_of_its_configuration():
     sft = pytest.importorskip("trl").SFTConfig
-    usual, model = sft.__dataclass_fields__, pytest.importorskip("trl").ModelConfig.__dataclass_fields__
+    fields, model = sft.__dataclass_fields__, pytest.importorskip("trl").ModelConfig.__dataclass_fields__
     loop = LOOPS["trl"]
-    assert loop["checkpointing"] is usual["gradient_checkpointing"].default
-    assert loop["sequence"] == usual["max_length"].default
+    assert loop["checkpointing"] is fields["gradient_checkpointing"].default
+    assert loop["sequence"] == fields["max_length"].default
     assert loop["double_quantization"] is model["use_bnb_nested_quant"].default
-    assert usual["bf16"].default is None  # which is True, unless fp16 is
+    assert fields["bf16"].default is None  # which is True, unless fp16 is
     assert loop["precision"] == "autocast"
     for loop in (LOOPS["trl"], LOOPS["trainer"]):
-        assert loop["clipping"] is (usual["max_grad_norm"].default == 1.0)
-        assert loop["use_cache"] is usual["use_cache"].default
+        assert loop["clipping"] is (fields["max_grad_norm"].default == 1.0)
+        assert loop["use_cache"] is fields["use_cache"].default
         assert loop["optimizer"] == "adamw-fused"
         assert Arguments("x").optim == "adamw_torch_fused"
 

@@ -34,11 +34,10 @@ RECIPES = {
     "ZeRO-3, the loss by pieces": recipe(3, chunked_loss=100),  # in smaller pieces the loss is not the peak
 }
 PARTS = Recipe(batch=8, sequence=128, ranks=RANKS, context_parallel=RANKS, keeps_outputs=False)
+RECOMPUTED_PARTS = replace(PARTS, precision="bf16", checkpointing=True)
 OF_A_SEQUENCE = {
     "parts of a sequence": PARTS,
-    "parts in bf16, recomputed, the loss by pieces": replace(
-        PARTS, precision="bf16", checkpointing=True, chunked_loss=200
-    ),
+    "parts in bf16, recomputed, the loss by pieces": replace(RECOMPUTED_PARTS, chunked_loss=200),
     "parts, ZeRO-3 in halves": replace(PARTS, zero_stage=3, precision="autocast"),
 }
 QUICK = ("ZeRO-3 in halves", "parts, ZeRO-3 in halves")
@@ -63,10 +62,10 @@ def _measure_once(build, step) -> tuple[int, int]:
     gc.collect()  # what was built before would else be released under way
     allocator = CpuAllocator()
     with allocator.recording():
-        built = build()
-        step(*built)
+        arguments = build()
+        step(*arguments)
         with allocator.measured(), counted() as sent:
-            step(*built)
+            step(*arguments)
     account = allocator.account()
     return account.at_start + account.above_start, sent.sent
 
@@ -125,9 +124,9 @@ def dried(recipe: Recipe) -> tuple[Usage, int]:
     """A dry run with pretended ranks, and the bytes that it sends in a step."""
     workload, sent = Workload(LLAMA, recipe), []
 
-    def step(*built):
+    def step(*arguments):
         with counted() as traffic:
-            workload.step(*built)
+            workload.step(*arguments)
         sent.append(traffic.sent)
 
     return dry_run(workload.build, step, recipe.device, ranks=recipe.ranks), sent[-1]
@@ -157,14 +156,13 @@ def test_part_of_a_sequence_takes_what_it_takes_on_a_real_ring(name, request):
 
 
 def test_parts_of_a_sequence_divide_what_grows_with_it_and_nothing_else():
-    whole, part = (dried(replace(PARTS, context_parallel=ranks))[0].split for ranks in (1, RANKS))
-    assert part["parameters"] == whole["parameters"]
-    assert part["optimizer state"] == whole["optimizer state"]
-    assert part["backward temporaries"] == pytest.approx(whole["backward temporaries"] / 2, rel=0.01), (
-        "the logits' gradient"
-    )
+    expected, part = (dried(replace(PARTS, context_parallel=ranks))[0].split for ranks in (1, RANKS))
+    assert part["parameters"] == expected["parameters"]
+    assert part["optimizer state"] == expected["optimizer state"]
+    logits_gradient = expected["backward temporaries"] / 2
+    assert part["backward temporaries"] == pytest.approx(logits_gradient, rel=0.01)
     # Another attention keeps other tensors.
-    assert part["activations"] == pytest.approx(whole["activations"] / 2, rel=0.15)
+    assert part["activations"] == pytest.approx(expected["activations"] / 2, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +181,8 @@ def test_attention_that_the_ring_does_not_make_is_refused(config, message):
 
 
 def test_ranks_with_parts_of_a_sequence_have_the_loss_of_one_with_the_whole(quick_ranks):
-    ring, whole = map(sum, zip(*quick_ranks["losses"], strict=True)), sum_of_losses(Recipe(batch=8, sequence=128))
-    assert list(ring) == pytest.approx(whole, rel=1e-5)
+    actual, expected = map(sum, zip(*quick_ranks["losses"], strict=True)), sum_of_losses(Recipe(batch=8, sequence=128))
+    assert list(actual) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_model_of_ddps_buckets_is_what_real_ranks_take(quick_ranks):
@@ -199,9 +197,9 @@ def test_state_shared_out_is_seen_in_the_optimizer_within():
     def state(recipe):
         return dried(recipe)[0].split["optimizer state"]
 
-    whole = state(recipe(0, ranks=1))
-    assert state(recipe(1, ranks=4)) == pytest.approx(whole / 4, rel=0.25)  # whole tensors go to one rank or another
-    assert state(recipe(3, ranks=4)) == pytest.approx(whole / 4, rel=0.01)
+    expected = state(recipe(0, ranks=1))
+    assert state(recipe(1, ranks=4)) == pytest.approx(expected / 4, rel=0.25)  # whole tensors go to one rank or another
+    assert state(recipe(3, ranks=4)) == pytest.approx(expected / 4, rel=0.01)
 
 
 def test_hybrid_sharding_keeps_as_if_there_were_one_group():
@@ -210,13 +208,14 @@ def test_hybrid_sharding_keeps_as_if_there_were_one_group():
 
 
 def test_offloading_shards_moves_them_to_the_host():
-    there, away = (dried(recipe(3, device="cuda", offload=offload))[0] for offload in (False, True))
-    assert "optimizer state" not in away.split
-    state = there.split["optimizer state"]
-    assert away.host.split["optimizer state"] == pytest.approx(state, rel=0.01), "the host has no grain of 512 bytes"
+    on_device, offloaded = (dried(recipe(3, device="cuda", offload=offload))[0] for offload in (False, True))
+    assert "optimizer state" not in offloaded.split
+    # The host has no grain of 512 bytes.
+    state = pytest.approx(on_device.split["optimizer state"], rel=0.01)
+    assert offloaded.host.split["optimizer state"] == state
 
 
-def within() -> str:
+def refusal_within_ranks() -> str:
     try:
         dry_run(lambda: (nn.Linear(2, 2),), lambda model: None, ranks=2)
     except CourseError as error:
@@ -225,4 +224,4 @@ def within() -> str:
 
 
 def test_a_real_rank_pretends_no_others():
-    assert "a rank already" in launch(within, 2, seconds=100)[0]
+    assert "a rank already" in launch(refusal_within_ranks, 2, seconds=100)[0]

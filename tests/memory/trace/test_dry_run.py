@@ -36,8 +36,8 @@ SMALL = SCALES["smoke"]
 )
 def test_a_dry_run_predicts_what_the_allocator_counts(name, recipe):
     workload = Workload(models.configuration(name, labels=3 if name == "distilbert" else None, scale=SMALL), recipe)
-    built = workload.build()
-    measured = measure(built, workload.step)
+    arguments = workload.build()
+    measured = measure(arguments, workload.step)
     predicted = dry_run(workload.build, workload.step)
     assert predicted.peak == pytest.approx(measured.peak, rel=0.005)
     assert predicted.peak_phase == measured.peak_phase
@@ -62,8 +62,8 @@ print(int(usage.timeline["parameters"].iloc[0]), highest() - before)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the record that is read here")
 @pytest.mark.slow
 def test_a_seven_billion_parameter_model_takes_megabytes():
-    words = [sys.executable, "-c", SEVEN_BILLION]
-    child = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
+    argv = [sys.executable, "-c", SEVEN_BILLION]
+    child = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=True)
     parameters, rise = map(int, child.stdout.split())
     assert parameters == 2 * 6_738_415_616
     assert 0 < rise < 500e6
@@ -175,8 +175,8 @@ def test_as_on_cuda_a_number_like_a_tensor_lies_where_the_tensor_does():
 
 
 def test_a_device_may_be_named_as_on_a_gpu():
-    ways = [layers, lambda: layers().to("cuda"), lambda: layers().cuda(), lambda: layers(device="cuda:0")]
-    assert len({dry_run(*trained(way), "cuda").peak for way in ways}) == 1
+    makers = [layers, lambda: layers().to("cuda"), lambda: layers().cuda(), lambda: layers(device="cuda:0")]
+    assert len({dry_run(*training_of(make), "cuda").peak for make in makers}) == 1
 
 
 @pytest.mark.parametrize("needs", [lambda x: x.numpy(), lambda x: x[x > 0].sum() + len(x[x > 0].tolist())])
@@ -198,7 +198,7 @@ def in_halves(make):
         torch.set_default_dtype(before)
 
 
-def trained(make):
+def training_of(make):
     """`build` and `step` of the model that `make` gives."""
 
     def step(model, optimizer):
@@ -220,8 +220,8 @@ def layers(**kind):
 @pytest.mark.parametrize("converted", [lambda: layers().to(torch.bfloat16), lambda: layers().bfloat16()])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_model_may_be_converted_after_it_was_built(converted, device):
-    ways = converted, lambda: in_halves(layers), lambda: layers(dtype=torch.bfloat16)
-    first, *others = (dry_run(*trained(way), device) for way in ways)
+    makers = converted, lambda: in_halves(layers), lambda: layers(dtype=torch.bfloat16)
+    first, *others = (dry_run(*training_of(make), device) for make in makers)
     assert all(first.peak == other.peak and first.split == other.split for other in others)
     assert device == "cuda" or first.split["parameters"] == 8 * 20 * 2
 
@@ -246,14 +246,14 @@ def train(model, optimizer, *scaler):
     optimizer.zero_grad()
 
 
-def built(*more):
+def linear_and_optimizer(*others):
     model = nn.Linear(2, 2)
-    return model, torch.optim.AdamW(model.parameters()), *more
+    return model, torch.optim.AdamW(model.parameters()), *others
 
 
 def test_a_step_that_leaves_out_its_update_for_what_it_was_told_is_refused():
     with pytest.raises(CourseError, match=r"never called its optimizer.*loss > 0\.5"):
-        dry_run(built, train)
+        dry_run(linear_and_optimizer, train)
 
 
 def test_a_loop_that_guards_itself_against_nan_is_predicted_as_if_there_were_none():
@@ -264,7 +264,7 @@ def test_a_loop_that_guards_itself_against_nan_is_predicted_as_if_there_were_non
         loss.backward()
         optimizer.step()
 
-    assert "update" in dry_run(built, guarded).by_phase
+    assert "update" in dry_run(linear_and_optimizer, guarded).by_phase
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
@@ -282,7 +282,7 @@ def test_a_build_that_fell_back_to_the_cpu_is_refused():
 
 
 def test_a_gradient_scaler_is_told_that_all_is_finite():
-    assert "update" in dry_run(lambda: built(torch.amp.GradScaler("cpu")), train).by_phase
+    assert "update" in dry_run(lambda: linear_and_optimizer(torch.amp.GradScaler("cpu")), train).by_phase
 
 
 def on_the_host():
@@ -293,6 +293,10 @@ def failing(model):
     raise RuntimeError("expected 3 arguments")
 
 
+def compiling(model):
+    torch.compile(model)(torch.ones(1, 4))
+
+
 @pytest.mark.parametrize(
     ("build", "step", "device", "message"),
     [
@@ -301,13 +305,8 @@ def failing(model):
         (lambda: nn.Linear(2, 2), lambda *parts: None, "cpu", "let it return a tuple"),
         (lambda: None, lambda: None, "tpu", "device='tpu'"),
         (on_the_host, lambda model, x: model(x).sum().backward(), "cuda", "The model lies on the host"),
-        (
-            lambda: (nn.Linear(4, 4),),
-            lambda model: torch.compile(model)(torch.ones(1, 4)),
-            "cpu",
-            "out of build and step",
-        ),
-        (*trained(lambda: layers(device="meta")), "cpu", "let everything lie on one device"),
+        (lambda: (nn.Linear(4, 4),), compiling, "cpu", "out of build and step"),
+        (*training_of(lambda: layers(device="meta")), "cpu", "let everything lie on one device"),
         (lambda: (torch.compile(nn.Linear(4, 4)),), lambda model: None, "cpu", "torch.compile"),
         (lambda: (torch.jit.script(nn.Linear(4, 4)),), lambda model: None, "cpu", "torch.jit.script made"),
         (lambda: (m := nn.Linear(4, 4), torch.optim.LBFGS(m.parameters())), lambda *parts: None, "cpu", "LBFGS"),

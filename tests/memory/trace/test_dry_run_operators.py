@@ -55,8 +55,8 @@ def test_attention_with_heads_that_share_a_key_takes_the_products_of_all_its_hea
     """PyTorch's own counter, of as many keys as queries: before 2.13 it knows no other."""
 
     def build(heads):
-        made = (torch.ones(2, n, 12, 16, dtype=torch.bfloat16, requires_grad=True) for n in (6, heads, heads))
-        return nn.Identity(), *made
+        shapes = ((2, count, 12, 16) for count in (6, heads, heads))
+        return nn.Identity(), *(torch.ones(shape, dtype=torch.bfloat16, requires_grad=True) for shape in shapes)
 
     def step(_, query, key, value):
         out = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
@@ -99,10 +99,10 @@ def test_operators_are_those_of_a_real_step():
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = models.configuration("llama", **sizes, vocab_size=50)
     workload = Workload(config, Recipe("adamw", batch=2, sequence=8, clipping=True))
-    built = workload.build()
-    workload.step(*built)
+    arguments = workload.build()
+    workload.step(*arguments)
     with Names() as names:
-        workload.step(*built)
+        workload.step(*arguments)
     real = [name for name in names.seen if not name.startswith("profiler.")]
     assert [operator.name for operator in count_operators(workload.build, workload.step)] == real
 

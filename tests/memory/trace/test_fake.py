@@ -19,8 +19,12 @@ def adamw(model):
     return torch.optim.AdamW(model.parameters(), foreach=False)
 
 
-def trained(model, optimizer, x):
+def back_from_squares(model, x):
     model(x).square().mean().backward()
+
+
+def train(model, optimizer, x):
+    back_from_squares(model, x)
     optimizer.step()
     optimizer.zero_grad()
 
@@ -31,7 +35,7 @@ def with_average():
 
 
 def train_and_average(model, average, optimizer, x):
-    trained(model, optimizer, x)
+    train(model, optimizer, x)
     average.update_parameters(model)
 
 
@@ -42,7 +46,7 @@ def with_schedule():
 
 
 def train_by_schedule(model, optimizer, schedule, x):
-    trained(model, optimizer, x)
+    train(model, optimizer, x)
     schedule.step()
 
 
@@ -77,27 +81,21 @@ LOSSES = [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss]
 CASES = {
     "a deep copy": (with_average, train_and_average),
     "a scheduler in the tuple": (with_schedule, train_by_schedule),
-    "optimizers that only hooks know": (in_backward, lambda model, x: model(x).square().mean().backward()),
+    "optimizers that only hooks know": (in_backward, back_from_squares),
     "rows gathered from a data set": (
         lambda: (net(), torch.randn(2000, 64)),
-        lambda model, data: model(data[torch.randint(2000, (32,))]).square().mean().backward(),
+        lambda model, data: back_from_squares(model, data[torch.randint(2000, (32,))]),
     ),
     "a mask of values that are known": (
         lambda: (net(), torch.randn(90, 64), torch.arange(90) % 3 == 0),
-        lambda model, x, mask: model(x[mask]).square().mean().backward(),
+        lambda model, x, mask: back_from_squares(model, x[mask]),
     ),
     "student and teacher": (
         lambda: (net(), net(), torch.randn(32, 64)),
         lambda student, teacher, x: F.mse_loss(student(x), teacher(x).detach()).backward(),
     ),
-    "a cell called token by token": (
-        lambda: (Uses(), torch.randn(16, 20, 64)),
-        lambda m, x: m(x).square().mean().backward(),
-    ),
-    "a gradient of an expanded number": (
-        lambda: (net(), torch.randn(512, 64)),
-        lambda model, x: model(x).sum().backward(),
-    ),
+    "a cell called token by token": (lambda: (Uses(), torch.randn(16, 20, 64)), back_from_squares),
+    "a gradient of an expanded number": (lambda: (net(), torch.randn(512, 64)), lambda m, x: m(x).sum().backward()),
     "recurrent layers": (
         lambda: (nn.LSTM(64, 64, 2, batch_first=True), torch.randn(8, 30, 64)),
         lambda model, x: model(x)[0].square().mean().backward(),
@@ -106,10 +104,7 @@ CASES = {
         lambda: (nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64)), torch.randn(400, 64)),
         lambda model, x: _under_autocast(lambda: model(x).square().mean()).backward(),
     ),
-    "a truncated normal": (
-        lambda: (_initialize(nn.Linear(64, 64)), torch.randn(8, 64)),
-        lambda model, x: model(x).square().mean().backward(),
-    ),
+    "a truncated normal": (lambda: (_initialize(nn.Linear(64, 64)), torch.randn(8, 64)), back_from_squares),
 } | {
     loss.__name__: (
         lambda: (net(), torch.randn(320, 64), torch.randn(320, 64)),
@@ -219,8 +214,8 @@ def test_codebooks_that_are_kept_for_good_are_real():
         model = net()
         return model, AdamW8bit(model.parameters(), lr=1e-3, min_8bit_size=0), torch.randn(8, 64)
 
-    dry_run(build, trained)
+    dry_run(build, train)
     codes = codebook.dynamic_codebook(False, device=torch.device("cpu"))
     assert not fake.is_fake(codes)
     assert quantization.lookup_table(codes) is not None
-    trained(*build())
+    train(*build())

@@ -61,8 +61,8 @@ def test_the_peak_of_one_layer_is_known_exactly():
 def test_meter_and_allocator_agree(name, recipe):
     labels = 3 if name == "distilbert" else None
     workload = Workload(models.configuration(name, labels=labels, scale=SMALL), recipe)
-    built = workload.build()
-    measured = measure(built, workload.step)
+    arguments = workload.build()
+    measured = measure(arguments, workload.step)
     assert abs(measured.not_attributed) <= 1e-3 * measured.peak
     assert measured.usage.peak_phase == measured.peak_phase
     for phase_name, row in measured.frame().iterrows():
@@ -155,8 +155,8 @@ def test_an_optimizer_that_only_the_step_knows_is_counted():
     def optimizer_state(with_optimizer):
         model, x = one_layer(8, 2)
         optimizer = torch.optim.AdamW(model.parameters())
-        built = (model, optimizer) if with_optimizer else (model,)
-        return measure(built, plain_step(model, optimizer, x)).split["optimizer state"]
+        parts = (model, optimizer) if with_optimizer else (model,)
+        return measure(parts, plain_step(model, optimizer, x)).split["optimizer state"]
 
     assert optimizer_state(True) == optimizer_state(False) == 2 * 8 * 8 * 4 + 4
 
@@ -223,23 +223,23 @@ def test_an_error_in_the_step_comes_through_and_the_next_measurement_works():
 class StandInAllocator:
     """What `torch.cuda` says of memory, with a known course of events."""
 
-    def __init__(self, monkeypatch, now):
-        self.now = self.high = now
+    def __init__(self, monkeypatch, in_use):
+        self.in_use = self.peak = in_use
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self.reset)
-        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.high)
-        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.now)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.in_use)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
 
     def reset(self, device):
-        self.high = self.now
+        self.peak = self.in_use
 
     def allocate(self, size):
-        self.now += size
-        self.high = max(self.high, self.now)
+        self.in_use += size
+        self.peak = max(self.peak, self.in_use)
 
 
 def test_on_cuda_the_caching_allocator_is_asked_phase_by_phase(monkeypatch):
-    cuda = StandInAllocator(monkeypatch, now=1100)
+    cuda = StandInAllocator(monkeypatch, in_use=1100)
     allocator = CudaAllocator(torch.device("cuda"))
     with allocator.recording(), allocator.measured():
         allocator.begin_phase("forward")

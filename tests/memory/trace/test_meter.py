@@ -14,12 +14,12 @@ from course_utils.settings import SCALES
 
 
 def metered(workload, steps=1):
-    built = workload.build()
-    workload.step(*built)
-    with Meter(*built[:2]) as meter:
+    arguments = workload.build()
+    workload.step(*arguments)
+    with Meter(*arguments[:2]) as meter:
         for _ in range(steps):
-            workload.step(*built)
-    return meter.usage(), built
+            workload.step(*arguments)
+    return meter.usage(), arguments
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,9 @@ def test_a_forward_that_fails_leaves_the_stack_and_the_hooks_clean():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
     assert meter.usage().peak > 0
-    with Meter(model) as again:
+    with Meter(model) as second:
         model[0](torch.ones(1, 4)).sum().backward()
-    assert "backward" in again.usage().by_phase
+    assert "backward" in second.usage().by_phase
 
 
 def test_accumulation_keeps_gradients_through_the_next_forward():

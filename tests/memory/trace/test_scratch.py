@@ -47,8 +47,8 @@ def test_a_profiler_that_is_running_is_left_alone():
 def test_meter_and_dry_run_see_inside_every_phase(recipe):
     """bitsandbytes widens its states inside the step; half precision's products have blocks where the processor knows it."""
     workload = Workload(models.configuration("distilbert", labels=2, scale=SCALES["smoke"]), recipe)
-    built = workload.build()
-    measured = measure(built, workload.step)
+    arguments = workload.build()
+    measured = measure(arguments, workload.step)
     dry = dry_run(workload.build, workload.step)
     for name, row in measured.frame().iterrows():
         assert row["metered"] == pytest.approx(row["peak"], rel=1e-3), name
