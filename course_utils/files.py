@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A free path beside `path` to write to; it takes `path`'s place when the block ends well and is removed when not.
 
     Any number of processes may replace the same file at once; the last one wins. Raises `OSError` as the system does.
@@ -80,7 +80,7 @@ def write_json(path: Path, value: object) -> None:
     """Write `value` whole or not at all; where nothing can be written, a line says that it will be forgotten."""
     text = json.dumps(value, indent=1)
     try:
-        with replacing(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
         _log.warning("%s cannot be written (%s); this will be forgotten.", path, error.strerror)

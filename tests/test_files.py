@@ -2,12 +2,12 @@ import pytest
 
 from course_utils.errors import CourseError
 from course_utils.files import (
+    atomic_write,
     chapters_in,
     find_place,
     keep_copies,
     matching_names,
     read_json,
-    replacing,
     require_one_name,
     write_json,
 )
@@ -16,7 +16,7 @@ from course_utils.files import (
 def test_the_new_file_takes_the_place_of_the_old(tmp_path):
     path = tmp_path / "deep" / "file.txt"
     for text in ("old", "new"):
-        with replacing(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(text)
     assert path.read_text() == "new"
     assert list(path.parent.iterdir()) == [path]
@@ -25,7 +25,7 @@ def test_the_new_file_takes_the_place_of_the_old(tmp_path):
 def test_a_write_that_breaks_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
-    with pytest.raises(UnicodeEncodeError), replacing(path) as partial:
+    with pytest.raises(UnicodeEncodeError), atomic_write(path) as partial:
         partial.write_text("half \ud800", encoding="utf-8")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
@@ -33,7 +33,7 @@ def test_a_write_that_breaks_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_a_place_that_cannot_be_written_raises_what_the_system_says(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError), replacing(tmp_path / "file" / "inside"):  # noqa: PT011  (the kind differs by system)
+    with pytest.raises(OSError), atomic_write(tmp_path / "file" / "inside"):  # noqa: PT011  (the kind differs by system)
         pass
 
 

@@ -37,7 +37,7 @@ from course_staff.grading.spreadsheet import csv_text
 from course_staff.notebooks.files import read_notebook
 from course_staff.release.source import LEVELS
 from course_utils.errors import CourseError
-from course_utils.files import exercises_of, find_place, keep_copies, replacing, require_writable
+from course_utils.files import atomic_write, exercises_of, find_place, keep_copies, require_writable
 from course_utils.grading.judge import OUTCOME_KINDS, Verdict
 from course_utils.grading.rendering import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
@@ -342,5 +342,5 @@ def _json(value: object) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    with require_writable(path, "make room, then run the same command again"), replacing(path) as draft:
+    with require_writable(path, "make room, then run the same command again"), atomic_write(path) as draft:
         draft.write_text(text, encoding="utf-8", errors="replace", newline="\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from course_staff.notebooks.files import edit_text
 from course_staff.notebooks.stored import stored_rows
-from course_utils.files import replacing
+from course_utils.files import atomic_write
 
 PICTURES = {
     name: {"light": f"docs/{name}.png", "dark": f"docs/{name}_dark.png"} for name in ("one_step", "predicted_measured")
@@ -69,7 +69,7 @@ def stamp_pictures(root: Path) -> list[Path]:
         for theme, path in places.items():
             figure, alt = draw[name](theme=theme)
             if picture_text(root / path) != alt:
-                with replacing(root / path) as draft:
+                with atomic_write(root / path) as draft:
                     figure.savefig(draft, format="png", dpi=144, metadata={"Software": None, _ALT_KEY: alt})
                 redrawn.append(root / path)
     return redrawn

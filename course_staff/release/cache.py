@@ -20,7 +20,7 @@ import course_utils
 from course_staff.notebooks.files import notebook_text, read_notebook
 from course_staff.release.release import check_facts, digest_of, exercise_notebook, file_names, json_text, set_entry
 from course_staff.release.source import AuthoredQuestion, load_solutions, marker
-from course_utils.files import read_json, replacing, write_json
+from course_utils.files import atomic_write, read_json, write_json
 
 _LIBRARIES = "torch", "numpy", "transformers", "nbformat"
 _SETS_CACHED = 2  # whose questions a process keeps
@@ -151,7 +151,7 @@ class Stamps:
     def put(self, path: Path, files: Iterable[Path]) -> None:
         """Say that these files were just released from the solutions at `path`."""
         self._stamps[path.stem] = _stamp(path, files)
-        with replacing(self._path) as draft:
+        with atomic_write(self._path) as draft:
             draft.write_text(json.dumps(self._stamps, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

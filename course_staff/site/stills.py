@@ -16,7 +16,7 @@ from course_staff.notebooks.files import make_folder
 from course_staff.notebooks.plays import Play, catch
 from course_staff.site.pages import Picture
 from course_utils.errors import CourseError
-from course_utils.files import read_json, replacing, write_json
+from course_utils.files import atomic_write, read_json, write_json
 from course_utils.settings import set_variable
 
 SETTINGS = Path(__file__).parent / "stills.toml"
@@ -92,7 +92,7 @@ def _draw_each(notebook: Path, folder: Path) -> Iterator[Picture]:
             bundle, metadata = picture(*play.draw(**values))
             image = Image.open(BytesIO(base64.b64decode(bundle["image/png"]))).convert("RGB")
             size_and_alt, name = metadata["image/png"], _name(notebook.stem, count)
-            with replacing(folder / name) as draft:
+            with atomic_write(folder / name) as draft:
                 image.save(draft, "webp", lossless=True, method=6)
             yield Picture(
                 name,

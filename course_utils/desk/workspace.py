@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from course_utils.errors import CourseError
-from course_utils.files import Place, free_name, replacing
+from course_utils.files import Place, atomic_write, free_name
 from course_utils.settings import settings, variables
 from course_utils.units import format_counted
 
@@ -206,5 +206,5 @@ def _as_text(cell: dict) -> dict:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_bytes(content)

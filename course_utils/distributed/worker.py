@@ -19,7 +19,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from course_utils.files import replacing
+from course_utils.files import atomic_write
 from course_utils.settings import set_variable
 
 # For gloo, which would look up the host's name to find its interface, and many a laptop's name leads nowhere.
@@ -91,7 +91,7 @@ def _meet(path: Path, rank: int, limit: timedelta) -> dist.Store:
     """
     if not rank:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=limit, wait_for_workers=False)
-        with replacing(path) as draft:
+        with atomic_write(path) as draft:
             draft.write_text(str(store.port), encoding="utf-8")
         return store
     while not path.exists():
@@ -147,7 +147,7 @@ def _shorten(error: BaseException) -> str:
 
 
 def _write(path: Path, value: object) -> None:
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_bytes(cloudpickle.dumps(value))
 
 

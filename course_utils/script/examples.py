@@ -12,7 +12,7 @@ from course_utils import data, models
 from course_utils.data import hub
 from course_utils.data.batching import EpochSampler
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import atomic_write
 from course_utils.memory.step.losses import is_causal
 from course_utils.memory.step.model import Source, source_of
 from course_utils.script.job import Job
@@ -48,7 +48,7 @@ class Examples:
     def hand_over(self, job: Job) -> dict[str, str]:
         """Write these into the folder of `job`; returns the variables by which processes that train it find them (`load`)."""
         path = job.out / f"examples-{_key_of(job)}.pt"
-        with replacing(path) as partial:
+        with atomic_write(path) as partial:
             torch.save(vars(self), partial)
         return {_PREPARED: str(path.absolute())}
 

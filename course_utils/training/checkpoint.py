@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from course_utils.errors import CourseError, first_line
-from course_utils.files import replacing
+from course_utils.files import atomic_write
 from course_utils.training.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def save(run: "Run", path: Path) -> None:
         "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
     try:
-        with replacing(path) as partial:
+        with atomic_write(path) as partial:
             torch.save(state, partial)
             torch.load(partial, weights_only=True, map_location="cpu", mmap=True)
     except Exception as error:  # torch raises many kinds

@@ -13,7 +13,7 @@ from matplotlib.transforms import Bbox
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.files import replacing, require_writable
+from course_utils.files import atomic_write, require_writable
 from course_utils.hardware import MACHINES
 from course_utils.memory.planning.effects import FELT, LESS, Effect, contradictions, effects
 from course_utils.memory.step.recipe import Recipe
@@ -115,7 +115,7 @@ def save(path: str | Path) -> None:
     letters = {"svg.fonttype": "none", "svg.hashsalt": "guide", "pdf.fonttype": 42}
     dates = {"Date": None} if kind == "svg" else {"CreationDate": None}
     writable = require_writable(path, "choose another place")
-    with writable, matplotlib.rc_context(letters), replacing(path) as partial:
+    with writable, matplotlib.rc_context(letters), atomic_write(path) as partial:
         page.savefig(partial, format=kind, bbox_inches=sheet, metadata={"Title": "Decision guide", **dates})
 
 
