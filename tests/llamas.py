@@ -52,5 +52,5 @@ def value_of(formula, sizes):
     )
 
 
-def needed(recipe: Recipe = RECIPE, config: object = LLAMA) -> Need:
+def need_of(recipe: Recipe = RECIPE, config: object = LLAMA) -> Need:
     return needs(Log.from_usage(dry(config, recipe)), recipe.device)

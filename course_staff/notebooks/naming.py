@@ -15,7 +15,7 @@ about again alike alone also among apart around asked begun beside both built ch
 entered failed far filled found fresh given got held here how inside kept known late least lost made many marked
 mine more moved named near needed nothing now one otherwise outside over own planned reached repeated said settled
 several shown something started stored taken talk there thing things together told trained used usual waiting wanted
-way ways what where whole written
+way ways what whole written
 """
 VAGUE = frozenset(_VAGUE.split())
 """Names that are refused, whatever underscores stand around them, and in capitals too."""
@@ -51,8 +51,10 @@ def vague_names(root: Path) -> Iterator[str]:
 def remarks_on(source: str) -> list[tuple[int, str]]:
     """What is wrong with the names that Python source defines: line, and a sentence."""
     remarks = []
-    for node in ast.walk(ast.parse(source)):
-        name = _name_of(node)
+    tree = ast.parse(source)
+    keys = {field for node in ast.walk(tree) if _is_typed_dict(node) for field in ast.walk(node)}
+    for node in ast.walk(tree):
+        name = None if node in keys else _name_of(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _describes(name):
             remarks.append((node.lineno, f"{name} describes; name the helper by a verb that says what it does."))
         elif name and name.strip("_").lower() in VAGUE:
@@ -69,6 +71,11 @@ def _name_of(node: ast.AST) -> str | None:
         case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
             return name
     return None
+
+
+def _is_typed_dict(node: ast.AST) -> bool:
+    """Whether a class only types a dictionary, whose keys may be words that people read."""
+    return isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "TypedDict" for base in node.bases)
 
 
 def _describes(name: str) -> bool:

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from llamas import LLAMA, RECIPE, dry, llama, needed
+from llamas import LLAMA, RECIPE, dry, llama, need_of
 from torch import nn
 
 from course_utils import hardware, memory, models
@@ -22,12 +22,12 @@ from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import plain_recipe
 from course_utils.units import GiB, MiB
 
-ALMOST = 0.81  # of what is needed: it fits with milder changes
+ALMOST = 0.81  # of what is need_of: it fits with milder changes
 
 
 def plan_for(share):
-    """The plan for a card with this share of what is needed."""
-    return plan(LLAMA, int(share * needed().high), RECIPE, machine=hardware.machine("RTX 4090"), cards=(2, 16))
+    """The plan for a card with this share of what is need_of."""
+    return plan(LLAMA, int(share * need_of().high), RECIPE, machine=hardware.machine("RTX 4090"), cards=(2, 16))
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_three_rows_do_not_hide_one_that_disturbs_less_than_two_of_them(only):
     some = {"keep only the loss", "micro-batch of 1", "optimizer on the host", "8-bit AdamW", "Adafactor", "SGD"}
     only(some)
     gentle = replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch, optimizer="adamw8bit")
-    answer = plan(LLAMA, needed(gentle).high, RECIPE, cards=())
+    answer = plan(LLAMA, need_of(gentle).high, RECIPE, cards=())
     assert [row.level for row in answer.rows] == [0, 1, 2, 2]
     assert answer.rows[1].recipe == gentle
     assert_rows_are_true(answer)
@@ -178,7 +178,7 @@ def test_two_rows_do_not_hide_three_changes_that_disturb_less_than_one_of_them(o
     config = llama(1024, 12, vocabulary=16000)
     recipe = replace(RECIPE, precision="autocast", batch=2, sequence=512, keeps_outputs=False)
     gentle = replace(recipe, checkpointing=True, in_backward=True, optimizer="adafactor")
-    answer = plan(config, needed(gentle, config).high, recipe, cards=())
+    answer = plan(config, need_of(gentle, config).high, recipe, cards=())
     grave = [{"optimizer on the host", "all in bfloat16"}, {"Adafactor", "all in bfloat16"}]
     names = [set(row.names) for row in answer.rows]
     assert names.index(grave[0]) < names.index(three) < names.index(grave[1])
@@ -187,7 +187,7 @@ def test_two_rows_do_not_hide_three_changes_that_disturb_less_than_one_of_them(o
 @pytest.mark.slow
 def test_a_row_has_its_number_with_and_without_seconds(only):
     only({"Adafactor", "SGD", "LoRA of rank 16", "QLoRA of rank 16"})
-    card = int(0.8 * needed().high)
+    card = int(0.8 * need_of().high)
     timed = plan(LLAMA, card, RECIPE, machine=hardware.machine("RTX 4090"), cards=())
     plain = plan(LLAMA, card, RECIPE, cards=())
     assert len(plain.rows) == 4
@@ -198,7 +198,7 @@ def test_a_row_has_its_number_with_and_without_seconds(only):
 
 def test_what_disturbs_less_and_is_tight_is_named(only):
     gentle = {"keep only the loss", "micro-batch of 1"}
-    need = needed(replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch))
+    need = need_of(replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch))
     only(gentle | {"LoRA of rank 16"})
     answer = plan(LLAMA, need.high - 1, RECIPE, cards=())
     assert {row.level for row in answer.rows} == {3}
@@ -251,7 +251,7 @@ def test_five_changes_go_together_where_no_fewer_of_them_are_enough(only):
 def test_other_optimizers_are_changes_which_keep_less_each(base, names, only):
     only(names)
     small = replace(base, batch=1, sequence=64)  # so that the update binds
-    answer = plan(LLAMA, needed(small).low - 1, small, cards=())
+    answer = plan(LLAMA, need_of(small).low - 1, small, cards=())
     assert_rows_are_true(answer)
     assert {row.names[0] for row in answer.rows} == names
     assert all(row.recipe.galore in (0, 128) for row in answer.rows)
@@ -325,7 +325,7 @@ def test_a_change_for_which_the_card_has_no_rate_is_named(only):
     """A T4 has a rate for float32 and none for bfloat16."""
     only({"micro-batch of 1", "autocast"})
     config = llama(256, 2)
-    card = int(0.85 * needed(config=config).high)
+    card = int(0.85 * need_of(config=config).high)
     answer = plan(config, card, RECIPE, machine=hardware.machine("T4"), cards=())
     assert [row.names for row in answer.rows] == [("micro-batch of 1",)]
     assert answer.unrated == tuple(answer.json()["no rate"]) == ("autocast",)
@@ -341,7 +341,7 @@ def test_the_batch_of_a_row_is_cut_and_the_update_stays_the_same(tight):
 
 def test_where_no_number_of_cards_is_enough_it_is_said(only):
     only(())
-    card = needed(replace(RECIPE, zero_stage=3, ranks=4)).high - 1
+    card = need_of(replace(RECIPE, zero_stage=3, ranks=4)).high - 1
     answer = plan(LLAMA, card, RECIPE, cards=(2, 4))
     assert answer.json()["largest"]["fewest cards by ZeRO-3"] is None
     assert "ZeRO-3 alone would not make it fit, on up to 4 cards." in str(answer)
@@ -368,8 +368,8 @@ def test_where_no_batch_fits_it_is_said(only):
 
 
 def test_a_card_on_which_it_fits_by_the_label_alone_is_named(monkeypatch):
-    low, high = needed()
-    assert (needed().verdict(0.92 * high), needed().verdict(0.92 * low)) == (TIGHT, DOES_NOT)
+    low, high = need_of()
+    assert (need_of().verdict(0.92 * high), need_of().verdict(0.92 * low)) == (TIGHT, DOES_NOT)
     sizes = {"by the label": high, "tight by the label": low, "in any case": int(high / 0.92) + 1}
     cards = {name: replace(hardware.machine("H100"), name=name, memory=size) for name, size in sizes.items()}
     cards |= {"without": replace(cards["tight by the label"], name="without", flops={"float16": 1e12})}
@@ -395,7 +395,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(tight):
     batch, longest = tight.largest["largest batch"], tight.largest["longest sequence"]
 
     def most_of(**sizes):
-        return needed(replace(RECIPE, **sizes)).high
+        return need_of(replace(RECIPE, **sizes)).high
 
     assert batch < RECIPE.batch
     assert most_of(batch=batch) <= tight.memory < most_of(batch=batch + 1)
@@ -437,7 +437,7 @@ def test_a_plan_shows_its_verdict_at_once_and_each_row_as_it_is_found(only):
     """What is shown on the way is what the answer then says."""
     only({"micro-batch of 1"})
     progress = Mock()
-    answer = plan(LLAMA, int(0.9 * needed().high), RECIPE, cards=(), progress=progress)
+    answer = plan(LLAMA, int(0.9 * need_of().high), RECIPE, cards=(), progress=progress)
     (first,) = progress.show_verdict.call_args.args
     rows = [call.args[0] for call in progress.show_row.call_args_list]
     assert (first.verdict, first.need, first.rows, first.largest) == (answer.verdict, answer.need, (), {})

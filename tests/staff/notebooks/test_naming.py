@@ -57,6 +57,10 @@ def test_neither_underscores_nor_capitals_make_a_vague_name_a_better_one():
     assert [len(remarks_on(source)) for source in sources] == [1, 1, 2]
 
 
+def test_a_key_of_a_dictionary_may_be_any_word():
+    assert not remarks_on("class Record(TypedDict):\n    found: int")
+
+
 @pytest.mark.parametrize("source", ["f(found=1)", "found()", "a.kept", "import known", "'said'", "{'told': 1}"])
 def test_a_vague_name_that_is_only_used_passes(source):
     assert not remarks_on(source)
