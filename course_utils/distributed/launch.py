@@ -70,9 +70,10 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
 
     On every rank a gloo process group stands already, and torch has its share of this process's threads; `torch.distributed`
     tells the rank. Arguments and results are copied (pickled). Ranks have the environment variables that this process had when it
-    first launched any. Raises `RankError` with the first failure of a rank, and
-    `CourseError` where they are not done within `seconds`, with where each of them was; no rank is left behind in any event.
-    In a notebook a line says that they are at work.
+    first launched any. In a notebook a line says that they are at work.
+
+    Raises `RankError` with the first failure of a rank, and `CourseError` if they are not done within `seconds`, saying where
+    each of them was; no rank is left behind in any event.
 
     >>> import torch.distributed as dist
     >>> launch(lambda base: base + dist.get_rank(), 2, 10)
@@ -89,7 +90,7 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
                     ranks.append(start(worker.main, job, rank, world_size, reader))
                 _await(ranks, Path(folder), seconds, writer)
             finally:
-                _end(ranks)
+                _kill_all(ranks)
         return [_read_result(Path(folder), rank, world_size) for rank in range(world_size)]
 
 
@@ -223,7 +224,7 @@ def _read_report(rank: BaseProcess, folder: Path, number: int) -> tuple[int, dic
     try:
         return number, worker.read_report(folder, number)
     except (OSError, pickle.UnpicklingError, EOFError):
-        return number, _compose(_describe_death(rank.exitcode))
+        return number, _report_without_file(_describe_death(rank.exitcode))
 
 
 def _describe_death(code: int) -> str:
@@ -240,17 +241,21 @@ def _read_result(folder: Path, number: int, world_size: int):
     try:
         return worker.read_result(folder, number)
     except FileNotFoundError:
-        raise RankError(number, world_size, _compose("ended before its work was done (exit code 0)")) from None
+        raise RankError(
+            number, world_size, _report_without_file("ended before its work was done (exit code 0)")
+        ) from None
     except Exception as error:
-        raise RankError(number, world_size, _compose(f"gave a result that cannot be read here ({error})")) from error
+        raise RankError(
+            number, world_size, _report_without_file(f"gave a result that cannot be read here ({error})")
+        ) from error
 
 
-def _compose(text: str) -> dict:
+def _report_without_file(text: str) -> dict:
     """The report of a rank that left none."""
     return {"kind": "", "text": text, "place": None, "trace": "", "time": 0.0}
 
 
-def _end(ranks: Sequence[BaseProcess]) -> None:
+def _kill_all(ranks: Sequence[BaseProcess]) -> None:
     for rank in ranks:
         if rank.is_alive():
             rank.kill()

@@ -47,18 +47,18 @@ class RingAttention(torch.autograd.Function):
         return out.to(q.dtype)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        dot = (widen(grad_out) * widen(out)).sum(-1, keepdim=True)
+        dot = (widen(grad_output) * widen(out)).sum(-1, keepdim=True)
         grad_q, grad_k, grad_v = (torch.zeros_like(widen(tensor)) for tensor in (q, k, v))
         for step in range(ranks):
             key_places = ctx.places[(rank - step) % ranks]
             p = (scores_of(q, k, ctx.places[rank], key_places, ctx.is_causal) - lse).exp()
-            grad_scores = p * (widen(grad_out) @ widen(v).mT - dot) / sqrt(q.shape[-1])
+            grad_scores = p * (widen(grad_output) @ widen(v).mT - dot) / sqrt(q.shape[-1])
             grad_q += grad_scores @ widen(k)
             grad_k += grad_scores.mT @ widen(q)
-            grad_v += p.mT @ widen(grad_out)
+            grad_v += p.mT @ widen(grad_output)
             if step < ranks - 1:
                 k, v = pass_on(k, v)
             grad_k, grad_v = pass_on(grad_k, grad_v)  # they go around with their part, and once more to come home

@@ -24,8 +24,8 @@ class CopyToAll(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return sum_over_ranks(grad, ctx.group), None
+    def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        return sum_over_ranks(grad_output, ctx.group), None
 
 
 class SumOfAll(torch.autograd.Function):
@@ -38,8 +38,8 @@ class SumOfAll(torch.autograd.Function):
         return sum_over_ranks(part, group)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return grad, None
+    def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        return grad_output, None
 
 
 def sum_over_ranks(tensor: Float[Tensor, "*shape"], group: dist.ProcessGroup | None) -> Float[Tensor, "*shape"]:

@@ -1,10 +1,9 @@
 """Counting what a rank sends and receives, message by message and collective by collective.
 
-It is counted where an operator of torch.distributed is called, also by DDP, FSDP2 or Accelerate. A collective counts as a
-ring sends it, which is the least that leaves every rank with the same load (Patarasuk & Yuan 2009); an all-to-all sends each part
-straight to the rank that it is for. A library may send more:
-gloo, which carries between processors, makes an all-reduce of every reduce-scatter, and a reduce-scatter and a gather of every
-reduce. N is the number of ranks.
+It is counted where an operator of torch.distributed is called, also by DDP, FSDP2 or Accelerate. A collective counts as a ring
+sends it, which is the least that leaves every rank with the same load (Patarasuk & Yuan 2009); an all-to-all sends each part
+straight to the rank that it is for. A library may send more: gloo, which carries between processors, makes an all-reduce of
+every reduce-scatter, and a reduce-scatter and a gather of every reduce. N is the number of ranks.
 """
 
 import time

@@ -34,7 +34,7 @@ _LIBRARY_FOLDERS = tuple(
 
 
 def write_job(folder: Path, work: Callable, arguments: tuple, seconds: float) -> Path:
-    """The file that tells every rank what to do; raises `CourseError`, as pickle does its own, for what cannot cross."""
+    """Write the file that tells every rank what to do; raises pickle's own error for what cannot be copied."""
     job = folder / _JOB
     job.write_bytes(cloudpickle.dumps((work, arguments, seconds, torch.get_num_threads())))
     return job

@@ -64,11 +64,11 @@ def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] 
         learned[0].grad.sum().item()  # a GPU is done only when its numbers are there
         seconds.append(time.perf_counter() - start)
     resident = [*learned, *(x for x in inputs if isinstance(x, Tensor))]
-    saved = distinct_bytes([*handed_over(function, *inputs), *resident]) - distinct_bytes(resident)
+    saved = distinct_bytes([*tensors_saved_by(function, *inputs), *resident]) - distinct_bytes(resident)
     return Cost(peak, saved, min(seconds))
 
 
-def handed_over(function: Callable[..., Tensor], *inputs) -> list[Tensor]:
+def tensors_saved_by(function: Callable[..., Tensor], *inputs) -> list[Tensor]:
     """All that `function(*inputs)` hands to autograd to be saved for backward, parameters and repetitions too."""
     tensors: list[Tensor] = []
     # Not to be compiled itself, where the function is.
@@ -141,7 +141,7 @@ def mean_loss(model: nn.Module, documents: Sequence[Tensor]) -> Tensor:
     return sum(losses) / sum(counts)
 
 
-def gradients_apart(model: nn.Module, loss: Tensor, other_loss: Tensor) -> float:
+def gradient_difference(model: nn.Module, loss: Tensor, other_loss: Tensor) -> float:
     """The relative difference of the gradients of two losses."""
     parameters = list(model.parameters())
     losses = (loss, other_loss)

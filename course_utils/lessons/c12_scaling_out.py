@@ -103,7 +103,7 @@ def _part_like(part: Tensor, full: Tensor, rank: int) -> Tensor:
 # Cut by width.
 
 
-def by_hand(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Module:
+def split_by_hand(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Module:
     """Attention and MLP of every block are cut over the ranks of `group`, by default all."""
     for block in model.model.layers:
         for name, columns in COLUMNS.items():
@@ -111,7 +111,7 @@ def by_hand(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Modu
     return model
 
 
-def by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
+def split_by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
     """The same cuts by `parallelize_module`; `inputs_first`: it is told that layers that are cut by outputs share their input."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate
@@ -136,9 +136,9 @@ def by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
     return parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
 
 
-def without_sum(model: nn.Module) -> nn.Module:
+def split_without_sum(model: nn.Module) -> nn.Module:
     """`by_hand` with a fault: the gradient of a module's input is not summed over the ranks."""
-    model = by_hand(model)
+    model = split_by_hand(model)
     for split in (module for module in model.modules() if isinstance(module, Split)):
         split.forward = split.module.forward
     return model
@@ -286,9 +286,9 @@ class _Sleep(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor, None]:
         time.sleep(2 * ctx.slot)
-        return grad, None
+        return grad_output, None
 
 
 @dataclass

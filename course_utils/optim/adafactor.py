@@ -23,7 +23,7 @@ class Adafactor(AdamW):
 
     by_element = False
     defaults = {"lr": 1e-2, "beta2_decay": -0.8, "eps": (None, 1e-3), "d": 1.0, "weight_decay": 0.0}
-    ranges = {**AdamW.ranges, "beta2_decay": (-inf, 0)}
+    ranges = {**AdamW.ranges, "beta2_decay": (-inf, 0), "d": (0, None)}
 
     def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Zero statistics; which ones is decided by the number of dimensions alone."""

@@ -6,7 +6,7 @@ G itself, each column scaled as Adam scaled that of R.
 """
 
 from collections.abc import Sequence
-from math import sqrt
+from math import inf, sqrt
 
 import torch
 from jaxtyping import Float
@@ -23,7 +23,7 @@ class GaLore(AdamW):
 
     by_element = False
     defaults = {**AdamW.defaults, "rank": 128, "interval": 200, "scale": 0.25}
-    ranges = {**AdamW.ranges, "rank": (1, None), "interval": (1, None)}
+    ranges = {**AdamW.ranges, "rank": (1, None), "interval": (1, None), "scale": (0, inf)}
 
     def new_state(self, parameter: Tensor, group: dict) -> dict:
         """Averages in the projection's shape."""
@@ -81,6 +81,7 @@ class APOLLO(GaLore):
     """As in the paper, but for its `scale` at rank 1, √128, which is yours to give; `growth` bounds how fast a step may grow."""
 
     defaults = {**GaLore.defaults, "scale": 1.0, "growth": 1.01}
+    ranges = {**GaLore.ranges, "growth": (1, None)}
 
     def projection(self, gradient: Float[Tensor, "m n"], state: dict, group: dict) -> Float[Tensor, "m r"]:
         """Random numbers, drawn again each time from the parameter's own seed, which changes every `interval` steps."""

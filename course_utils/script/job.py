@@ -102,7 +102,7 @@ class Job:
             raise CourseError(f"Nothing logs to {min(unknown)!r}; {suggest(min(unknown), LOGS)}")
         for setting in fields(self):
             value = getattr(self, setting.name)
-            lowest = 1 if setting.default else 0
+            lowest = 1 if setting.default else 0  # 0 switches off what is off by default
             if setting.type is int and (type(value) is not int or value < lowest):
                 raise CourseError(f"{flag_of(setting.name)} must be a whole number from {lowest} on, not {value!r}.")
         if not 0 < self.lr < inf:

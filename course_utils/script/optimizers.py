@@ -15,7 +15,8 @@ from course_utils.optim import ChainedOptimizer, hidden_matrices
 
 # Those of torch's that update each element from its own gradient alone; the course's say it by themselves.
 _BY_ELEMENT = {"SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "ASGD", "Rprop"}
-# These need more than parameters and a rate.
+# LBFGS needs a closure, SparseAdam sparse gradients, GaLore and APOLLO groups of their own; the others do not train at all: a
+# name that only predicts memory, and the class that all inherit.
 _NOT_HERE = {"LBFGS", "SparseAdam", "GaLore", "APOLLO", "adamw4bit", "Optimizer"}
 
 

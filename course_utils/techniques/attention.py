@@ -59,12 +59,12 @@ class TiledAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         grad_q, grad_k, grad_v = (torch.zeros_like(widen(tensor)) for tensor in (q, k, v))
-        dot = (widen(grad_out) * widen(out)).sum(-1, keepdim=True)
+        dot = (widen(grad_output) * widen(out)).sum(-1, keepdim=True)
         for rows, tiles in visible_tiles(q.shape[-2], k.shape[-2], ctx.is_causal):
-            grad = widen(grad_out[..., rows, :])
+            grad = widen(grad_output[..., rows, :])
             for cols in tiles:
                 scores = scores_of(q, k, rows, cols, ctx.is_causal)
                 p = (scores - lse[..., rows, None]).exp()  # computed anew: `lse` is all that forward kept of it

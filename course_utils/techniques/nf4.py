@@ -68,8 +68,8 @@ class _Product(torch.autograd.Function):
         return x @ weight.dequantize().to(x.dtype).T
 
     @staticmethod
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return gradient @ ctx.weight.dequantize().to(gradient.dtype), None
+    def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        return grad_output @ ctx.weight.dequantize().to(grad_output.dtype), None
 
 
 class LinearNF4(nn.Module):

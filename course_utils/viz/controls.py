@@ -54,7 +54,7 @@ def dress(controls: Mapping) -> None:
 
 
 @contextmanager
-def drawn_anew(box: "Widget") -> Iterator[None]:
+def redrawing(box: "Widget") -> Iterator[None]:
     """Within it the page shows the figure below `box` pale: it is still of the values before."""
     box.add_class(_DRAWING)
     try:

@@ -16,7 +16,7 @@ from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
 from course_utils.settings import LIVE_OUTPUT
-from course_utils.viz.controls import drawn_anew, dress, in_words, page_support
+from course_utils.viz.controls import dress, in_words, page_support, redrawing
 from course_utils.viz.style import STYLE
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def picture(figure: Figure, alt: str) -> tuple[dict, dict]:
 def play(draw: Callable[..., tuple[Figure, str]], below: Callable[..., object] | None = None, /, **controls) -> None:
     """An interactive figure: `draw(**values)` returns a figure and its text, `controls` are ipywidgets by argument name.
 
-    `also(**values)`, where given, is anything that a notebook can show, such as a table; it stands below the picture.
+    `below(**values)`, where given, is anything that a notebook can show, such as a table; it stands below the picture.
     The picture of the starting values is an ordinary output, so it stays where widgets do not run.
     """
     played.clear()
@@ -88,7 +88,7 @@ def play(draw: Callable[..., tuple[Figure, str]], below: Callable[..., object] |
     drawing = Lock()  # JupyterLab may deliver the events of two controls in two threads
 
     def redraw(_: dict) -> None:
-        with drawing, drawn_anew(box):
+        with drawing, redrawing(box):
             for place, (output, options) in zip(places, outputs(), strict=True):
                 place.update(output, **options)
 

@@ -194,7 +194,8 @@ def dots(
             text = f"{diverged} of {max(map(len, kinds.values()))} diverged"
             note(axes, text, (1, row), (0, 0), xycoords=axes.get_yaxis_transform(), ha="right")
         ends = (f"{kind} {say_seeds(values, scale, number)}".strip() for kind, values in kinds.items())
-        sentences += [f"{name}: {', '.join(ends)}".replace("\n", ", ")] * any(kinds.values())
+        if any(kinds.values()):
+            sentences.append(f"{name}: {', '.join(ends)}".replace("\n", ", "))
     left, right = axes.get_xlim()
     if left < 0 < right:
         axes.axvline(0, color=COLORS["ink"], linewidth=1, zorder=0)

@@ -35,7 +35,7 @@ PLAIN = Recipe("adamw-fused", batch=2, sequence=32, device="cuda")
 
 def test_a_card_s_part_of_the_width_has_as_many_numbers_as_a_rank_that_really_cuts_the_model():
     work = chapter_12.TrainingTask(LLAMA, micro_batches=2, examples=2, tokens=16)
-    on_ranks = launch(partial(chapter_12.measure_tensor_on_rank, work, chapter_12.by_hand), 2)
+    on_ranks = launch(partial(chapter_12.measure_tensor_on_rank, work, chapter_12.split_by_hand), 2)
     part = Layout(tensor=2).part_of(source_of(LLAMA)).make()
     assert [seen.elements for seen in on_ranks] == [sum(p.numel() for p in part.parameters())] * 2
 

@@ -23,9 +23,12 @@ def test_a_cost_is_what_the_operators_hold():
     assert cost.seconds > 0
 
 
-def test_handed_over_counts_parameters_and_repetitions():
+def test_tensors_saved_by_counts_parameters_and_repetitions():
     x, w = torch.ones(4, 3), torch.ones(3, 2, requires_grad=True)
-    assert [tensor.shape for tensor in lesson.handed_over(lambda x, w: (x @ w) + (x @ w), x, w)] == [(4, 3), (4, 3)]
+    assert [tensor.shape for tensor in lesson.tensors_saved_by(lambda x, w: (x @ w) + (x @ w), x, w)] == [
+        (4, 3),
+        (4, 3),
+    ]
 
 
 def test_a_ring_is_one_process_and_two_ends_balance_it():

@@ -45,7 +45,11 @@ def launched(ranks, *calls):
 
 
 def test_a_model_cut_by_width_is_the_same_model(work, truth):
-    all_reduces_by_cut = {lesson.by_hand: 4, lesson.by_torch: 7, partial(lesson.by_torch, inputs_first=True): 4}
+    all_reduces_by_cut = {
+        lesson.split_by_hand: 4,
+        lesson.split_by_torch: 7,
+        partial(lesson.split_by_torch, inputs_first=True): 4,
+    }
     elements = sum(grad.numel() for grad in truth.values())
     elements -= sum(grad.numel() for name, grad in truth.items() if "_proj" in name) // 2
     results = launched(2, *(partial(lesson.measure_tensor_on_rank, work, cut) for cut in all_reduces_by_cut))
@@ -100,7 +104,7 @@ def test_torch_s_pipeline_is_ours(work):
 
 
 def test_without_the_sum_what_lies_below_the_last_cut_is_wrong(work, truth):
-    seen = launch(lesson.measure_tensor_on_rank, 2, work, lesson.without_sum)
+    seen = launch(lesson.measure_tensor_on_rank, 2, work, lesson.split_without_sum)
     assert lesson.error_of("lm_head.weight", seen, truth) == 0
     assert lesson.error_of("model.layers.3.mlp.down_proj.weight", seen, truth) < 1e-10
     assert lesson.error_of("model.layers.3.post_attention_layernorm.weight", seen, truth) > 0.01

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from optimizer_runs import parameters_of, run_beside, scratch_of
 
 from course_utils import optim
-from course_utils.optim import SGD, Adafactor, AdaGrad, Adam, AdamW, Momentum, Nesterov, RMSProp
+from course_utils.optim import APOLLO, SGD, Adafactor, AdaGrad, Adam, AdamW, GaLore, Momentum, Nesterov, RMSProp
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 PAIRS = {
@@ -171,6 +171,9 @@ def test_a_closure_is_evaluated_once_with_gradients_and_its_loss_returned():
         (AdamW, {"weight_decay": -0.1}, "weight_decay=-0.1"),
         (Adafactor, {"beta2_decay": 0.8}, "beta2_decay=0.8"),
         (Adafactor, {"eps": (None, -1.0)}, "eps="),
+        (Adafactor, {"d": -1.0}, "d=-1.0"),
+        (GaLore, {"scale": -0.25}, "scale=-0.25"),
+        (APOLLO, {"growth": 0.9}, "growth=0.9"),
     ],
 )
 def test_bad_options_are_named_in_every_group(by_hand, options, message):
