@@ -98,7 +98,9 @@ def third_party_imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.partition(".")[0])
     ours = {"benchmarks", "course_utils", "course_staff"}
-    return names - sys.stdlib_module_names - ours - modules_in(path.parent) - modules_in(ROOT / "tests")
+    # pytest finds the modules beside a test, and those of the folders that it is in.
+    helpers = set().union(*(modules_in(folder) for folder in path.parents if folder.is_relative_to(ROOT / "tests")))
+    return names - sys.stdlib_module_names - ours - helpers
 
 
 @cache
