@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from course_staff.grading import encoding, isolate
+from course_staff.grading import encoding, limits
 from course_staff.grading.sandbox import Lane, NotStartedError, SandboxError
 from course_staff.grading.submission import Cell, ParsedCell
 from course_utils.grading import judge
@@ -39,7 +39,7 @@ def parse_in_sandbox(sources: list[str], lane: Lane) -> list[ParsedCell]:
     """What each cell is, as a process of the sandbox parses it; nothing is known if the parser takes too long."""
     try:
         with lane.open_process() as conversation, conversation.time_limit(PARSE_SECONDS):
-            descriptions = encoding.load(conversation.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
+            descriptions = encoding.load(conversation.ask(pickle.dumps({"sources": sources, "limits": limits.LIMITS})))
         return [_read_parsed(description) for description, _ in zip(descriptions, sources, strict=True)]
     except NotStartedError:
         raise
@@ -65,7 +65,7 @@ def ask(
         "seconds": seconds,
         "cell_seconds": CELL_SECONDS,
         "cells_seconds": CELLS_SECONDS,
-        "limits": isolate.LIMITS,
+        "limits": limits.LIMITS,
     }
     with suppress(SandboxError):
         return _converse(job, pickled_question, inputs, lane)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from course_staff.grading.overview import QuestionSummary
+from course_staff.grading.class_summary import QuestionSummary
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS
 

@@ -50,20 +50,25 @@ class QuestionRecord(TypedDict):
     by_hand: NotRequired[dict]
 
 
-class Record(TypedDict):
-    """The grade of one submission, with what it is valid for."""
+class Grade(TypedDict):
+    """The grade of one submission, as `grade.grade_all` gives it."""
 
-    student: str
-    set: str
-    graded: NotRequired[str]  # when, in ISO's form
-    key: str  # what the record is valid for: see `submitted.identify`
-    file: str  # a digest of the submitted file
-    seed: int | None
     points: Number
     of: Number
     notes: list[str]
     questions: list[QuestionRecord]
     failed: NotRequired[bool]  # the grader itself failed
+
+
+class Record(Grade):
+    """A grade with whose it is and what it is valid for."""
+
+    student: str
+    set: str
+    graded: NotRequired[str]  # when, in ISO's form
+    key: str  # what the record is valid for: see `worklist.identify`
+    file: str  # a digest of the submitted file
+    seed: int | None
 
 
 def read_record(text: str) -> Record:
@@ -79,7 +84,7 @@ def read_record(text: str) -> Record:
 
 
 def _has_form(value: object, form: object) -> bool:
-    """Whether a value of JSON is as a type of this module says."""
+    """Whether a value that was read from JSON has the form that a type of this module gives."""
     if is_typeddict(form):
         hints = get_type_hints(form)
         if not (isinstance(value, dict) and form.__required_keys__ <= value.keys()):

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib
 
-from course_staff.grading import overview
+from course_staff.grading import class_summary
 from course_staff.grading.leaderboard import boards
 from course_staff.grading.picture import class_figure
 from course_staff.grading.record import QuestionRecord, Record, read_record
@@ -109,7 +109,7 @@ class Results:
         self._keep_if_edited()
         _write(self.folder / "results.csv", table(records))
         _write(self.folder / "results.json", _json(records))
-        text = overview.summary(records, self.set_name, others, remarks)
+        text = class_summary.summary(records, self.set_name, others, remarks)
         _write(self.folder / "summary.txt", text)
         _write(self.folder / "summary.html", summary_page(records, self.set_name, others, remarks, self.title))
         ranked = self._rank(records)
@@ -246,14 +246,14 @@ def summary_page(
     records: list[Record], set_name: str, others: list[str], remarks: Sequence[str] = (), title: str = ""
 ) -> str:
     """`summary` for a browser, with a picture of the class, and a table of all points with a link to each page."""
-    questions = overview.summarize_questions(records)
+    questions = class_summary.summarize_questions(records)
     maxima = _maxima(records)
     graded = [record for record in records if not record.get("failed")]
     return _render(
         "summary.html.j2",
         wide=True,
         title=f"{title or set_name}: the class",
-        head=overview.head(records, set_name),
+        head=class_summary.head(records, set_name),
         graded=_day(max((record["graded"] for record in records if "graded" in record), default=None)),
         remarks=remarks,
         records=records,
@@ -263,12 +263,12 @@ def summary_page(
         picture=_picture(records, questions),
         questions=questions,
         anchors={question.id for question in questions},
-        sections=[*overview.list_common_mistakes(records), *overview.oddities(records, others)],
+        sections=[*class_summary.list_common_mistakes(records), *class_summary.oddities(records, others)],
         file_name=file_name,
     )
 
 
-def _picture(records: list[Record], questions: Sequence[overview.QuestionSummary]) -> tuple[str, str] | None:
+def _picture(records: list[Record], questions: Sequence[class_summary.QuestionSummary]) -> tuple[str, str] | None:
     """The class's picture and its text; None if nobody's file was graded."""
     graded = [record for record in records if record["questions"] and not record.get("failed")]
     if not (graded and questions):

@@ -20,11 +20,11 @@ import torch
 from hostile_class import SPY
 from tiny_set import SEED, SET, SETUP, answer_with, kinds, notebook, points, submission
 
-from course_staff.grading import asking, encoding, grade, isolate, sandbox
+from course_staff.grading import asking, encoding, grade, limits, sandbox
 from course_staff.grading.prepare import prepare
 from course_staff.grading.report import Results, file_name
 from course_staff.grading.submission import ParsedCell
-from course_staff.grading.submitted import find_submissions, identify
+from course_staff.grading.worklist import find_submissions, identify
 from course_utils.errors import CourseError
 from course_utils.grading.loading import SETS
 
@@ -362,16 +362,16 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(exercise_set, write_
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is read")
 def test_too_many_processes_or_files_and_too_much_memory_or_time_are_seen():
-    family = isolate.Family(os.getpid(), ["/dev/shm"])
+    family = limits.Family(os.getpid(), ["/dev/shm"])
     enough = {"memory": 2**40, "processes": 10**6, "ahead": 10.0**6, "files": 10**9}
     assert family.excess(**enough) == 0
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        assert child.pid in {process.number for process in isolate.descendants(os.getpid())}
-        assert family.excess(**enough | {"processes": 0}) == isolate.TOO_MANY_PROCESSES
-        assert family.excess(**enough | {"files": 0}) == isolate.TOO_MANY_FILES
-        assert family.excess(**enough | {"memory": 0}) == isolate.TOO_MUCH_MEMORY
-        assert family.excess(**enough | {"ahead": -(10.0**6)}) == isolate.TOO_MUCH_TIME
+        assert child.pid in {process.number for process in limits.descendants(os.getpid())}
+        assert family.excess(**enough | {"processes": 0}) == limits.TOO_MANY_PROCESSES
+        assert family.excess(**enough | {"files": 0}) == limits.TOO_MANY_FILES
+        assert family.excess(**enough | {"memory": 0}) == limits.TOO_MUCH_MEMORY
+        assert family.excess(**enough | {"ahead": -(10.0**6)}) == limits.TOO_MUCH_TIME
     finally:
         child.kill()
         child.communicate()

@@ -8,27 +8,27 @@ from pathlib import Path
 
 import course_staff
 import course_utils
-from course_staff.grading import isolate
+from course_staff.grading import limits
 
 _LIBRARIES = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives", "/nix/store")
 
 
-def confine(program: Iterable[str], private: Iterable[Path] = ()) -> list[str]:
+def bwrap_command(program: Iterable[str], private: Iterable[Path] = ()) -> list[str]:
     """The command line that runs `program` in the sandbox, which sees nothing of what is `private`.
 
     It has no network, no other process, no rights; Python, its packages and the course, for reading; small empty folders to
     write to.
     """
-    size = str(isolate.LIMITS["folder"])
+    size = str(limits.LIMITS["folder"])
     visible = _visible({*map(Path.resolve, private), *_own_secrets()})
     return [
         *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
         *("--die-with-parent", "--new-session"),
         *visible,
         *("--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
-        *("--size", size, "--tmpfs", isolate.BOX),
-        *(() if any(place.startswith("/tmp/") for place in visible) else ("--symlink", isolate.BOX, "/tmp")),
-        *("--remount-ro", "/", "--chdir", isolate.BOX),
+        *("--size", size, "--tmpfs", limits.BOX),
+        *(() if any(place.startswith("/tmp/") for place in visible) else ("--symlink", limits.BOX, "/tmp")),
+        *("--remount-ro", "/", "--chdir", limits.BOX),
         *program,
     ]
 

@@ -8,7 +8,7 @@ from threading import Semaphore
 from course_staff.grading.sandbox import Lane
 
 
-class Lanes:
+class LanePool:
     """Lanes, and the threads that work in them: the same ones to the end, because a sandbox ends with the thread that started
     it."""
 
