@@ -16,7 +16,7 @@ from course_utils.files import Place, atomic_write, free_name
 from course_utils.settings import settings, variables
 from course_utils.units import format_counted
 
-NAME, HANDED_OUT = "my-course", ".handed-out"
+WORKSPACE_NAME, HANDED_OUT = "my-course", ".handed-out"
 SOURCES = (
     "notebooks/*.ipynb",
     "exercises/*.ipynb",
@@ -38,7 +38,7 @@ def find_workspace(place: Place, folder: Path | None = None) -> Path:
         return folder.expanduser().absolute()
     cwd = Path.cwd()
     workspace = next((parent for parent in (cwd, *cwd.parents) if (parent / HANDED_OUT).is_dir()), None)
-    return workspace or (settings().home if variables("COURSE_HOME") else place.root) / NAME
+    return workspace or (settings().home if variables("COURSE_HOME") else place.root) / WORKSPACE_NAME
 
 
 def hand_out(place: Place, folder: Path) -> Iterator[str]:
