@@ -62,11 +62,11 @@ def prepare(
     """
     entries = load_set(name)["questions"]
     if solutions:
-        authored = source.load_solutions(solutions)
-        codes = {exercise.question.id: exercise.code for exercise in authored}
+        all_authored = source.load_solutions(solutions)
+        codes = {authored.question.id: authored.code for authored in all_authored}
         if [*codes.items()] != [(entry["id"], entry["code"]) for entry in entries]:
             raise CourseError(f"{solutions} is not what the set {name} was released from; run `course release` first.")
-        questions = [exercise.question for exercise in authored]
+        questions = [authored.question for authored in all_authored]
     else:
         questions = list(map(question_from, entries))
         seed = None

@@ -35,10 +35,10 @@ from course_staff.grading.picture import class_figure
 from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.spreadsheet import csv_text
 from course_staff.notebooks.files import read_notebook
-from course_staff.release.source import LEVELS
 from course_utils.errors import CourseError
 from course_utils.files import atomic_write, exercises_of, find_place, keep_copies, require_writable
 from course_utils.grading.judge import OUTCOME_KINDS, Verdict
+from course_utils.grading.question import LEVELS
 from course_utils.grading.rendering import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_bytes, format_counted

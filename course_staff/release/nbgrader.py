@@ -42,11 +42,11 @@ def source_files(path: Path, folder: Path) -> dict[Path, str]:
 
 def source_notebook(path: Path) -> dict:
     """The exercises of the solutions at `path`, with the solutions and nbgrader's metadata."""
-    authored = load_solutions(path)
+    all_authored = load_solutions(path)
     original = read_notebook(path)
     answers = {cell["id"]: cell["source"] for cell in original["cells"] if marker(cell)}
-    notebook = exercise_notebook(original, authored)
-    questions = {exercise.question.id: exercise.question for exercise in authored}
+    notebook = exercise_notebook(original, all_authored)
+    questions = {authored.question.id: authored.question for authored in all_authored}
     cells = [add_metadata(cell, questions) for cell in notebook["cells"]]
     return {**notebook, "cells": [{**cell, "source": answers.get(cell["id"], cell["source"])} for cell in cells]}
 

@@ -27,9 +27,6 @@ from course_utils.grading.subjects import Zoo
 
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # questions import it, and it warns of missing kernels
 
-LEVELS = {1: "easy", 2: "medium", 3: "hard"}
-"""The author's word for each difficulty."""
-
 _DEFAULT_STUB = f'raise NotImplementedError("{UNTOUCHED}")'
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 _MARKER = re.compile(r"# (?P<kind>QUESTION|EXERCISE) (?P<id>\w+)\s*(?:\n|$)")
@@ -79,8 +76,8 @@ def load_solutions(path: Path) -> list[AuthoredQuestion]:
     if set(questions) != set(answers):
         odd = ", ".join(sorted(set(questions) ^ set(answers)))
         raise CourseError(f"{path.name}: {odd} needs a QUESTION cell and an EXERCISE cell; write the missing one.")
-    authored = [_read_question(path.stem, cells, questions[name], answers[name], name) for name in questions]
-    return [_with_zoo(exercise, authored) for exercise in authored]
+    all_authored = [_read_question(path.stem, cells, questions[name], answers[name], name) for name in questions]
+    return [_with_zoo(authored, all_authored) for authored in all_authored]
 
 
 def marker(cell: dict) -> tuple[str, str] | None:
@@ -153,15 +150,15 @@ def _read_question(stem: str, cells: list[dict], question_index: int, answer_ind
         raise CourseError(f"{stem}, {name}: {error}") from None
 
 
-def _with_zoo(authored: AuthoredQuestion, others: list[AuthoredQuestion]) -> AuthoredQuestion:
-    """The exercise with the known answers of its `zoo`, if it has one, as hidden cases."""
+def _with_zoo(authored: AuthoredQuestion, all_authored: list[AuthoredQuestion]) -> AuthoredQuestion:
+    """The question with the known answers of its `zoo`, if it has one, as hidden cases."""
     zoo = authored.names.get("zoo")
     name = authored.question.id
     if not isinstance(zoo, Zoo):
         return authored
     right, wrong = dict(zoo.right), dict(zoo.wrong)
     if zoo.of:
-        other = next((exercise for exercise in others if exercise.question.id == zoo.of), None)
+        other = next((candidate for candidate in all_authored if candidate.question.id == zoo.of), None)
         if other is None:
             raise CourseError(f"{name}: there is no question {zoo.of!r} for its zoo; name one of this notebook.")
         mistakes = {mistake.name: apply_mistake(other.solution, mistake) for mistake in other.question.mistakes}
