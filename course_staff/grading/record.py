@@ -18,7 +18,7 @@ class CaseRecord(TypedDict):
     brief: str
 
 
-class Shown(TypedDict):
+class PublicDiagnosis(TypedDict):
     """What a student's page says of the public cases."""
 
     diagnosis: str
@@ -40,7 +40,7 @@ class QuestionRecord(TypedDict):
     whole: NotRequired[bool]  # whether all cells without an answer were run, too
     mistake: NotRequired[str]
     diagnosis: str  # of hidden cases too
-    shown: Shown
+    shown: PublicDiagnosis
     figures: NotRequired[object]  # what the leaderboard compares, by name
     public: list[CaseRecord]
     hidden: list[CaseRecord]

@@ -178,8 +178,8 @@ class Waiting:
     def __exit__(self, *error):
         self._hooks.__exit__(*error)
 
-    def _pack(self, tensor: torch.Tensor) -> "_Saved":
-        saved = _Saved(tensor)
+    def _pack(self, tensor: torch.Tensor) -> "_SavedTensor":
+        saved = _SavedTensor(tensor)
         if self._passes:
             self._passes[-1][1].add(saved)
         return saved
@@ -190,6 +190,6 @@ class Waiting:
         self.outputs = max(self.outputs, sum(rows for rows, memory in self._output_storages if not memory.expired()))
 
 
-class _Saved:
+class _SavedTensor:
     def __init__(self, tensor: torch.Tensor):
         self.tensor = tensor
