@@ -35,7 +35,7 @@ class Replies:
 
 
 def parse_in_sandbox(sources: list[str], lane: Lane) -> list[ParsedCell]:
-    """What each cell is, as a process of the sandbox parses it; nothing is known if the parser takes too long."""
+    """What a process in the sandbox parsed each cell as; the defaults of `ParsedCell` if the parser takes too long."""
     try:
         with lane.open_process() as conversation, conversation.time_limit(PARSE_SECONDS):
             descriptions = encoding.load(conversation.ask(pickle.dumps({"sources": sources, "limits": limits.LIMITS})))
@@ -55,7 +55,7 @@ def _read_parsed(description: dict) -> ParsedCell:
 def ask(
     cells: Sequence[tuple[Cell, bool]], pickled_question: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane
 ) -> Replies:
-    """Run the cells, then the answer on each case, for at most `seconds` each; `inputs` are each case's, pickled.
+    """Run the cells, then the answer on each case, for at most `seconds` each; `inputs` has the pickled inputs of each case.
 
     A sandbox that breaks is replaced once; what breaks it twice is the answer's own doing.
     """
@@ -113,7 +113,7 @@ def _ask_cases(conversation: Conversation, inputs: Sequence[bytes], seconds: flo
 
 
 def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:
-    """What a process sends after its cells have run: an outcome if there is no answer, and what stopped which cell."""
+    """What a process sends after its cells have run: an outcome if there is no answer, and a note on each cell that stopped."""
     try:
         match encoding.load(message):
             case {"outcome": outcome, "notes": list(notes)}:

@@ -16,8 +16,8 @@ _LIBRARIES = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/altern
 def bwrap_command(program: Iterable[str], private: Iterable[Path] = ()) -> list[str]:
     """The command line that runs `program` in the sandbox, which sees nothing of what is `private`.
 
-    It has no network, no other process, no rights; Python, its packages and the course, for reading; small empty folders to
-    write to.
+    The program has no network, no other processes and no rights. It can read Python, its packages and the course, and
+    write to small empty folders.
     """
     size = str(limits.LIMITS["folder"])
     visible = _visible({*map(Path.resolve, private), *_own_secrets()})
@@ -34,7 +34,7 @@ def bwrap_command(program: Iterable[str], private: Iterable[Path] = ()) -> list[
 
 
 def _own_secrets() -> set[Path]:
-    """The released sets, and a checkout, which holds solutions; its packages stay visible."""
+    """The folder of released sets, and the checkout, which contains the solutions; the checkout's packages stay visible."""
     package = Path(course_utils.__file__).resolve().parent
     root = package.parent
     return {package / "grading" / "sets", *([root] if (root / "solutions").is_dir() else [])}

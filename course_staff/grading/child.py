@@ -6,8 +6,8 @@ from, one to write to, and a lifeline whose closing at the other end ends the qu
 the question's processes, and ends them when they grow beyond their limits.
 
 Conversation: the job and the question, then the answer `{"notes", "outcome"}` after the cells have run, and for each case the
-inputs, answered by an outcome. A job of `sources` alone is answered by what they are, and that is all. What comes from the grader
-is a pickle; what goes back is `encoding`'s, which cannot run code.
+inputs, answered by an outcome. A job that has only `sources` is answered by what each is parsed as, and the
+conversation ends. The grader sends pickles; what goes back has the form of `encoding`, which cannot run code.
 """
 
 import contextlib

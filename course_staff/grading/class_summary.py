@@ -1,4 +1,4 @@
-"""What became of a class: how each question was answered, which mistakes were made more than once, what was odd."""
+"""How a class did: how each question was answered, which mistakes were made more than once, what was odd."""
 
 from collections import Counter
 from collections.abc import Sequence

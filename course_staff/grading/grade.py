@@ -1,8 +1,8 @@
 """Grading many notebooks: learners' code runs in a sandbox and returns values; the expected values exist only in this process.
 
-A submission has a sandbox for itself, and each of its questions a process, which gets the cases one by one. All its public cases
-are judged before its first hidden input goes in, so that none can reach what its student is shown. What ran out of time without
-having computed for half of it is run once more when nothing else runs.
+Each submission has its own sandbox, and each of its questions a process, which gets the cases one by one. All public cases are
+judged before the process gets the first hidden input, so that no hidden input can reach what the student is shown. A question
+that ran out of time, and computed for less than half of it, is run once more when nothing else runs.
 """
 
 import html
@@ -73,7 +73,7 @@ class Work:
     _answers: list[Answer] = field(default_factory=list)
 
     def grade_safely(self, lane: Lane) -> None:
-        """Grade all, or what is to be run again; a fault of the grader itself is written down, and costs no other submission."""
+        """Grade all questions, or those that are to be run again; if the grader itself fails, the grade says so."""
         try:
             if self.starved_indices:
                 self._grade(sorted(self.starved_indices), lane, is_alone=True)

@@ -1,4 +1,4 @@
-"""Points in the file that a learning platform takes back: its own export, whose rows name the students, with one column filled.
+"""Writes points into a learning platform's own export, whose rows name the students, so that the platform can import it.
 
 | platform | export | finds a student by | takes the file at |
 |---|---|---|---|
@@ -40,7 +40,7 @@ class Platform:
     export_columns: tuple[str, ...]  # columns that only its export has
     import_columns: tuple[str, ...]  # columns that its import reads
     full_name: str  # the column of a student's full name
-    keys: tuple[str, ...]  # columns that stand for a student, the first by a number
+    keys: tuple[str, ...]  # columns that identify a student, the first by a number
     download_name: re.Pattern  # finds this number in what the platform calls a submission
     grade_column: str | None = None  # the one that its import fills; without one, that of the assignment
     worth_column: str | None = None  # the points to be had; without one, a row has them
@@ -140,7 +140,7 @@ class Gradebook:
         return bool(self._value(row, self.platform.keys[0]).strip())
 
     def _rows_of(self, student: str) -> list[int]:
-        """The numbers of the rows that a submission's name stands for."""
+        """The numbers of the rows that a submission's name matches."""
         first, *others = self.platform.keys
         # Moodle writes `Participant 123`; the number is the key.
         numbers = [re.search(r"\d*$", self._value(row, first).strip())[0] for row in self.rows]

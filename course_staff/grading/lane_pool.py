@@ -26,7 +26,7 @@ class LanePool:
     def take(
         self, students: Iterable[str], step: Callable[[str, Lane], None], at_once: int | None = None
     ) -> Iterator[str]:
-        """Take the step for each student, in `at_once` lanes (by default all); yields students as they are finished."""
+        """Call `step` for each student, in `at_once` lanes at a time (by default all); yields students as they are finished."""
         turn = Semaphore(at_once or len(self.lanes))
 
         def take_in_turn(student: str) -> None:

@@ -38,14 +38,13 @@ class PreparedQuestion:
 
 @dataclass(frozen=True)
 class PreparedSet:
-    """A set ready to be graded. `digest` changes with the questions, the solutions, the seed and the code that grades;
-    `seconds` is a case's limit; `seed` is None where only public cases are run."""
+    """A set ready to be graded."""
 
     name: str
     questions: tuple[PreparedQuestion, ...]
-    digest: str
-    seconds: float = CASE_SECONDS
-    seed: int | None = None
+    digest: str  # of the questions, the solutions, the seed and the code that grades
+    seconds: float = CASE_SECONDS  # the limit of a case
+    seed: int | None = None  # None if only public cases are run
 
     @property
     def points(self) -> int:

@@ -1,4 +1,4 @@
-"""What the grader knows of one submission, as its JSON file holds it; everything that the class sees is made of these."""
+"""The record of one submission, in the form of its JSON file; everything that the class sees is made from records."""
 
 import json
 from typing import Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
@@ -72,7 +72,7 @@ class Record(Grade):
 
 
 def read_record(text: str) -> Record:
-    """The record of a file's text; raises `ValueError` for anything else, as of another version of the course."""
+    """The record in a file's text; raises `ValueError` for any other text, such as a record of another version of the course."""
     record = json.loads(text)
     if not _has_form(record, Record):
         raise ValueError("This is no record of a graded submission.")

@@ -1,4 +1,4 @@
-"""What a grading leaves behind: a record and a page per student, written as each is finished, then the class's table and summary.
+"""What a grading writes: a record and a page per student as soon as each is graded, then the class's table and summary.
 
 | file | for | holds |
 |---|---|---|
@@ -211,7 +211,7 @@ def page(record: Record, letter: str = "", title: str = "") -> str:
 
 
 def _next_steps(record: Record) -> list[tuple[str, str]]:
-    """(question's id, what to do there) for the first few without full points: wrong answers, then those not written."""
+    """(id, advice) of the first few questions without full points: wrong answers, then those not written."""
     lacking = [question for question in record["questions"] if question["points"] < question["of"]]
     comments = {question["id"]: question["by_hand"]["comment"] for question in lacking if question.get("by_hand")}
     answered = [
@@ -235,7 +235,7 @@ def _advice(question: QuestionRecord, comment: str) -> str:
 
 
 def _day(graded: str | None) -> str:
-    """`4 May 2026, 23:59` of a time in ISO's form."""
+    """A time in ISO's form as text, such as `4 May 2026, 23:59`."""
     if not graded:
         return ""
     time = datetime.fromisoformat(graded)
@@ -321,8 +321,8 @@ def _maxima(records: Sequence[Record]) -> dict[str, float]:
 
 
 def _public_lines(question: QuestionRecord, with_messages: bool) -> list[Line]:
-    """The cases as a check shows them in a notebook, `with_messages` of exceptions or without; of an answer that is right only
-    their number."""
+    """The lines on the cases that a check shows in a notebook, with or without the messages of exceptions; for a right answer
+    only their number."""
     count = len(question["public"])
     if question["state"] == "passed" and count > 1:
         return [Line("passed", f"{'Both' if count == 2 else f'All {count}'} public cases are right.")]

@@ -136,7 +136,7 @@ class Conversation:
 class Lane:
     """A place where one question runs after the other; only `stop` may be called meanwhile, from another thread.
 
-    `kind` is one of the module's table. A safe kind does not show existing folders that are `private`, wherever they lie.
+    `kind` is one of the module's table. In a safe kind no existing folder in `private` is visible.
     `excess` says which limit ended the last question's process, if any did.
     """
 
@@ -327,7 +327,7 @@ def _kill(process: subprocess.Popen) -> None:
 
 
 def _environment(is_safe: bool) -> dict[str, str]:
-    """Few variables, the same everywhere: one thread, one order of sets, this very course, and in a safe kind no home."""
+    """Few environment variables: one thread, one order of sets, this checkout's course; no home in a safe kind."""
     homes = ("HOME", "USERPROFILE", "TEMP", "TMP", "TMPDIR", "COURSE_HOME")
     names = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH", *(() if is_safe else homes))
     variables = {name: value for name, value in environment_for_child().items() if name in names}

@@ -1,10 +1,10 @@
 """An exercise set as the source of an nbgrader assignment: `source/SET/SET.ipynb`, and one `nbgrader_config.py` for all sets.
 
-An answer's cell stands there as its author wrote it, with the solution and its marks, and is a solution cell. nbgrader puts the
+An answer's cell is there as its author wrote it, with the solution and its marks, and is a solution cell. nbgrader puts the
 same text in the place of every solution; the configuration puts each question's own stub, which the cell's metadata holds. The
 check below an answer is a locked grade cell worth the question's points: nbgrader gives all of them where it does not raise, and
 of a question in parts the number that it returns (https://nbgrader.readthedocs.io/en/stable/user_guide/creating_and_grading_assignments.html).
-What is hidden of a question stays in `solutions/`: nbgrader judges by the public cases.
+The hidden part of a question stays in `solutions/`: nbgrader judges by the public cases.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The one source of every question, a notebook in `solutions/`, and what is released of it.
 
 A cell is recognized by its first line, which survives tools that strip metadata: `# QUESTION q1` holds the question, `#
-EXERCISE q1` the answer; any other cell goes to the learner as it is. Between `# HIDDEN` and `# END HIDDEN` stands what never
+EXERCISE q1` the answer; any other cell goes to the learner as it is. Between `# HIDDEN` and `# END HIDDEN` is what never
 leaves `solutions/`: `hidden`, `mistakes`, `variants`, and a function `oracle`; the set holds what it returns on the public cases.
 In an answer, `### BEGIN SOLUTION` … `### END SOLUTION`, or `  ### SOLUTION`
 behind an assignment, mark what is cut out; `### BEGIN STUB` … `### END STUB`, directly below, is a comment that the learner gets
@@ -42,21 +42,16 @@ _LEFT_OVER = re.compile(r"^.*### (?:BEGIN |END )?(?:SOLUTION|STUB)\b.*$|^# (?:EN
 
 @dataclass(frozen=True)
 class AuthoredQuestion:
-    """A question with everything its author knows.
-
-    `solution` and `stub` are the answer's cell as a perfect learner and as an idle one would hand it in; `code` is the public
-    part of the question's cell, `statement` the Markdown above it, `preamble` what the cells above import and define; `oracle`
-    is None if it is no secret; `names` are all that the question's cell defines.
-    """
+    """A question with everything its author knows."""
 
     question: Question
-    solution: str
-    stub: str
-    code: str
-    statement: str
-    preamble: str
-    oracle: Callable | None
-    names: Mapping[str, object]
+    solution: str  # the answer's cell as a perfect learner would hand it in
+    stub: str  # the answer's cell as it is handed out
+    code: str  # the public part of the question's cell
+    statement: str  # the Markdown above it
+    preamble: str  # what the cells above the answer import and define
+    oracle: Callable | None  # None if it is not secret
+    names: Mapping[str, object]  # all that the question's cell defines
 
     def record_answers(self) -> list:
         """What the hidden oracle returns, call by call, while the public part works out what is right on its cases."""

@@ -1,4 +1,4 @@
-"""Which sets were released from their present sources, as the repository says itself."""
+"""Which of the repository's sets were released from the present sources."""
 
 import hashlib
 import json

@@ -173,7 +173,7 @@ def without_outputs(source: Path) -> bytes:
 
 
 def _parse(text: bytes) -> dict:
-    """A notebook; raises `ValueError` if it is none."""
+    """The notebook in `text`; raises `ValueError` if there is none."""
     notebook = json.loads(text)
     cells = notebook.get("cells") if isinstance(notebook, dict) and notebook.get("nbformat") == 4 else None
     if not (
@@ -192,7 +192,7 @@ def _text(cell: dict | None) -> tuple | None:
 
 
 def _as_text(cell: dict) -> dict:
-    """The course's version of a cell as Markdown, which can stand beside the learner's and does not run."""
+    """The course's version of a cell as Markdown, which does not run, to put beside the learner's."""
     kind, text = _text(cell)
     fence = max(["``", *re.findall("`{3,}", text)], key=len) + "`"
     quoted = text if kind == "markdown" else f"{fence}{'python' if kind == 'code' else ''}\n{text}\n{fence}"

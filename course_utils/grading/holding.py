@@ -100,7 +100,7 @@ def _tensors(tree: object) -> list[torch.Tensor]:
 
 
 def reachable(root: object) -> Iterator[object]:
-    """Everything that `root` refers to, but not by modules, installed classes, a notebook's namespace, a tensor's gradient."""
+    """All that `root` refers to, except through modules, installed classes, a notebook's namespace, a tensor's gradient."""
     pending, seen = [root], {}
     while pending:
         value = pending.pop()
