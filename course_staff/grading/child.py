@@ -177,7 +177,7 @@ def converse(read: int, write: int) -> None:
     job = pickle.loads(receive(read, _LONGEST_JOB))
     question = None if "sources" in job else pickle.loads(receive(read, _LONGEST_JOB))
     ranks, replaces = (question.ranks, question.replaces) if question else (False, ())
-    limits.limit(**job["limits"])
+    limits.limit_process(**job["limits"])
     if not question:
         cells = [parse_cell(source) for source in job["sources"]]
         plain = [{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells]

@@ -48,21 +48,23 @@ def grade_all(
     started.
     """
     hidden = {*private, *(path.absolute().parent for path in submissions.values())}
-    works = {student: Work(path, exercise_set) for student, path in submissions.items()}
+    graders = {student: SubmissionGrader(path, exercise_set) for student, path in submissions.items()}
     with closing(LanePool([Lane(sandbox_kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
         lanes.try_out()
         starved_students = []
-        for student in lanes.take(works, lambda student, lane: works[student].grade_safely(lane)):
-            if works[student].starved_indices:
+        for student in lanes.take(graders, lambda student, lane: graders[student].grade_safely(lane)):
+            if graders[student].starved_indices:
                 starved_students.append(student)
             else:
-                on_graded(student, works[student].grade)
-        for student in lanes.take(starved_students, lambda student, lane: works[student].grade_safely(lane), at_once=1):
-            on_graded(student, works[student].grade)
+                on_graded(student, graders[student].grade)
+        for student in lanes.take(
+            starved_students, lambda student, lane: graders[student].grade_safely(lane), at_once=1
+        ):
+            on_graded(student, graders[student].grade)
 
 
 @dataclass
-class Work:
+class SubmissionGrader:
     """A submission that is being graded: `grade` is what is known so far, `starved_indices` say which questions are to be run
     once more, alone."""
 
@@ -102,18 +104,18 @@ class Work:
     def _grade(self, indices: Iterable[int], lane: Lane, is_alone: bool) -> None:
         """Run the public cases of all these questions, then the hidden cases of those that may go on."""
         all_prepared = self.exercise_set.questions
-        attempts = {
-            index: Attempt(all_prepared[index], self._answers[index], lane, self.exercise_set.seconds, is_alone)
+        graders = {
+            index: QuestionGrader(all_prepared[index], self._answers[index], lane, self.exercise_set.seconds, is_alone)
             for index in indices
         }
         question_records = dict(enumerate(self.grade["questions"]))
-        for index, attempt in attempts.items():
-            question_records[index] = attempt.grade_public()
-        for index, attempt in attempts.items():
-            if not attempt.needs_rerun and attempt.may_go_on(question_records[index]):
-                attempt.grade_hidden(question_records[index])
+        for index, grader in graders.items():
+            question_records[index] = grader.grade_public()
+        for index, grader in graders.items():
+            if not grader.needs_rerun and grader.may_go_on(question_records[index]):
+                grader.grade_hidden(question_records[index])
         self.grade["questions"] = [*question_records.values()]
-        self.starved_indices = {index for index, attempt in attempts.items() if attempt.needs_rerun}
+        self.starved_indices = {index for index, grader in graders.items() if grader.needs_rerun}
         self._add_points()
         if len(html.escape(json.dumps(self.grade))) > _LONGEST_RECORD:
             self._drop_sentences()
@@ -137,7 +139,7 @@ class Work:
 
 
 @dataclass
-class Attempt:
+class QuestionGrader:
     """A question and its answer, run in `lane` with `seconds` for a usual case."""
 
     prepared: PreparedQuestion
@@ -196,7 +198,7 @@ class Attempt:
         question_record = {
             "id": question.id,
             "title": question.title,
-            "points": 0,  # `Work` counts these, and the cases that were not run
+            "points": 0,  # `SubmissionGrader` counts these, and the cases that were not run
             "of": result.max_points,
             "parts": question.parts,
             "refusing": question.share is not None,

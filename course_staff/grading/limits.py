@@ -50,7 +50,7 @@ REASONS = {
 }
 
 
-def limit(memory: int, file: int, processes: int, **_) -> None:
+def limit_process(memory: int, file: int, processes: int, **_) -> None:
     """Limit the bytes of memory and of a file that this process and its children may use, and their number; forbid core files."""
     try:
         import resource
