@@ -22,7 +22,7 @@ from course_utils.memory.trace.fake import fake_tensors
 from course_utils.units import format_bytes, format_seconds
 
 
-class Nothing(TorchDispatchMode):
+class PassThroughMode(TorchDispatchMode):
     """Sees every operator, and lets it be."""
 
     @classmethod
@@ -60,7 +60,7 @@ def instruments_of(workload: Workload, steps: int) -> dict[str, Callable[[], obj
 
     def dispatched():
         for _ in range(steps):
-            with Nothing():
+            with PassThroughMode():
                 workload.step(model, optimizer, batches)
 
     def tracked():

@@ -22,9 +22,9 @@ from benchmarks.questions import answer
 from course_staff.notebooks import one_step, readme
 from course_staff.notebooks.address import repository_address
 from course_staff.notebooks.files import read_notebook
+from course_staff.notebooks.ledger_picture import ledger_figure
 from course_staff.notebooks.markdown import headings
 from course_staff.notebooks.one_step import one_step_figure, take_one_step
-from course_staff.notebooks.overview import overview_figure
 from course_staff.notebooks.stored import shown_text, shows, store_rows, stored_rows
 from course_utils import cli, models
 from course_utils.desk.ledger import Ledger, record
@@ -182,7 +182,7 @@ def assert_picture_text(name: str, text: str):
 
 def test_the_picture_of_the_notebooks_draws_each_technique_once_and_nothing_overlaps():
     rows = stored_rows(ROOT)
-    figure, alt = overview_figure(rows)
+    figure, alt = ledger_figure(rows)
     assert_picture_text("predicted_measured", alt)
     techniques = {(row.chapter, row.technique) for row in rows if row.unit == "bytes"}
     lines = [line for axes in figure.axes for line in axes.lines]
@@ -198,7 +198,7 @@ def test_the_picture_of_the_notebooks_draws_each_technique_once_and_nothing_over
 
 def test_without_rows_there_is_no_picture():
     with pytest.raises(CourseError, match="execute a chapter first"):
-        overview_figure([])
+        ledger_figure([])
 
 
 @pytest.mark.parametrize("path", chapters_in(ROOT / "notebooks"), ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ def cores() -> int:
 
 
 def seconds(text: str) -> float:
-    """A time limit as it is typed; raises `ArgumentTypeError` for what is none."""
+    """The time limit that a user typed; raises `ArgumentTypeError` for a text that is not one."""
     try:
         limit = float(text)
     except ValueError:

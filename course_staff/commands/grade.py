@@ -12,9 +12,9 @@ from course_utils.units import format_counted
 if TYPE_CHECKING:
     from course_staff.grading.gradebook import Gradebook
     from course_staff.grading.prepare import PreparedSet
-    from course_staff.grading.record import Record
+    from course_staff.grading.record import Grade, Record
     from course_staff.grading.report import Results
-    from course_staff.grading.submitted import Worklist
+    from course_staff.grading.worklist import Worklist
 
 PUBLIC_ONLY = "Without --seed only public cases are run, which learners know; choose a private number."
 HELP = "grade a folder of notebooks in a sandbox; write a table, a page per student and a class summary"
@@ -47,12 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; returns 1 if the grader itself failed on a submission, or nobody is in the gradebook."""
-    from course_staff.grading import submitted
     from course_staff.grading.by_hand import FILE, correct, read_by_hand
     from course_staff.grading.gradebook import read_gradebook
     from course_staff.grading.prepare import prepare
     from course_staff.grading.report import Results, title_of
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
+    from course_staff.grading.worklist import (
+        check_place,
+        check_set,
+        find_submissions,
+        identify,
+        list_other_files,
+        list_work,
+    )
     from course_utils.files import require_one_name
     from course_utils.grading.loading import set_names
 
@@ -60,36 +67,36 @@ def run(arguments: argparse.Namespace) -> int:
     gradebook = arguments.gradebook and read_gradebook(arguments.gradebook)  # before hours of grading
     folder = arguments.folder.resolve()
     out = _results_folder(folder, arguments.out)
-    paths = submitted.find_submissions(folder, out if out.is_relative_to(folder) else None)
+    paths = find_submissions(folder, out if out.is_relative_to(folder) else None)
     print(f"{format_counted(len(paths), 'submission')} to {name}.", file=sys.stderr, flush=True)
     sandbox_kind = best_kind(arguments.trust)
     solutions = None if arguments.seed is None else arguments.solutions or _find_solutions(name)
-    prepared = prepare(name, solutions, arguments.seed, arguments.seconds)
+    exercise_set = prepare(name, solutions, arguments.seed, arguments.seconds)
     remarks = [] if sandbox_kind in SAFE else [UNSAFE]
-    remarks += [] if prepared.seed is not None else [PUBLIC_ONLY]
+    remarks += [] if exercise_set.seed is not None else [PUBLIC_ONLY]
     for remark in remarks:
         print(remark, file=sys.stderr)
 
     results = Results(out, name, title_of(name, solutions))
-    files = {student: submitted.identify(path, prepared, sandbox_kind) for student, path in paths.items()}
+    files = {student: identify(path, exercise_set, sandbox_kind) for student, path in paths.items()}
     earlier = results.earlier()
-    submitted.check_set(earlier, name, out)
+    check_set(earlier, name, out)
     if folder.is_file() and not (arguments.again or arguments.only):
-        submitted.check_place(*next(iter(files.items())), earlier)
-    worth = {exercise.question.id: exercise.question.points for exercise in prepared.questions}
+        check_place(*next(iter(files.items())), earlier)
+    worth = {prepared.question.id: prepared.question.points for prepared in exercise_set.questions}
     corrections = read_by_hand(out / FILE, [*{**earlier, **files}], worth)  # before hours of grading, too
-    worklist = submitted.list_work(files, earlier, prepared.seed, arguments.only, arguments.again)
+    worklist = list_work(files, earlier, exercise_set.seed, arguments.only, arguments.again)
     sys.stderr.writelines(f"{line}\n" for line in worklist.in_words(files, name, out))
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
-        records = [*worklist.saved, *_grade(worklist, prepared, sandbox_kind, results, arguments.jobs, private)]
+        records = [*worklist.saved, *_grade(worklist, exercise_set, sandbox_kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:
         print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
         raise
 
     records, ungraded = correct(records, corrections)
-    others = submitted.list_other_files(folder, set(paths.values()), out)
+    others = list_other_files(folder, set(paths.values()), out)
     return _write_results(results, records, others, [*remarks, *ungraded], gradebook)
 
 
@@ -111,7 +118,12 @@ def _find_solutions(name: str) -> Path:
 
 
 def _grade(
-    worklist: "Worklist", prepared: "PreparedSet", sandbox_kind: str, results: "Results", jobs: int, private: list[Path]
+    worklist: "Worklist",
+    exercise_set: "PreparedSet",
+    sandbox_kind: str,
+    results: "Results",
+    jobs: int,
+    private: list[Path],
 ) -> list["Record"]:
     """The records of what is to be graded, each written as soon as it is there."""
     from tqdm import tqdm
@@ -120,17 +132,17 @@ def _grade(
 
     todo = worklist.todo
     records = []
-    with tqdm(total=len(todo), unit="notebook", desc=prepared.name, file=sys.stderr, disable=not todo) as bar:
+    with tqdm(total=len(todo), unit="notebook", desc=exercise_set.name, file=sys.stderr, disable=not todo) as bar:
 
-        def save(student: str, record: "Record") -> None:
+        def save(student: str, grade: "Grade") -> None:
             file = todo[student]
-            identity = {"key": file.key, "file": file.digest, "seed": prepared.seed}
-            records.append(results.save(student, {**record, **identity}))
+            identity = {"key": file.key, "file": file.digest, "seed": exercise_set.seed}
+            records.append(results.save(student, {**grade, **identity}))
             bar.update()
 
         if todo:
             paths = {student: file.path for student, file in todo.items()}
-            grade_all(paths, prepared, sandbox_kind, jobs, save, private)
+            grade_all(paths, exercise_set, sandbox_kind, jobs, save, private)
     return records
 
 

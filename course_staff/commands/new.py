@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def chapter_skeleton(path: Path) -> "NotebookNode":
-    """A notebook for the chapter at `path`, in which every part stands in its place and runs."""
+    """A notebook for the chapter at `path` that has every section in its order, and runs."""
     from course_staff.notebooks.files import read_notebook
 
     notebook = read_notebook(Path(__file__).parents[1] / "notebooks" / "chapter.ipynb")

@@ -12,7 +12,8 @@ from course_utils.files import chapters_in, find_place, keep_copies
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
-    from course_staff.release.cache import Part, Stamps
+    from course_staff.release.cache import Part
+    from course_staff.release.stamps import Stamps
 
 HELP = "generate the exercises and their checks from the solutions"
 _SECONDS = 5.0  # of one core for a question, its known mistakes and variants included
@@ -29,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write what differs, keep a copy of the old file, and name both; with `--check`, only return 1 if something differs."""
-    from course_staff.release.cache import Stamps
     from course_staff.release.nbgrader import source_files
     from course_staff.release.release import file_names, find_differing
+    from course_staff.release.stamps import Stamps
 
     root = find_place().root
     folder = arguments.nbgrader.resolve() if arguments.nbgrader else root
@@ -76,7 +77,8 @@ def _release_sets(paths: list[Path], exercises: Path, sets: Path, stamps: "Stamp
     """The files of each set; on stderr what is run and why, and a bar while it is."""
     from tqdm import tqdm
 
-    from course_staff.release.cache import ReleaseCache, release_sets
+    from course_staff.release.cache import ReleaseCache
+    from course_staff.release.release_sets import release_sets
     from course_utils.settings import settings
 
     releases = ReleaseCache(settings().home / "released")

@@ -16,7 +16,7 @@ def press(values: Mapping[str, object], controls: Mapping | None = None) -> None
     """Set `controls`, by default those of the figure played last, by argument name; `name.part` is a part of a control that
     is made of several.
 
-    Raises `CourseError` if there is no such control, or the value is none of its own.
+    Raises `CourseError` if there is no such control, or the control cannot have the value.
     """
     for name, value in values.items():
         control = _control(name, display.played if controls is None else controls)

@@ -22,7 +22,7 @@ _DEFINING = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
 def cells_by_step(demo: Demo) -> Iterator[tuple[Step, list[NotebookNode], NotebookNode | None]]:
     """For each step: the cells to run unseen before it, in the chapter's order, and the cell to run and show, or None.
 
-    Code of the demo's own stands behind the chapter's cells. No cell is run unseen twice. Raises `CourseError` if a step
+    The demo's own code follows the chapter's cells. No cell is run unseen twice. Raises `CourseError` if a step
     names a cell that the chapter has not, or has none to click in.
     """
     code = [cell for cell in read_notebook(demo.notebook).cells if cell.cell_type == "code"]

@@ -1,4 +1,4 @@
-"""A demo as the notebook that Voilà shows: what a cell is for stands in its metadata, under `demo`."""
+"""A demo as the notebook that Voilà shows: each cell's metadata says under `demo` what the cell is for."""
 
 from dataclasses import asdict
 from itertools import accumulate

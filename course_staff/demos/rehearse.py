@@ -1,4 +1,4 @@
-"""A demo carried through without a browser: its cells run, its clicks are made, and what it expects is compared."""
+"""Rehearses a demo without a browser: runs its cells, makes its clicks, and compares the results with what it expects."""
 
 import math
 import re
@@ -25,7 +25,7 @@ from course_utils.settings import set_variable
 def rehearse(paths: list[Path]) -> int:
     """Rehearse the demos in this process, whose settings become theirs; 0 where all went as expected, 1 where one did not.
 
-    Prints a line for each step. Raises `CourseError` if a demo is none.
+    Prints a line for each step. Raises `CourseError` if a file is not a demo.
     """
     matplotlib.use("agg")
     leave_bets_to_the_room()
@@ -61,7 +61,7 @@ class _Shell:
         self.text, self.pictures = "", []
 
     def run(self, cell: NotebookNode) -> str | None:
-        """Run a cell of the chapter; what it failed with, or None."""
+        """Run a cell of the chapter; returns the exception that stopped it, or None."""
         with capture_output() as captured:
             result = self.shell.run_cell(cell.source)
         self.text, self.pictures = captured.stdout, []
@@ -84,7 +84,7 @@ class _Shell:
             yield "The clicks do not change the picture."
 
     def compare(self, step: Step) -> Iterator[str]:
-        """What the step expects and is not there."""
+        """A sentence for each thing that the step expects and that is missing."""
         output = _normalize(self.text)
         for text in step.text:
             if _normalize(text) not in output:

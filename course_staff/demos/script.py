@@ -12,9 +12,9 @@ from course_utils.settings import SCALES
 
 @dataclass(frozen=True)
 class Number:
-    """An expression over the kernel's names, what it comes to, the relative error that is allowed, and all that in words.
+    """An expression over the kernel's names, its expected value, the relative error that is allowed, and all that in words.
 
-    Without words it is rehearsed, and not shown.
+    A number without words is rehearsed, but not shown.
     """
 
     of: str

@@ -27,7 +27,7 @@ def live(scale: str) -> None:
     """From now on, a picture that is to be updated later is a widget, figures are made for a room, and the chapter that begins
     does so at `scale`.
 
-    Once a page of Voilà stands, only widgets hear from the kernel; `viz.play` updates an ordinary output.
+    After Voilà has sent a page, the kernel can change only widgets on it; `viz.play` updates an ordinary output.
     """
     set_variable("COURSE_SCALE", scale)
     leave_bets_to_the_room()

@@ -2,12 +2,11 @@
 
 import pickle
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from course_staff.grading import encoding, isolate
-from course_staff.grading.sandbox import Lane, NotStartedError, SandboxError
+from course_staff.grading import encoding, limits
+from course_staff.grading.sandbox import Conversation, Lane, NotStartedError, SandboxError
 from course_staff.grading.submission import Cell, ParsedCell
 from course_utils.grading import judge
 from course_utils.grading.judge import OUTCOME_KINDS, Outcome
@@ -36,10 +35,10 @@ class Replies:
 
 
 def parse_in_sandbox(sources: list[str], lane: Lane) -> list[ParsedCell]:
-    """What each cell is, as a process of the sandbox parses it; nothing is known if the parser takes too long."""
+    """What a process in the sandbox parsed each cell as; the defaults of `ParsedCell` if the parser takes too long."""
     try:
         with lane.open_process() as conversation, conversation.time_limit(PARSE_SECONDS):
-            descriptions = encoding.load(conversation.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
+            descriptions = encoding.load(conversation.ask(pickle.dumps({"sources": sources, "limits": limits.LIMITS})))
         return [_read_parsed(description) for description, _ in zip(descriptions, sources, strict=True)]
     except NotStartedError:
         raise
@@ -56,7 +55,7 @@ def _read_parsed(description: dict) -> ParsedCell:
 def ask(
     cells: Sequence[tuple[Cell, bool]], pickled_question: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane
 ) -> Replies:
-    """Run the cells, then the answer on each case, for at most `seconds` each; `inputs` are each case's, pickled.
+    """Run the cells, then the answer on each case, for at most `seconds` each; `inputs` has the pickled inputs of each case.
 
     A sandbox that breaks is replaced once; what breaks it twice is the answer's own doing.
     """
@@ -65,51 +64,56 @@ def ask(
         "seconds": seconds,
         "cell_seconds": CELL_SECONDS,
         "cells_seconds": CELLS_SECONDS,
-        "limits": isolate.LIMITS,
+        "limits": limits.LIMITS,
     }
-    with suppress(SandboxError):
-        return _converse(job, pickled_question, inputs, lane)
-    try:
-        return _converse(job, pickled_question, inputs, lane)
-    except NotStartedError:
-        raise
-    except SandboxError as error:
-        return Replies([Outcome("died", text=str(error))] * len(inputs), [])
+    for is_last_attempt in (False, True):
+        try:
+            return _converse(job, pickled_question, inputs, lane)
+        except SandboxError as error:
+            if is_last_attempt and isinstance(error, NotStartedError):
+                raise
+            replies = Replies([Outcome("died", text=str(error))] * len(inputs), [])
+    return replies
 
 
 def _converse(job: dict, pickled_question: bytes, inputs: Sequence[bytes], lane: Lane) -> Replies:
     """Send the job, the question and one case after the other to a new process; cases that it never answers end as the last."""
-    seconds = job["seconds"]
     outcomes: list[Outcome] = []
     notes: list[str] = []
-    limit = CELLS_SECONDS + 2 * CELL_SECONDS
-    bytes_left = encoding.LONGEST_MESSAGE
+    limit_in_force = CELLS_SECONDS + 2 * CELL_SECONDS
     with lane.open_process() as conversation:
         try:
-            with conversation.time_limit(limit + GRACE):
+            with conversation.time_limit(limit_in_force + GRACE):
                 no_answer, notes = _read_opening(conversation.ask(pickle.dumps(job), pickled_question))
-            limit = seconds
-            end = time.monotonic() + _ALL_CASES_FACTOR * seconds
-            for case_inputs in () if no_answer else inputs:
-                with conversation.time_limit(min(seconds + GRACE, end - time.monotonic())):
-                    message = conversation.ask(case_inputs)
-                bytes_left -= len(message)
-                outcomes.append(_read_outcome(message) if bytes_left >= 0 else _TOO_LONG)
-                if outcomes[-1] is _TOO_LONG or outcomes[-1].kind in judge.ENDLESS:
-                    break  # nobody waits for the same endless loop a dozen times
-            if no_answer:
-                outcomes.append(no_answer)
+            limit_in_force = job["seconds"]
+            for outcome in [no_answer] if no_answer else _ask_cases(conversation, inputs, limit_in_force):
+                outcomes.append(outcome)
             if outcomes[-1].kind in judge.ENDLESS:
                 conversation.measure_starvation()
         except encoding.TornError:
-            outcomes.append(Outcome("timeout", text=f"{limit:g} s") if conversation.timed_out else Outcome("died"))
+            timeout = Outcome("timeout", text=f"{limit_in_force:g} s")
+            outcomes.append(timeout if conversation.timed_out else Outcome("died"))
     if lane.excess and outcomes[-1].kind == "died":
         outcomes[-1] = Outcome("died", text=lane.excess)
     return Replies(outcomes + outcomes[-1:] * (len(inputs) - len(outcomes)), notes, conversation.starved)
 
 
+def _ask_cases(conversation: Conversation, inputs: Sequence[bytes], seconds: float) -> Iterator[Outcome]:
+    """The outcome of one case after the other, up to the first that does not end, or with which too much was returned."""
+    bytes_left = encoding.LONGEST_MESSAGE
+    end = time.monotonic() + _ALL_CASES_FACTOR * seconds
+    for case_inputs in inputs:
+        with conversation.time_limit(min(seconds + GRACE, end - time.monotonic())):
+            message = conversation.ask(case_inputs)
+        bytes_left -= len(message)
+        outcome = _read_outcome(message) if bytes_left >= 0 else _TOO_LONG
+        yield outcome
+        if outcome is _TOO_LONG or outcome.kind in judge.ENDLESS:
+            return  # nobody waits for the same endless loop a dozen times
+
+
 def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:
-    """What a process sends after its cells have run: an outcome if there is no answer, and what stopped which cell."""
+    """What a process sends after its cells have run: an outcome if there is no answer, and a note on each cell that stopped."""
     try:
         match encoding.load(message):
             case {"outcome": outcome, "notes": list(notes)}:

@@ -6,8 +6,8 @@ from, one to write to, and a lifeline whose closing at the other end ends the qu
 the question's processes, and ends them when they grow beyond their limits.
 
 Conversation: the job and the question, then the answer `{"notes", "outcome"}` after the cells have run, and for each case the
-inputs, answered by an outcome. A job of `sources` alone is answered by what they are, and that is all. What comes from the grader
-is a pickle; what goes back is `encoding`'s, which cannot run code.
+inputs, answered by an outcome. A job that has only `sources` is answered by what each is parsed as, and the
+conversation ends. The grader sends pickles; what goes back has the form of `encoding`, which cannot run code.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from multiprocessing import resource_tracker
 
-from course_staff.grading import isolate
+from course_staff.grading import limits
 from course_staff.grading.encoding import LONGEST_TEXT, EncodingError, TornError, dump, receive, send
 from course_staff.grading.sandbox import SAFE
 from course_staff.grading.submission import parse_cell
@@ -86,11 +86,11 @@ def silence() -> None:
 
 def serve(control: socket.socket, kind: str) -> None:
     """Run a question for each message on `control`, until it is closed; reply with 0 or the code of the limit that ended it."""
-    isolate.keep_no_keys()
+    limits.keep_no_keys()
     if kind in SAFE:
-        isolate.refuse_uncounted_memory()
+        limits.refuse_uncounted_memory()
     preload()
-    isolate.adopt_orphans()
+    limits.adopt_orphans()
     silence()
     gc.collect()
     gc.freeze()  # a fork need not look through, and so copy, what was imported
@@ -109,7 +109,7 @@ def run_watched(control: socket.socket, read: int, write: int, lifeline: int, ki
         if not child:
             control.close()
             os.close(lifeline)
-            isolate.end_with_parent()
+            limits.end_with_parent()
             _and_exit(run_question_process, read, write, folder)
         os.close(read)
         os.close(write)
@@ -118,7 +118,7 @@ def run_watched(control: socket.socket, read: int, write: int, lifeline: int, ki
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        isolate.kill_descendants()
+        limits.kill_descendants()
     return code
 
 
@@ -129,17 +129,17 @@ def empty_folder(kind: str) -> Iterator[str]:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             yield folder
         return
-    yield isolate.BOX
+    yield limits.BOX
     # By a program, since Python's own cannot follow folders as deep as some are.
-    if any(map(os.listdir, isolate.FOLDERS)):
-        subprocess.run(["find", *isolate.FOLDERS, "-mindepth", "1", "-delete"], check=False)
+    if any(map(os.listdir, limits.FOLDERS)):
+        subprocess.run(["find", *limits.FOLDERS, "-mindepth", "1", "-delete"], check=False)
 
 
 def run_question_process(read: int, write: int, folder: str) -> int:
     """The process of one question, from its limits to its last outcome."""
     os.chdir(folder)
     os.setsid()
-    isolate.die_first()
+    limits.die_first()
     converse(read, write)
     return 0
 
@@ -147,11 +147,11 @@ def run_question_process(read: int, write: int, folder: str) -> int:
 def _watch(child: int, lifeline: int, kind: str) -> int:
     """Wait until process `child` has ended, the lifeline is closed or a limit is exceeded; 0 or that limit's code."""
     process = os.pidfd_open(child)
-    family = isolate.Family(os.getpid(), isolate.FOLDERS if kind in SAFE else ())
+    family = limits.Family(os.getpid(), limits.FOLDERS if kind in SAFE else ())
     seconds = 0.1 if kind in SAFE else 1.0  # outside of a sandbox it looks through all processes of the machine
     try:
         while not select.select([process, lifeline], [], [], seconds)[0]:
-            if code := family.excess(**isolate.LIMITS):
+            if code := family.excess(**limits.LIMITS):
                 return code
         return 0
     finally:
@@ -177,7 +177,7 @@ def converse(read: int, write: int) -> None:
     job = pickle.loads(receive(read, _LONGEST_JOB))
     question = None if "sources" in job else pickle.loads(receive(read, _LONGEST_JOB))
     ranks, replaces = (question.ranks, question.replaces) if question else (False, ())
-    isolate.limit(**job["limits"])
+    limits.limit_process(**job["limits"])
     if not question:
         cells = [parse_cell(source) for source in job["sources"]]
         plain = [{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells]

@@ -2,8 +2,8 @@
 
 The bytes of values are the length of a JSON text (8 bytes, big-endian), the text, then the tensors' elements one after the other,
 each as it lies in memory: both ends are on the same machine. In the text a list is a list, a dict is `{"dict": {…}}`, a tensor is
-`{"tensor": [dtype, shape]}`. A message over a pipe is its length (8 bytes, big-endian), then itself. `oracles.py` writes such a
-tree into a JSON file, so with the elements in it, and only from trusted values, so without limits.
+`{"tensor": [dtype, shape]}`. A message over a pipe is its length (8 bytes, big-endian), then itself. `oracles.py` writes such
+a tree, with the elements in it, to a JSON file; its values are trusted, so it sets no limits.
 """
 
 import json
@@ -32,11 +32,11 @@ _DTYPES = {name: getattr(torch, name) for name in _NAMES.split()}
 
 
 class EncodingError(CourseError):
-    """Bytes that are no values, or values that cannot become bytes; the message is a sentence."""
+    """Bytes do not encode values, or values cannot be encoded; the message is a sentence."""
 
 
 class TornError(Exception):
-    """The other side closed the pipe, or sent something that is no message."""
+    """The other side closed the pipe, or sent something other than a message."""
 
 
 def dump(values: object) -> bytes:
@@ -83,7 +83,7 @@ def _pack(value: object, tensors: list, depth: int = 0) -> object:
 
 
 def load(message: bytes) -> object:
-    """The values of a message of `dump`; raises `EncodingError` for anything that is none."""
+    """The values of a message from `dump`; raises `EncodingError` for any other bytes."""
     end = _LENGTH.size + int.from_bytes(message[: _LENGTH.size])
     if not _LENGTH.size <= end <= len(message) <= LONGEST_MESSAGE + _LENGTH.size or end > LONGEST_TREE + _LENGTH.size:
         raise EncodingError("The message's length is not what it says.")

@@ -1,4 +1,4 @@
-"""Points in the file that a learning platform takes back: its own export, whose rows name the students, with one column filled.
+"""Writes points into a learning platform's own export, whose rows name the students, so that the platform can import it.
 
 | platform | export | finds a student by | takes the file at |
 |---|---|---|---|
@@ -40,8 +40,10 @@ class Platform:
     export_columns: tuple[str, ...]  # columns that only its export has
     import_columns: tuple[str, ...]  # columns that its import reads
     full_name: str  # the column of a student's full name
-    keys: tuple[str, ...]  # columns that stand for a student, the first by a number
+    keys: tuple[str, ...]  # columns that identify a student, the first by a number
     download_name: re.Pattern  # finds this number in what the platform calls a submission
+    grade_column: str | None = None  # the one that its import fills; without one, that of the assignment
+    worth_column: str | None = None  # the points to be had; without one, a row has them
 
 
 _CANVAS = Platform(
@@ -62,6 +64,8 @@ _MOODLE = Platform(
     full_name="Full name",
     keys=("Identifier", "Email address", "Username", "ID number"),
     download_name=re.compile(r"_(\d+)_assignsubmission_"),
+    grade_column="Grade",
+    worth_column="Maximum Grade",
 )
 
 FILE_NAMES = tuple(f"{platform.name}.csv" for platform in (_CANVAS, _MOODLE))
@@ -136,7 +140,7 @@ class Gradebook:
         return bool(self._value(row, self.platform.keys[0]).strip())
 
     def _rows_of(self, student: str) -> list[int]:
-        """The numbers of the rows that a submission's name stands for."""
+        """The numbers of the rows that a submission's name matches."""
         first, *others = self.platform.keys
         # Moodle writes `Participant 123`; the number is the key.
         numbers = [re.search(r"\d*$", self._value(row, first).strip())[0] for row in self.rows]
@@ -151,18 +155,15 @@ class Gradebook:
         return [row_number for row_number, row_keys in enumerate(keys) if names & row_keys]
 
     def _target(self, set_name: str) -> str:
-        """The column that is filled: Moodle's grade; in Canvas that of the assignment called as the set, or a new one."""
-        if self.platform is _MOODLE:
-            return "Grade"
+        """The column that is filled: the platform's own, or that of the assignment called as the set, or a new one."""
         assignment = re.compile(rf"{re.escape(set_name)}( \(\d+\))?")
-        return next((name for name in self.columns if assignment.fullmatch(name)), set_name)
+        column = next((name for name in self.columns if assignment.fullmatch(name)), set_name)
+        return self.platform.grade_column or column
 
     def _differing_worth(self, target: str, maximum: float) -> list[str]:
         """A sentence where the platform's assignment is worth another number of points."""
-        if self.platform is _MOODLE:
-            cells = [self._value(row, "Maximum Grade") for row in self.rows]
-        else:
-            cells = [self._value(row, target) for row in self.rows if _is_worth(row)]
+        column = self.platform.worth_column
+        cells = [self._value(row, column or target) for row in self.rows if column or _is_worth(row)]
         worths = {float(text.replace(",", ".")) for text in cells if re.fullmatch(r"\d+([.,]\d+)?", text)}
         return [
             f"The platform's assignment is worth {worth:g} points and the set {maximum:g}: "

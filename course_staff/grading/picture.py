@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from course_staff.grading.overview import QuestionSummary
+from course_staff.grading.class_summary import QuestionSummary
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS
 
@@ -16,7 +16,7 @@ _MOST_NAMED = 3
 
 
 def class_figure(points: Sequence[float], maximum: float, questions: Sequence[QuestionSummary]) -> tuple[Figure, str]:
-    """Left the students by their points of `maximum`, right how many passed each question; and what is seen, in words."""
+    """Students by their points of `maximum`, and beside it how many passed each question; with the alternative text."""
     height = max(3.2, 1.3 + 0.27 * len(questions))
     figure, (left, right) = subplots(1, 2, figsize=(10.5, height), layout="constrained", width_ratios=(1, 1.25))
     counts = _draw_points(left, points, maximum)

@@ -38,14 +38,13 @@ class PreparedQuestion:
 
 @dataclass(frozen=True)
 class PreparedSet:
-    """A set ready to be graded. `digest` changes with the questions, the solutions, the seed and the code that grades;
-    `seconds` is a case's limit; `seed` is None where only public cases are run."""
+    """A set ready to be graded."""
 
     name: str
     questions: tuple[PreparedQuestion, ...]
-    digest: str
-    seconds: float = CASE_SECONDS
-    seed: int | None = None
+    digest: str  # of the questions, the solutions, the seed and the code that grades
+    seconds: float = CASE_SECONDS  # the limit of a case
+    seed: int | None = None  # None if only public cases are run
 
     @property
     def points(self) -> int:
@@ -62,11 +61,11 @@ def prepare(
     """
     entries = load_set(name)["questions"]
     if solutions:
-        authored = source.load_solutions(solutions)
-        codes = {exercise.question.id: exercise.code for exercise in authored}
+        all_authored = source.load_solutions(solutions)
+        codes = {authored.question.id: authored.code for authored in all_authored}
         if [*codes.items()] != [(entry["id"], entry["code"]) for entry in entries]:
             raise CourseError(f"{solutions} is not what the set {name} was released from; run `course release` first.")
-        questions = [exercise.question for exercise in authored]
+        questions = [authored.question for authored in all_authored]
     else:
         questions = list(map(question_from, entries))
         seed = None

@@ -1,4 +1,4 @@
-"""What the grader knows of one submission, as its JSON file holds it; everything that the class sees is made of these."""
+"""The record of one submission, in the form of its JSON file; everything that the class sees is made from records."""
 
 import json
 from typing import Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
@@ -18,7 +18,7 @@ class CaseRecord(TypedDict):
     brief: str
 
 
-class Shown(TypedDict):
+class PublicDiagnosis(TypedDict):
     """What a student's page says of the public cases."""
 
     diagnosis: str
@@ -40,7 +40,7 @@ class QuestionRecord(TypedDict):
     whole: NotRequired[bool]  # whether all cells without an answer were run, too
     mistake: NotRequired[str]
     diagnosis: str  # of hidden cases too
-    shown: Shown
+    shown: PublicDiagnosis
     figures: NotRequired[object]  # what the leaderboard compares, by name
     public: list[CaseRecord]
     hidden: list[CaseRecord]
@@ -50,15 +50,9 @@ class QuestionRecord(TypedDict):
     by_hand: NotRequired[dict]
 
 
-class Record(TypedDict):
-    """The grade of one submission, with what it is valid for."""
+class Grade(TypedDict):
+    """The grade of one submission, as `grade.grade_all` gives it."""
 
-    student: str
-    set: str
-    graded: NotRequired[str]  # when, in ISO's form
-    key: str  # what the record is valid for: see `submitted.identify`
-    file: str  # a digest of the submitted file
-    seed: int | None
     points: Number
     of: Number
     notes: list[str]
@@ -66,8 +60,19 @@ class Record(TypedDict):
     failed: NotRequired[bool]  # the grader itself failed
 
 
+class Record(Grade):
+    """A grade with whose it is and what it is valid for."""
+
+    student: str
+    set: str
+    graded: NotRequired[str]  # when, in ISO's form
+    key: str  # what the record is valid for: see `worklist.identify`
+    file: str  # a digest of the submitted file
+    seed: int | None
+
+
 def read_record(text: str) -> Record:
-    """The record of a file's text; raises `ValueError` for anything else, as of another version of the course."""
+    """The record in a file's text; raises `ValueError` for any other text, such as a record of another version of the course."""
     record = json.loads(text)
     if not _has_form(record, Record):
         raise ValueError("This is no record of a graded submission.")
@@ -79,7 +84,7 @@ def read_record(text: str) -> Record:
 
 
 def _has_form(value: object, form: object) -> bool:
-    """Whether a value of JSON is as a type of this module says."""
+    """Whether a value that was read from JSON has the form that a type of this module gives."""
     if is_typeddict(form):
         hints = get_type_hints(form)
         if not (isinstance(value, dict) and form.__required_keys__ <= value.keys()):

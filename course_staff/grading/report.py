@@ -1,4 +1,4 @@
-"""What a grading leaves behind: a record and a page per student, written as each is finished, then the class's table and summary.
+"""What a grading writes: a record and a page per student as soon as each is graded, then the class's table and summary.
 
 | file | for | holds |
 |---|---|---|
@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING
 
 import matplotlib
 
-from course_staff.grading import overview
+from course_staff.grading import class_summary
 from course_staff.grading.leaderboard import boards
 from course_staff.grading.picture import class_figure
 from course_staff.grading.record import QuestionRecord, Record, read_record
 from course_staff.grading.spreadsheet import csv_text
 from course_staff.notebooks.files import read_notebook
-from course_staff.release.source import LEVELS
 from course_utils.errors import CourseError
 from course_utils.files import atomic_write, exercises_of, find_place, keep_copies, require_writable
 from course_utils.grading.judge import OUTCOME_KINDS, Verdict
+from course_utils.grading.question import LEVELS
 from course_utils.grading.rendering import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_bytes, format_counted
@@ -109,7 +109,7 @@ class Results:
         self._keep_if_edited()
         _write(self.folder / "results.csv", table(records))
         _write(self.folder / "results.json", _json(records))
-        text = overview.summary(records, self.set_name, others, remarks)
+        text = class_summary.summary(records, self.set_name, others, remarks)
         _write(self.folder / "summary.txt", text)
         _write(self.folder / "summary.html", summary_page(records, self.set_name, others, remarks, self.title))
         ranked = self._rank(records)
@@ -211,7 +211,7 @@ def page(record: Record, letter: str = "", title: str = "") -> str:
 
 
 def _next_steps(record: Record) -> list[tuple[str, str]]:
-    """(question's id, what to do there) for the first few without full points: wrong answers, then those not written."""
+    """(id, advice) of the first few questions without full points: wrong answers, then those not written."""
     lacking = [question for question in record["questions"] if question["points"] < question["of"]]
     comments = {question["id"]: question["by_hand"]["comment"] for question in lacking if question.get("by_hand")}
     answered = [
@@ -235,7 +235,7 @@ def _advice(question: QuestionRecord, comment: str) -> str:
 
 
 def _day(graded: str | None) -> str:
-    """`4 May 2026, 23:59` of a time in ISO's form."""
+    """A time in ISO's form as text, such as `4 May 2026, 23:59`."""
     if not graded:
         return ""
     time = datetime.fromisoformat(graded)
@@ -246,14 +246,14 @@ def summary_page(
     records: list[Record], set_name: str, others: list[str], remarks: Sequence[str] = (), title: str = ""
 ) -> str:
     """`summary` for a browser, with a picture of the class, and a table of all points with a link to each page."""
-    questions = overview.summarize_questions(records)
+    questions = class_summary.summarize_questions(records)
     maxima = _maxima(records)
     graded = [record for record in records if not record.get("failed")]
     return _render(
         "summary.html.j2",
         wide=True,
         title=f"{title or set_name}: the class",
-        head=overview.head(records, set_name),
+        head=class_summary.head(records, set_name),
         graded=_day(max((record["graded"] for record in records if "graded" in record), default=None)),
         remarks=remarks,
         records=records,
@@ -263,12 +263,12 @@ def summary_page(
         picture=_picture(records, questions),
         questions=questions,
         anchors={question.id for question in questions},
-        sections=[*overview.list_common_mistakes(records), *overview.oddities(records, others)],
+        sections=[*class_summary.list_common_mistakes(records), *class_summary.oddities(records, others)],
         file_name=file_name,
     )
 
 
-def _picture(records: list[Record], questions: Sequence[overview.QuestionSummary]) -> tuple[str, str] | None:
+def _picture(records: list[Record], questions: Sequence[class_summary.QuestionSummary]) -> tuple[str, str] | None:
     """The class's picture and its text; None if nobody's file was graded."""
     graded = [record for record in records if record["questions"] and not record.get("failed")]
     if not (graded and questions):
@@ -321,8 +321,8 @@ def _maxima(records: Sequence[Record]) -> dict[str, float]:
 
 
 def _public_lines(question: QuestionRecord, with_messages: bool) -> list[Line]:
-    """The cases as a check shows them in a notebook, `with_messages` of exceptions or without; of an answer that is right only
-    their number."""
+    """The lines on the cases that a check shows in a notebook, with or without the messages of exceptions; for a right answer
+    only their number."""
     count = len(question["public"])
     if question["state"] == "passed" and count > 1:
         return [Line("passed", f"{'Both' if count == 2 else f'All {count}'} public cases are right.")]

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import IO
 
 import course_utils
-from course_staff.grading import encoding, isolate
-from course_staff.grading.confine import confine
+from course_staff.grading import encoding, limits
+from course_staff.grading.bwrap import bwrap_command
 from course_utils.errors import HOW_TO_INSTALL, CourseError
 from course_utils.settings import environment_for_child
 
@@ -70,7 +70,7 @@ def _find_kind() -> tuple[str, str]:
     """The best kind that works here, and the reason if it is not safe: a machine may have `bwrap` and not allow it."""
     if not shutil.which("bwrap"):
         return "fork", _NO_BWRAP
-    command = confine([sys.executable, "-c", ""])
+    command = bwrap_command([sys.executable, "-c", ""])
     with tempfile.TemporaryFile() as errors:
         try:
             environment = _environment(is_safe=True)
@@ -101,12 +101,12 @@ class Conversation:
         self.last_words = last_words
         self.timed_out = False
         self.starved = False
-        self.start = isolate.uptime()
+        self.start = limits.uptime()
 
     def measure_starvation(self) -> None:
         """Set `starved`, on Linux; elsewhere the system does not tell."""
         if sys.platform == "linux":
-            self.starved = isolate.seconds_computed(self.pid, self.start) < (isolate.uptime() - self.start) / 2
+            self.starved = limits.seconds_computed(self.pid, self.start) < (limits.uptime() - self.start) / 2
 
     @contextmanager
     def time_limit(self, seconds: float) -> Iterator[None]:
@@ -136,7 +136,7 @@ class Conversation:
 class Lane:
     """A place where one question runs after the other; only `stop` may be called meanwhile, from another thread.
 
-    `kind` is one of the module's table. A safe kind does not show existing folders that are `private`, wherever they lie.
+    `kind` is one of the module's table. In a safe kind no existing folder in `private` is visible.
     `excess` says which limit ended the last question's process, if any did.
     """
 
@@ -163,7 +163,7 @@ class Lane:
         try:
             with self._server.fork_process() as conversation:
                 yield conversation
-            self.excess = isolate.REASONS.get(self._server.last_code, "")
+            self.excess = limits.REASONS.get(self._server.last_code, "")
         except SandboxError:
             self.close()
             raise
@@ -178,7 +178,7 @@ class Lane:
         try:
             with self.open_process() as conversation, conversation.time_limit(_START_SECONDS):
                 try:
-                    conversation.ask(pickle.dumps({"sources": [], "limits": isolate.LIMITS}))
+                    conversation.ask(pickle.dumps({"sources": [], "limits": limits.LIMITS}))
                 except encoding.TornError:
                     raise NotStartedError(
                         f"A process of the grader could not be started{conversation.last_words()}."
@@ -209,7 +209,7 @@ class _Server:
         program = [sys.executable, "-m", _CHILD, "serve", str(server_end.fileno()), kind]
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self.process = subprocess.Popen(
-            confine(program, private) if kind in SAFE else program,
+            bwrap_command(program, private) if kind in SAFE else program,
             env=_environment(kind in SAFE),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -327,13 +327,13 @@ def _kill(process: subprocess.Popen) -> None:
 
 
 def _environment(is_safe: bool) -> dict[str, str]:
-    """Few variables, the same everywhere: one thread, one order of sets, this very course, and in a safe kind no home."""
+    """Few environment variables: one thread, one order of sets, this checkout's course; no home in a safe kind."""
     homes = ("HOME", "USERPROFILE", "TEMP", "TMP", "TMPDIR", "COURSE_HOME")
     names = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH", *(() if is_safe else homes))
     variables = {name: value for name, value in environment_for_child().items() if name in names}
     return {
         **variables,
-        **(dict.fromkeys(("HOME", "TMPDIR", "COURSE_HOME"), isolate.BOX) if is_safe else {}),
+        **(dict.fromkeys(("HOME", "TMPDIR", "COURSE_HOME"), limits.BOX) if is_safe else {}),
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
         "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1]),
         "PYTHONDONTWRITEBYTECODE": "1",

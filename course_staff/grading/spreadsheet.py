@@ -1,4 +1,4 @@
-"""Tables that a spreadsheet opens and saves: written so that no cell is taken for a formula, and read as people leave them."""
+"""Tables for spreadsheets: written so that no cell is taken for a formula, and read however people saved them."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def read_rows(path: Path, required: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """(number as a spreadsheet counts, column to text) of each row that is not empty; nothing if there is no file.
 
-    Commas, semicolons or tabs may separate cells. Raises `CourseError` for a file that is no such table.
+    Commas, semicolons or tabs may separate cells. Raises `CourseError` if the file cannot be read as such a table.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -45,7 +45,7 @@ def parse_table(text: str, delimiters: str) -> tuple[list[list[str]], str]:
 
 
 def number_in(text: str) -> float:
-    """The number, with a comma or a point before its decimals; NaN if the text is none."""
+    """The number in a text, with a comma or a point before its decimals; NaN if there is none."""
     try:
         return float(text.strip().replace(",", "."))
     except ValueError:
@@ -53,7 +53,7 @@ def number_in(text: str) -> float:
 
 
 def csv_text(rows: Sequence[Sequence], delimiter: str = ",") -> str:
-    """CSV of which no cell is taken for a formula; texts stand in quotes, since a name may hold `;`, which cuts cells too."""
+    """CSV in which no cell is taken for a formula; texts are quoted, since a name may contain `;`, which separates cells too."""
     out = io.StringIO()
     writer = csv.writer(out, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writerows([no_formula(value) for value in row] for row in rows)
@@ -61,7 +61,7 @@ def csv_text(rows: Sequence[Sequence], delimiter: str = ",") -> str:
 
 
 def no_formula(value: object) -> object:
-    """The value of a cell; a text that begins like a formula, which a spreadsheet would run, behind an apostrophe."""
+    """The value for a cell; a text that a spreadsheet would run as a formula gets an apostrophe before it."""
     if isinstance(value, str):
         value = printable(value)
         return f"'{value}" if value.startswith(_FORMULA) else value

@@ -1,4 +1,4 @@
-"""A notebook as a learner handed it in: finds what can be graded, whatever has happened to it, and notes the rest."""
+"""Reads a notebook that a learner handed in: finds what can be graded, whatever happened to the file, and notes the rest."""
 
 import ast
 import json
@@ -57,22 +57,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Submission:
-    """The code cells of a file, in order, without checks; `notes` are sentences on what was odd about it, `texts` has the number
-    of the text cell with a question's marker, by question."""
+    """What was found in a file."""
 
-    cells: tuple[Cell, ...] = ()
-    notes: tuple[str, ...] = ()
-    texts: Mapping[str, int] = field(default_factory=dict)
+    cells: tuple[Cell, ...] = ()  # the code cells in order, without checks
+    notes: tuple[str, ...] = ()  # sentences on what was odd
+    texts: Mapping[str, int] = field(default_factory=dict)  # by question, the number of the text cell with its marker
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is to be run for one question, as pairs (cell, whether it is the answer's): in `cells` only what the answer needs, in
-    `all_cells` also every cell that answers nothing."""
+    """What is to be run for one question: pairs of a cell, and whether it is the answer's."""
 
     state: Literal["written", "untouched", "missing"]
-    cells: tuple[tuple[Cell, bool], ...] = ()
-    all_cells: tuple[tuple[Cell, bool], ...] = ()
+    cells: tuple[tuple[Cell, bool], ...] = ()  # only those that the answer needs
+    all_cells: tuple[tuple[Cell, bool], ...] = ()  # also every cell that answers no question
     notes: tuple[str, ...] = ()
 
 
@@ -236,7 +234,7 @@ def _may_define(cell: Cell, name: str) -> bool:
 
 
 def _definitions_in(body: list[ast.stmt]) -> set[str]:
-    """Names that a cell's statements define by `def`, `class` or an assignment (an import is no answer)."""
+    """Names that a cell's statements define by `def`, `class` or an assignment; an import does not count as an answer."""
     names = set()
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -21,9 +21,9 @@ def repository_address(root: Path | None = None) -> str:
 
 
 def set_address(root: Path, address: str) -> None:
-    """Write `address` into pyproject.toml, or take out the one that stands there where it is empty.
+    """Write `address` into pyproject.toml, or remove the present one if `address` is empty.
 
-    Raises `CourseError` for what git and pip could not fetch from, and without a pyproject.toml that has a place for it.
+    Raises `CourseError` for an address from which git and pip could not fetch, and if no pyproject.toml has a place for it.
     """
     parts = urlsplit(address)
     is_url = parts.scheme in ("https", "http") and parts.hostname and parts.path.strip("/") and " " not in address

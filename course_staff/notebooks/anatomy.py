@@ -1,7 +1,7 @@
 """What makes a notebook a chapter of this course, rule by rule.
 
 A rule takes a `Chapter` and yields, for everything that breaks it, the number of a cell and a sentence. Cells count from 1;
-0 stands for the whole notebook.
+0 means the whole notebook.
 """
 
 import re

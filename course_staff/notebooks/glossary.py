@@ -47,7 +47,7 @@ class Term:
 
 
 def read_glossary(path: Path) -> list[Term]:
-    """The terms in the file at `path`; raises `CourseError` if an entry cannot be read, or an anchor stands twice."""
+    """The terms in the file at `path`; raises `CourseError` if an entry cannot be read, or an anchor is used twice."""
     terms = []
     for entry in re.split(r"^(?=### )", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         match = _TERM.match(entry)
@@ -82,7 +82,7 @@ def with_links(notebook: Mapping, stem: str, terms: Sequence[Term]) -> list[str]
     """The Markdown of the chapter called `stem`, cell by cell, with today's links.
 
     Before the chapter where a term comes first, its word means something else, as a matrix's rank does: there it is not linked.
-    Neither is a term whose anchor stands in the metadata's `"course": {"unlinked": ["rank"]}`.
+    Neither is a term whose anchor is listed in the metadata's `"course": {"unlinked": ["rank"]}`.
     """
     unlinked = notebook["metadata"].get("course", {}).get("unlinked", [])
     usable = [term for term in terms if term.first <= stem.partition("_")[0] and term.id not in unlinked]

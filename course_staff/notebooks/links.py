@@ -1,6 +1,6 @@
 """Where the links of a text lead: to a file and heading of the course, or by an address that is at least well formed.
 
-Nothing is fetched. Addresses that the course reads by program, or names as examples, are not links and stand as code.
+Nothing is fetched. Addresses that the course reads by program, or names as examples, are written as code, not as links.
 """
 
 import re

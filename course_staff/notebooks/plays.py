@@ -17,7 +17,7 @@ from course_utils.errors import CourseError
 
 
 class Play(NamedTuple):
-    """What `viz.play` was given: the functions that draw the picture and what stands below it, and the controls by argument."""
+    """What `viz.play` was given: the functions that draw the picture and what is below it, and the controls by argument."""
 
     draw: Callable
     draw_below: Callable | None

@@ -32,7 +32,7 @@ def claims_of(root: Path, stem: str) -> list[dict]:
 
 
 def broken_claims(chapter: Chapter, claims: list[dict]) -> Remarks:
-    """Entries that hold no more: a sentence that is gone, evidence in a cell that is not there."""
+    """Entries that are out of date: their sentence or the cell with their evidence no longer exists."""
     prose, ids = " ".join(text for _, text in _sentences(chapter)), {cell["id"] for _, cell in chapter.cells}
     for claim in claims:
         kind, _, source = claim["evidence"].partition(" ")

@@ -22,7 +22,7 @@ if not find_spec("course_utils"):
     %pip install -qqq "course-utils[course] @ git+{address}"
 why = "The course could not be fetched: check the network, then run this cell again."
 """
-# As long as nobody can say where from.
+# For as long as the repository has no address.
 _FROM_WHEEL = '''\
 from glob import glob
 from importlib.util import find_spec

@@ -52,6 +52,6 @@ def _lines(text: str) -> list[str]:
 
 
 def _line_numbers(part: list[str], lines: list[str]) -> set[int]:
-    """The indices of `lines` at which `part` stands as it is; nowhere when the stored output is older than the file."""
+    """The indices of the `lines` that `part` shows; none if the stored output is older than the file."""
     starts = (start for start in range(len(lines) - len(part) + 1) if lines[start : start + len(part)] == part)
     return {start + offset for start in starts for offset in range(len(part))}

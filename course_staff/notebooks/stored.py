@@ -41,5 +41,5 @@ def shown_text(notebook: Path) -> str:
 
 
 def shows(text: str, row: Row) -> bool:
-    """Whether a row's names and its measured figure stand in a chapter's outputs."""
+    """Whether a chapter's outputs contain a row's names and its measured figure."""
     return all(phrase in text for phrase in (row.technique, row.quantity, row.in_words(row.measured)))

@@ -16,7 +16,7 @@ _LINE = re.compile(r"\s*^\*\*Next:\*\* [^\n]*\s*\Z", re.MULTILINE)
 def with_successor(path: Path, text: str) -> str:
     """`text`, the last Markdown of the chapter at `path`, with a line that links to the next chapter, where there is one.
 
-    Its name is what stands before the colon in that chapter's title, or else its file's name in words.
+    The link's text is the part of that chapter's title before the colon, or else its file's name in words.
     """
     after = next((other for other in chapters_in(path.parent) if other.name > path.name), None)
     if after is None:

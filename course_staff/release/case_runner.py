@@ -1,4 +1,4 @@
-"""A question held against its author's own answers: the solution, the stub, every known mistake, every right variant."""
+"""Tests a question with its author's own answers: the solution, the stub, every known mistake, every right variant."""
 
 import warnings
 from collections.abc import Iterator

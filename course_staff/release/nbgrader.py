@@ -1,10 +1,10 @@
 """An exercise set as the source of an nbgrader assignment: `source/SET/SET.ipynb`, and one `nbgrader_config.py` for all sets.
 
-An answer's cell stands there as its author wrote it, with the solution and its marks, and is a solution cell. nbgrader puts the
+An answer's cell is there as its author wrote it, with the solution and its marks, and is a solution cell. nbgrader puts the
 same text in the place of every solution; the configuration puts each question's own stub, which the cell's metadata holds. The
 check below an answer is a locked grade cell worth the question's points: nbgrader gives all of them where it does not raise, and
 of a question in parts the number that it returns (https://nbgrader.readthedocs.io/en/stable/user_guide/creating_and_grading_assignments.html).
-What is hidden of a question stays in `solutions/`: nbgrader judges by the public cases.
+The hidden part of a question stays in `solutions/`: nbgrader judges by the public cases.
 """
 
 from pathlib import Path
@@ -42,11 +42,11 @@ def source_files(path: Path, folder: Path) -> dict[Path, str]:
 
 def source_notebook(path: Path) -> dict:
     """The exercises of the solutions at `path`, with the solutions and nbgrader's metadata."""
-    authored = load_solutions(path)
+    all_authored = load_solutions(path)
     original = read_notebook(path)
     answers = {cell["id"]: cell["source"] for cell in original["cells"] if marker(cell)}
-    notebook = exercise_notebook(original, authored)
-    questions = {exercise.question.id: exercise.question for exercise in authored}
+    notebook = exercise_notebook(original, all_authored)
+    questions = {authored.question.id: authored.question for authored in all_authored}
     cells = [add_metadata(cell, questions) for cell in notebook["cells"]]
     return {**notebook, "cells": [{**cell, "source": answers.get(cell["id"], cell["source"])} for cell in cells]}
 

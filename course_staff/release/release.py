@@ -8,12 +8,12 @@ from pathlib import Path
 
 from course_staff.notebooks.files import read_notebook
 from course_staff.release.case_runner import CaseRunner
-from course_staff.release.source import LEVELS, AuthoredQuestion, apply_mistake, marker
+from course_staff.release.source import AuthoredQuestion, apply_mistake, marker
 from course_utils.errors import CourseError
 from course_utils.files import atomic_write, exercises_of
 from course_utils.grading.fingerprints import distance_between, fingerprint
 from course_utils.grading.oracles import pack, unpack
-from course_utils.grading.question import Question
+from course_utils.grading.question import LEVELS, Question
 from course_utils.units import format_counted
 
 _METADATA = ("tags", "slideshow")
@@ -77,21 +77,21 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(json.dumps([cell["source"] for cell in read_notebook(path).cells]).encode()).hexdigest()
 
 
-def exercise_notebook(notebook: dict, authored: list[AuthoredQuestion]) -> dict:
+def exercise_notebook(notebook: dict, all_authored: list[AuthoredQuestion]) -> dict:
     """The learner's notebook: no question cells, no solutions, no outputs; cell ids stay."""
-    check_facts(authored)
-    stubs = {exercise.question.id: exercise.stub for exercise in authored}
-    lines = {facts(exercise.question): terms(exercise.question) for exercise in authored}
+    check_facts(all_authored)
+    stubs = {authored.question.id: authored.stub for authored in all_authored}
+    lines = {facts(authored.question): terms(authored.question) for authored in all_authored}
     cells = [cell for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"]
     return {**notebook, "cells": [_release_cell(cell, stubs, lines) for cell in cells]}
 
 
-def check_facts(authored: list[AuthoredQuestion]) -> None:
+def check_facts(all_authored: list[AuthoredQuestion]) -> None:
     """Raises `CourseError` if a statement does not show what its question's cell says of points, minutes and difficulty."""
-    for exercise in authored:
-        question = exercise.question
+    for authored in all_authored:
+        question = authored.question
         line = facts(question)
-        lines = exercise.statement.splitlines()
+        lines = authored.statement.splitlines()
         if line in lines:
             continue
         if stated := next((text for text in lines if text.startswith(f"*{question.id} · ")), None):

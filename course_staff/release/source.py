@@ -1,7 +1,7 @@
 """The one source of every question, a notebook in `solutions/`, and what is released of it.
 
 A cell is recognized by its first line, which survives tools that strip metadata: `# QUESTION q1` holds the question, `#
-EXERCISE q1` the answer; any other cell goes to the learner as it is. Between `# HIDDEN` and `# END HIDDEN` stands what never
+EXERCISE q1` the answer; any other cell goes to the learner as it is. Between `# HIDDEN` and `# END HIDDEN` is what never
 leaves `solutions/`: `hidden`, `mistakes`, `variants`, and a function `oracle`; the set holds what it returns on the public cases.
 In an answer, `### BEGIN SOLUTION` … `### END SOLUTION`, or `  ### SOLUTION`
 behind an assignment, mark what is cut out; `### BEGIN STUB` … `### END STUB`, directly below, is a comment that the learner gets
@@ -27,9 +27,6 @@ from course_utils.grading.subjects import Zoo
 
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # questions import it, and it warns of missing kernels
 
-LEVELS = {1: "easy", 2: "medium", 3: "hard"}
-"""The author's word for each difficulty."""
-
 _DEFAULT_STUB = f'raise NotImplementedError("{UNTOUCHED}")'
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 _MARKER = re.compile(r"# (?P<kind>QUESTION|EXERCISE) (?P<id>\w+)\s*(?:\n|$)")
@@ -45,21 +42,16 @@ _LEFT_OVER = re.compile(r"^.*### (?:BEGIN |END )?(?:SOLUTION|STUB)\b.*$|^# (?:EN
 
 @dataclass(frozen=True)
 class AuthoredQuestion:
-    """A question with everything its author knows.
-
-    `solution` and `stub` are the answer's cell as a perfect learner and as an idle one would hand it in; `code` is the public
-    part of the question's cell, `statement` the Markdown above it, `preamble` what the cells above import and define; `oracle`
-    is None if it is no secret; `names` are all that the question's cell defines.
-    """
+    """A question with everything its author knows."""
 
     question: Question
-    solution: str
-    stub: str
-    code: str
-    statement: str
-    preamble: str
-    oracle: Callable | None
-    names: Mapping[str, object]
+    solution: str  # the answer's cell as a perfect learner would hand it in
+    stub: str  # the answer's cell as it is handed out
+    code: str  # the public part of the question's cell
+    statement: str  # the Markdown above it
+    preamble: str  # what the cells above the answer import and define
+    oracle: Callable | None  # None if it is not secret
+    names: Mapping[str, object]  # all that the question's cell defines
 
     def record_answers(self) -> list:
         """What the hidden oracle returns, call by call, while the public part works out what is right on its cases."""
@@ -79,8 +71,8 @@ def load_solutions(path: Path) -> list[AuthoredQuestion]:
     if set(questions) != set(answers):
         odd = ", ".join(sorted(set(questions) ^ set(answers)))
         raise CourseError(f"{path.name}: {odd} needs a QUESTION cell and an EXERCISE cell; write the missing one.")
-    authored = [_read_question(path.stem, cells, questions[name], answers[name], name) for name in questions]
-    return [_with_zoo(exercise, authored) for exercise in authored]
+    all_authored = [_read_question(path.stem, cells, questions[name], answers[name], name) for name in questions]
+    return [_with_zoo(authored, all_authored) for authored in all_authored]
 
 
 def marker(cell: dict) -> tuple[str, str] | None:
@@ -153,15 +145,15 @@ def _read_question(stem: str, cells: list[dict], question_index: int, answer_ind
         raise CourseError(f"{stem}, {name}: {error}") from None
 
 
-def _with_zoo(authored: AuthoredQuestion, others: list[AuthoredQuestion]) -> AuthoredQuestion:
-    """The exercise with the known answers of its `zoo`, if it has one, as hidden cases."""
+def _with_zoo(authored: AuthoredQuestion, all_authored: list[AuthoredQuestion]) -> AuthoredQuestion:
+    """The question with the known answers of its `zoo`, if it has one, as hidden cases."""
     zoo = authored.names.get("zoo")
     name = authored.question.id
     if not isinstance(zoo, Zoo):
         return authored
     right, wrong = dict(zoo.right), dict(zoo.wrong)
     if zoo.of:
-        other = next((exercise for exercise in others if exercise.question.id == zoo.of), None)
+        other = next((candidate for candidate in all_authored if candidate.question.id == zoo.of), None)
         if other is None:
             raise CourseError(f"{name}: there is no question {zoo.of!r} for its zoo; name one of this notebook.")
         mistakes = {mistake.name: apply_mistake(other.solution, mistake) for mistake in other.question.mistakes}

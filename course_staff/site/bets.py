@@ -48,7 +48,7 @@ def _bets_in(source: str) -> list[str]:
 
 
 def _blocks(element: "Tag") -> Iterator["Tag"]:
-    """The blocks of a page in order: sections are opened, all else stays whole."""
+    """The blocks of a page in order: sections are opened, all else stays in one piece."""
     for child in element.find_all(True, recursive=False):
         if child.name == "section":
             yield from _blocks(child)

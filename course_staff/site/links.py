@@ -62,7 +62,7 @@ class Links:
 
     def _id(self, name: str, anchor: str) -> str:
         """The page's own name for an anchor: Sphinx names headings in its own way."""
-        if not (self.root / name).is_file():  # a page that the site alone has
+        if not (self.root / name).is_file():  # a page that only the site has
             return anchor
         names = markdown.anchors if name.endswith(".ipynb") else markdown.slugs
         for _, text in links.prose(self.root / name):

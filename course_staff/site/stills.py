@@ -1,6 +1,6 @@
 """Stills of the figures to play with: for each chapter three pictures, of the starting values and of two other settings.
 
-The settings stand in `stills.toml`, a list for each chapter: a `label` in plain words, and in `set` the values of the controls
+The settings are in `stills.toml`, a list for each chapter: a `label` in plain words, and in `set` the values of the controls
 that are not where they start, by argument name (`name.part` of a control made of several).
 """
 
@@ -103,7 +103,7 @@ def _draw_each(notebook: Path, folder: Path) -> Iterator[Picture]:
 
 
 def _values(play: Play, setting: Setting) -> dict:
-    """What the controls come to in `setting`; afterwards they stand where they stood."""
+    """The values of all controls in `setting`; the controls are put back afterwards."""
     from course_staff.demos.controls import press
     from course_utils.viz.controls import leaves
 

@@ -68,7 +68,7 @@ class Bet:
 
 
 BETS = Section("bets", lambda bets: {name: Bet(**fields) for name, fields in bets.items()})
-"""The bets: stored by the chapter's number; those of this process, in `here`, by their names."""
+"""The bets: stored by the chapter's number; those of this process, in `in_memory`, by their names."""
 
 
 def bet(name: str, default: float, unit: str = "", question: str = "") -> float:

@@ -92,7 +92,7 @@ class Ledger:
 
 
 ROWS = Section("ledger", lambda rows: [Row(**row) for row in rows])
-"""The rows: stored by their chapter's name; those of this process, in `here`, by their keys."""
+"""The rows: stored by their chapter's name; those of this process, in `in_memory`, by their keys."""
 
 
 def record(

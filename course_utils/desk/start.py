@@ -17,7 +17,7 @@ from course_utils.files import atomic_write, chapters_in, free_name, require_wri
 from course_utils.grading.board import Board, my_progress
 from course_utils.units import bar, format_counted
 
-NAME = "start.md"
+START_PAGE = "start.md"
 # Of a bar beside a chapter: its width, and its signs for full and empty.
 _BAR = 5, "▰▱"
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
@@ -171,8 +171,8 @@ def write_start_page(folder: Path) -> Path:
 
     Raises `CourseError` if nothing can be written there.
     """
-    path = folder / NAME
-    base = folder / HANDED_OUT / NAME
+    path = folder / START_PAGE
+    base = folder / HANDED_OUT / START_PAGE
     text = Desk.load(folder).page()
     with require_writable(path, "make it writable"):
         if path.is_file() and not (base.is_file() and base.read_bytes() == path.read_bytes()):

@@ -1,4 +1,4 @@
-"""Saves the state of a notebook's widgets, also of an earlier kernel's, which JupyterLab would not save."""
+"""Saves the states of a notebook's widgets, including those of an earlier kernel, which JupyterLab would lose."""
 
 import json
 import re

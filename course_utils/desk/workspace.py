@@ -16,7 +16,7 @@ from course_utils.files import Place, atomic_write, free_name
 from course_utils.settings import settings, variables
 from course_utils.units import format_counted
 
-NAME, HANDED_OUT = "my-course", ".handed-out"
+WORKSPACE_NAME, HANDED_OUT = "my-course", ".handed-out"
 SOURCES = (
     "notebooks/*.ipynb",
     "exercises/*.ipynb",
@@ -38,7 +38,7 @@ def find_workspace(place: Place, folder: Path | None = None) -> Path:
         return folder.expanduser().absolute()
     cwd = Path.cwd()
     workspace = next((parent for parent in (cwd, *cwd.parents) if (parent / HANDED_OUT).is_dir()), None)
-    return workspace or (settings().home if variables("COURSE_HOME") else place.root) / NAME
+    return workspace or (settings().home if variables("COURSE_HOME") else place.root) / WORKSPACE_NAME
 
 
 def hand_out(place: Place, folder: Path) -> Iterator[str]:
@@ -173,7 +173,7 @@ def without_outputs(source: Path) -> bytes:
 
 
 def _parse(text: bytes) -> dict:
-    """A notebook; raises `ValueError` if it is none."""
+    """The notebook in `text`; raises `ValueError` if there is none."""
     notebook = json.loads(text)
     cells = notebook.get("cells") if isinstance(notebook, dict) and notebook.get("nbformat") == 4 else None
     if not (
@@ -192,7 +192,7 @@ def _text(cell: dict | None) -> tuple | None:
 
 
 def _as_text(cell: dict) -> dict:
-    """The course's version of a cell as Markdown, which can stand beside the learner's and does not run."""
+    """The course's version of a cell as Markdown, which does not run, to put beside the learner's."""
     kind, text = _text(cell)
     fence = max(["``", *re.findall("`{3,}", text)], key=len) + "`"
     quoted = text if kind == "markdown" else f"{fence}{'python' if kind == 'code' else ''}\n{text}\n{fence}"

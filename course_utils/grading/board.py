@@ -38,7 +38,7 @@ class Standing:
 
 @dataclass(frozen=True, repr=False)
 class Board:
-    """All sets in their order. Text and HTML say the same; a bar stands beside the number it shows."""
+    """All sets in their order. Text and HTML say the same; each bar is beside its number."""
 
     standings: tuple[Standing, ...]
 

@@ -80,7 +80,7 @@ class Checker:
     def _respond(self, question_id: str | None, hint: int | None, solution: bool | str, points: bool) -> float | None:
         result = None
         if question_id is None:
-            report = showing.overview(self.set_name, list(self.entries.values()), recall(self.set_name))
+            report = showing.progress_report(self.set_name, list(self.entries.values()), recall(self.set_name))
         elif hint is not None:
             report = self._hint(question_from(self._entry(question_id)), hint)
         elif solution:

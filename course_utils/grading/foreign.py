@@ -49,7 +49,7 @@ class _ForeignFileError(ForeignError, OSError):
 def without(names: Iterable[str]) -> Iterator[None]:
     """Disable `names` in the block: dotted names of modules, with all below them, classes and functions.
 
-    Raises `CourseError` for a name that is none.
+    Raises `CourseError` for a name that does not exist.
     """
     with ExitStack() as undo:
         _take_away(names, undo)

@@ -100,7 +100,7 @@ def _tensors(tree: object) -> list[torch.Tensor]:
 
 
 def reachable(root: object) -> Iterator[object]:
-    """Everything that `root` refers to, but not by modules, installed classes, a notebook's namespace, a tensor's gradient."""
+    """All that `root` refers to, except through modules, installed classes, a notebook's namespace, a tensor's gradient."""
     pending, seen = [root], {}
     while pending:
         value = pending.pop()
@@ -178,8 +178,8 @@ class Waiting:
     def __exit__(self, *error):
         self._hooks.__exit__(*error)
 
-    def _pack(self, tensor: torch.Tensor) -> "_Saved":
-        saved = _Saved(tensor)
+    def _pack(self, tensor: torch.Tensor) -> "_SavedTensor":
+        saved = _SavedTensor(tensor)
         if self._passes:
             self._passes[-1][1].add(saved)
         return saved
@@ -190,6 +190,6 @@ class Waiting:
         self.outputs = max(self.outputs, sum(rows for rows, memory in self._output_storages if not memory.expired()))
 
 
-class _Saved:
+class _SavedTensor:
     def __init__(self, tensor: torch.Tensor):
         self.tensor = tensor

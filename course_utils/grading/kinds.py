@@ -1,4 +1,4 @@
-"""The kinds of question. Each builder returns a `Question`; what it does not name goes to `Question` as it is.
+"""The kinds of question. Each builder returns a `Question`, and passes on arguments that it does not name.
 
 A bug hunt is a `function` or a `stream` whose stub holds the bug.
 """

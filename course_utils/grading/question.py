@@ -13,6 +13,8 @@ Values = dict[str, object]
 EXERCISE_LINE = re.compile(r"^\s*# EXERCISE (\w+)\s*$", re.MULTILINE)
 """The line that says which question a cell answers; `course_staff/grading/submission.py` also takes it in other spellings."""
 PUBLIC_SEED = 0
+LEVELS = {1: "easy", 2: "medium", 3: "hard"}
+"""The author's word for each difficulty."""
 CASE_SECONDS = 20.0
 """The time limit of one case, where a question has none of its own."""
 HIGHER_IS_BETTER = ("accuracy",)
@@ -95,7 +97,7 @@ class Question:
     def __post_init__(self):
         if not self.answer.isidentifier():
             raise CourseError(f"{self.id}: {self.answer!r} is no name that a cell can define.")
-        if self.points < 1 or self.minutes < 1 or self.difficulty not in (1, 2, 3):
+        if self.points < 1 or self.minutes < 1 or self.difficulty not in tuple(LEVELS):
             raise CourseError(f"{self.id}: give points and minutes from 1 on, and a difficulty of 1, 2 or 3.")
         if len(self.hints) != 3 or not all(self.hints):
             raise CourseError(f"{self.id}: give three hints, a nudge, an outline and near-code.")

@@ -12,7 +12,7 @@ from jinja2.filters import do_mark_safe
 def render(template: str, extra_folder: Path | None = None, **values) -> str:
     """The text of a template of this room, or of `extra_folder`.
 
-    Every value is escaped. Filters: `code` marks what stands between back-ticks, and `printable`.
+    Every value is escaped. Filters: `code` marks what is between back-ticks, and `printable`.
     """
     folders = [Path(__file__).parent / "templates", *([extra_folder] if extra_folder else [])]
     pages = Environment(loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True)

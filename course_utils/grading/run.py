@@ -1,4 +1,4 @@
-"""Runs an answer on a case in this process: within a time limit, on copies of the inputs; whatever happens is an outcome."""
+"""Runs an answer on a case in this process, within a time limit and on copies of the inputs; whatever happens is an outcome."""
 
 import copy
 import inspect

@@ -155,7 +155,7 @@ def _offer(question: Question, invitation: str) -> Line:
     return Line("fact", f'{invitation}: `check("{question.id}", {_SEEING})`.')
 
 
-def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Attempts]) -> Report:
+def progress_report(name: str, entries: Sequence[Mapping], records: Mapping[str, Attempts]) -> Report:
     """All questions of a set, with what is passed."""
     passed_ids = {entry["id"] for entry in entries if records.get(entry["id"], Attempts()).passed}
     lines = [Line("head", f"{name}: {len(passed_ids)} of {len(entries)} questions passed")]

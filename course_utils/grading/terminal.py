@@ -37,7 +37,7 @@ class FileChecker(Checker):
 def check_notebook(path: Path, set_name: str) -> Iterator[tuple[Result, Report]]:
     """Run a learner's notebook from top to bottom in this process, silently; then check each question of the set.
 
-    A cell that stops is named on stdout. Raises `CourseError` for an unknown set, for a file that is no notebook, and for one
+    A cell that stops is named on stdout. Raises `CourseError` for an unknown set, for a file that is not a notebook, and for one
     that is older than what was checked in it.
     """
     from IPython.utils.capture import capture_output

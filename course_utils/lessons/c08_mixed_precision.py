@@ -190,8 +190,8 @@ def unmoved_share(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor])
     return unmoved / sum(b.numel() for b in before)
 
 
-class Waiting(Dataset):
-    """A data set that is slow now and then: it waits for `seconds` before every `every`-th batch, as for a busy disk."""
+class SlowDataset(Dataset):
+    """A data set that is slow now and then: it waits for `seconds` before every `interval`-th batch, as for a busy disk."""
 
     def __init__(self, rows: Dataset, seconds: float, interval: int = 1):
         self.rows = rows
@@ -214,10 +214,10 @@ class Waiting(Dataset):
 
 
 def slow_to_read(batches: DataLoader, seconds: float, interval: int = 1, workers: int = 0) -> DataLoader:
-    """The batches of `batches` in the same order, read with waits as of `Waiting`.
+    """The batches of `batches` in the same order, read with waits as of `SlowDataset`.
 
     With `workers` that many processes read ahead, each two batches, and each counts `interval` for itself.
     """
-    rows = Waiting(batches.dataset, seconds, interval)
+    rows = SlowDataset(batches.dataset, seconds, interval)
     options = {name: getattr(batches, name) for name in ("sampler", "collate_fn", "generator", "drop_last")}
     return DataLoader(rows, batches.batch_size, num_workers=workers, **options)

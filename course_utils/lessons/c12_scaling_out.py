@@ -430,7 +430,7 @@ def draw_slots(axes: Axes, schedule: Schedule, title: str, letters: bool = False
     timeline(spans, lanes, title, "slots", styles=styles, axes=axes)
 
 
-class Drawn(Schedule):
+class DrawnSchedule(Schedule):
     """A schedule that a notebook shows as a picture."""
 
     def _ipython_display_(self) -> None:
@@ -468,6 +468,6 @@ def play_schedule(
 ) -> tuple[Figure, str]:
     """Play: a forward pass takes two slots, a backward pass `backward`, a message to another stage `wire`."""
     cost = {"F": 2, "B": backward} if schedule != "zero bubble" else {"F": 2, "B": backward // 2, "W": backward // 2}
-    figure, alt = Drawn(SCHEDULES[schedule](stages, micro_batches), cost, wire).figure()
+    figure, alt = DrawnSchedule(SCHEDULES[schedule](stages, micro_batches), cost, wire).figure()
     figure.axes[0].set_xlabel("slots (a forward pass takes 2)")
     return figure, alt

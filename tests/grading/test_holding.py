@@ -128,7 +128,7 @@ def test_rows_of_outputs_are_counted_while_somebody_holds_them(hold):
     assert rows.most == 2
 
 
-class Kept(torch.autograd.Function):
+class OutputKeeper(torch.autograd.Function):
     """Keeps its output, `by_torch` or by an attribute of the context."""
 
     @staticmethod
@@ -147,6 +147,6 @@ class Kept(torch.autograd.Function):
 
 def test_an_output_that_hangs_on_its_own_context_is_not_freed():
     x, references = torch.ones(3, requires_grad=True), []
-    assert holding.is_freed(lambda: Kept.apply(x, True))
-    assert not holding.is_freed(lambda: Kept.apply(x, False))
+    assert holding.is_freed(lambda: OutputKeeper.apply(x, True))
+    assert not holding.is_freed(lambda: OutputKeeper.apply(x, False))
     assert not holding.is_freed(lambda: references.append(x.exp()) or references[0])

@@ -1,6 +1,5 @@
 """Each kind of question, put to right and wrong answers. The stream of gradients is the one that must miss nothing."""
 
-import random
 from decimal import Decimal
 from fractions import Fraction
 
@@ -10,7 +9,6 @@ from adamw_answers import ADAMW, EAGER, FLAT, RIGHT, WRONG
 from sample_question import FIELDS, define, grade_answer, patch, sentences
 
 from course_utils import optim
-from course_utils.grading import streams
 from course_utils.grading.kinds import account, choice, design, function, stream
 from course_utils.grading.question import Case
 
@@ -98,26 +96,6 @@ def test_a_buffer_that_is_the_gradient_itself_is_rejected_on_any_draw(seed):
     assert [v.case for v in result.verdicts if not v.passed] == ["gradients in the memory of those before"]
 
 
-def test_a_slice_counts_with_all_the_memory_that_it_keeps():
-    adafactor = stream(torch.optim.Adafactor, hyper={"lr": (0.1, 0.03)}, **FIELDS)
-    cases = [case.inputs for case in adafactor.cases() if case.inputs["count_state"]]
-    right, sliced = (streams.drive(optimizer, cases[0])["state"] for optimizer in (torch.optim.Adafactor, Sliced))
-    assert sliced.pop(streams.MEMORY) > right.pop(streams.MEMORY)
-    assert sliced == right
-
-
-class Sliced(torch.optim.Adafactor):
-    """Keeps a row's or column's worth of numbers as a slice of a whole matrix."""
-
-    def step(self):
-        super().step()
-        for p, state in self.state.items():
-            for name in [name for name in ("row_var", "col_var") if name in state]:
-                matrix = torch.zeros_like(p)
-                part = matrix[..., :1] if name == "row_var" else matrix[..., :1, :]
-                state[name] = part.copy_(state[name])
-
-
 def test_a_design_may_hold_tensors_of_one_number(adamw):
     rules = {"all": lambda values: None if values == {"a": 2.0, "b": [3, "c"]} else "is wrong"}
     question = design(rules, **{**FIELDS, "answer": "my_design"})
@@ -135,19 +113,6 @@ def test_a_designs_words_may_be_in_other_case_and_whole_numbers_floats():
         assert grade_answer(question, answer).passed, answer
     assert not grade_answer(question, {"kind": "nf4", "n": 7.5}).passed
     assert not grade_answer(question, {"kind": "nf4", "n": 7, "N": 7}).passed
-
-
-def test_the_stream_itself_holds_what_it_promises():
-    for seed in range(5):
-        cases = {case.name: case.inputs for case in streams.cases(random.Random(seed), streams.ADAM)}
-        everything = cases["everything at once"]
-        assert all(g["shift"] is None for g in everything["gradients"])
-        assert any(g["weight"] is None for g in everything["gradients"])
-        sizes = [g["weight"].abs().max() for g in everything["gradients"] if g["weight"] is not None]
-        assert max(sizes) / min(size for size in sizes if size) > 1e6
-        assert all(g[p] is None for g in cases["a step before any gradient"]["gradients"][:2] for p in g)
-        first, second = (group["options"] for group in everything["groups"])
-        assert all(first[name] != second[name] for name in streams.ADAM)
 
 
 def test_a_function_may_give_several_values():

@@ -122,7 +122,7 @@ def test_a_stage_holds_what_is_in_flight():
 
 
 def test_a_schedule_draws_itself_and_says_what_is_drawn():
-    figure, alt = lesson.Drawn(gpipe(4, 8)).figure()
+    figure, alt = lesson.DrawnSchedule(gpipe(4, 8)).figure()
     assert title(figure.axes[0]) == "27% of the slots are empty (3/11); a stage holds up to 8 micro-batches"
     counts = "4 stages, 8 micro-batches: 33 slots, of which 3/11 are empty"
     assert alt == f"{counts}; the stages hold 8, 8, 8, 8 micro-batches at most."
@@ -134,7 +134,7 @@ def test_a_schedule_draws_itself_and_says_what_is_drawn():
 def test_an_illegal_schedule_is_not_drawn():
     message = "stage 0 waits at B0 for B0 of stage 1, stage 1 waits at F1 for F1 of stage 0"
     with pytest.raises(CourseError, match=message):
-        lesson.Drawn([[("F", 0), ("B", 0), ("F", 1), ("B", 1)], [("F", 0), ("F", 1), ("B", 0), ("B", 1)]])
+        lesson.DrawnSchedule([[("F", 0), ("B", 0), ("F", 1), ("B", 1)], [("F", 0), ("F", 1), ("B", 0), ("B", 1)]])
 
 
 def test_backward_cut_in_two_is_drawn_beside_the_whole():

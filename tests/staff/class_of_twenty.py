@@ -51,17 +51,23 @@ def write_class(folder: Path, is_late: bool = False) -> dict[str, str]:
     return {name: description for name, (description, _) in class_submissions.items()}
 
 
-def submissions(authored: list[AuthoredQuestion]) -> dict[str, tuple[str, str]]:
+def submissions(all_authored: list[AuthoredQuestion]) -> dict[str, tuple[str, str]]:
     """Student to what is handed in: in words, and as the file's text."""
-    right = {exercise.question.id: exercise.solution for exercise in authored}
-    on_time = [*_write_honest_ones(authored, right), *_write_wrong_ones(authored, right), *_write_odd_ones(right)]
+    right = {authored.question.id: authored.solution for authored in all_authored}
+    on_time = [
+        *_write_honest_ones(all_authored, right),
+        *_write_wrong_ones(all_authored, right),
+        *_write_odd_ones(right),
+    ]
     by_student = {f"student-{number:02}": submission for number, submission in enumerate(on_time, start=1)}
     return {**by_student, LATE_STUDENT: ("right, a day late", notebook(right))}
 
 
-def _write_honest_ones(authored: list[AuthoredQuestion], right: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _write_honest_ones(all_authored: list[AuthoredQuestion], right: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield "the author's own answers", notebook(right)
-    variants = {exercise.question.id: exercise.question.variants for exercise in authored if exercise.question.variants}
+    variants = {
+        authored.question.id: authored.question.variants for authored in all_authored if authored.question.variants
+    }
     for number in (0, 1):
         styles = {name: of_question[number].source for name, of_question in variants.items()}
         yield "right answers in another style", notebook({**right, **styles})
@@ -70,16 +76,16 @@ def _write_honest_ones(authored: list[AuthoredQuestion], right: dict[str, str]) 
     yield "nothing written yet", notebook({})
 
 
-def _write_wrong_ones(authored: list[AuthoredQuestion], right: dict[str, str]) -> Iterator[tuple[str, str]]:
-    for exercise in authored[:7]:
-        name = exercise.question.id
-        mistake = exercise.question.mistakes[0]
-        answer = apply_mistake(exercise.solution, mistake)
-        is_stub = is_untouched(f"# EXERCISE {name}\n{answer}", exercise.stub)
+def _write_wrong_ones(all_authored: list[AuthoredQuestion], right: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for authored in all_authored[:7]:
+        name = authored.question.id
+        mistake = authored.question.mistakes[0]
+        answer = apply_mistake(authored.solution, mistake)
+        is_stub = is_untouched(f"# EXERCISE {name}\n{answer}", authored.stub)
         yield f"{name}: {'left as it was given' if is_stub else mistake.name}", notebook({**right, name: answer})
     all_wrong = {
-        exercise.question.id: apply_mistake(exercise.solution, exercise.question.mistakes[0 if number % 2 else -1])
-        for number, exercise in enumerate(authored)
+        authored.question.id: apply_mistake(authored.solution, authored.question.mistakes[0 if number % 2 else -1])
+        for number, authored in enumerate(all_authored)
     }
     yield "a known mistake in every question", notebook(all_wrong)
 

@@ -9,7 +9,7 @@ from tiny_set import Q1, Q1_ANSWER, Q2, Q2_ANSWER, SEED, SET, SETUP, best_kind, 
 
 from course_staff.grading import asking, grade, sandbox
 from course_staff.grading.prepare import prepare
-from course_staff.grading.submitted import find_submissions
+from course_staff.grading.worklist import find_submissions
 from course_staff.release.release import set_entry
 from course_staff.release.source import load_solutions
 from course_utils.cli import main
@@ -60,7 +60,7 @@ def write_class(tmp_path):
 
 @pytest.fixture
 def grade_class(write_class, tmp_path):
-    """A function: student to record of a new class; afterwards no process is left that was not there before."""
+    """A function: student to grade of a new class; afterwards no process is left that was not there before."""
 
     def grade_texts(texts, exercise_set, kind, jobs=2):
         submissions = write_class(texts, mkdtemp(dir=tmp_path))
@@ -123,7 +123,7 @@ def _start(lane):
 def warm(lanes, monkeypatch):
     """Grading in lanes that stay from test to test, for tests of what is found there: a start takes three seconds."""
 
-    class Warm(grade.Lanes):
+    class Warm(grade.LanePool):
         def __init__(self, requested):
             assert {lane.kind for lane in requested} == {lanes[0].kind}
             super().__init__(lanes[: len(requested)])
@@ -133,5 +133,5 @@ def warm(lanes, monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(grade, "Lanes", Warm)
+    monkeypatch.setattr(grade, "LanePool", Warm)
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)

@@ -417,7 +417,7 @@ def test_a_function_has_the_positions_of_the_model_that_it_makes(only):
 
 
 def test_a_module_and_a_cpu_are_planned_for_too():
-    class Own(nn.Module):
+    class OwnModel(nn.Module):
         def __init__(self):
             super().__init__()
             self.layers = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)])
@@ -425,12 +425,12 @@ def test_a_module_and_a_cpu_are_planned_for_too():
         def forward(self, x):
             return self.layers(x).square().mean()
 
-    answer = plan(Own, 100 * MiB, Recipe(batch=16), batch=lambda b, s: torch.ones(b, 64))
+    answer = plan(OwnModel, 100 * MiB, Recipe(batch=16), batch=lambda b, s: torch.ones(b, 64))
     assert answer.verdict == FITS
     assert "reserves" not in str(answer)
     assert "Cards" not in str(answer)
     with pytest.raises(CourseError, match="holds nothing"):
-        plan(Own, 0)
+        plan(OwnModel, 0)
 
 
 def test_a_plan_shows_its_verdict_at_once_and_each_row_as_it_is_found(only):

@@ -159,13 +159,13 @@ def test_a_pattern_is_repeated_whole():
 def test_of_ones_own_forward_nothing_is_left_out():
     """It may save every third block's output, say."""
 
-    class Own(transformers.LlamaModel):
+    class OwnLlama(transformers.LlamaModel):
         def __init__(self, config):
             super().__init__(config)
             self.stack = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(9))
 
-    Own.__module__ = "somebody"
-    assert Blocks.from_model(Own(configuration("Llama", num_hidden_layers=7))) is None
+    OwnLlama.__module__ = "somebody"
+    assert Blocks.from_model(OwnLlama(configuration("Llama", num_hidden_layers=7))) is None
     assert source_of(models.ConvNetConfig()).blocks is None
 
 

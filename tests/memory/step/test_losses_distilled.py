@@ -112,13 +112,13 @@ def test_a_teacher_that_does_not_suit_the_student_is_refused(teachers, tmp_path)
     longer = small_llama(2, max_position_embeddings=512)
     with pytest.raises(CourseError, match="sequence of 200 tokens is longer than the model's 128 positions"):
         estimate(longer, replace(RECIPE, sequence=200, teacher=teachers["language"]))
-    with pytest.raises(CourseError, match="A teacher needs labels .* leave teacher out for Own"):
-        estimate(Own, replace(RECIPE, teacher=teachers["language"]), batch=lambda b, s: (torch.ones(b, 4),))
+    with pytest.raises(CourseError, match="A teacher needs labels .* leave teacher out for OwnLinear"):
+        estimate(OwnLinear, replace(RECIPE, teacher=teachers["language"]), batch=lambda b, s: (torch.ones(b, 4),))
     with pytest.raises(CourseError, match="No model is called 'nobody'"):
         estimate(LLAMA, replace(RECIPE, teacher="nobody"))
 
 
-class Own(torch.nn.Linear):
+class OwnLinear(torch.nn.Linear):
     """A network of one's own, which returns its loss."""
 
     def __init__(self):

@@ -18,11 +18,11 @@ from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.loading import load_set, question_from
 from course_utils.techniques import attention
 
-AUTHORED = {path.stem: {exercise.question.id: exercise for exercise in solutions_of(path.stem)} for path in PATHS}
+AUTHORED = {path.stem: {authored.question.id: authored for authored in solutions_of(path.stem)} for path in PATHS}
 RANKS = ("09_local_sgd", "10_fsdp_and_zero", "12_scaling_out")
 """In these, ranks start for every answer and every case."""
 REPLACED = sorted(
-    {name for exercises in AUTHORED.values() for exercise in exercises.values() for name in exercise.question.replaces}
+    {name for by_id in AUTHORED.values() for authored in by_id.values() for name in authored.question.replaces}
 )
 QUESTIONS = [(name, q, sources) for name, by_question in ANSWERS.items() for q, sources in by_question.items()]
 BORROWED = [(name, question, source) for name, question, sources in QUESTIONS for source in sources]

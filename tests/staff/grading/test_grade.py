@@ -4,8 +4,6 @@ import csv
 import json
 import os
 import re
-import subprocess
-import sys
 from itertools import chain, repeat
 from typing import NamedTuple
 
@@ -13,11 +11,11 @@ import psutil
 import pytest
 from tiny_set import Q1_ANSWER, Q2_ANSWER, SEED, SET, SETUP, answer_with, best_kind, cell, notebook, points, submission
 
-from course_staff.grading import asking, grade, isolate, sandbox
+from course_staff.grading import asking, grade, sandbox
 from course_staff.grading.prepare import prepare
 from course_staff.grading.report import Results, file_name
 from course_staff.grading.submission import Cell
-from course_staff.grading.submitted import identify
+from course_staff.grading.worklist import identify
 from course_utils.cli import main
 from course_utils.errors import CourseError
 
@@ -147,35 +145,6 @@ def test_a_starved_answer_is_run_once_more_alone_with_more_time(tiny, grade_clas
     slow = answer_with("import time\ntime.sleep(1)\nreturn x * factor")
     record = grade_class({"slow": slow}, prepare(SET, tiny, seconds=0.5), best_kind())["slow"]
     assert points(record) == [2 * wins, 1]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
-def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny, lanes, monkeypatch):
-    """Of one that sleeps it is found out; of one that loops it is said here how much it could compute, for machines are busy."""
-    answer, prepared = "import time\ndef scale(x, factor):\n    {}", prepare(SET, tiny).questions[0]
-    seen = []
-    for body, computed in (("time.sleep(9)", None), ("while True: pass", 0.0), ("while True: pass", 9.0)):
-        if computed is not None:
-            monkeypatch.setattr(sandbox.isolate, "seconds_computed", lambda *_, took=computed: took)
-        cells = [(Cell(1, answer.format(body)), True)]
-        replies = asking.ask(cells, prepared.pickled, prepared.public.inputs[:1], 1.0, lanes[0])
-        seen.append((replies.outcomes[0].kind, replies.starved))
-    assert seen == [("timeout", True), ("timeout", True), ("timeout", False)]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
-def test_what_a_family_computed_is_what_the_system_says():
-    since = isolate.uptime()
-    program = "import os; os.fork(); sum(range(10**7)); os.write(1, b'.'); os.read(0, 1)"
-    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        assert child.stdout.read(2) == b".."
-        family = [psutil.Process(child.pid), *psutil.Process(child.pid).children()]
-        took = sum(sum(process.cpu_times()[:2]) for process in family)
-        assert isolate.seconds_computed(child.pid, since) == pytest.approx(took, abs=0.05)
-        assert isolate.seconds_computed(child.pid, isolate.uptime() + 1) == 0
-    finally:
-        child.communicate(b"..")
 
 
 RANKS = """# QUESTION q1

@@ -1,14 +1,10 @@
 """A class of strangers who mean harm: they get what their answers are worth, nobody else is touched, nothing is left running."""
 
 import json
-import math
-import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Collection
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,15 +12,13 @@ from typing import NamedTuple
 
 import pytest
 import tiny_set
-import torch
 from hostile_class import SPY
 from tiny_set import SEED, SET, SETUP, answer_with, kinds, notebook, points, submission
 
-from course_staff.grading import asking, encoding, grade, isolate, sandbox
+from course_staff.grading import grade, sandbox
 from course_staff.grading.prepare import prepare
 from course_staff.grading.report import Results, file_name
-from course_staff.grading.submission import ParsedCell
-from course_staff.grading.submitted import find_submissions, identify
+from course_staff.grading.worklist import find_submissions, identify
 from course_utils.errors import CourseError
 from course_utils.grading.loading import SETS
 
@@ -220,19 +214,6 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, grade_class, tmp_p
     assert all("<script>" not in path.read_text() for path in results.rglob("*.html"))
 
 
-def test_code_that_keeps_the_parser_busy_is_given_up_and_costs_only_itself(safe, monkeypatch):
-    """A name of many combining letters is put in order by a sort whose time grows with the square of their number."""
-    monkeypatch.setattr(asking, "PARSE_SECONDS", 1.0)
-    letters = "a" + "\u0301\u0323" * 100_000
-    lane = sandbox.Lane(safe)
-    try:
-        assert asking.parse_in_sandbox([f"{letters} = 1", "f = 1"], lane) == [ParsedCell(), ParsedCell()]
-        name = frozenset({"f"})
-        assert asking.parse_in_sandbox(["f = 1"], lane) == [ParsedCell(defines=name, binds=name)]
-    finally:
-        lane.close()
-
-
 HOGS = """import os
 for _ in range(40):
     if os.fork() == 0:
@@ -311,42 +292,6 @@ def test_uncounted_memory_is_refused_and_the_machine_is_read_only(exercise_set, 
     assert not Path(sys.prefix, "written by a stranger").exists()
 
 
-class Speaker:
-    """A lane and the process of its question in one, which says these messages."""
-
-    excess, timed_out, starved = "", False, False
-
-    def __init__(self, messages):
-        self.messages = messages
-
-    def open_process(self):
-        return nullcontext(self)
-
-    def time_limit(self, seconds):
-        return nullcontext()
-
-    def ask(self, *_):
-        return next(self.messages)
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        torch.zeros(2),
-        {"notes": [[math.inf, "x"]], "outcome": None},
-        {"notes": torch.zeros(2, 2, 2), "outcome": None},
-        {"notes": [], "outcome": torch.zeros(2)},
-        {"notes": [], "outcome": {"kind": torch.zeros(2), "values": {}, "text": "", "line": "", "mutated": []}},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("opening", [None, {"notes": [], "outcome": None}], ids=["at once", "for a case"])
-def test_a_forged_message_is_no_fault_of_the_grader(forged, opening):
-    messages = map(encoding.dump, [forged] if opening is None else [opening, forged])
-    (outcome,) = asking.ask([], b"", [b""], 1.0, Speaker(messages)).outcomes
-    assert outcome.kind == "unsafe"
-
-
 def test_files_beyond_all_size_or_with_one_name_cost_nobody(exercise_set, write_class, tmp_path):
     folder = tmp_path / "class"
     write_class({"a": "1"})
@@ -358,20 +303,3 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(exercise_set, write_
     assert set(submissions) == {"a", "a.IPYNB", "sparse", "zero"}
     assert submissions["a"].name == "a.ipynb"
     assert len({identify(path, exercise_set, "fork").key for path in submissions.values()}) == 4
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is read")
-def test_too_many_processes_or_files_and_too_much_memory_or_time_are_seen():
-    family = isolate.Family(os.getpid(), ["/dev/shm"])
-    enough = {"memory": 2**40, "processes": 10**6, "ahead": 10.0**6, "files": 10**9}
-    assert family.excess(**enough) == 0
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        assert child.pid in {process.number for process in isolate.descendants(os.getpid())}
-        assert family.excess(**enough | {"processes": 0}) == isolate.TOO_MANY_PROCESSES
-        assert family.excess(**enough | {"files": 0}) == isolate.TOO_MANY_FILES
-        assert family.excess(**enough | {"memory": 0}) == isolate.TOO_MUCH_MEMORY
-        assert family.excess(**enough | {"ahead": -(10.0**6)}) == isolate.TOO_MUCH_TIME
-    finally:
-        child.kill()
-        child.communicate()

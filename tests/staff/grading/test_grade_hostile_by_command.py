@@ -16,7 +16,7 @@ from hostile_class import HONEST, NOTE, everything
 from sample_records import BROKEN, record
 from tiny_set import SEED, SET
 
-from course_staff.grading import isolate
+from course_staff.grading import limits
 from course_staff.grading.report import file_name
 from course_staff.release.source import load_solutions
 
@@ -63,14 +63,14 @@ def graded(results):
 @pytest.fixture
 def nothing_stays():
     """Afterwards nothing runs that this process, or what it started, has begun."""
-    isolate.adopt_orphans()
-    before = {process.number for process in isolate.descendants(os.getpid())}
+    limits.adopt_orphans()
+    before = {process.number for process in limits.descendants(os.getpid())}
     yield
     for _ in range(50):  # what was killed takes a moment to end
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if not (left := {process.number for process in isolate.descendants(os.getpid())} - before):
+        if not (left := {process.number for process in limits.descendants(os.getpid())} - before):
             break
         time.sleep(0.1)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)

@@ -116,12 +116,14 @@ def test_all_that_the_course_has_at_the_top_is_handed_out_but_the_folders_of_ans
 
 def test_no_file_that_is_handed_out_holds_a_line_of_an_answer(handed_out):
     """But for lines that learners are shown: in the package, the chapters, the statements, stubs and hints of any question."""
-    exercises = [exercise for path in PATHS for exercise in solutions_of(path.stem)]
-    sources = [text for exercise in exercises for text in (exercise.statement, exercise.stub, *exercise.question.hints)]
+    all_authored = [authored for path in PATHS for authored in solutions_of(path.stem)]
+    sources = [
+        text for authored in all_authored for text in (authored.statement, authored.stub, *authored.question.hints)
+    ]
     sources += [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")]
     sources += [cell["source"] for path in (ROOT / "notebooks").glob("*.ipynb") for cell in read_notebook(path).cells]
     public = "\n".join(sources)
-    secret = {line for exercise in exercises for line in lines_of(exercise.solution) if line not in public}
+    secret = {line for authored in all_authored for line in lines_of(authored.solution) if line not in public}
     assert len(secret) > 300, "else nothing is looked for"
 
     texts = {name: text_of(handed_out / name) for name in files_in(handed_out)}
@@ -139,7 +141,7 @@ def test_what_is_released_of_a_set_holds_no_line_of_a_hidden_function(name):
     cells = [cell["source"] for cell in read_notebook(path).cells if (marker(cell) or "?")[0] == "QUESTION"]
     sources = [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")]
     sources += map(public_part, cells)
-    public = "\n".join([*sources, *(f"{exercise.statement}\n{exercise.stub}" for exercise in solutions_of(name))])
+    public = "\n".join([*sources, *(f"{authored.statement}\n{authored.stub}" for authored in solutions_of(name))])
     hidden = [part.partition("# END HIDDEN")[0] for cell in cells for part in cell.split("# HIDDEN\n")[1:]]
     nodes = [node for part in hidden for node in ast.parse(part).body]
     functions = [ast.unparse(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]

@@ -20,9 +20,13 @@ SIZE, JOBS = 6, 2
 
 def hand_in(folder):
     """Notebooks with right answers, the styles of the set's variants in turn."""
-    authored = {exercise.question.id: exercise for exercise in load_solutions(ROOT / "solutions" / f"{SET}.ipynb")}
-    variants = {name: [variant.source for variant in exercise.question.variants] for name, exercise in authored.items()}
-    styles = {name: [exercise.solution, *variants[name]] for name, exercise in authored.items()}
+    authored_by_id = {
+        authored.question.id: authored for authored in load_solutions(ROOT / "solutions" / f"{SET}.ipynb")
+    }
+    variants = {
+        name: [variant.source for variant in authored.question.variants] for name, authored in authored_by_id.items()
+    }
+    styles = {name: [authored.solution, *variants[name]] for name, authored in authored_by_id.items()}
     for number in range(SIZE):
         answers = {name: sources[number % len(sources)] for name, sources in styles.items()}
         text = answered(ROOT / exercises_of(SET), answers)

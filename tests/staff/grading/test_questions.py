@@ -28,8 +28,8 @@ MIB = 2**20
 
 
 @cache
-def authored(name: str, question: str) -> AuthoredQuestion:
-    return next(exercise for exercise in solutions_of(name) if exercise.question.id == question)
+def authored_question(name: str, question: str) -> AuthoredQuestion:
+    return next(candidate for candidate in solutions_of(name) if candidate.question.id == question)
 
 
 def judged(author: AuthoredQuestion, source: str, seed: int | None = None, only: str = "") -> Result:
@@ -47,19 +47,19 @@ def scaler(*change: str) -> str:
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_a_scaler_of_another_style_is_right_on_any_draw(seed):
-    assert judged(authored("08_mixed_precision", "q3"), scaler(), seed=seed).passed
+    assert judged(authored_question("08_mixed_precision", "q3"), scaler(), seed=seed).passed
 
 
 @pytest.mark.parametrize("name", WRONG_SCALERS)
 def test_wrong_scalers_are_rejected_on_any_draw(name):
-    question = authored("08_mixed_precision", "q3")
+    question = authored_question("08_mixed_precision", "q3")
     wrong = scaler(*WRONG_SCALERS[name])
     assert not any(judged(question, wrong, seed=seed).passed for seed in (None, 1, 2))
 
 
 def test_the_step_at_which_a_scaler_decides_wrongly_is_said():
     late_scaler = scaler(*WRONG_SCALERS["grows one step late"])
-    verdict = judged(authored("08_mixed_precision", "q3"), late_scaler).verdicts[0]
+    verdict = judged(authored_question("08_mixed_precision", "q3"), late_scaler).verdicts[0]
     assert verdict.sentence.startswith("After step 3, `scale after it` is ")
 
 
@@ -67,7 +67,7 @@ def test_the_step_at_which_a_scaler_decides_wrongly_is_said():
 
 
 def wrapper(*changes: tuple[str, str]) -> str:
-    return apply_mistake(authored("10_fsdp_and_zero", "q3").solution, Mistake("", "", changes))
+    return apply_mistake(authored_question("10_fsdp_and_zero", "q3").solution, Mistake("", "", changes))
 
 
 REDUCE = "        dist.reduce_scatter(shard, shards)\n"
@@ -80,7 +80,8 @@ def test_a_thread_may_hold_what_was_sent_a_moment_longer(seconds, right):
     definition = f"import threading, time\ndef hold(tensors): time.sleep({seconds})\n"
     thread = f"{REDUCE}        threading.Thread(target=hold, args=(shards,), daemon=True).start()\n"
     assert (
-        judged(authored("10_fsdp_and_zero", "q3"), definition + wrapper((REDUCE, thread)), only="sizes").passed is right
+        judged(authored_question("10_fsdp_and_zero", "q3"), definition + wrapper((REDUCE, thread)), only="sizes").passed
+        is right
     )
 
 
@@ -100,7 +101,7 @@ def test_a_thread_may_hold_what_was_sent_a_moment_longer(seconds, right):
     ids=["in a closure", "an all-reduce more", "another rank's weights"],
 )
 def test_what_a_wrapper_keeps_sends_and_begins_with_is_said(change, sentence):
-    result = judged(authored("10_fsdp_and_zero", "q3"), wrapper(change), only="ranks that begin")
+    result = judged(authored_question("10_fsdp_and_zero", "q3"), wrapper(change), only="ranks that begin")
     assert result.verdicts[0].sentence.startswith("`training · rank 0 · ")
     assert sentence in result.verdicts[0].sentence
 
@@ -112,7 +113,7 @@ def test_a_wrapper_may_send_as_it_likes_before_the_first_step():
         "        copies = [flat.clone() for _ in range(ranks)] if dist.get_rank() == 0 else None\n"
         "        dist.scatter(flat, copies, 0)\n",
     )
-    assert judged(authored("10_fsdp_and_zero", "q3"), wrapper(scattered), only="sizes").passed
+    assert judged(authored_question("10_fsdp_and_zero", "q3"), wrapper(scattered), only="sizes").passed
 
 
 # 13_capstone, q4: a training within limits
@@ -122,7 +123,7 @@ BIAS = "classifier.bias"
 
 def training(bytes: str = "20 * MiB", operations: str = "10**10", target: str = "0.0") -> dict:
     """The names of the question's cell with other limits."""
-    code, limits = authored("13_capstone", "q4").code, "10 * MiB, 200 * 10**9, 0.6"
+    code, limits = authored_question("13_capstone", "q4").code, "10 * MiB, 200 * 10**9, 0.6"
     assert code.count(limits) == 1
     return run_question(code.replace(limits, f"{bytes}, {operations}, {target}"), "q4")
 
@@ -193,7 +194,7 @@ def test_figures_are_bytes_operations_and_percent():
 
 
 def test_a_training_has_a_time_limit_of_its_own_that_follows_that_of_all():
-    question = authored("13_capstone", "q4").question
+    question = authored_question("13_capstone", "q4").question
     assert (question.case_seconds(), question.case_seconds(10)) == (120, 60)
 
 
@@ -260,19 +261,19 @@ def measure_by_line(source: str, names: dict) -> list[Row]:
     ("name", "question"), [("06_gradient_accumulation", "q10"), ("07_gradient_checkpointing", "q8")]
 )
 def test_a_timeline_and_its_fault_are_what_is_measured(name, question):
-    exercise = authored(name, question)
-    step, names, (old, new) = (exercise.names[name] for name in ("STEP", "names", "FAULT"))
+    authored = authored_question(name, question)
+    step, names, (old, new) = (authored.names[name] for name in ("STEP", "names", "FAULT"))
     assert step.count(old) == 1
     faulty, sound = measure_by_line(step.replace(old, new), names()), measure_by_line(step, names())
-    cells = re.findall(r"^\| (\d*) +\|.*\| ([\d.]+) \|$", exercise.statement, re.MULTILINE)
+    cells = re.findall(r"^\| (\d*) +\|.*\| ([\d.]+) \|$", authored.statement, re.MULTILINE)
     assert cells == [(str(row.line or ""), f"{row.bytes / MIB:.2f}") for row in faulty]
     row, right = next((a, b) for a, b in zip(faulty, sound, strict=True) if a.bytes != b.bytes)
     kind = max(KINDS, key=lambda kind: abs(row.kinds[kind] - right.kinds[kind]))
-    assert exercise.names["RIGHT"] == {"phase": row.phase, "kind": kind, "line": row.line}
+    assert authored.names["RIGHT"] == {"phase": row.phase, "kind": kind, "line": row.line}
 
 
 def test_each_part_of_a_fault_earns_its_share_and_a_wrong_one_is_explained():
-    question = authored("07_gradient_checkpointing", "q8").question
+    question = authored_question("07_gradient_checkpointing", "q8").question
     cases = question.cases()
     answer = {"phase": "forward", "kind": "inputs", "line": 2}
     result = judge_answer(question, cases, run_cases(question, answer, cases))

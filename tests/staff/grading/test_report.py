@@ -4,23 +4,14 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
 from sample_records import question, record
 
-from course_staff.grading import overview, report
-from course_staff.grading.overview import summarize_questions
-from course_staff.grading.picture import class_figure
+from course_staff.grading import class_summary, report
 from course_staff.grading.report import Results, file_name
-from course_utils.grading.judge import OUTCOME_KINDS, points
+from course_utils.grading.judge import points
 from course_utils.grading.loading import load_set, question_from
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "instructors.md").read_text("utf-8")
-
-
-def mistakes(*sentences):
-    """The section of the commonest mistakes, where these are the named ones of one question, a submission each."""
-    records = [record(f"s{number}", question(diagnosis=name)) for number, name in enumerate(sentences)]
-    return overview.summary(records, "03_adamw", []).partition("\nMost common mistakes")[2]
 
 
 def test_a_table_that_was_edited_is_kept_beside_the_new_one(tmp_path, capsys):
@@ -31,30 +22,6 @@ def test_a_table_that_was_edited_is_kept_beside_the_new_one(tmp_path, capsys):
     assert "results.csv was edited after the last run; your version is saved in" in capsys.readouterr().err
     (copy,) = (tmp_path / "copies").glob("*/results.csv")
     assert copy.read_text() == "points given by hand"
-
-
-def test_answers_that_ended_their_process_are_pointed_out():
-    honest = [question(kind=kind) for kind in OUTCOME_KINDS if kind not in ("died", "unsafe")]
-    odd = [question(4, kind="died"), question(5), question(6, kind="unsafe")]
-    summary = overview.summary([record("honest", *honest), record("odd", *odd)], "03_adamw", [])
-    _, heading, rows = summary.partition("\nAnswers to look at")
-    assert heading
-    assert rows.splitlines()[1] == "  odd: q4, q6"
-    assert "honest" not in rows
-    assert "Answers to look at" not in overview.summary([record("honest", *honest)], "03_adamw", [])
-
-
-def test_the_commonest_mistakes_say_how_many_there_are_and_what_is_left_out():
-    assert mistakes("", "") == ""
-    assert "Each was made once" in mistakes("A.", "B.")
-    assert mistakes("B.", "A.", "C.", "A.", "C.", "A.").splitlines() == [
-        ": 2 of 3 were made more than once",
-        "     3  q1: A.",
-        "     2  q1: C.",
-    ]
-    twelve_twice = [f"{chr(65 + i)}." for i in range(12)] * 2
-    assert mistakes(*twelve_twice).splitlines()[0] == ": 12 of 12 were made more than once, the first 10"
-    assert [line[-2:] for line in mistakes(*twelve_twice).splitlines()[1:]] == [f"{chr(65 + i)}." for i in range(10)]
 
 
 def test_the_page_of_the_class_says_who_made_a_mistake():
@@ -104,7 +71,7 @@ def test_what_is_empty_is_no_heading():
     empty = [question(number, state="untouched", kind="untouched") for number in range(1, 9)]
     page = report.page(record("s", *empty, question(9)))
     assert re.findall("<h2.*?>(.*?)</h2>", page) == ["What to look at next", "q9 · T", "Without an answer"]
-    summary = overview.summary([record("s", *empty)], "03_adamw", [])
+    summary = class_summary.summary([record("s", *empty)], "03_adamw", [])
     assert [line for line in summary.splitlines() if line and not line.startswith(" ")][1:] == ["Nobody answered"]
     assert "<h2>q" not in report.summary_page([record("s", *empty)], "03_adamw", [])
 
@@ -128,8 +95,8 @@ def test_a_comment_by_hand_stands_beside_the_diagnosis():
 
 def test_who_was_not_graded_counts_for_nothing():
     ungraded = record("s", failed=True, of=4, notes=["Not graded, because."])
-    assert overview.summary([ungraded], "03_adamw", []).startswith("03_adamw: 1 submission, 1 not graded\n")
-    assert "No wrong answers" not in overview.summary([ungraded], "03_adamw", [])
+    assert class_summary.summary([ungraded], "03_adamw", []).startswith("03_adamw: 1 submission, 1 not graded\n")
+    assert "No wrong answers" not in class_summary.summary([ungraded], "03_adamw", [])
     assert "<tfoot>" not in report.summary_page([ungraded], "03_adamw", [])
     right = record("r", question(1, state="passed", points=2), question(2), points=2)
     page = report.summary_page([ungraded, right], "03_adamw", [])
@@ -137,23 +104,6 @@ def test_who_was_not_graded_counts_for_nothing():
     assert means == ["2.0", "2.0", "0.0"]
     assert ">not graded</td>" in page
     assert "03_adamw: 2 submissions, 50% of all points, 1 not graded" in page
-
-
-@pytest.mark.parametrize(
-    ("passed", "title"),
-    [
-        ([1, 0], "Fewest students passed q2, rated hard"),
-        ([0, 0, 1], "Fewest students passed q1 and q2"),
-        ([1, 0, 0, 0], "Fewest students passed q2, q3 and q4"),
-        ([0, 0, 0, 0, 0, 1], "Fewest students passed q1, q2, q3 and 2 more"),
-        ([1, 1], "All questions were passed equally often"),
-    ],
-)
-def test_the_picture_names_all_questions_that_fewest_passed(passed, title):
-    questions = [question(n, "passed" if is_right else "failed", difficulty=3) for n, is_right in enumerate(passed, 1)]
-    figure, _ = class_figure([0], 2, summarize_questions([record("s", *questions)]))
-    titles = [figure.axes[1].get_title(loc=position) for position in ("left", "center")]  # as the style has it
-    assert "".join(titles) == title
 
 
 def test_the_class_is_a_table_and_a_picture_that_says_what_it_shows():

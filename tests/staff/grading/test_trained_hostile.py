@@ -60,8 +60,8 @@ def handed_in(body):
 @pytest.fixture
 def capstone_set(release_set):
     """The capstone's training with smaller limits."""
-    authored = load_solutions(SOLUTIONS / "13_capstone.ipynb")
-    question = next(exercise.code for exercise in authored if exercise.question.id == "q4")
+    all_authored = load_solutions(SOLUTIONS / "13_capstone.ipynb")
+    question = next(authored.code for authored in all_authored if authored.question.id == "q4")
     for old, new in CHANGES.items():
         assert old in question
         question = question.replace(old, new)

@@ -36,6 +36,7 @@ BINDINGS = [
     "def f(*, {}=1): ...",
     "def f(**{}): ...",
     "lambda {}: 1",
+    "class {}: ...",
     "class A:\n    {}: int",
     "class A:\n    def {}(self): ...",
     "match a:\n    case A({}): ...",
@@ -53,12 +54,13 @@ def test_a_vague_name_is_refused_wherever_it_is_bound(source):
 
 
 def test_neither_underscores_nor_capitals_make_a_vague_name_a_better_one():
-    sources = ["self._said = 1", "KEPT = 1", "class A:\n    def Each(self, given_): ..."]
-    assert [len(remarks_on(source)) for source in sources] == [1, 1, 2]
+    sources = ["self._said = 1", "KEPT = 1", "class _Kept: ...", "class A:\n    def Each(self, given_): ..."]
+    assert [len(remarks_on(source)) for source in sources] == [1, 1, 1, 2]
 
 
 def test_a_key_of_a_dictionary_may_be_any_word():
     assert not remarks_on("class Record(TypedDict):\n    found: int")
+    assert len(remarks_on("class Found(TypedDict):\n    found: int")) == 1
 
 
 @pytest.mark.parametrize("source", ["f(found=1)", "found()", "a.kept", "import known", "'said'", "{'told': 1}"])

@@ -17,7 +17,7 @@ SETS = {
     path.stem: (solutions_of(path.stem), {entry["id"]: entry for entry in load_set(path.stem)["questions"]})
     for path in PATHS
 }
-QUESTIONS = [(name, authored) for name, (exercises, _) in SETS.items() for authored in exercises]
+QUESTIONS = [(name, authored) for name, (all_authored, _) in SETS.items() for authored in all_authored]
 MISTAKES = [(name, authored, mistake) for name, authored in QUESTIONS for mistake in authored.question.mistakes]
 VARIANTS = [(name, authored, variant) for name, authored in QUESTIONS for variant in authored.question.variants]
 
@@ -96,7 +96,7 @@ SUMMED_TWICE = "the sum is summed again in the backward pass"
 )
 def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patches, sentence):
     name = "12_scaling_out"
-    authored = next(exercise for exercise in SETS[name][0] if exercise.question.id == question)
+    authored = next(authored for authored in SETS[name][0] if authored.question.id == question)
     result = result_of(name, authored, apply_mistake(authored.solution, Mistake("", "", tuple(patches))))
     assert sentence in result.diagnosis
     assert not result.mistake
@@ -110,7 +110,7 @@ POPPED = (
 
 def test_a_pass_that_uses_its_batches_up_is_refused():
     name = "06_gradient_accumulation"
-    authored = next(exercise for exercise in SETS[name][0] if exercise.question.id == "q1")
+    authored = next(authored for authored in SETS[name][0] if authored.question.id == "q1")
     popped = apply_mistake(authored.solution, Mistake("", "", (POPPED,)))
     result = result_of(name, authored, popped)
     assert {verdict.sentence for verdict in result.verdicts} == {

@@ -35,9 +35,11 @@ def test_every_answer_is_a_solution_and_every_check_a_locked_grade_worth_its_poi
     points = [kind["points"] for kind in kinds.values() if kind["grade"]]
     assert points == [entry["points"] for entry in load_set(path.stem)["questions"]]
     assert all(kind["locked"] is not kind["solution"] for kind in kinds.values())
-    authored = {exercise.question.id: exercise for exercise in solutions_of(path.stem)}
+    authored_by_id = {authored.question.id: authored for authored in solutions_of(path.stem)}
     answers = [cell for cell in cells if cell["metadata"].get("nbgrader", {}).get("solution")]
-    assert [cell["metadata"]["course_stub"] for cell in answers] == [exercise.stub for exercise in authored.values()]
+    assert [cell["metadata"]["course_stub"] for cell in answers] == [
+        authored.stub for authored in authored_by_id.values()
+    ]
     text = json.dumps(cells)
     assert not any(mark in text for mark in ("# HIDDEN", "# QUESTION", "def hidden"))
 
@@ -72,9 +74,9 @@ def graded(tmp_path_factory):
     for name in SETS:
         renew(source_files(ROOT / "solutions" / f"{name}.ipynb", place))
         run_nbgrader("generate_assignment", name, "--create", place=place)
-        authored = {exercise.question.id: exercise for exercise in solutions_of(name)}
+        authored_by_id = {authored.question.id: authored for authored in solutions_of(name)}
         hand_in(place, name, "stub", {})
-        answers = {key: exercise.solution for key, exercise in authored.items()}
+        answers = {key: authored.solution for key, authored in authored_by_id.items()}
         hand_in(place, name, "right", answers)
     warning = "t = len(gradients)"
     assert answers["q1"].count(warning) == 1
@@ -82,8 +84,8 @@ def graded(tmp_path_factory):
     hand_in(place, SETS[1], "warned", warning)
     mistakes = {}
     for key, name in (("q2", "L2 in the gradient"), ("q3", "counters")):
-        (mistakes[key],) = (mistake for mistake in authored[key].question.mistakes if mistake.name == name)
-    wrong = {key: apply_mistake(authored[key].solution, mistake) for key, mistake in mistakes.items()}
+        (mistakes[key],) = (mistake for mistake in authored_by_id[key].question.mistakes if mistake.name == name)
+    wrong = {key: apply_mistake(authored_by_id[key].solution, mistake) for key, mistake in mistakes.items()}
     hand_in(place, SETS[1], "mistaken", wrong)
     for name in SETS:
         run_nbgrader("autograde", name, "--create", place=place)

@@ -15,8 +15,9 @@ from tiny_set import best_kind, notebook
 from course_staff.grading.prepare import prepare
 from course_staff.notebooks.files import notebook_text, read_notebook, write_notebook
 from course_staff.notebooks.setup_cell import is_setup, setup_source
-from course_staff.release.cache import ReleaseCache, release_sets
+from course_staff.release.cache import ReleaseCache
 from course_staff.release.release import digest_of, exercise_notebook, facts, find_differing, renew, set_entry, terms
+from course_staff.release.release_sets import release_sets
 from course_staff.release.skeleton import SKELETONS, empty_notebook, with_question
 from course_staff.release.source import apply_mistake, load_solutions, marker
 from course_utils.cli import main
@@ -158,9 +159,9 @@ def test_everything_outside_the_holes_is_the_same(path):
     before = [cell for cell in read_notebook(path).cells if (marker(cell) or ("",))[0] != "QUESTION"]
     after = read_notebook(ROOT / exercises_of(path.stem)).cells
     assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
-    authored = solutions_of(path.stem)
-    stubs = {exercise.question.id: exercise.stub for exercise in authored}
-    added = {terms(exercise.question) for exercise in authored}
+    all_authored = solutions_of(path.stem)
+    stubs = {authored.question.id: authored.stub for authored in all_authored}
+    added = {terms(authored.question) for authored in all_authored}
     for cell, exercise_cell in zip(before, after, strict=True):
         mark = marker(cell)
         sentences = [line for line in exercise_cell["source"].split("\n\n") if line not in added]

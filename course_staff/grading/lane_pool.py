@@ -8,7 +8,7 @@ from threading import Semaphore
 from course_staff.grading.sandbox import Lane
 
 
-class Lanes:
+class LanePool:
     """Lanes, and the threads that work in them: the same ones to the end, because a sandbox ends with the thread that started
     it."""
 
@@ -26,7 +26,7 @@ class Lanes:
     def take(
         self, students: Iterable[str], step: Callable[[str, Lane], None], at_once: int | None = None
     ) -> Iterator[str]:
-        """Take the step for each student, in `at_once` lanes (by default all); yields students as they are finished."""
+        """Call `step` for each student, in `at_once` lanes at a time (by default all); yields students as they are finished."""
         turn = Semaphore(at_once or len(self.lanes))
 
         def take_in_turn(student: str) -> None:

@@ -1,4 +1,4 @@
-"""The files that a class handed in, whose they are, and which of them are to be graded. Nothing that was graded is lost."""
+"""The files that a class handed in, which student each belongs to, and which are to be graded. No earlier grade is lost."""
 
 import hashlib
 import os

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from course_staff.grading.submitted import SubmittedFile, check_place, check_set, find_submissions, list_work
+from course_staff.grading.worklist import SubmittedFile, check_place, check_set, find_submissions, list_work
 from course_utils.errors import CourseError
 
 A, B = (SubmittedFile(Path(f"{name}.ipynb"), f"file {name}", f"key {name}") for name in "ab")

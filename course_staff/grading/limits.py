@@ -50,7 +50,7 @@ REASONS = {
 }
 
 
-def limit(memory: int, file: int, processes: int, **_) -> None:
+def limit_process(memory: int, file: int, processes: int, **_) -> None:
     """Limit the bytes of memory and of a file that this process and its children may use, and their number; forbid core files."""
     try:
         import resource
@@ -78,7 +78,7 @@ def in_own_user_namespace() -> bool:
 
 
 def end_with_parent() -> None:
-    """Have this process killed when its parent ends, however that comes."""
+    """Have this process killed when its parent ends, for whatever reason."""
     _prctl(_PARENT_DEATH, signal.SIGKILL)
 
 
@@ -100,8 +100,8 @@ def die_first() -> None:
 
 
 def refuse_uncounted_memory() -> None:
-    """Let system calls that allocate memory outside of any process's figures fail with EPERM, for good, in this process and its
-    descendants; where the calls' numbers are known (`seccomp(2)`).
+    """Make system calls fail with EPERM that allocate memory which counts for no process. This holds for this process and its
+    descendants and cannot be undone; nothing is done on a machine whose calls' numbers are not known (`seccomp(2)`).
     """
     if (machine := os.uname().machine) not in _UNCOUNTED:
         return
@@ -129,9 +129,9 @@ def _prctl(option: int, value: int, argument: ctypes.c_ulong | ctypes.c_char_p =
 
 
 class Family:
-    """All descendants of process `root`, and the processor time that they took, those that have ended included.
+    """All descendants of process `root`, and the processor time that they took, including those that have ended.
 
-    `folders` are theirs alone, each a file system of its own.
+    Only they write to `folders`, each of which is a file system of its own.
     """
 
     def __init__(self, root: int, folders: Iterable[str] = ()):

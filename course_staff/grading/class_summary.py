@@ -1,12 +1,12 @@
-"""What became of a class: how each question was answered, which mistakes were made more than once, what was odd."""
+"""How a class did: how each question was answered, which mistakes were made more than once, what was odd."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_staff.grading.record import QuestionRecord, Record
-from course_staff.release.source import LEVELS
 from course_utils.grading.judge import OUTCOME_KINDS
+from course_utils.grading.question import LEVELS
 from course_utils.grading.rendering import printable
 from course_utils.units import format_counted
 

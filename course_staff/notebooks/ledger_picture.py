@@ -20,7 +20,7 @@ _HEAD, _FOOT = 0.42, 0.3  # inches for the legend, and for the axes' labels
 _WORTH_A_LOOK = 0.01  # differences from here on are printed bold
 
 
-def overview_figure(rows: Sequence[Row], theme: str = "light") -> tuple[Figure, str]:
+def ledger_figure(rows: Sequence[Row], theme: str = "light") -> tuple[Figure, str]:
     """A line for each technique with a row in bytes: a ring where it was predicted, a dot where it was measured.
 
     Of several quantities of a technique the peak is drawn. `theme` is one of `THEMES`. Raises `CourseError` without rows.

@@ -8,33 +8,33 @@ from pathlib import Path
 
 import course_staff
 import course_utils
-from course_staff.grading import isolate
+from course_staff.grading import limits
 
 _LIBRARIES = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives", "/nix/store")
 
 
-def confine(program: Iterable[str], private: Iterable[Path] = ()) -> list[str]:
+def bwrap_command(program: Iterable[str], private: Iterable[Path] = ()) -> list[str]:
     """The command line that runs `program` in the sandbox, which sees nothing of what is `private`.
 
-    It has no network, no other process, no rights; Python, its packages and the course, for reading; small empty folders to
-    write to.
+    The program has no network, no other processes and no rights. It can read Python, its packages and the course, and
+    write to small empty folders.
     """
-    size = str(isolate.LIMITS["folder"])
+    size = str(limits.LIMITS["folder"])
     visible = _visible({*map(Path.resolve, private), *_own_secrets()})
     return [
         *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
         *("--die-with-parent", "--new-session"),
         *visible,
         *("--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
-        *("--size", size, "--tmpfs", isolate.BOX),
-        *(() if any(place.startswith("/tmp/") for place in visible) else ("--symlink", isolate.BOX, "/tmp")),
-        *("--remount-ro", "/", "--chdir", isolate.BOX),
+        *("--size", size, "--tmpfs", limits.BOX),
+        *(() if any(place.startswith("/tmp/") for place in visible) else ("--symlink", limits.BOX, "/tmp")),
+        *("--remount-ro", "/", "--chdir", limits.BOX),
         *program,
     ]
 
 
 def _own_secrets() -> set[Path]:
-    """The released sets, and a checkout, which holds solutions; its packages stay visible."""
+    """The folder of released sets, and the checkout, which contains the solutions; the checkout's packages stay visible."""
     package = Path(course_utils.__file__).resolve().parent
     root = package.parent
     return {package / "grading" / "sets", *([root] if (root / "solutions").is_dir() else [])}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import course_utils
-from course_staff.grading.confine import confine
+from course_staff.grading.bwrap import bwrap_command
 from course_staff.grading.sandbox import best_kind
 
 LIST_FILES = """import os, sys
@@ -47,7 +47,7 @@ def test_what_is_private_is_not_seen_wherever_it_lies(private, seen, safe, monke
             (place / file).write_text("x")
         packages = [*site.getsitepackages(), str(place), str(place / "src/course/.venv")]
         monkeypatch.setattr(site, "getsitepackages", lambda: packages)
-        command = confine(
+        command = bwrap_command(
             [sys.executable, "-c", LIST_FILES, str(place)], private=[place / folder for folder in private]
         )
         output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -88,7 +88,7 @@ def test_a_python_behind_links_has_a_sandbox_too(behind, safe, tmp_path, monkeyp
         monkeypatch.setattr(sys, name, value)
     monkeypatch.setattr(os, "__file__", library)
     monkeypatch.setattr(site, "getsitepackages", lambda: packages)
-    command = confine([executable, "-c", "import course_staff.grading.isolate, numpy"])
+    command = bwrap_command([executable, "-c", "import course_staff.grading.limits, numpy"])
     environment = {**os.environ, "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1])}
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (process.returncode, process.stderr) == (0, "")
