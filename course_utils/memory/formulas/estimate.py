@@ -90,7 +90,7 @@ class Estimate:
         """The step that is predicted, to be run."""
         from course_utils.memory.step.workload import Workload
 
-        return Workload(self.finder.source, self.recipe)
+        return Workload(self.finder.with_recipe(self.recipe).source, self.recipe)
 
     def beside_training(self) -> dict[str, int]:
         """Bytes at the fullest moment of what is done beside training: evaluation, saving and loading, each by a dry run."""

@@ -16,6 +16,7 @@ from course_utils.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from course_utils.memory.formulas.estimate import Estimate
+    from course_utils.memory.formulas.named import StoredTrial
     from course_utils.memory.formulas.trial import Trial
     from course_utils.memory.planning.changes import Change
 
@@ -49,7 +50,12 @@ class Row:
 
     @classmethod
     def from_trial(
-        cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial", basis: str, remarks: Iterable[str] = ()
+        cls,
+        plan: "Plan",
+        changes: "Sequence[Change]",
+        trial: "Trial | StoredTrial",
+        basis: str,
+        remarks: Iterable[str] = (),
     ) -> "Row":
         """The row of `changes` in `plan`; `trial` is the step with them, and `remarks` are added to their costs."""
         need = needs(trial.log, trial.recipe.device)
@@ -81,7 +87,7 @@ class Plan:
     recipe: Recipe
     memory: int
     estimate: "Estimate" = field(repr=False)
-    trial: "Trial" = field(repr=False)
+    trial: "Trial | StoredTrial" = field(repr=False)
     need: Need
     verdict: str
     rows: tuple[Row, ...] = ()  # changes that make it fit, the least disturbing first; if none, those that help most

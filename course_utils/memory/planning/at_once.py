@@ -103,7 +103,7 @@ def _largest(plan: Plan) -> tuple[dict[str, int | None], tuple[str, ...]]:
     start = recipe.sequence // LENGTH_STEP
     steps = largest_that_fits(lambda n: fits_with(sequence=n * LENGTH_STEP), start, limit) or 0
     largest = {LARGEST_BATCH: batch, LONGEST_SEQUENCE: steps * LENGTH_STEP}
-    if steps * LENGTH_STEP == plan.estimate.finder.positions:  # the model takes no more
+    if steps * LENGTH_STEP == plan.estimate.finder.source.positions:  # the model takes no more
         largest[LONGEST_SEQUENCE] = None
     ends = zip(largest, (rows, limit * LENGTH_STEP), strict=True)
     return largest, tuple(size for size, end in ends if largest[size] == end)

@@ -118,6 +118,17 @@ def test_the_plan_at_once_is_the_plan_and_each_row_does_what_it_says():
         assert not any(set(other.names) < set(row.names) for other in answer.rows)
 
 
+def test_an_estimate_from_the_archive_prints_changes_and_runs_as_any_other():
+    _, answer = look_up("gpt2-small", replace(DEFAULT, sequence=512))
+    expected = estimate("gpt2-small", answer.recipe)
+    assert str(answer).splitlines()[0] == str(expected).splitlines()[0]
+    columns = ["kind", "what", "bytes"]
+    assert answer.working()[columns].equals(expected.working()[columns])
+    assert answer.sizes == {"b": answer.recipe.batch, "s": 512}
+    assert answer.with_fields(batch=2).peak == expected.with_fields(batch=2).peak
+    assert answer.workload.source == expected.workload.source
+
+
 def test_the_largest_sizes_at_once_are_the_last_that_fit():
     def fits_with(**sizes):
         recipe = replace(DEFAULT, **{"batch": 4, "sequence": 512, **sizes})
