@@ -13,12 +13,12 @@ from course_utils.memory.planning.search import try_each
 from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.recipe import Recipe
 
-LESS = 0.2
-"""A change lowers a kind where at least this share of it is gone."""
-COUNTS = 0.05
-"""The least share of all bytes at the fullest instant of a phase that makes a kind worth a change."""
-FELT = 0.1
-"""A step is faster or slower, and sends less or more, by at least this share."""
+LEAST_REDUCTION = 0.2
+"""The least share of a kind's bytes that must go for a change to count as lowering that kind."""
+LEAST_SHARE_OF_PEAK = 0.05
+"""Kinds with a smaller share of the bytes at a phase's fullest instant are ignored in that phase."""
+LEAST_CHANGE_OF_PACE = 0.1
+"""The least share by which a change of seconds or of bytes sent is worth showing."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
     lowers = {}
     for phase, sizes in base.kinds_by_phase.items():
         for kind, size in sizes.items():
-            if size < COUNTS * sum(sizes.values()):
+            if size < LEAST_SHARE_OF_PEAK * sum(sizes.values()):
                 continue
             at_peak = trial.kinds_by_phase.get(phase, {}).get(kind, 0) / size
             # The fullest instant may only have moved to where there is less of a kind of which there is as much as before.
             ever = maxima_with_change.get((phase, kind), 0) / maxima[phase, kind]
-            if max(at_peak, ever) <= 1 - LESS:
+            if max(at_peak, ever) <= 1 - LEAST_REDUCTION:
                 lowers[kind] = (*lowers.get(kind, ()), phase)
 
     def fullest_phase(kind: str) -> str:
