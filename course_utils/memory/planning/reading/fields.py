@@ -8,7 +8,7 @@ from textwrap import fill
 
 from course_utils.errors import CourseError
 from course_utils.memory.planning.reading.settings import Computed, Settings, Value
-from course_utils.memory.planning.reading.tools import AT_LEAST, UNKNOWN, Tool, Unmodeled, tables
+from course_utils.memory.planning.reading.tools import AT_LEAST, PEFT, UNKNOWN, Tool, Unmodeled, tables
 from course_utils.memory.step.recipe import Recipe, flag_of
 
 _ADAPTER_FIELDS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
@@ -156,7 +156,11 @@ class Reading:
         if name == "galore_adamw":
             options = self.settings.get("optim_args")
             rank = re.search(r"rank=(\d+)", str(options.value)) if options else None
-            self._put("galore", int(rank[1]) if rank else 128, options.origin if rank else "default of Trainer 5.23")
+            self._put(
+                "galore",
+                int(rank[1]) if rank else 128,
+                options.origin if rank else f"default of {tables().tools['trainer'].name}",
+            )
 
     def _read_attention(self) -> None:
         value = self._get("attn_implementation", "attention")
@@ -190,7 +194,7 @@ class Reading:
             names = _read_names("lora_target_modules", targets)
             self._put("lora_targets", () if names in (("all-linear",), ("all",)) else names, targets.origin)
         elif family in tables().targets:
-            self._put("lora_targets", tables().targets[family], f"default of peft 0.21 for {family}")
+            self._put("lora_targets", tables().targets[family], f"default of {PEFT} for {family}")
         else:
             self._note_unknown("lora_targets", "no file says which layers get adapters; say it with --lora-targets")
         saved = self._get("lora_modules_to_save", "modules_to_save")

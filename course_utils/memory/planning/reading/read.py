@@ -19,7 +19,7 @@ from course_utils.memory.planning.reading.settings import (
     require_file,
     text_of,
 )
-from course_utils.memory.planning.reading.tools import UNKNOWN, Tool, Unmodeled, kind_of, tables
+from course_utils.memory.planning.reading.tools import PEFT, UNKNOWN, Tool, Unmodeled, kind_of, tables
 from course_utils.memory.step.recipe import flag_of
 from course_utils.models import SETTINGS, is_model
 
@@ -187,8 +187,8 @@ def _read_model(script: Script, problems: dict[str, Unmodeled]) -> Settings:
         take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant", **{key: key for key in _IN_BITS})
     for call in script.calls.get("LoraConfig", []):
         _note_computed(call, problems)
-        settings |= {"use_peft": Value(True, call["()"].origin), "lora_r": Value(8, "default of peft 0.21")}
-        settings["lora_dropout"] = Value(0.0, "default of peft 0.21")
+        settings |= {"use_peft": Value(True, call["()"].origin), "lora_r": Value(8, f"default of {PEFT}")}
+        settings["lora_dropout"] = Value(0.0, f"default of {PEFT}")
         take(call, r="lora_r", **{key: key for key in ("task_type", "lora_dropout", "use_dora")})
         take(call, **{key: f"lora_{key}" for key in ("target_modules", "target_parameters", "modules_to_save")})
     for call in script.calls.get("prepare_model_for_kbit_training", []):

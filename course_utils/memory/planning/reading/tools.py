@@ -13,7 +13,9 @@ from course_utils.memory.planning.reading.settings import Settings, Value
 from course_utils.memory.step.recipe import OPTIMIZERS
 
 UNKNOWN, AT_LEAST = "unknown", "at least"
-"""How a verdict must be read if the plan does not count something; `UNKNOWN` outweighs `AT_LEAST`."""
+"""How to read the verdict if the plan does not count something; `UNKNOWN` outweighs `AT_LEAST`."""
+PEFT = "peft 0.21"
+"""The version whose defaults hold where a script makes adapters or no file names their layers."""
 # Keys whose null is a value of its own; of all others it is silence.
 _NO_BOUND = ("max_length", "max_grad_norm")
 
