@@ -145,9 +145,30 @@ def _recall_or_run(source: Source, recipe: Recipe, machine: Machine | None) -> T
     return _recalled[key]
 
 
-def run_step(source: Source, recipe: Recipe, machine: Machine | None = None, idle: frozenset = frozenset()) -> Trial:
-    """The dry run of the whole step; parameters that are `idle` get no gradient in it, and so have no state."""
-    workload = Workload(source, recipe, idle=idle)
+# Dry runs of a step, until one has no gradients where the one before had none.
+_MOST_RUNS = 5
+
+
+def run_step(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:
+    """The dry run of the whole step, of all blocks and micro-batches.
+
+    Which parameters get no gradient, and so have no state, shows only in a step; where there are any, it is run once more. Raises
+    `CourseError` if they are others each time.
+    """
+    idle: frozenset[str] = frozenset()
+    for _ in range(_MOST_RUNS):
+        workload = Workload(source, recipe, idle=idle)
+        trial = _run_workload(workload, machine)
+        if workload.seen_idle == idle:
+            return trial
+        idle = workload.seen_idle
+    raise CourseError(
+        f"In each of {_MOST_RUNS} dry runs other parameters got no gradient; let the model use the same ones in every step."
+    )
+
+
+def _run_workload(workload: Workload, machine: Machine | None) -> Trial:
+    recipe = workload.recipe
     watch = OperatorWatch(HOST if recipe.device == "cuda" else None)
     clock: Counter = Counter()
     traffic: dict[str, tuple[int, int]] = {}
@@ -172,8 +193,6 @@ def run_step(source: Source, recipe: Recipe, machine: Machine | None = None, idl
 
     prime = workload.prime
     usage = dry_run(workload.build, workload.step, recipe.device, ranks=recipe.ranks, prime=prime, watch=watched)
-    if workload.idle != idle:  # only a step tells
-        return run_step(source, recipe, machine, workload.idle)
     host = Log.empty() if usage.host is None else Log.from_usage(usage.host)
     for entry in (entry for count in counts for entry in count.entries):
         size, messages = traffic.get(entry.collective, (0, 0))

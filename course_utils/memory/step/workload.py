@@ -28,14 +28,15 @@ Batch = torch.Tensor | tuple | list | dict
 class Workload:
     """Training of `model` by `recipe` on random examples: `build`, then `step` again and again.
 
-    `model` and `batch` as for `estimate`. `idle` names trained parameters that get no gradient; each step renews it. Raises
-    `CourseError` for sequences longer than the model's positions, or its teacher's.
+    `model` and `batch` as for `estimate`. `idle` names trained parameters that get no gradient, for which `prime` therefore
+    creates no state; after a step `seen_idle` names those that got none. Raises `CourseError` for sequences longer than the
+    positions of the model or of its teacher.
     """
 
     def __init__(self, model: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset = frozenset()):
         self.source = source_of(model, batch)
         self.recipe = recipe
-        self.idle = idle
+        self.idle = self.seen_idle = idle
         self.source.require(recipe)
         self.teacher = source_of(recipe.teacher) if recipe.teacher else None
         if self.teacher is not None:
@@ -106,7 +107,7 @@ class Workload:
                 bucket.average()
         if recipe.zero_stage < 2 and not recipe.in_backward:
             untouched = (n for n, p in _list_trained(model) if p.grad is None or p.grad._version == versions.get(n))
-            self.idle = frozenset(untouched)
+            self.seen_idle = frozenset(untouched)
         with phase("update"):
             if recipe.clipping:
                 scaler.unscale_(optimizer)

@@ -286,3 +286,20 @@ def fours(b, s):
 def test_what_cannot_be_estimated_is_a_sentence(model, options, message):
     with pytest.raises(CourseError, match=message):
         estimate(model, **options)
+
+
+def test_a_step_that_uses_other_parameters_each_time_is_refused():
+    class Alternating(Regression):
+        calls = 0
+
+        def __init__(self):
+            super().__init__()
+            self.others = nn.Linear(10, 1)
+
+        def forward(self, x, y):
+            Alternating.calls += 1
+            layers = self.layers if Alternating.calls % 2 else self.others
+            return F.mse_loss(layers(x).squeeze(-1), y)
+
+    with pytest.raises(CourseError, match="other parameters got no gradient"):
+        estimate(Alternating, Recipe(batch=4), batch=pairs)
