@@ -85,8 +85,8 @@ class OperatorWatch(Watch):
         name = str(function.overloadpacket)
         if name.startswith(_NO_OPERATORS):
             return
-        inputs = _list_tensors((args, kwargs))
-        outputs = _list_tensors(result)
+        inputs = list_tensors((args, kwargs))
+        outputs = list_tensors(result)
         work = _count_work(function, args, kwargs, result, inputs, outputs)
         if any(t.device == self._host and t.dim() for t in (*inputs, *outputs)):
             work = replace(work, kernel=ON_HOST, flops=0)
@@ -136,7 +136,8 @@ def _count_work(function: OpOverload, args: tuple, kwargs: dict, result: object,
     return replace(work, bytes=_count_bytes(name, inputs, new, modified), elements=elements, new=_bytes_of_views(new))
 
 
-def _list_tensors(tree: object) -> list[torch.Tensor]:
+def list_tensors(tree: object) -> list[torch.Tensor]:
+    """The tensors among the leaves of nested containers, in order."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
@@ -154,7 +155,7 @@ def written_arguments(function: OpOverload) -> tuple[int, ...]:
 def _find_modified(function: OpOverload, args: tuple, kwargs: dict) -> list[torch.Tensor]:
     names = [argument.name for argument in function._schema.arguments]
     indices = written_arguments(function)
-    return _list_tensors([args[index] if index < len(args) else kwargs.get(names[index]) for index in indices])
+    return list_tensors([args[index] if index < len(args) else kwargs.get(names[index]) for index in indices])
 
 
 def _count_bytes(name: str, inputs: list, new: list, modified: list) -> int:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError, first_line
+from course_utils.hardware.operators import list_tensors
 
 
 def guard(step: Callable[[object], object], batches: Iterable) -> object:
@@ -26,5 +26,4 @@ def guard(step: Callable[[object], object], batches: Iterable) -> object:
 
 
 def _elements(batch: object) -> int:
-    leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
-    return sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return sum(tensor.numel() for tensor in list_tensors(dict(batch) if hasattr(batch, "keys") else batch))

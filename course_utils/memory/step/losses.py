@@ -65,14 +65,14 @@ def _forward_by_pieces(
 ) -> dict:
     hidden = self.base_model(**inputs).last_hidden_state
     if shift_labels is None:
-        shift_labels = _shift(labels)
+        shift_labels = next_tokens(labels)
     weight = self.get_output_embeddings().weight
     loss = LossWithGradients.apply(hidden.flatten(0, 1), weight, shift_labels.flatten(), tokens)
     return {"loss": loss, "last_hidden_state": hidden}
 
 
-def _shift(labels: torch.Tensor) -> torch.Tensor:
-    """Labels moved by one place: each token is predicted from those before it, as in Transformers' own loss."""
+def next_tokens(labels: torch.Tensor) -> torch.Tensor:
+    """For each place of `labels` (…, s) the label after it, and `IGNORED` for the last, as in Transformers' own loss."""
     return F.pad(labels, (0, 1), value=IGNORED)[..., 1:]
 
 
@@ -106,7 +106,9 @@ def _forward_with_teacher(self: nn.Module, kind: type, *others, labels: torch.Te
             f"The student says {student_logits.shape[-1]:,} numbers for each label and the teacher {teacher_logits.shape[-1]:,}; "
             "choose a teacher with the same vocabulary, or the same classes."
         )
-    outputs["loss"] = distillation_loss(student_logits, teacher_logits, _shift(labels) if is_causal(kind) else labels)
+    outputs["loss"] = distillation_loss(
+        student_logits, teacher_logits, next_tokens(labels) if is_causal(kind) else labels
+    )
     return outputs
 
 

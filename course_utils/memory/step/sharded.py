@@ -8,14 +8,12 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional as F
 
 from course_utils.distributed.ring_attention import RingAttention, two_ends
 from course_utils.errors import CourseError
-from course_utils.memory.step.losses import causal_model
+from course_utils.memory.step.losses import causal_model, next_tokens
 from course_utils.memory.step.optimizers import OptimizerFactory
 from course_utils.memory.step.recipe import Recipe
-from course_utils.techniques.chunked_loss import IGNORED
 from course_utils.techniques.segments import blocks_of
 from course_utils.units import MiB
 
@@ -147,7 +145,7 @@ def part_of(batch: dict[str, torch.Tensor], ranks: int) -> dict:
     ids, labels = batch["input_ids"], batch["labels"]
     places = two_ends(ids.shape[1], ranks)
     positions = places[dist.get_rank()]
-    after = F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+    after = next_tokens(labels)
     part = {"input_ids": ids[:, positions], "labels": labels[:, positions], "shift_labels": after[:, positions]}
     return {**part, "position_ids": positions[None], "places": places}
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from course_utils.hardware.operators import list_tensors
 from course_utils.memory.trace.allocator import CpuAllocator
 
 _aten = torch.ops.aten
@@ -55,10 +56,10 @@ def peak_inside(operator: OpOverload, args: tuple, kwargs: dict, answer: object 
         return args[0].itemsize * addend.numel() if getattr(addend, "ndim", 0) and addend.dtype != args[0].dtype else 0
     if operator in _PRODUCTS and args[0].itemsize != 2 and not any(map(_is_expanded, args)):
         return 0  # most of all: a step asks some thousand times
-    tensors = [leaf for leaf in tree_leaves((args, kwargs, answer)) if isinstance(leaf, torch.Tensor)]
+    tensors = list_tensors((args, kwargs, answer))
     if any(tensor.layout is not torch.strided for tensor in tensors):
         return 0
-    returned = sum(leaf.nbytes for leaf in tree_leaves(answer) if isinstance(leaf, torch.Tensor))
+    returned = sum(tensor.nbytes for tensor in list_tensors(answer))
     footprint = try_out(operator, args, kwargs, _size_limit(operator, tensors) - returned)
     return footprint.peak if footprint else 0
 
@@ -112,5 +113,5 @@ def _measure(operator: OpOverload, leaves: tuple, structure: TreeSpec | None, li
         answer = ()
         with allocator.recording(), allocator.measured(), suppress(torch.linalg.LinAlgError):
             answer = operator(*args, **kwargs)
-        returned = tuple(t.untyped_storage().nbytes() for t in tree_leaves(answer) if isinstance(t, torch.Tensor))
+        returned = tuple(tensor.untyped_storage().nbytes() for tensor in list_tensors(answer))
     return Footprint(allocator.account().above_start, returned)
