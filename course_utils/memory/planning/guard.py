@@ -1,4 +1,4 @@
-"""Before the first step: the worst batch of a data set, run once."""
+"""A run of the largest batch of a data set before training begins."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,10 +9,10 @@ from course_utils.hardware.operators import list_tensors
 
 
 def guard(step: Callable[[object], object], batches: Iterable) -> object:
-    """Run `step` on the largest of `batches` at the beginning of training, so that a shortage shows then and not at step N.
+    """Run `step` on the batch with the most elements, so that a shortage of memory shows before training and not at step N.
 
-    The largest has the most elements. `step` should make a forward and a backward pass and drop the gradients; after a first
-    update the optimizer's state is there too. Returns the batch. Raises `CourseError`, with the sizes, where memory runs out.
+    `step` should make a forward and a backward pass and drop the gradients. To include the optimizer's state, call this after a
+    first update. Returns the batch. Raises `CourseError`, with the number of elements, if memory runs out.
     """
     largest = max(batches, key=_elements)
     try:

@@ -267,6 +267,6 @@ def without_block_numbers(label: Label) -> Label:
 
 
 def block_of(module: str) -> tuple[str, str]:
-    """A module's list of blocks, such as `layers.*`, and its block's number; outside of blocks the module itself and no number."""
+    """A module's list of blocks, such as `layers.*`, and its block's number; outside of blocks the module and no number."""
     number = _BLOCK.search(module)
     return (f"{module[: number.start()]}.*", number[2]) if number else (module, "")
