@@ -276,9 +276,8 @@ def _spell_event(row: np.ndarray, in_primes: int | None, primes: dict[str, int],
         if letters is not None and letters.value(sizes) == abs(Fraction(row[column]).limit_denominator(24)):
             ((powers_of, factor),) = letters.terms
             return Polynomial.monomial(factor, **dict(powers_of), b=i, s=j)
-    size = row @ powers(
-        2, 3
-    )  # positive if allocated, negative if freed; not at b = s = 1, where shifted labels are empty
+    # Positive if allocated, negative if freed; not at b = s = 1, where shifted labels are empty.
+    size = row @ powers(2, 3)
     parts = [
         Polynomial.monomial(abs(Fraction(value).limit_denominator(24)) * (1 if value * size > 0 else -1), b=i, s=j)
         for value, (i, j) in zip(row.tolist(), MONOMIALS, strict=True)

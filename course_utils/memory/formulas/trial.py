@@ -78,9 +78,8 @@ def _extrapolate_blocks(source: Source, recipe: Recipe, machine: Machine | None,
     count = source.blocks.count
     try:
         two, three = (run_few_batches(source.with_blocks(blocks), recipe, machine, traffic) for blocks in (2, 3))
-    except (
-        CourseError
-    ):  # the error may name blocks by wrong numbers; if the whole model fails too, its own error is raised
+    except CourseError:
+        # The error may name blocks by wrong numbers; if the whole model fails too, its own error is raised.
         return None
     depth = Depth.between(two.log, three.log)
     depth_on_host = Depth.between(two.host, three.host)

@@ -60,9 +60,8 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
     rows, tight = [], []
     for changes, variant in _apply_combinations(recipe):
         names = {change.name for change in changes}
-        if is_full(rows, level_of(changes)) or any(
-            {*row.names} <= names for row in rows
-        ):  # some of the changes are enough
+        # A row with some of the changes makes all of them unnecessary.
+        if is_full(rows, level_of(changes)) or any({*row.names} <= names for row in rows):
             continue
         trial, _ = look_up(name, variant) or (None, None)
         if trial is None or needs(trial.log, recipe.device, replay=False).low > memory:

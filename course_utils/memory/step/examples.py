@@ -76,9 +76,8 @@ def _make_pictures(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, i
     ones = partial(torch.ones, dtype=torch.int64)
     vision = getattr(config, "vision_config", config)
     channels = getattr(vision, "num_channels", None) or getattr(vision, "channels", None) or 3
-    if (
-        "image_grid_thw" in input_names
-    ):  # all patches as rows, and for each picture their number in time, height and width
+    # All patches as rows, and for each picture their number in time, height and width.
+    if "image_grid_thw" in input_names:
         numbers = vision.temporal_patch_size * vision.patch_size**2 * getattr(vision, "in_channels", channels)
         grid = torch.tensor([[1, _PATCHES, _PATCHES]] * batch)
         return {"pixel_values": torch.randn(batch * _PATCHES**2, numbers), "image_grid_thw": grid}

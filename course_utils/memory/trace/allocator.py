@@ -85,9 +85,8 @@ class CpuAllocator:
 
         Raises `CourseError` inside another profiler.
         """
-        if (
-            torch.autograd._profiler_enabled()
-        ):  # a second profiler ends the first, and one inside itself ends the process
+        # A second profiler ends the first, and one inside itself ends the process.
+        if torch.autograd._profiler_enabled():
             raise CourseError("Another profiler is running, or another measurement; end it before measuring.")
         profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         with quiet():

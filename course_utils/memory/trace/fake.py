@@ -134,9 +134,8 @@ class Answers(TorchDispatchMode):
         super().__init__()
         self._mode, self._timeout, self._end = mode, timeout, time.perf_counter() + timeout
         self._values = WeakTensorKeyDictionary()
-        self._overwritten: set[StorageWeakRef] = (
-            set()
-        )  # weak references, since a new storage may have an old one's address
+        # Weak references, since a new storage may have an old one's address.
+        self._overwritten: set[StorageWeakRef] = set()
         self._counts_of_infinite = WeakTensorKeyDictionary()
         self._questions: Counter = Counter()
         self._operators = 0

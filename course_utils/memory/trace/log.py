@@ -54,9 +54,7 @@ class Usage:
     # In order: the change in bytes, the index of its piece or -1, the phase. A change of 0 marks the beginning of a phase.
     events: tuple[tuple[int, int, str], ...] = field(repr=False)
     grain: int = 1  # bytes; the device's allocator rounds each piece up to a multiple
-    host: "Usage | None" = field(
-        default=None, repr=False
-    )  # the same for the host's memory, if that is not the device's
+    host: "Usage | None" = field(default=None, repr=False)  # of the host's memory, if that is not the device's
 
     def __str__(self):
         lines = [f"{kind:>22s}  {format_bytes(size)}" for kind, size in self.split.items()]

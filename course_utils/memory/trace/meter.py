@@ -280,9 +280,7 @@ class Meter(TorchDispatchMode):
     def _set_kind_of_state(self) -> None:
         modules = {id(p): name.rpartition(".")[0] for name, p in self._iterate_named("named_parameters")}
         for optimizer in self.optimizers:
-            inner = getattr(
-                optimizer, "optim", None
-            )  # ZeroRedundancyOptimizer has its part of the state in an optimizer inside
+            inner = getattr(optimizer, "optim", None)  # in which ZeroRedundancyOptimizer has its part of the state
             for holder in (optimizer, inner):
                 for parameter, state in holder.state.items() if isinstance(holder, torch.optim.Optimizer) else ():
                     tensors = (value for value in tree_iter(state) if isinstance(value, torch.Tensor))

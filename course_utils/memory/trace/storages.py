@@ -38,9 +38,8 @@ class StorageLog:
         self.pieces: list[LivePiece] = []
         self.events: list[tuple[int, int, str]] = []
         self._phase = "forward"
-        self._alive: dict[
-            int, tuple[int, weakref.ref]
-        ] = {}  # by the storage's address: the index of its piece, and a reference that tells when it is freed
+        # By the storage's address, the index of its piece and a reference that tells when it is freed.
+        self._alive: dict[int, tuple[int, weakref.ref]] = {}
         self._addition: _Addition | None = None
 
     def begin_phase(self, phase: str) -> None:

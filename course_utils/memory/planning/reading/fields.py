@@ -1,4 +1,4 @@
-"""From a tool's settings to the fields of a recipe."""
+"""The fields of a recipe, read from a tool's settings."""
 
 import re
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0
 
 @dataclass(frozen=True)
 class PublishedFacts:
-    """The facts about a model on which settings depend; `dtype` is that of its published weights."""
+    """Facts about a model on which the meaning of settings depends, from its `config.json`; `dtype` is that of its weights."""
 
     family: str | None = None
     dtype: str | None = None
@@ -34,14 +34,14 @@ class Reading:
 
     model: str  # as `memory.estimate` takes it
     settings: Settings = field(default_factory=dict, repr=False)  # by TRL's keys
-    tool: Tool | None = None  # whose defaults hold where the settings are silent
+    tool: Tool | None = None  # the tool whose defaults hold for absent settings
     facts: PublishedFacts = PublishedFacts()
     provenance: dict[str, str] = field(default_factory=dict)  # by field, the origin of its value
-    fields: dict[str, object] = field(default_factory=dict)  # of a recipe
-    unmodeled: dict[str, Unmodeled] = field(default_factory=dict)  # by the key that says it
+    fields: dict[str, object] = field(default_factory=dict)  # values of a recipe's fields, by name
+    unmodeled: dict[str, Unmodeled] = field(default_factory=dict)  # what the plan does not count, by key
     remarks: list[str] = field(default_factory=list)
-    # A class of Transformers, or one that chooses it (`AutoModelForTokenClassification`), and the number of labels, if a script
-    # takes another head than the model's own.
+    # If a script takes another head than the model's own: a class of Transformers, or one that chooses a class
+    # (`AutoModelForTokenClassification`), and the number of labels.
     head: tuple[str, int | None] | None = None
 
     def __post_init__(self):
@@ -72,12 +72,15 @@ class Reading:
 
     @property
     def effect(self) -> str:
-        """How the verdict must be read: `unknown`, `at least`, or empty where all is counted."""
+        """How to read the verdict: `UNKNOWN`, `AT_LEAST`, or empty if everything is counted."""
         effects = {unmodeled.effect for unmodeled in self.unmodeled.values()}
         return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
 
     def override(self, flags: dict[str, object]) -> "Reading":
-        """The reading with a command's flags, which win over files; a field that a flag says is no longer unknown."""
+        """The reading with a command's flags, which override files; a field that a flag gives is no longer unknown.
+
+        Raises `CourseError` if a ZeRO stage has no number of ranks.
+        """
         result = copy(self)
         result.fields = {**self.fields, **flags}
         result.provenance = self.provenance | {name: flag_of(name) for name in flags if self.provenance}
@@ -94,7 +97,7 @@ class Reading:
         return result
 
     def table(self) -> list[str]:
-        """A line for each value that is written down, with its origin; then what each tool takes where nothing is."""
+        """Lines of text: for each value that is written down its origin, then for each tool its defaults."""
         values = {"model": self.model, **self.fields}
         rows = [
             (f"{name}={_write(values[name])}", origin) for name, origin in self.provenance.items() if name in values
@@ -124,7 +127,7 @@ class Reading:
         return value is not None and _read_switch(key, value)
 
     def _get(self, key: str, name: str) -> Value | None:
-        """A setting, else the tool's default; what a script computes is unknown until a flag says the field `name`."""
+        """A setting, or else the tool's default. A value that a script computes leaves the field `name` unknown."""
         value = self.settings.get(key)
         if value is not None and isinstance(value.value, Computed):
             code = value.value.code if len(value.value.code) < 60 else f"{value.value.code[:57]}…"
@@ -230,7 +233,7 @@ class Reading:
             self._read_dtype(on, half)
 
     def _read_dtype(self, on: list[str], half: Value) -> None:
-        """The precision by the dtype of the weights, with autocast in what is `on`."""
+        """Read the precision from the dtype of the weights; `on` has the keys `bf16` and `fp16` if true, `half` the one used."""
         dtype = self._get("dtype", "precision") or Value("float32", half.origin)
         width = str(dtype.value).removeprefix("torch.")
         origin = dtype.origin
@@ -314,7 +317,7 @@ def _write(value: object) -> str:
 
 
 def _plain_keys() -> dict[str, str]:
-    """The fields that are a key of Trainer's or TRL's and no more, with the key."""
+    """The fields whose value is that of one key, with this key of Trainer's or TRL's."""
     by_tool = {field.name: field.metadata["keys"] for field in fields(Recipe) if field.name not in _READ_BY_HAND}
     keys = {name: tools.get("trainer") or tools.get("trl") for name, tools in by_tool.items()}
     return {name: key for name, key in keys.items() if key} | {name: name for name in _IN_SEVERAL_FILES}
@@ -361,5 +364,5 @@ def _read_names(key: str, value: Value) -> tuple[str, ...]:
     return tuple(names)
 
 
-# By the type of a field's default.
+# Functions that read a setting, by the type of the field's default.
 _CONVERTERS = {bool: _read_switch, int: _read_count, float: _read_number}
