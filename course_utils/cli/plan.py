@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.cli import FORMS
-from course_utils.cli.answers import Answer, find_answer
-from course_utils.cli.progress import StderrProgress, note
-from course_utils.cli.question import DEFAULT_LOOP, Question, defaults_of
+from course_utils.cli.planning.answers import Answer, find_answer
+from course_utils.cli.planning.progress import StderrProgress, note
+from course_utils.cli.planning.question import DEFAULT_LOOP, Question, defaults_of
 from course_utils.errors import CourseError
 from course_utils.memory.planning.need import DOES_NOT, Need, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of

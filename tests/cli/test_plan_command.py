@@ -11,7 +11,8 @@ import pytest
 from datasets import Dataset
 
 import course_utils
-from course_utils.cli import main, progress
+from course_utils.cli import main
+from course_utils.cli.planning import progress
 from course_utils.memory import Recipe
 from course_utils.memory.planning import plan as planning
 from course_utils.memory.planning import search

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_utils.cli.card import read_card
+from course_utils.cli.planning.card import read_card
 from course_utils.errors import CourseError
 from course_utils.units import GiB, MiB
 

@@ -8,7 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_utils.cli.card import read_card
+from course_utils.cli.planning.card import read_card
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.recipe import LOOPS, Recipe, read_fields
 

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from course_utils.cli.question import Question
+from course_utils.cli.planning.question import Question
 from course_utils.store import Section
 
 
