@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from textwrap import fill
 
 from course_utils.errors import CourseError
@@ -28,14 +27,12 @@ class PublishedFacts:
     architecture: str | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Reading:
-    """A model and how it is trained, as files say it. Raises `CourseError` for a value that its key cannot have."""
+    """A model and how it is trained, as files say it."""
 
     model: str  # as `memory.estimate` takes it
-    settings: Settings = field(default_factory=dict, repr=False)  # by TRL's keys
     tool: Tool | None = None  # the tool whose defaults hold for absent settings
-    facts: PublishedFacts = PublishedFacts()
     provenance: dict[str, str] = field(default_factory=dict)  # by field, the origin of its value
     fields: dict[str, object] = field(default_factory=dict)  # values of a recipe's fields, by name
     unmodeled: dict[str, Unmodeled] = field(default_factory=dict)  # what the plan does not count, by key
@@ -44,9 +41,78 @@ class Reading:
     # (`AutoModelForTokenClassification`), and the number of labels.
     head: tuple[str, int | None] | None = None
 
-    def __post_init__(self):
-        if self.tool is None:
-            return
+    @classmethod
+    def from_settings(cls, model: str, origin: str, settings: Settings, tool: Tool, facts: PublishedFacts) -> "Reading":
+        """The reading of a model, named at `origin`, from `settings` by TRL's keys.
+
+        Raises `CourseError` for a value that its key cannot have.
+        """
+        reader = _Reader(settings, tool, facts)
+        reader.read()
+        provenance = {"model": origin, **reader.provenance}
+        return cls(model, tool, provenance, reader.fields, reader.unmodeled, reader.remarks, reader.head)
+
+    @property
+    def effect(self) -> str:
+        """How to read the verdict: `UNKNOWN`, `AT_LEAST`, or empty if everything is counted."""
+        effects = {unmodeled.effect for unmodeled in self.unmodeled.values()}
+        return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
+
+    def override(self, flags: dict[str, object]) -> "Reading":
+        """The reading with a command's flags, which override files; a field that a flag gives is no longer unknown.
+
+        Raises `CourseError` if a ZeRO stage has no number of ranks.
+        """
+        values = {**self.fields, **flags}
+        provenance = self.provenance | {name: flag_of(name) for name in flags if self.provenance}
+        unmodeled = {key: unmodeled for key, unmodeled in self.unmodeled.items() if key not in flags}
+        remarks = [*self.remarks]
+        origin = provenance.get("zero_stage")
+        if values.get("zero_stage") and values.get("ranks") == 1 and "zero_stage" not in flags:
+            stage = values.pop("zero_stage")
+            remarks.append(f"One rank has nothing to share: stage {stage} ({origin}) is left out.")
+        if values.get("zero_stage") and "ranks" not in values:
+            raise CourseError(f"{origin} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
+        if not values.get("lora"):
+            for name in set(_ADAPTER_FIELDS) - flags.keys():
+                values.pop(name, None)
+        return replace(self, fields=values, provenance=provenance, unmodeled=unmodeled, remarks=remarks)
+
+    def table(self) -> list[str]:
+        """Lines of text: for each value that is written down its origin, then for each tool its defaults."""
+        values = {"model": self.model, **self.fields}
+        rows = [
+            (f"{name}={_write(values[name])}", origin) for name, origin in self.provenance.items() if name in values
+        ]
+        defaults: dict[str, list[str]] = {}
+        for value, origin in rows:
+            if origin.startswith(("default of ", "loop of ")):
+                defaults.setdefault(origin, []).append(value)
+        explicit = [(value, origin) for value, origin in rows if origin not in defaults]
+        width = max((len(value) for value, _ in explicit), default=0)
+        lines = (f"  {origin}: {', '.join(values)}" for origin, values in defaults.items())
+        return [
+            *(f"  {value:<{width}}  {origin}" for value, origin in explicit),
+            *(fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines),
+        ]
+
+
+class _Reader:
+    """Reads settings by TRL's keys into the fields of a `Reading`, from a tool's defaults where they are absent."""
+
+    def __init__(self, settings: Settings, tool: Tool, facts: PublishedFacts):
+        self.settings, self.tool, self.facts = settings, tool, facts
+        self.provenance: dict[str, str] = {}
+        self.fields: dict[str, object] = {}
+        self.unmodeled: dict[str, Unmodeled] = {}
+        self.remarks: list[str] = []
+        self.head: tuple[str, int | None] | None = None
+
+    def read(self) -> None:
+        """Read all settings, in an order in which each part finds the fields that it depends on.
+
+        The optimizer depends on the device, the precision on ranks and adapters, and what is not modeled on all of these.
+        """
         for name, key in _plain_keys().items():
             value = self._get(key, name)
             if value is not None and value.value is None:  # max_length: null
@@ -69,50 +135,6 @@ class Reading:
         self._read_precision()
         self._read_evaluation()
         self._read_unmodeled()
-
-    @property
-    def effect(self) -> str:
-        """How to read the verdict: `UNKNOWN`, `AT_LEAST`, or empty if everything is counted."""
-        effects = {unmodeled.effect for unmodeled in self.unmodeled.values()}
-        return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
-
-    def override(self, flags: dict[str, object]) -> "Reading":
-        """The reading with a command's flags, which override files; a field that a flag gives is no longer unknown.
-
-        Raises `CourseError` if a ZeRO stage has no number of ranks.
-        """
-        result = copy(self)
-        result.fields = {**self.fields, **flags}
-        result.provenance = self.provenance | {name: flag_of(name) for name in flags if self.provenance}
-        result.unmodeled = {key: unmodeled for key, unmodeled in self.unmodeled.items() if key not in flags}
-        origin = result.provenance.get("zero_stage")
-        if result.fields.get("zero_stage") and result.fields.get("ranks") == 1 and "zero_stage" not in flags:
-            remark = f"One rank has nothing to share: stage {result.fields.pop('zero_stage')} ({origin}) is left out."
-            result.remarks = [*self.remarks, remark]
-        if result.fields.get("zero_stage") and "ranks" not in result.fields:
-            raise CourseError(f"{origin} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
-        if not result.fields.get("lora"):
-            for name in set(_ADAPTER_FIELDS) - flags.keys():
-                result.fields.pop(name, None)
-        return result
-
-    def table(self) -> list[str]:
-        """Lines of text: for each value that is written down its origin, then for each tool its defaults."""
-        values = {"model": self.model, **self.fields}
-        rows = [
-            (f"{name}={_write(values[name])}", origin) for name, origin in self.provenance.items() if name in values
-        ]
-        defaults: dict[str, list[str]] = {}
-        for value, origin in rows:
-            if origin.startswith(("default of ", "loop of ")):
-                defaults.setdefault(origin, []).append(value)
-        explicit = [(value, origin) for value, origin in rows if origin not in defaults]
-        width = max((len(value) for value, _ in explicit), default=0)
-        lines = (f"  {origin}: {', '.join(values)}" for origin, values in defaults.items())
-        return [
-            *(f"  {value:<{width}}  {origin}" for value, origin in explicit),
-            *(fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines),
-        ]
 
     def _put(self, name: str, value: object, origin: str) -> None:
         self.fields[name] = value

@@ -67,9 +67,9 @@ def read(arguments: Iterable[str], launch: Iterable[str] | None = None, ranks: i
     tool = next((tool for tool in tools if tool.loop), tools[0] if tools else None)
     if tool is None:
         return Reading(model)
-    result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else name.origin})
-    result.unmodeled |= problems
-    return result
+    origin = "the command" if models else name.origin
+    result = Reading.from_settings(model, origin, settings, tool, describe(model))
+    return replace(result, unmodeled=result.unmodeled | problems)
 
 
 def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
