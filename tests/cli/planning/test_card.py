@@ -1,4 +1,4 @@
-"""A card by its name or its size, and the machine whose seconds are predicted."""
+"""Cards read from names and sizes, and the machine for which seconds are predicted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Shipped formulas of named models: a dry run to the byte, without torch."""
+"""Shipped formulas of named models, which equal dry runs to the byte and need no torch."""
 
 import os
 import random
@@ -31,7 +31,7 @@ NOT_CONFIRMED = {
     "llama-3-8b": [{"batch": 2, "precision": "bf16", "optimizer": "sgd", "checkpointing": True, **IN_BACKWARD}],
     "llama-3.2-1b": [{"batch": 1, "accumulation": 2, "checkpointing": True}],
 }
-"""What formulas did not give at the largest sizes, so that dry runs answer."""
+"""By model, changes for which formulas did not equal dry runs at the largest sizes, so that none are shipped."""
 BARE = """
 import sys
 from importlib.metadata import packages_distributions
@@ -44,11 +44,11 @@ code = main(sys.argv[1:])
 assert not sys.modules["torch"]
 sys.exit(code)
 """
-"""A Python that has what the bare wheel brings."""
+"""A program that runs `course` with only the packages that the bare wheel requires."""
 
 
 def draw(seed):
-    """A model, recipe and sizes that the archive answers; a window of attention ends some lengths early."""
+    """A random model and recipe for which the archive has formulas; a window of attention limits some models' lengths."""
     generator = random.Random(seed)
     name = generator.choice(list(named_models()))
     shuffled = generator.sample(RECIPES, len(RECIPES))
